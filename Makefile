@@ -1,0 +1,68 @@
+# Two commands:  make train   sets everything up and trains (in rehearsal where there is no GPU)
+#                make test    sets everything up and runs lint, types and tests
+# Set-up is skipped while pyproject.toml and constraints.txt are unchanged.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# A driver answers here: then TensorFlow is installed with the CUDA libraries it needs.
+HAS_GPU := $(shell (nvidia-smi -L >/dev/null 2>&1 || test -e /proc/driver/nvidia/version || test -e /dev/dxg) && echo yes)
+GPU     := $(if $(HAS_GPU),-gpu)
+
+RUN_EXTRAS  := $(if $(HAS_GPU),[gpu])
+TEST_EXTRAS := $(if $(HAS_GPU),[gpu$(comma)dev],[dev])
+comma       := ,
+
+RUN_STAMP  := $(VENV)/.run$(GPU)
+TEST_STAMP := $(VENV)/.test$(GPU)
+
+TRAIN_FLAGS ?= --model-size tiny
+ifeq ($(HAS_GPU),)
+REHEARSAL := --rehearsal --mode isolated
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint types unit soak clean setup
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+train: $(RUN_STAMP) ## set up and train on the embedded demo corpus
+	@$(if $(HAS_GPU),,echo "No NVIDIA driver found: rehearsing on logical CPU devices.")
+	$(BIN)/python train_main.py $(TRAIN_FLAGS) $(REHEARSAL)
+
+test: $(TEST_STAMP) ## set up and run lint, types and all tests
+	$(MAKE) --no-print-directory lint types unit
+
+setup: $(TEST_STAMP) ## set up for development only
+
+lint: $(TEST_STAMP) ## style, owners of calls, who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(TEST_STAMP) ## mypy
+	$(BIN)/mypy
+
+unit: $(TEST_STAMP) ## the tests alone
+	$(BIN)/python -m pytest -m "not soak" $(PYTEST_FLAGS)
+
+soak: $(TEST_STAMP) ## the long tests
+	$(BIN)/python -m pytest -m soak $(PYTEST_FLAGS)
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "MyXTTS needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Use: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(RUN_EXTRAS)"
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(TEST_EXTRAS)"
+	@touch $@ $(RUN_STAMP)
