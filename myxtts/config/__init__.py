@@ -1,0 +1,15 @@
+"""1. What was asked: settings, their ranges and rules, presets, YAML files and flags. Never imports TensorFlow."""
+
+from myxtts.config.config import LANGUAGES, DataConfig, ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.resolve import load_config, resolve_config, save_config
+
+__all__ = [
+    "LANGUAGES",
+    "DataConfig",
+    "ModelConfig",
+    "TrainingConfig",
+    "XTTSConfig",
+    "load_config",
+    "resolve_config",
+    "save_config",
+]

@@ -1,0 +1,131 @@
+"""Named groups of values, as tables. A preset fills only what nobody gave: flags > YAML > presets > defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SIZE_SYNONYMS: Mapping[str, str] = {"normal": "base"}
+
+MODEL_SIZES: Mapping[str, Mapping[str, int]] = {
+    # `big` is XTTS v2 as published; the others keep its shape and its sequence limits, so that one vocabulary and
+    # one set of bucket shapes serve all of them.
+    "tiny": {"gpt_layers": 4, "gpt_width": 256, "gpt_heads": 4, "dvae_width": 128, "decoder_width": 128},
+    "small": {"gpt_layers": 8, "gpt_width": 512, "gpt_heads": 8, "dvae_width": 256, "decoder_width": 256},
+    "base": {"gpt_layers": 16, "gpt_width": 768, "gpt_heads": 12, "dvae_width": 512, "decoder_width": 512},
+    "big": {"gpt_layers": 30, "gpt_width": 1024, "gpt_heads": 16, "dvae_width": 512, "decoder_width": 512},
+}
+
+START_BATCHES: Mapping[str, tuple[int, int, int]] = {
+    # Clips per batch on a small, medium and large card: starting points, not measurements.
+    "tiny": (16, 24, 32),
+    "small": (12, 16, 24),
+    "base": (8, 12, 16),
+    "big": (2, 3, 4),
+}
+
+START_LEARNING_RATES: Mapping[str, float] = {"tiny": 1e-3, "small": 5e-4, "base": 2e-4, "big": 1e-4}
+
+FINE_TUNING_BATCH = 3
+FINE_TUNING_CLIPS_PER_UPDATE = 252
+"""3 clips x 84 batches, as the reference recipe; another batch size keeps the product."""
+FINE_TUNING_LEARNING_RATE = 5e-6
+
+OPTIMIZATION_LEVELS: Mapping[str, Mapping[str, Any]] = {
+    "basic": {
+        "data.enable_xla": False,
+        "data.mixed_precision": "float32",
+        "data.enable_parallel_batch": False,
+        "data.enable_map_fusion": False,
+        "data.prefetch_to_gpu": False,
+        "data.cache": "off",
+    },
+    "enhanced": {
+        "data.enable_xla": False,
+        "data.mixed_precision": "float32",
+        "data.enable_parallel_batch": True,
+        "data.enable_map_fusion": True,
+        "data.prefetch_to_gpu": True,
+        "data.cache": "auto",
+    },
+    # Only this one changes the numbers of a run: half precision and fused kernels round differently.
+    "experimental": {
+        "data.enable_xla": True,
+        "data.mixed_precision": "mixed_float16",
+        "data.enable_parallel_batch": True,
+        "data.enable_map_fusion": True,
+        "data.prefetch_to_gpu": True,
+        "data.cache": "auto",
+    },
+}
+
+
+@dataclass(frozen=True)
+class CardPreset:
+    """Memory shares for a card, when one such card prepares and another trains."""
+
+    data_mib: int
+    model_mib: int
+
+
+CARDS_BY_NAME: Mapping[str, CardPreset] = {
+    "RTX 4090": CardPreset(data_mib=8192, model_mib=16384),
+    "RTX 3090": CardPreset(data_mib=8192, model_mib=14336),
+    "RTX 3080": CardPreset(data_mib=4096, model_mib=8192),
+}
+
+CARDS_BY_TOTAL_MIB: tuple[tuple[int, CardPreset], ...] = (
+    # (the card has at least so much memory, its shares), largest first.
+    (22 * 1024, CardPreset(data_mib=8192, model_mib=16384)),
+    (14 * 1024, CardPreset(data_mib=6144, model_mib=12288)),
+    (9 * 1024, CardPreset(data_mib=4096, model_mib=8192)),
+)
+
+
+def find_card_preset(name: str, total_mib: int) -> CardPreset | None:
+    """The memory shares for a card by its name, else by its size; None for a card smaller than any in the tables."""
+    for known, preset in CARDS_BY_NAME.items():
+        if known in name:
+            return preset
+    for at_least, preset in CARDS_BY_TOTAL_MIB:
+        if total_mib >= at_least:
+            return preset
+    return None
+
+
+def normalise_size(size: str) -> str:
+    """The table's name for a model size; unknown names come back as they are, for validation to refuse."""
+    return SIZE_SYNONYMS.get(size, size)
+
+
+def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """What the presets say, given the explicit values: dotted key -> (value, name of the preset).
+
+    Args:
+        given: explicit values by dotted key, not validated yet. Values no preset knows choose no preset.
+    """
+    filled: dict[str, tuple[Any, str]] = {}
+    size = normalise_size(str(given.get("model.size", "base")))
+    if size in MODEL_SIZES:
+        for name, value in MODEL_SIZES[size].items():
+            filled[f"model.{name}"] = (value, f"preset model size {size}")
+        filled["data.batch_size"] = (START_BATCHES[size][0], f"preset model size {size}")
+        filled["training.learning_rate"] = (START_LEARNING_RATES[size], f"preset model size {size}")
+    level = str(given.get("training.optimization_level", "enhanced"))
+    for key, value in OPTIMIZATION_LEVELS.get(level, {}).items():
+        filled[key] = (value, f"preset optimisation level {level}")
+    if given.get("training.init_from") is not None:
+        filled |= _fine_tuning_values(given)
+    return {key: entry for key, entry in filled.items() if key not in given}
+
+
+def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    batch = given.get("data.batch_size", FINE_TUNING_BATCH)
+    values: dict[str, Any] = {
+        "data.batch_size": FINE_TUNING_BATCH,
+        "training.learning_rate": FINE_TUNING_LEARNING_RATE,
+    }
+    if str(batch).isdecimal() and int(batch) > 0:
+        values["training.gradient_accumulation_steps"] = -(-FINE_TUNING_CLIPS_PER_UPDATE // int(batch))
+    return {key: (value, "preset fine-tuning") for key, value in values.items()}

@@ -1,0 +1,62 @@
+"""Rules between settings. Each finding names the keys, what is, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from myxtts.config.config import XTTSConfig
+
+Problem = tuple[str, str]
+
+
+def find_problems(config: XTTSConfig) -> list[Problem]:
+    """What does not fit together, as (dotted key, sentence) pairs; empty when everything does."""
+    return [*_check_gpu_pair(config), *_check_mode(config), *_check_shapes(config)]
+
+
+def _check_gpu_pair(config: XTTSConfig) -> list[Problem]:
+    data = config.data
+    if (data.data_gpu is None) == (data.model_gpu is None):
+        return []
+    given, missing = ("data", "model") if data.model_gpu is None else ("model", "data")
+    return [
+        (
+            f"data.{given}_gpu",
+            f"is given, but data.{missing}_gpu is not. --data-gpu and --model-gpu belong together: give both, "
+            "or neither for single-GPU training.",
+        )
+    ]
+
+
+def _check_mode(config: XTTSConfig) -> list[Problem]:
+    mode, data = config.training.mode, config.data
+    if mode == "single" and data.data_gpu is not None:
+        return [
+            (
+                "training.mode",
+                f"is single, but data.data_gpu ({data.data_gpu}) and data.model_gpu ({data.model_gpu}) ask for two roles. "
+                "Leave out --data-gpu and --model-gpu, or --mode single.",
+            )
+        ]
+    if mode in ("single", "dual") and data.enable_memory_isolation:
+        return [
+            (
+                "training.mode",
+                f"is {mode}, but data.enable_memory_isolation is true, which is the isolated mode. "
+                "Leave out --mode, or --enable-memory-isolation.",
+            )
+        ]
+    return []
+
+
+def _check_shapes(config: XTTSConfig) -> list[Problem]:
+    if config.data.enable_xla and not config.data.pad_to_fixed_length:
+        return [
+            (
+                "data.enable_xla",
+                "is true, but data.pad_to_fixed_length is false: XLA would compile the step anew for nearly every batch. "
+                "Use --enable-static-shapes, or leave out --enable-xla.",
+            )
+        ]
+    return []

@@ -1,0 +1,131 @@
+"""The base of every configuration section: frozen, closed to unknown keys, with errors a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from myxtts.errors import ConfigError
+
+
+class Section(BaseModel):
+    """Settings that belong together. Construction raises `ConfigError`, never pydantic's own error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True)
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Keys that are accepted and stand for another one; for the nearest-name hint only."""
+
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(describe_errors(error, type(self))) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_yes_and_no_as_numbers(cls, values: Any) -> Any:
+        # Python's True is the number 1, so pydantic would read `batch_size: true` as a batch of one clip.
+        if isinstance(values, dict):
+            for key, value in values.items():
+                field = cls.model_fields.get(key)
+                if isinstance(value, bool) and field is not None and _takes_number(field.annotation):
+                    raise ConfigError([(key, f"must be {describe_type(field.annotation)}, but is {_show(value)}.")])
+        return values
+
+
+def _takes_number(annotation: Any) -> bool:
+    return any(member in (int, float) for member in _union_members(annotation))
+
+
+def _union_members(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _union_members(typing.get_args(annotation)[0])
+    return (annotation,)
+
+
+def describe_type(annotation: Any) -> str:
+    """What kind of value a setting takes, in words."""
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing (null)"}
+    parts: list[str] = []
+    for member in _union_members(annotation):
+        if typing.get_origin(member) is typing.Literal:
+            parts += [f'"{choice}"' for choice in typing.get_args(member)]
+        elif member in words:
+            parts.append(words[member])
+        elif isinstance(member, type) and issubclass(member, Section):
+            parts.append("a group of settings")
+        else:
+            parts.append(str(member))
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " or " + parts[-1]
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The most similar of `names`, or None when nothing is close."""
+    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def describe_errors(error: ValidationError, section: type[Section], prefix: str = "") -> list[tuple[str, str]]:
+    """Pydantic's findings as (dotted key, sentence) pairs, one per key."""
+    problems: dict[str, str] = {}
+    for detail in error.errors(include_url=False):
+        for key, text in _describe_detail(detail, section, prefix):
+            problems.setdefault(key, text)
+    return list(problems.items())
+
+
+def _describe_detail(detail: ErrorDetails, section: type[Section], prefix: str) -> list[tuple[str, str]]:
+    location = [str(part) for part in detail["loc"]]
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        lead = prefix + ".".join(location) + ("." if location else "")
+        return [(lead + key if key else lead.rstrip("."), text) for key, text in cause.problems]
+    name = location[0] if location else ""
+    field = section.model_fields.get(name)
+    if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        inner = {**detail, "loc": tuple(detail["loc"][1:])}
+        return _describe_detail(inner, field.annotation, f"{prefix}{name}.")  # type: ignore[arg-type]
+    if detail["type"] == "extra_forbidden":
+        near = nearest_name(name, [*section.model_fields, *section.aliases])
+        hint = (
+            f'Did you mean "{prefix}{near}"?' if near else f"{_group(prefix)} has: {', '.join(section.model_fields)}."
+        )
+        return [(f"{prefix}{name}", f"is not a setting. {hint}")]
+    if field is None:
+        return [(prefix.rstrip("."), f"must be a group of settings, but is {_show(detail['input'])}.")]
+    return [(f"{prefix}{name}", _sentence(detail, field.annotation, field.default))]
+
+
+def _sentence(detail: ErrorDetails, annotation: Any, default: Any) -> str:
+    limits = detail.get("ctx", {})
+    if detail["type"] == "value_error":
+        return str(limits.get("error", detail["msg"]))
+    bounds = {
+        "greater_than_equal": f"must be at least {limits.get('ge')}",
+        "greater_than": f"must be above {limits.get('gt')}",
+        "less_than_equal": f"must be at most {limits.get('le')}",
+        "less_than": f"must be below {limits.get('lt')}",
+        "finite_number": "must be a finite number",
+        "string_too_short": "must not be empty",
+    }
+    must = bounds.get(detail["type"], f"must be {describe_type(annotation)}")
+    advice = "" if default is None else f" Leave it out to get {_show(default)}."
+    return f"{must}, but is {_show(detail['input'])}.{advice}"
+
+
+def _group(prefix: str) -> str:
+    return f'"{prefix.rstrip(".")}"' if prefix else "The configuration"
+
+
+def _show(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

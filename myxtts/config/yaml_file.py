@@ -1,0 +1,138 @@
+"""YAML in and out, with the line of every value, so that an error can point at it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from myxtts.config.section import nearest_name
+from myxtts.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars. In 1.1, which PyYAML reads, `cache: off` is False, `1e-4` is text and `1:30` is 90."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+    list("-+.0123456789"),
+)
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int | str:
+    # Read as decimal ("010" is ten), and leave what Python refuses to convert (thousands of digits) to validation.
+    try:
+        return int(node.value)
+    except ValueError:
+        return str(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+@dataclass(frozen=True)
+class YamlSettings:
+    """The content of a configuration file."""
+
+    path: Path
+    sections: dict[str, Any]
+    lines: dict[str, int]
+    """Dotted key -> line, counted from 1."""
+
+    def locate(self, key: str) -> str:
+        """`file:line` of a key, or of its section, or the file."""
+        line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
+        return f"{self.path}:{line}" if line else str(self.path)
+
+
+def read_yaml(path: Path) -> YamlSettings:
+    """The settings in a YAML file, not validated yet. Raises `ConfigError` for a file that cannot be read."""
+    try:
+        # utf-8-sig: editors on Windows put a byte order mark in front.
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError([("", f"{path}: there is no such file. {_suggest_file(path)}")]) from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError([("", f"{path}: cannot be read as UTF-8 text ({error}).")]) from None
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            lines = _collect_lines(node, path)
+            content = loader.construct_document(node) if node is not None else {}
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise ConfigError([("", f"{path}: is not valid YAML. {_first_lines(error)}")]) from None
+    except (RecursionError, ValueError, TypeError, OverflowError) as error:
+        raise ConfigError([("", f"{path}: holds a value that cannot be read ({error}).")]) from None
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            [("", f"{path}: must hold the sections model, data and training, but holds {type(content).__name__}.")]
+        )
+    return YamlSettings(path=path, sections={str(key): value for key, value in content.items()}, lines=lines)
+
+
+def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            _note_line(lines, str(key.value), key, path)
+            if isinstance(value, yaml.MappingNode):
+                for inner, _ in value.value:
+                    _note_line(lines, f"{key.value}.{inner.value}", inner, path)
+    return lines
+
+
+def _note_line(lines: dict[str, int], key: str, node: yaml.Node, path: Path) -> None:
+    line = node.start_mark.line + 1
+    if key in lines:
+        raise ConfigError([(key, f"stands twice in {path}, in lines {lines[key]} and {line}. Keep one of them.")])
+    lines[key] = line
+
+
+def _first_lines(error: yaml.YAMLError) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _suggest_file(path: Path) -> str:
+    folder = path.parent
+    try:
+        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]
+    except OSError:
+        return f"The folder {folder} does not exist either."
+    near = nearest_name(path.name, names)
+    return f'Did you mean "{folder / near}"?' if near else "Give the path of a YAML file after --config."
+
+
+def format_value(value: Any) -> str:
+    """A value as it would stand in a YAML file, on one line, such that reading it back gives the same value."""
+    if isinstance(value, float):
+        # Not PyYAML's spelling: it writes 1e-06, which YAML 1.1 readers take for text.
+        text = repr(value)
+        return text if "e" not in text or "." in text else text.replace("e", ".0e")
+    text = yaml.dump(value, Dumper=yaml.SafeDumper, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+def dump_yaml(sections: dict[str, dict[str, Any]]) -> str:
+    """Sections as the text of a YAML file."""
+    lines: list[str] = []
+    for section, values in sections.items():
+        lines.append(f"{section}:")
+        lines += [f"  {name}: {format_value(value)}" for name, value in values.items()]
+    return "\n".join(lines) + "\n"

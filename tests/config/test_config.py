@@ -1,0 +1,175 @@
+"""Settings: defaults, ranges, presets, and the words of their errors."""
+
+import pytest
+
+from myxtts.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.config import setting_keys
+from myxtts.config.presets import MODEL_SIZES, OPTIMIZATION_LEVELS, START_BATCHES, find_card_preset
+from myxtts.errors import ConfigError
+
+
+def test_promised_defaults_of_data_config():
+    data = DataConfig()
+    assert (data.pipeline_buffer_size, data.model_start_delay) == (50, 2.0)
+    assert data.data_gpu is None
+    assert data.model_gpu is None
+
+
+def test_sections_alone_have_the_values_of_a_whole_configuration():
+    config = XTTSConfig()
+    assert (config.model, config.data, config.training) == (ModelConfig(), DataConfig(), TrainingConfig())
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_a_size_sets_the_network_batch_and_rate(size):
+    config = XTTSConfig(model={"size": size})
+    assert config.model.gpt_layers == MODEL_SIZES[size]["gpt_layers"]
+    assert config.data.batch_size == START_BATCHES[size][0]
+    assert config.origins["data.batch_size"] == f"preset model size {size}"
+
+
+def test_big_is_the_published_model():
+    model = ModelConfig(size="big")
+    assert (model.gpt_layers, model.gpt_width, model.gpt_heads) == (30, 1024, 16)
+    assert (model.max_text_tokens, model.max_audio_tokens, model.max_prompt_tokens) == (402, 605, 70)
+
+
+def test_normal_is_another_word_for_base():
+    assert ModelConfig(size="normal") == ModelConfig(size="base")
+
+
+def test_a_given_number_wins_over_its_preset_and_the_origin_says_so():
+    config = XTTSConfig(model={"size": "tiny", "gpt_layers": 2})
+    assert (config.model.gpt_layers, config.model.gpt_width) == (2, 256)
+    assert config.origins["model.gpt_layers"] == "given"
+    assert config.origins["model.gpt_width"] == "preset model size tiny"
+
+
+def test_replacing_the_size_refills_what_only_the_preset_had_set():
+    config = XTTSConfig(model=ModelConfig(size="tiny"), data={"batch_size": 5}).replace(model={"size": "big"})
+    assert (config.model.gpt_layers, config.data.batch_size) == (30, 5)
+
+
+@pytest.mark.parametrize("level", OPTIMIZATION_LEVELS)
+def test_an_optimisation_level_sets_its_table(level):
+    config = XTTSConfig(training={"optimization_level": level})
+    for key, value in OPTIMIZATION_LEVELS[level].items():
+        assert getattr(config.data, key.removeprefix("data.")) == value
+
+
+def test_all_optimisation_levels_speak_of_the_same_settings():
+    assert len({tuple(sorted(table)) for table in OPTIMIZATION_LEVELS.values()}) == 1
+
+
+def test_an_explicit_value_wins_over_the_optimisation_level():
+    config = XTTSConfig(training={"optimization_level": "experimental"}, data={"mixed_precision": "float32"})
+    assert config.data.mixed_precision == "float32"
+    assert config.data.enable_xla is True
+
+
+def test_fine_tuning_follows_the_reference_recipe():
+    config = XTTSConfig(training={"init_from": "model.pth"})
+    assert (config.data.batch_size, config.training.gradient_accumulation_steps) == (3, 84)
+    assert config.training.learning_rate == 5e-6
+
+
+def test_fine_tuning_keeps_the_clips_per_update_with_another_batch_size():
+    config = XTTSConfig(training={"init_from": "model.pth"}, data={"batch_size": 16})
+    assert config.data.batch_size * config.training.gradient_accumulation_steps >= 252
+    assert config.training.gradient_accumulation_steps == 16
+
+
+@pytest.mark.parametrize(("batch", "depth"), [(8, 8), (16, 4), (32, 2), (64, 2), (1, 8)])
+def test_prefetch_auto_follows_the_batch_size(batch, depth):
+    assert DataConfig(batch_size=batch).prefetch_depth == depth
+
+
+def test_a_given_prefetch_is_taken():
+    assert DataConfig(batch_size=8, prefetch_buffer_size=3).prefetch_depth == 3
+
+
+@pytest.mark.parametrize(("value", "cache"), [(True, "auto"), (False, "off"), ("yes", "auto"), ("no", "off")])
+def test_enable_caching_is_the_old_word_for_cache(value, cache):
+    data = DataConfig(enable_caching=value)
+    assert (data.cache, data.enable_caching) == (cache, cache != "off")
+
+
+def test_enable_caching_and_cache_may_agree_but_not_contradict():
+    assert DataConfig(enable_caching=True, cache="disk").cache == "disk"
+    with pytest.raises(ConfigError, match=r"enable_caching is true.*cache is 'off'"):
+        DataConfig(enable_caching=True, cache="off")
+
+
+@pytest.mark.parametrize(
+    ("value", "precision"),
+    [(True, "mixed_float16"), (False, "float32"), ("mixed_bfloat16", "mixed_bfloat16"), ("true", "mixed_float16")],
+)
+def test_mixed_precision_is_a_switch_or_a_name(value, precision):
+    assert DataConfig(mixed_precision=value).mixed_precision == precision
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"data": {"batch_size": 0}}, "data.batch_size must be at least 1, but is 0"),
+        ({"data": {"batch_size": "many"}}, "data.batch_size must be a whole number, but is 'many'"),
+        ({"data": {"batch_size": True}}, "data.batch_size must be a whole number, but is True"),
+        ({"data": {"batch_size": 2.5}}, "data.batch_size must be a whole number, but is 2.5"),
+        ({"data": {"bach_size": 4}}, 'data.bach_size is not a setting. Did you mean "batch_size"?'),
+        ({"dta": {}}, 'dta is not a setting. Did you mean "data"?'),
+        ({"data": 3}, "data must be a group of settings, but is 3"),
+        ({"data": {"cache": "ram"}}, 'data.cache must be "off", "memory", "disk" or "auto", but is \'ram\''),
+        ({"data": {"num_workers": -1}}, 'data.num_workers must be "auto" or a whole number from 0 to 1024, but is -1'),
+        ({"data": {"language": "fra"}}, "Did you mean \"fr\"?"),
+        ({"data": {"data_service": "nowhere"}}, "must be an address like"),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate must be a finite number, but is nan"),
+        ({"training": {"learning_rate": 0}}, "training.learning_rate must be above 0"),
+        ({"training": {"mode": "duel"}}, 'must be "auto", "single", "dual", "isolated"'),
+        ({"training": {"checkpoint_dir": ""}}, "training.checkpoint_dir must not be empty"),
+        ({"model": {"gpt_heads": 5}}, "model.gpt_heads must divide gpt_width (768), but is 5"),
+        ({"model": {"decoder_width": 100}}, "model.decoder_width must be a multiple of 16"),
+        ({"model": {"size": "huge"}}, 'model.size must be "tiny", "small", "base" or "big", but is \'huge\''),
+        ({"data": {"data_gpu": 1}}, "--data-gpu and --model-gpu belong together"),
+        ({"data": {"model_gpu": 0}}, "--data-gpu and --model-gpu belong together"),
+        ({"data": {"data_gpu": 0, "model_gpu": 1}, "training": {"mode": "single"}}, "training.mode is single, but"),
+        ({"data": {"enable_memory_isolation": True}, "training": {"mode": "dual"}}, "which is the isolated mode"),
+        ({"data": {"enable_xla": True, "pad_to_fixed_length": False}}, "XLA would compile the step anew"),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_must_be_and_what_is(values, words):
+    with pytest.raises(ConfigError) as caught:
+        XTTSConfig(**values)
+    assert words in str(caught.value)
+
+
+def test_every_problem_is_reported_at_once():
+    with pytest.raises(ConfigError) as caught:
+        XTTSConfig(data={"batch_size": 0, "num_workers": "x"}, training={"seed": -1})
+    assert [key for key, _ in caught.value.problems] == ["data.batch_size", "data.num_workers", "training.seed"]
+
+
+def test_a_configuration_cannot_be_changed_in_place():
+    with pytest.raises(Exception, match="frozen"):
+        XTTSConfig().data.batch_size = 4
+
+
+def test_every_setting_has_an_origin():
+    assert list(XTTSConfig().origins) == setting_keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "shares"),
+    [
+        ("NVIDIA GeForce RTX 4090", 24564, (8192, 16384)),
+        ("NVIDIA GeForce RTX 3090", 24576, (8192, 14336)),
+        ("NVIDIA GeForce RTX 3080", 10240, (4096, 8192)),
+        ("some card", 16 * 1024, (6144, 12288)),
+    ],
+)
+def test_memory_shares_by_card(name, total, shares):
+    preset = find_card_preset(name, total)
+    assert (preset.data_mib, preset.model_mib) == shares
+
+
+def test_a_card_smaller_than_any_in_the_tables_has_no_preset():
+    assert find_card_preset("GTX 1650", 4096) is None

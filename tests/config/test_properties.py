@@ -1,0 +1,174 @@
+"""Random configurations: valid, or refused with our own error; nothing else."""
+
+import contextlib
+import string
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from myxtts.config import XTTSConfig, load_config, resolve_config
+from myxtts.config.config import SECTIONS
+from myxtts.config.flags import iterate_flags
+from myxtts.config.resolve import dump_sections
+from myxtts.config.yaml_file import dump_yaml
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import Card, CardScan, PhysicalId
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.errors import ConfigError, DevicePlanError, NotBuiltYetError
+
+names = st.sampled_from([name for cls in SECTIONS.values() for name in [*cls.model_fields, *cls.aliases]])
+words = st.sampled_from(
+    ["auto", "off", "disk", "tiny", "big", "dual", "isolated", "mixed_float16", "fa", "true", "no", ""]
+)
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(0, 64), st.floats(), words, st.text(max_size=8),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)  # fmt: skip
+sections = st.dictionaries(
+    st.one_of(st.sampled_from(["model", "data", "training"]), st.text(max_size=6)),
+    st.one_of(st.dictionaries(st.one_of(names, st.text(max_size=6)), scalars, max_size=6), scalars),
+    max_size=3,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sections)
+def test_any_values_give_a_configuration_or_our_error(values):
+    with contextlib.suppress(ConfigError):
+        XTTSConfig(**values)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(sections.map(lambda value: yaml.safe_dump(value)), st.text(alphabet=string.printable, max_size=60)))
+def test_any_file_gives_a_configuration_or_our_error(tmp_path, text):
+    path = tmp_path / "any.yaml"
+    path.write_text(text, encoding="utf-8")
+    with contextlib.suppress(ConfigError):
+        load_config(path)
+
+
+valid = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.fixed_dictionaries({}, optional={"size": st.sampled_from(["tiny", "small", "normal", "big"])}),
+        "data": st.fixed_dictionaries(
+            {},
+            optional={
+                "batch_size": st.integers(1, 512),
+                "num_workers": st.one_of(st.just("auto"), st.integers(0, 64)),
+                "model_start_delay": st.floats(0, 100),
+                "cache": st.sampled_from(["off", "memory", "disk", "auto"]),
+                "train_data": st.one_of(st.none(), st.text(string.printable, min_size=1).filter(str.strip)),
+                "enable_parallel_batch": st.booleans(),
+                "data_gpu_memory": st.one_of(st.just("auto"), st.integers(128, 40000)),
+                "model_gpu_memory": st.one_of(st.just("auto"), st.integers(128, 40000)),
+                "enable_memory_isolation": st.booleans(),
+            },
+        ),
+        "training": st.fixed_dictionaries(
+            {},
+            optional={
+                "learning_rate": st.floats(1e-12, 10),
+                "seed": st.integers(0, 2**63 - 1),
+                "init_from": st.one_of(st.none(), st.just("model.pth")),
+                "optimization_level": st.sampled_from(["basic", "enhanced", "experimental"]),
+                "rehearsal": st.booleans(),
+            },
+        ),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(valid)
+def test_yaml_out_and_in_gives_the_same_configuration(tmp_path, values):
+    config = XTTSConfig(**values)
+    path = tmp_path / "same.yaml"
+    path.write_text(dump_yaml(dump_sections(config)), encoding="utf-8")
+    assert load_config(path) == config
+
+
+@settings(max_examples=150, deadline=None)
+@given(valid)
+def test_given_values_always_win(values):
+    config = XTTSConfig(**values)
+    for section, given_values in values.items():
+        for name, value in given_values.items():
+            expected = {"normal": "base"}.get(value, value) if name == "size" else value
+            expected = expected.strip() if isinstance(expected, str) else expected
+            assert getattr(getattr(config, section), name) == expected
+
+
+cards = st.lists(
+    st.builds(
+        lambda free, total, name: (name, total, None if free is None else min(free, total)),
+        st.one_of(st.none(), st.integers(0, 90000)),
+        st.integers(1, 90000),
+        st.sampled_from(["NVIDIA GeForce RTX 4090", "RTX 3080", "Tesla T4"]),
+    ),
+    max_size=4,
+)
+ids = st.one_of(st.none(), st.integers(0, 5))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    cards, ids, ids, st.sampled_from([None, "single", "dual", "isolated", "auto"]), st.booleans(), st.booleans(),
+    st.one_of(st.none(), st.integers(1, 40000)), st.one_of(st.none(), st.integers(1, 40000)),
+    st.one_of(st.none(), st.sampled_from(["", "0", "1,0", "3,1,0", "-1", "GPU-2", "x"])),
+)  # fmt: skip
+def test_any_request_on_any_machine_gives_a_sound_plan_or_our_error(
+    facts, data, model, mode, isolation, rehearsal, data_limit, model_limit, visible
+):
+    machine = Machine(
+        CardScan(
+            tuple(
+                Card(PhysicalId(n), name, f"GPU-{n}", "", total, free) for n, (name, total, free) in enumerate(facts)
+            ),
+            (),
+            None,
+        ),
+        host_free_mib=8000,
+        environ={} if visible is None else {"CUDA_VISIBLE_DEVICES": visible},
+    )
+    request = PlanRequest(mode, data, model, isolation, data_limit, model_limit, rehearsal)
+    try:
+        plan = plan_devices(request, machine)
+    except (DevicePlanError, NotBuiltYetError):
+        return
+    for process in plan.processes:
+        assert [card.tf_index for card in process.cards] == sorted({card.tf_index for card in process.cards})
+        assert len({type(card.memory) for card in process.cards}) <= 1
+    for role in (plan.data, plan.model):
+        process = plan.process(role.process)
+        index = int(role.device.rpartition(":")[2])
+        if role.device.startswith("/GPU"):
+            assert process.cards[index].physical_id == role.physical_id
+        else:
+            assert index < process.logical_cpus
+    if data is not None and model is not None:
+        assert (plan.data.physical_id, plan.model.physical_id) == (data, model)
+
+
+flag_words = st.lists(
+    st.one_of(
+        st.sampled_from([flag.name for _, flag, _ in iterate_flags()]),
+        words,
+        st.integers().map(str),
+        st.text(max_size=6),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(flag_words)
+def test_any_words_on_the_command_line_give_a_configuration_or_a_user_error(argv):
+    from myxtts.cli.train import build_parser
+    from myxtts.errors import UserError
+
+    # --help prints and stops with 0; argparse exits nowhere else.
+    with contextlib.suppress(UserError, SystemExit):
+        arguments = build_parser("train").parse_all(argv)
+        resolve_config(flags=arguments.given, environ={})

@@ -1,0 +1,228 @@
+"""Where values come from: flags over environment over YAML over presets, each with its origin."""
+
+from pathlib import Path
+
+import pytest
+
+from myxtts.cli.parser import Parser
+from myxtts.config import XTTSConfig, load_config, resolve_config, save_config
+from myxtts.config.config import SECTIONS, setting_keys
+from myxtts.config.display import format_config
+from myxtts.config.flags import add_setting_flags, iterate_flags
+from myxtts.config.resolve import GivenValue
+from myxtts.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def parse(*words):
+    parser = Parser(prog="train", description="")
+    add_setting_flags(parser)
+    return parser.parse_all(words).given
+
+
+def resolve(*words, yaml=None, environ=None):
+    return resolve_config(flags=parse(*words), yaml_path=yaml, environ=environ or {})
+
+
+@pytest.fixture
+def write_yaml(tmp_path):
+    def write(text):
+        path = tmp_path / "config.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_flags_win_over_yaml_and_yaml_over_presets(write_yaml):
+    path = write_yaml("model:\n  size: tiny\ndata:\n  batch_size: 5\n  num_workers: 3\n")
+    config = resolve("--batch-size", "7", yaml=path)
+    assert (config.data.batch_size, config.data.num_workers, config.model.gpt_layers) == (7, 3, 4)
+    assert config.origins["data.batch_size"] == "--batch-size"
+    assert config.origins["data.num_workers"] == f"{path}:5"
+    assert config.origins["model.gpt_layers"] == "preset model size tiny"
+    assert config.origins["training.seed"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["--train-data", "corpus"], "data.train_data", "corpus"),
+        (["--val-data", "v"], "data.val_data", "v"),
+        (["--data-gpu", "3", "--model-gpu", "1"], "data.data_gpu", 3),
+        (["--data-gpu", "3", "--model-gpu", "1"], "data.model_gpu", 1),
+        (["--enable-memory-isolation"], "data.enable_memory_isolation", True),
+        (["--data-gpu-memory", "4096"], "data.data_gpu_memory", 4096),
+        (["--model-gpu-memory", "8192"], "data.model_gpu_memory", 8192),
+        (["--batch-size", "16"], "data.batch_size", 16),
+        (["--epochs", "3"], "training.epochs", 3),
+        (["--max-steps", "10"], "training.max_steps", 10),
+        (["--buffer-size", "75"], "data.pipeline_buffer_size", 75),
+        (["--model-start-delay", "0.5"], "data.model_start_delay", 0.5),
+        (["--prefetch-buffer-size", "6"], "data.prefetch_buffer_size", 6),
+        (["--num-workers", "12"], "data.num_workers", 12),
+        (["--model-size", "normal"], "model.size", "base"),
+        (["--enable-static-shapes"], "data.pad_to_fixed_length", True),
+        (["--disable-static-shapes"], "data.pad_to_fixed_length", False),
+        (["--grad-accum", "4"], "training.gradient_accumulation_steps", 4),
+        (["--mixed-precision"], "data.mixed_precision", "mixed_float16"),
+        (["--mixed-precision", "mixed_bfloat16"], "data.mixed_precision", "mixed_bfloat16"),
+        (["--optimization-level", "basic"], "training.optimization_level", "basic"),
+        (["--lr", "1e-4"], "training.learning_rate", 1e-4),
+        (["--checkpoint-dir", "d"], "training.checkpoint_dir", "d"),
+        (["--resume"], "training.resume", "require"),
+        (["--reset-training"], "training.resume", "reset"),
+        (["--seed", "42"], "training.seed", 42),
+        (["--deterministic"], "training.deterministic", True),
+        (["--enable-xla"], "data.enable_xla", True),
+        (["--mode", "isolated"], "training.mode", "isolated"),
+        (["--rehearsal"], "training.rehearsal", True),
+        (["--cache", "off"], "data.cache", "off"),
+        (["--stage", "codec"], "training.stage", "codec"),
+        (["--init-from", "m.pth"], "training.init_from", "m.pth"),
+        (["--strict"], "data.strict", True),
+        (["--on-oom", "stop"], "training.on_oom", "stop"),
+        (["--cluster", "c.yaml"], "training.cluster", "c.yaml"),
+        (["--data-service", "host:5050"], "data.data_service", "host:5050"),
+        (["--gradient-checkpointing"], "model.enable_gradient_checkpointing", True),
+        (["--tensorboard-log-dir", "tb"], "training.tensorboard_log_dir", "tb"),
+        (["--language", "fa"], "data.language", "fa"),
+        (["--set", "model.dropout=0.25"], "model.dropout", 0.25),
+        (["--set", "data.use_tf_native_loading=false"], "data.use_tf_native_loading", False),
+    ],
+)
+def test_every_promised_flag_sets_its_setting(words, key, value):
+    config = resolve(*words)
+    section, _, name = key.partition(".")
+    assert getattr(getattr(config, section), name) == value
+
+
+def test_a_switch_turned_on_in_yaml_can_be_undone_by_a_flag(write_yaml):
+    path = write_yaml("data:\n  enable_xla: true\n")
+    assert resolve("--no-enable-xla", yaml=path).data.enable_xla is False
+
+
+def test_a_cache_flag_wins_over_the_old_word_in_yaml(write_yaml):
+    path = write_yaml("data:\n  enable_caching: true\n")
+    config = resolve("--cache", "off", yaml=path)
+    assert (config.data.cache, config.origins["data.cache"]) == ("off", "--cache")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "batch_size", "num_workers", "prefetch_buffer_size", "use_tf_native_loading", "prefetch_to_gpu",
+        "enable_parallel_batch", "enable_map_fusion", "enable_caching", "pad_to_fixed_length", "enable_xla", "mixed_precision",
+        "pipeline_buffer_size", "model_start_delay", "data_gpu", "model_gpu",
+    ],
+)  # fmt: skip
+def test_every_promised_yaml_key_of_data_is_known(key):
+    assert key in SECTIONS["data"].model_fields or key in SECTIONS["data"].aliases
+
+
+def test_every_flag_has_a_yaml_key():
+    assert {key for key, _, _ in iterate_flags()} <= set(setting_keys())
+
+
+def test_no_two_flags_share_a_name():
+    names = [flag.name for _, flag, _ in iterate_flags()]
+    assert len(names) == len(set(names))
+
+
+def test_numbers_in_yaml_mean_what_they_look_like(write_yaml):
+    path = write_yaml("training:\n  learning_rate: 1e-4\n  seed: 010\ndata:\n  cache: off\n  mixed_precision: true\n")
+    config = load_config(path)
+    assert (config.training.learning_rate, config.training.seed) == (1e-4, 10)
+    assert (config.data.cache, config.data.mixed_precision) == ("off", "mixed_float16")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("data:\n  batch_size: 4\n  batch_size: 8\n", "data.batch_size stands twice"),
+        ("data:\n  batch_size: 4\ndata:\n  seed: 8\n", "data stands twice"),
+        ("data: [1, 2\n", "is not valid YAML"),
+        ("- 1\n- 2\n", "must hold the sections"),
+        ("data:\n  batch_sizes: 4\n", 'config.yaml:2) is not a setting. Did you mean "batch_size"?'),
+        ("dat:\n  batch_size: 4\n", 'dat is not a setting. Did you mean "data"?'),
+        ("data:\n\n  batch_size: zero\n", "data.batch_size ({path}:3) must be a whole number, but is 'zero'"),
+        ("data: !!python/object/apply:os.system ['true']\n", "is not valid YAML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line(write_yaml, text, words):
+    path = write_yaml(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert words.format(path=path) in str(caught.value)
+
+
+def test_a_missing_file_names_its_nearest_neighbour(write_yaml):
+    path = write_yaml("")
+    with pytest.raises(ConfigError, match=r"no such file. Did you mean .*config\.yaml"):
+        load_config(path.with_name("confg.yaml"))
+
+
+def test_an_empty_file_and_empty_sections_are_all_defaults(write_yaml):
+    assert load_config(write_yaml("")) == XTTSConfig()
+    assert load_config(write_yaml("data:\nmodel:\n")) == XTTSConfig()
+
+
+def test_a_byte_order_mark_is_tolerated(tmp_path):
+    path = tmp_path / "windows.yaml"
+    path.write_bytes(b"\xef\xbb\xbfdata:\r\n  batch_size: 4\r\n")
+    assert load_config(path).data.batch_size == 4
+
+
+def test_the_environment_asks_for_rehearsal_and_a_flag_can_refuse(write_yaml):
+    environ = {"MYXTTS_REHEARSAL": "1"}
+    config = resolve(environ=environ)
+    assert (config.training.rehearsal, config.origins["training.rehearsal"]) == (True, "MYXTTS_REHEARSAL")
+    assert resolve("--no-rehearsal", environ=environ).training.rehearsal is False
+    with pytest.raises(ConfigError, match=r"training.rehearsal \(MYXTTS_REHEARSAL\) must be true or false"):
+        resolve(environ={"MYXTTS_REHEARSAL": "perhaps"})
+
+
+def test_a_saved_configuration_loads_as_the_same(tmp_path):
+    config = XTTSConfig(
+        model={"size": "tiny"},
+        data={"language": "fa", "cache": "off", "train_data": "پیکره"},
+        training={"learning_rate": 3e-7},
+    )
+    path = tmp_path / "saved.yaml"
+    save_config(config, path)
+    assert load_config(path) == config
+
+
+def test_the_printed_configuration_is_a_file_that_gives_the_same(tmp_path):
+    config = resolve("--batch-size", "3", "--data-gpu", "2", "--model-gpu", "0", "--train-data", "a: b # c")
+    path = tmp_path / "printed.yaml"
+    path.write_text(format_config(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def test_the_printed_configuration_names_the_origin_of_every_value():
+    text = format_config(resolve("--batch-size", "3"))
+    lines = [line for line in text.splitlines() if line.startswith("  ")]
+    assert len(lines) == len(setting_keys())
+    assert all("  # " in line for line in lines)
+    assert "batch_size: 3" in text
+    assert next(line for line in lines if "batch_size: 3" in line).endswith("# --batch-size")
+    assert next(line for line in lines if "prefetch_buffer_size" in line).endswith("default, is 8")
+
+
+def test_set_refuses_what_is_not_a_setting():
+    with pytest.raises(ConfigError, match=r'Did you mean "data.batch_size"'):
+        parse("--set", "data.bach_size=4")
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        parse("--set", "data.batch_size")
+
+
+def test_values_given_in_python_are_labelled_by_their_source():
+    config = resolve_config(flags={"data.batch_size": GivenValue(4, "notebook")}, environ={})
+    assert config.origins["data.batch_size"] == "notebook"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_files_load(path):
+    load_config(path)
