@@ -1,0 +1,50 @@
+"""The environment variables that decide what CUDA shows to TensorFlow. Read and set before TensorFlow loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from myxtts.devices.nvml import Card
+from myxtts.errors import DevicePlanError
+
+DEVICE_ORDER = "CUDA_DEVICE_ORDER"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+ALLOCATOR = "TF_GPU_ALLOCATOR"
+
+
+def prepare_environment(environ: MutableMapping[str, str]) -> None:
+    """Makes CUDA count cards as `nvidia-smi` does, and Keras use TensorFlow. Call before TensorFlow is imported."""
+    # CUDA's own order is by speed, so without this `--data-gpu 0` could be nvidia-smi's GPU 1.
+    environ[DEVICE_ORDER] = "PCI_BUS_ID"
+    environ["KERAS_BACKEND"] = "tensorflow"
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+
+def select_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[Card, ...]:
+    """The cards a process with this environment sees, in the order in which TensorFlow will list them.
+
+    Follows CUDA's reading of CUDA_VISIBLE_DEVICES: unset shows all, entries are numbers or (beginnings of) UUIDs, and
+    the first entry that names no card hides itself and all that follow.
+    """
+    text = environ.get(VISIBLE_DEVICES)
+    if text is None:
+        return tuple(cards)
+    visible: list[Card] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if entry.startswith("MIG-"):
+            raise DevicePlanError(
+                f"{VISIBLE_DEVICES}={text} names a slice of a card (MIG), but MyXTTS plans with whole cards. "
+                f"Set {VISIBLE_DEVICES} to ids from `nvidia-smi -L`."
+            )
+        card = _find_card(cards, entry)
+        if card is None or card in visible:
+            break
+        visible.append(card)
+    return tuple(visible)
+
+
+def _find_card(cards: Sequence[Card], entry: str) -> Card | None:
+    if entry.isascii() and entry.isdecimal():
+        return next((card for card in cards if card.physical_id == int(entry)), None)
+    matches = [card for card in cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None

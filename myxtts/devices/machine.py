@@ -1,0 +1,33 @@
+"""What this machine has: the facts a device plan is made from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import psutil
+
+from myxtts.devices.nvml import MIB, Card, CardScan, scan_cards
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cards, host memory and environment at one moment."""
+
+    scan: CardScan
+    host_free_mib: int
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return self.scan.cards
+
+
+def read_machine(environ: Mapping[str, str] | None = None) -> Machine:
+    """This machine now. Asks the driver, never TensorFlow, and allocates nothing."""
+    return Machine(
+        scan=scan_cards(),
+        host_free_mib=psutil.virtual_memory().available // MIB,
+        environ=dict(os.environ if environ is None else environ),
+    )

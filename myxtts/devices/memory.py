@@ -1,0 +1,156 @@
+"""How much memory each role may take: limits that fit the cards, or an error that says what would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from myxtts.config.presets import find_card_preset
+from myxtts.devices.nvml import Card
+from myxtts.errors import DevicePlanError
+
+
+class DefaultMib(int):
+    """A limit nobody asked for. Unlike a given one, it is computed anew where it does not fit."""
+
+
+DEFAULT_DATA_MIB = DefaultMib(8192)
+DEFAULT_MODEL_MIB = DefaultMib(16384)
+CONTEXT_MIB = 512
+"""Kept free on a card for every process that uses it: a limit caps TensorFlow's pool, not the CUDA context."""
+OWN_CARD_SHARE = 0.85
+REHEARSAL_SHARE = 0.8
+STEP_MIB = 64
+
+
+@dataclass(frozen=True)
+class Limit:
+    """TensorFlow's pool on this device never exceeds this."""
+
+    mib: int
+
+    def __str__(self) -> str:
+        return f"limit {self.mib} MB"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """TensorFlow takes memory as it needs it. Excludes a limit on the same device."""
+
+    def __str__(self) -> str:
+        return "memory growth"
+
+
+Memory = Limit | Growth
+
+
+@dataclass(frozen=True)
+class LimitRequest:
+    """A role's limit as asked for: a number, or None for the default."""
+
+    role: str
+    asked_mib: int | None
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.role}-gpu-memory"
+
+    @property
+    def default_mib(self) -> int:
+        return DEFAULT_DATA_MIB if self.role == "data" else DEFAULT_MODEL_MIB
+
+
+@dataclass(frozen=True)
+class ChosenLimit:
+    """A limit that fits, and the note to print when it is not what a reader would expect."""
+
+    limit: Limit
+    note: str | None = None
+
+
+def choose_own_card_limit(request: LimitRequest, card: Card) -> ChosenLimit:
+    """The limit of a role that has a card to itself."""
+    room = _find_room_mib(card, processes=1)
+    if room is None:
+        limit = Limit(request.asked_mib or request.default_mib)
+        return ChosenLimit(limit, f"GPU {card.physical_id}: free memory unknown, {limit} is not checked.")
+    if request.asked_mib is not None:
+        if request.asked_mib > room:
+            raise DevicePlanError(
+                f"{request.flag} {request.asked_mib} does not fit: GPU {card.physical_id} ({card.name}) has {card.free_mib} "
+                f"MB free, of which {CONTEXT_MIB} MB are kept for CUDA. Give at most {room}, or free the card "
+                "(`nvidia-smi` shows who uses it)."
+            )
+        return ChosenLimit(Limit(request.asked_mib))
+    if request.default_mib <= room:
+        return ChosenLimit(Limit(request.default_mib))
+    computed = _choose_smaller_mib(request, card, room)
+    return ChosenLimit(
+        Limit(computed),
+        f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free: the {request.role} limit is {computed} MB "
+        f"instead of the default {request.default_mib} MB.",
+    )
+
+
+def check_split_card(data: LimitRequest, model: LimitRequest, card: Card) -> tuple[Limit, Limit]:
+    """Both limits of one shared card; they must be given and fit together."""
+    if data.asked_mib is None or model.asked_mib is None:
+        raise DevicePlanError(
+            f"--data-gpu and --model-gpu are both {card.physical_id}. One card can be split between two processes only with "
+            "both limits given. Give two ids from `nvidia-smi -L`, or --data-gpu-memory and --model-gpu-memory that fit "
+            f"this card together{_describe_room(card)}."
+        )
+    room = _find_room_mib(card, processes=2)
+    if room is not None and data.asked_mib + model.asked_mib > room:
+        raise DevicePlanError(
+            f"--data-gpu-memory {data.asked_mib} and --model-gpu-memory {model.asked_mib} together do not fit GPU "
+            f"{card.physical_id} ({card.name}): it has {card.free_mib} MB free, of which {2 * CONTEXT_MIB} MB are kept for CUDA. "
+            f"Give limits that sum to at most {room}."
+        )
+    return Limit(data.asked_mib), Limit(model.asked_mib)
+
+
+def choose_rehearsal_limits(data: LimitRequest, model: LimitRequest, host_free_mib: int) -> tuple[Limit, Limit]:
+    """Limits in host memory: given ones must fit, defaults are scaled to what is free."""
+    asked = (data.asked_mib or 0) + (model.asked_mib or 0)
+    if asked > host_free_mib:
+        raise DevicePlanError(
+            f"--data-gpu-memory and --model-gpu-memory ask for {asked} MB, but this rehearsal has {host_free_mib} MB of host "
+            "memory free. Give smaller limits, or leave them out: they are then scaled to this machine."
+        )
+    open_requests = [request for request in (data, model) if request.asked_mib is None]
+    wanted = sum(request.default_mib for request in open_requests)
+    scale = min(1.0, REHEARSAL_SHARE * (host_free_mib - asked) / wanted) if wanted else 1.0
+
+    def choose(request: LimitRequest) -> Limit:
+        return Limit(request.asked_mib or _round_down(request.default_mib * scale))
+
+    return choose(data), choose(model)
+
+
+def _choose_smaller_mib(request: LimitRequest, card: Card, room: int) -> int:
+    preset = find_card_preset(card.name, card.total_mib or 0)
+    if preset is not None:
+        from_table = preset.data_mib if request.role == "data" else preset.model_mib
+        if from_table <= room:
+            return from_table
+    return _round_down(OWN_CARD_SHARE * room)
+
+
+def _find_room_mib(card: Card, processes: int) -> int | None:
+    if card.free_mib is None:
+        return None
+    room = card.free_mib - processes * CONTEXT_MIB
+    if room < STEP_MIB:
+        raise DevicePlanError(
+            f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free, too little to work with. "
+            "Free the card (`nvidia-smi` shows who uses it) or choose another id."
+        )
+    return room
+
+
+def _describe_room(card: Card) -> str:
+    return "" if card.free_mib is None else f" (they may sum to {max(0, card.free_mib - 2 * CONTEXT_MIB)} MB now)"
+
+
+def _round_down(mib: float) -> int:
+    return max(STEP_MIB, int(mib) // STEP_MIB * STEP_MIB)

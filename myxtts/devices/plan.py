@@ -1,0 +1,356 @@
+"""From what was asked and what the machine has to a `DevicePlan`: which device does which job. Pure, no TensorFlow."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from myxtts.config import XTTSConfig
+from myxtts.devices import memory
+from myxtts.devices.environment import ALLOCATOR, VISIBLE_DEVICES, select_visible
+from myxtts.devices.machine import Machine
+from myxtts.devices.memory import Growth, Limit, LimitRequest, Memory
+from myxtts.devices.nvml import Card, PhysicalId
+from myxtts.errors import DevicePlanError, NotBuiltYetError
+
+HOST_CPUS = 1
+"""Logical CPU 0 stays the host's in every rehearsal, so that work that falls off its device is seen to land there."""
+
+
+class Mode(StrEnum):
+    """How the jobs are spread. Picked once, printed at start, never changed silently."""
+
+    SINGLE = "single"
+    DUAL = "dual"
+    ISOLATED = "isolated"
+    SPLIT = "split"
+
+
+class Role(StrEnum):
+    """A job that needs a device: `data` prepares batches, `model` trains on them."""
+
+    DATA = "data"
+    MODEL = "model"
+
+
+class Process(StrEnum):
+    """A process of the run. The producer exists only in the isolated and split modes."""
+
+    TRAINER = "trainer"
+    PRODUCER = "producer"
+
+
+@dataclass(frozen=True)
+class VisibleCard:
+    """A card that one process may see."""
+
+    physical_id: PhysicalId
+    tf_index: int
+    """Its place in the list of GPUs that TensorFlow finds in that process."""
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """What one process sees. All its cards have limits or all have growth: TensorFlow cannot mix them."""
+
+    process: Process
+    cards: tuple[VisibleCard, ...]
+    """In the order of `tf_index`, which is the order in which TensorFlow names them /GPU:0, /GPU:1, ..."""
+    logical_cpus: int = 1
+    environ: tuple[tuple[str, str], ...] = ()
+    """Variables to start the process with."""
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """The device of one role."""
+
+    role: Role
+    process: Process
+    device: str
+    """The logical name inside that process, for example /GPU:0."""
+    physical_id: PhysicalId | None
+    """The card as `nvidia-smi` shows it, or the id that names the role in a rehearsal; None on a plain CPU."""
+    memory: Memory | None
+    """None on a plain CPU, where TensorFlow takes host memory as it needs it."""
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Which device does which job, in which process, with how much memory."""
+
+    mode: Mode
+    rehearsal: bool
+    data: RolePlan
+    model: RolePlan
+    processes: tuple[ProcessPlan, ...]
+    notes: tuple[str, ...] = ()
+    """What differs from what a reader would expect; each is worth a warning."""
+
+    def process(self, process: Process) -> ProcessPlan:
+        return next(plan for plan in self.processes if plan.process is process)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.model.device.startswith("/GPU")
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The part of a configuration that decides about devices."""
+
+    mode: str | None = None
+    data_gpu: int | None = None
+    model_gpu: int | None = None
+    isolation: bool = False
+    data_limit_mib: int | None = None
+    model_limit_mib: int | None = None
+    rehearsal: bool = False
+    command: tuple[str, ...] = ("python", "train_main.py")
+    """The command as given, for advice that can be pasted."""
+
+    @classmethod
+    def from_config(cls, config: XTTSConfig, command: Sequence[str] = ("python", "train_main.py")) -> PlanRequest:
+        data = config.data
+        return cls(
+            mode=config.training.mode,
+            data_gpu=data.data_gpu,
+            model_gpu=data.model_gpu,
+            isolation=data.enable_memory_isolation,
+            data_limit_mib=None if data.data_gpu_memory == "auto" else data.data_gpu_memory,
+            model_limit_mib=None if data.model_gpu_memory == "auto" else data.model_gpu_memory,
+            rehearsal=config.training.rehearsal,
+            command=tuple(command),
+        )
+
+    @property
+    def limits(self) -> tuple[LimitRequest, LimitRequest]:
+        return LimitRequest("data", self.data_limit_mib), LimitRequest("model", self.model_limit_mib)
+
+
+def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = False) -> DevicePlan:
+    """The plan for this request on this machine. Raises `DevicePlanError` when it cannot be had.
+
+    Args:
+        in_process: isolate two cards inside the calling process instead of starting a producer process.
+    """
+    mode = choose_mode(request)
+    if in_process and mode is not Mode.ISOLATED:
+        raise DevicePlanError(
+            f"Isolation inside one process needs two cards, but got GPU {request.data_gpu} for both roles. "
+            "Give two ids from `nvidia-smi -L`; one card is split only between processes."
+        )
+    if request.rehearsal:
+        return _plan_rehearsal(request, mode, machine, in_process)
+    visible = select_visible(machine.cards, machine.environ)
+    if mode is Mode.SINGLE:
+        return _plan_single(request, machine, visible)
+    data, model = _choose_cards(request, mode, machine, visible)
+    if mode is Mode.DUAL:
+        return _plan_one_process(mode, visible, (data, model), (Growth(), Growth()), _note_unused_limits(request))
+    limits, notes = _choose_limits(request, mode, machine, data, model)
+    if in_process:
+        return _plan_one_process(mode, visible, (data, model), limits, notes)
+    return _plan_two_processes(mode, visible, (data, model), limits, notes)
+
+
+def choose_mode(request: PlanRequest) -> Mode:
+    """The mode the request stands for, before looking at the machine."""
+    if request.mode == "auto":
+        raise NotBuiltYetError(
+            "--mode auto chooses by measuring a few batches, which this version cannot do yet. "
+            "Give --mode single, dual or isolated."
+        )
+    if request.data_gpu is not None and request.data_gpu == request.model_gpu:
+        return Mode.SPLIT
+    if request.isolation or request.mode == "isolated":
+        return Mode.ISOLATED
+    if request.data_gpu is not None or request.mode == "dual":
+        return Mode.DUAL
+    return Mode.SINGLE
+
+
+def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> DevicePlan:
+    notes = list(_note_unused_limits(request))
+    if not visible:
+        notes.append(_explain_no_gpu(machine))
+        data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
+        return DevicePlan(Mode.SINGLE, False, data, model, (ProcessPlan(Process.TRAINER, ()),), tuple(notes))
+    card = visible[0]
+    if len(visible) > 1:
+        notes.append(
+            f"Training on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(visible[1:])}). "
+            f"For two cards add --data-gpu {visible[1].physical_id} --model-gpu {card.physical_id}."
+        )
+    data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
+    trainer = ProcessPlan(Process.TRAINER, (VisibleCard(card.physical_id, 0, Growth()),))
+    return DevicePlan(Mode.SINGLE, False, data, model, (trainer,), tuple(notes))
+
+
+def _plan_one_process(
+    mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], memories: Sequence[Memory], notes: Sequence[str]
+) -> DevicePlan:
+    cards = [
+        VisibleCard(card.physical_id, visible.index(card), memory) for card, memory in zip(pair, memories, strict=True)
+    ]
+    # TensorFlow numbers visible cards by their own order, whatever order they are asked for in: --data-gpu 3
+    # --model-gpu 1 makes card 1 /GPU:0. Assuming data = /GPU:0 would swap the roles.
+    ordered = sorted(cards, key=lambda card: card.tf_index)
+    data, model = (
+        RolePlan(role, Process.TRAINER, f"/GPU:{ordered.index(card)}", card.physical_id, card.memory)
+        for role, card in zip(Role, cards, strict=True)
+    )
+    return DevicePlan(mode, False, data, model, (ProcessPlan(Process.TRAINER, tuple(ordered)),), tuple(notes))
+
+
+def _plan_two_processes(
+    mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], limits: tuple[Limit, Limit], notes: Sequence[str]
+) -> DevicePlan:
+    data, model = pair
+    # The producer starts with only its card in sight, by UUID: a number could be counted anew inside a container.
+    producer = ProcessPlan(
+        Process.PRODUCER,
+        (VisibleCard(data.physical_id, 0, limits[0]),),
+        environ=((VISIBLE_DEVICES, data.uuid),),
+    )
+    trainer = ProcessPlan(Process.TRAINER, (VisibleCard(model.physical_id, visible.index(model), limits[1]),))
+    return DevicePlan(
+        mode=mode,
+        rehearsal=False,
+        data=RolePlan(Role.DATA, Process.PRODUCER, "/GPU:0", data.physical_id, limits[0]),
+        model=RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", model.physical_id, limits[1]),
+        processes=(trainer, producer),
+        notes=tuple(notes),
+    )
+
+
+def _plan_rehearsal(request: PlanRequest, mode: Mode, machine: Machine, in_process: bool) -> DevicePlan:
+    ids = (
+        PhysicalId(0 if request.data_gpu is None else request.data_gpu),
+        PhysicalId(1 if request.model_gpu is None else request.model_gpu),
+    )
+    if mode is Mode.SINGLE:
+        data, model = (RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS}", None, None) for role in Role)
+        trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + 1)
+        return DevicePlan(mode, True, data, model, (trainer,), tuple(_note_unused_limits(request)))
+    if mode is Mode.DUAL:
+        return _rehearse_one_process(mode, ids, (None, None), _note_unused_limits(request))
+    if mode is Mode.SPLIT and None in (request.data_limit_mib, request.model_limit_mib):
+        raise DevicePlanError(
+            f"--data-gpu and --model-gpu are both {ids[0]}. Give two different ids, or both --data-gpu-memory and "
+            "--model-gpu-memory to rehearse a split card."
+        )
+    limits = memory.choose_rehearsal_limits(*request.limits, machine.host_free_mib)
+    if in_process:
+        note = "Rehearsal inside one process: TensorFlow cannot limit the memory of logical CPU devices, so no limit is enforced."
+        return _rehearse_one_process(mode, ids, limits, [note])
+    device = f"/CPU:{HOST_CPUS}"
+    return DevicePlan(
+        mode=mode,
+        rehearsal=True,
+        data=RolePlan(Role.DATA, Process.PRODUCER, device, ids[0], limits[0]),
+        model=RolePlan(Role.MODEL, Process.TRAINER, device, ids[1], limits[1]),
+        processes=tuple(ProcessPlan(process, (), logical_cpus=HOST_CPUS + 1) for process in Process),
+    )
+
+
+def _rehearse_one_process(
+    mode: Mode, ids: tuple[PhysicalId, PhysicalId], memories: Sequence[Memory | None], notes: Sequence[str]
+) -> DevicePlan:
+    # Ranked like real cards, so that any order of ids takes the way it would take on GPUs.
+    ranks = sorted(ids)
+    data, model = (
+        RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS + ranks.index(id)}", id, memory)
+        for role, id, memory in zip(Role, ids, memories, strict=True)
+    )
+    trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + len(ids))
+    return DevicePlan(mode, True, data, model, (trainer,), tuple(notes))
+
+
+def _choose_cards(request: PlanRequest, mode: Mode, machine: Machine, visible: Sequence[Card]) -> tuple[Card, Card]:
+    """The cards of both roles: those asked for, else the one with most free memory trains and the next prepares."""
+    by_id = {card.physical_id: card for card in visible}
+    if request.data_gpu is not None and request.model_gpu is not None:
+        asked = [PhysicalId(request.data_gpu), PhysicalId(request.model_gpu)]
+        if all(id in by_id for id in asked):
+            return by_id[asked[0]], by_id[asked[1]]
+        raise DevicePlanError(_explain_insufficient(request, machine, visible, asked))
+    if len(visible) < 2:
+        raise DevicePlanError(_explain_insufficient(request, machine, visible, []))
+    ranked = sorted(visible, key=lambda card: (-(card.free_mib or 0), card.physical_id))
+    return ranked[1], ranked[0]
+
+
+def _choose_limits(
+    request: PlanRequest, mode: Mode, machine: Machine, data: Card, model: Card
+) -> tuple[tuple[Limit, Limit], list[str]]:
+    if machine.environ.get(ALLOCATOR) == "cuda_malloc_async":
+        raise DevicePlanError(
+            f"{ALLOCATOR}=cuda_malloc_async ignores memory limits, which the {mode} mode stands on. "
+            f"Unset {ALLOCATOR}, or leave isolation out."
+        )
+    data_request, model_request = request.limits
+    if mode is Mode.SPLIT:
+        return memory.check_split_card(data_request, model_request, data), []
+    chosen = [memory.choose_own_card_limit(data_request, data), memory.choose_own_card_limit(model_request, model)]
+    return (chosen[0].limit, chosen[1].limit), [choice.note for choice in chosen if choice.note]
+
+
+def _note_unused_limits(request: PlanRequest) -> list[str]:
+    if request.data_limit_mib is None and request.model_limit_mib is None:
+        return []
+    return [
+        "--data-gpu-memory and --model-gpu-memory have no effect in this mode: it lets memory grow as needed. "
+        "Limits apply with --enable-memory-isolation or a split card."
+    ]
+
+
+def _explain_no_gpu(machine: Machine) -> str:
+    if machine.scan.problem:
+        return f"Training on the CPU. {machine.scan.problem}"
+    if machine.scan.lost:
+        return f"Training on the CPU. {machine.scan.lost[0][1]}"
+    if machine.cards:
+        return f"Training on the CPU: {VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides every GPU."
+    return "Training on the CPU: this machine has no NVIDIA GPU."
+
+
+def _explain_insufficient(
+    request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[PhysicalId]
+) -> str:
+    wanted = f"asked for GPU {asked[0]} and GPU {asked[1]}" if asked else "two cards are needed"
+    present = f"this machine has {_list_ids(visible)}" if visible else "this machine shows no GPU"
+    if len(visible) < len(machine.cards):
+        present += (
+            f" ({VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides the rest of {_list_ids(machine.cards)})"
+        )
+    lost = "".join(f" {reason}" for _, reason in machine.scan.lost)
+    problem = f" {machine.scan.problem}" if machine.scan.problem else ""
+    return (
+        f"Insufficient GPUs for Multi-GPU Mode: {wanted}, but {present}.{lost}{problem} "
+        f"Give ids from `nvidia-smi -L`, train on one device with\n  {suggest_single_command(request.command)}\n"
+        "or rehearse both roles on the CPU by adding --rehearsal."
+    )
+
+
+_TWO_CARD_FLAGS = ("--data-gpu", "--model-gpu", "--data-gpu-memory", "--model-gpu-memory", "--mode")
+_TWO_CARD_SWITCHES = ("--enable-memory-isolation",)
+
+
+def suggest_single_command(command: Sequence[str]) -> str:
+    """The same command without the flags that ask for two devices."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word in _TWO_CARD_FLAGS:
+            next(words, None)
+        elif word not in _TWO_CARD_SWITCHES and not word.startswith(tuple(f"{flag}=" for flag in _TWO_CARD_FLAGS)):
+            kept.append(word)
+    return shlex.join(kept)
+
+
+def _list_ids(cards: Sequence[Card]) -> str:
+    return ", ".join(f"GPU {card.physical_id} ({card.name})" for card in cards)

@@ -1,0 +1,170 @@
+"""Puts a device plan into force. The only caller of `tf.config`.
+
+Everything here must run before TensorFlow is initialised, which any tensor, dataset or summary writer does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from myxtts.devices.environment import prepare_environment
+from myxtts.devices.memory import Limit
+from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, RolePlan
+from myxtts.errors import DeviceMismatchError, DevicesInUseError
+
+prepare_environment(os.environ)
+import tensorflow as tf  # noqa: E402  (CUDA reads the device order when TensorFlow first looks for cards)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PoolReading:
+    """TensorFlow's own pool on a device, in MiB; the CUDA context and other processes are not in it."""
+
+    used_mib: float
+    peak_mib: float
+
+
+class _Active:
+    """The plan in force in this process. There is at most one: TensorFlow's devices are fixed once initialised."""
+
+    plan: DevicePlan | None = None
+    process: Process | None = None
+
+
+def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
+    """Makes this process see exactly the devices of its part of the plan, and says so in the log.
+
+    Raises:
+        DevicesInUseError: TensorFlow is already initialised, so the plan cannot take effect.
+        DeviceMismatchError: TensorFlow does not find the cards the plan was made for.
+    """
+    part = plan.process(process)
+    two_roles = plan.mode is not Mode.SINGLE and process is Process.TRAINER
+    if two_roles:
+        log.info("Configuring Multi-GPU Mode...")
+        log.info("Data Processing GPU: %s", _describe_id(plan.data))
+        log.info("Model Training GPU: %s", _describe_id(plan.model))
+    try:
+        if part.cards:
+            _apply_cards(plan, part)
+        else:
+            _apply_cpus(part)
+    except RuntimeError as error:
+        if "initialized" not in str(error):
+            raise
+        raise DevicesInUseError(
+            "The device plan comes too late: TensorFlow is already initialised, and its devices can no longer be changed "
+            f"({error}). Apply the plan, or call setup_gpu_memory_isolation, before anything makes a tensor, a dataset, "
+            "a Keras optimizer or a summary writer."
+        ) from error
+    _Active.plan, _Active.process = plan, process
+    if two_roles:
+        log.info("Multi-GPU configuration completed successfully")
+    _announce_model_device(plan, process)
+
+
+def active_plan() -> DevicePlan | None:
+    """The plan in force in this process, if one was applied."""
+    return _Active.plan
+
+
+def active_process() -> Process | None:
+    """Which process of the active plan this is."""
+    return _Active.process
+
+
+def read_pool(device: str) -> PoolReading | None:
+    """What TensorFlow itself holds on a logical device of this process; None where it does not count (CPU)."""
+    if not device.startswith("/GPU"):
+        return None
+    info = tf.config.experimental.get_memory_info(device.removeprefix("/"))
+    return PoolReading(used_mib=info["current"] / 2**20, peak_mib=info["peak"] / 2**20)
+
+
+def set_thread_pools(intra_op: int, inter_op: int) -> None:
+    """Sizes of TensorFlow's two thread pools; must come before initialisation."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(intra_op)
+        tf.config.threading.set_inter_op_parallelism_threads(inter_op)
+    except RuntimeError as error:
+        raise DevicesInUseError(
+            f"The sizes of the thread pools come too late: TensorFlow is already initialised ({error})."
+        ) from error
+
+
+def list_logical_devices() -> list[str]:
+    """The logical devices of this process, short names. Initialises TensorFlow: what is in force is now final."""
+    return [f"/{device.device_type}:{device.name.rpartition(':')[2]}" for device in tf.config.list_logical_devices()]
+
+
+def _apply_cards(plan: DevicePlan, part: ProcessPlan) -> None:
+    found = tf.config.list_physical_devices("GPU")
+    missing = [card for card in part.cards if card.tf_index >= len(found)]
+    if missing:
+        raise DeviceMismatchError(_explain_missing([card.physical_id for card in missing], len(found)))
+    tf.config.set_visible_devices([found[card.tf_index] for card in part.cards], "GPU")
+    log.info("Set visible devices: %s", " and ".join(f"GPU {card.physical_id}" for card in part.cards))
+    for card in part.cards:
+        role = "data" if card.physical_id == plan.data.physical_id and plan.mode is not Mode.SINGLE else "model"
+        if isinstance(card.memory, Limit):
+            set_limits, make_limit = _find_limit_api()
+            set_limits(found[card.tf_index], [make_limit(memory_limit=card.memory.mib)])
+            log.info("Set memory limit for %s GPU: %d MB", role, card.memory.mib)
+        else:
+            tf.config.experimental.set_memory_growth(found[card.tf_index], True)
+            log.info("Configured memory growth for %s GPU", role)
+
+
+def _apply_cpus(part: ProcessPlan) -> None:
+    # A rehearsal on a machine with cards must not touch them.
+    tf.config.set_visible_devices([], "GPU")
+    if part.logical_cpus > 1:
+        set_limits, make_limit = _find_limit_api()
+        set_limits(tf.config.list_physical_devices("CPU")[0], [make_limit()] * part.logical_cpus)
+
+
+def _find_limit_api() -> tuple[Callable[..., None], Callable[..., Any]]:
+    """TensorFlow's setter of logical devices and its argument type, under the name this version has."""
+    for home, setter, kind in (
+        (tf.config, "set_logical_device_configuration", "LogicalDeviceConfiguration"),
+        (tf.config.experimental, "set_virtual_device_configuration", "VirtualDeviceConfiguration"),
+    ):
+        if hasattr(home, setter) and hasattr(home, kind):
+            return getattr(home, setter), getattr(home, kind)
+    raise DeviceMismatchError(
+        f"TensorFlow {tf.__version__} has no way to set memory limits that MyXTTS knows. Install a version named in constraints.txt."
+    )
+
+
+def _announce_model_device(plan: DevicePlan, process: Process) -> None:
+    model = plan.model
+    if process is not model.process:
+        return
+    if plan.mode is Mode.SINGLE:
+        log.info("Model will be placed on %s", model.device)
+        return
+    log.info("Multi-GPU Mode: Model will be placed on %s", model.device)
+    if not plan.rehearsal and plan.data.process is model.process:
+        log.info("(Original GPU %s is now mapped to %s)", model.physical_id, model.device.removeprefix("/"))
+    elif not plan.rehearsal:
+        log.info("%s (physical GPU %s)", model.device, model.physical_id)
+
+
+def _describe_id(role: RolePlan) -> str:
+    return (
+        f"{role.physical_id}" if role.device.startswith("/GPU") else f"{role.physical_id} (rehearsed on {role.device})"
+    )
+
+
+def _explain_missing(ids: Sequence[int], found: int) -> str:
+    names = " and ".join(f"GPU {id}" for id in ids)
+    return (
+        f"The driver shows {names}, but TensorFlow {tf.__version__} finds {found} GPU(s). Usually its CUDA libraries are missing: "
+        "`pip install 'myxtts[gpu]'` (on Linux or WSL2), then try again. To rehearse on the CPU add --rehearsal."
+    )

@@ -1,0 +1,28 @@
+"""Fixtures shared by all rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.nvml import COMPILER, NO_COMPILER, StubCard, StubMachine, build_stub
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the compiled NVML stub."""
+    if COMPILER is None:
+        pytest.skip(NO_COMPILER)
+    return build_stub(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def make_machine(nvml_library: Path, tmp_path: Path) -> Callable[..., StubMachine]:
+    """A machine with these cards, played by the NVML stub."""
+
+    def make(*cards: StubCard, extra: list[str] | None = None) -> StubMachine:
+        return StubMachine(nvml_library, tmp_path / "machine.txt", list(cards), extra or [])
+
+    return make

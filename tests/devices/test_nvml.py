@@ -1,0 +1,106 @@
+"""The driver's library through the real bindings, against a C stub of it."""
+
+import json
+
+from myxtts.devices.topology import Connection, Link
+from tests.support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_SUPPORTED, VERSION_MISMATCH, StubCard
+from tests.support.processes import run_code, run_python
+
+SCAN = """
+import dataclasses
+from myxtts.devices.nvml import scan_cards
+report(dataclasses.asdict(scan_cards()))
+"""
+
+
+def test_two_cards_are_read_with_names_uuids_and_memory(make_machine):
+    machine = make_machine(StubCard(0, used=1000), StubCard(1, name="NVIDIA GeForce RTX 3080", total=10240, used=40))
+    scan = run_code(SCAN, machine.environ())
+    assert scan["cards"] == [
+        {"physical_id": 0, "name": "NVIDIA GeForce RTX 4090", "uuid": "GPU-00000000-stub", "bus_id": "00000000:00:00.0",
+         "total_mib": 24564, "free_mib": 23564},
+        {"physical_id": 1, "name": "NVIDIA GeForce RTX 3080", "uuid": "GPU-00000001-stub", "bus_id": "00000000:01:00.0",
+         "total_mib": 10240, "free_mib": 10200},
+    ]  # fmt: skip
+    assert (scan["lost"], scan["problem"]) == ([], None)
+
+
+def test_a_card_that_fell_off_the_bus_is_listed_apart_and_the_others_stay(make_machine):
+    scan = run_code(SCAN, make_machine(StubCard(0, state=GPU_IS_LOST), StubCard(1)).environ())
+    assert [card["physical_id"] for card in scan["cards"]] == [1]
+    assert scan["lost"] == [[0, "The NVIDIA driver could not tell GPU 0: GPU is lost."]]
+
+
+def test_memory_that_the_driver_does_not_support_stays_unknown(make_machine):
+    (card,) = run_code(SCAN, make_machine(StubCard(0, memory=NOT_SUPPORTED)).environ())["cards"]
+    assert (card["total_mib"], card["free_mib"]) == (None, None)
+
+
+def test_a_driver_that_is_not_loaded_is_a_problem_not_an_empty_machine(make_machine):
+    scan = run_code(SCAN, make_machine(extra=[f"init {DRIVER_NOT_LOADED}"]).environ())
+    assert scan["problem"] == "The NVIDIA driver does not answer: Driver Not Loaded."
+    scan = run_code(SCAN, make_machine(extra=[f"init {VERSION_MISMATCH}"]).environ())
+    assert "version mismatch" in scan["problem"]
+
+
+def test_no_driver_library_is_simply_no_cards(tmp_path):
+    scan = run_code(SCAN)
+    assert scan == {"cards": [], "lost": [], "problem": None}
+
+
+def test_utilisation_and_process_memory_are_values_or_unknown(make_machine):
+    machine = make_machine(StubCard(0, util=73), StubCard(1, util=-1), extra=["process 0 4242 900", "process 0 77 5"])
+    code = """
+from myxtts.devices.nvml import Nvml
+with Nvml() as nvml:
+    report([nvml.read_utilization_percent(0), nvml.read_utilization_percent(1), nvml.read_process_mib(0, 4242),
+            nvml.read_process_mib(1, 4242), nvml.read_driver_version(), nvml.count_cards()])
+"""
+    assert run_code(code, machine.environ()) == [73, None, 900, None, "570.00", 2]
+
+
+def test_changing_memory_is_seen_by_the_next_reading(make_machine):
+    machine = make_machine(StubCard(0, used=100))
+    code = """
+import pathlib, os
+from myxtts.devices.nvml import Nvml
+with Nvml() as nvml:
+    before = nvml.read_memory(0).used_mib
+    file = pathlib.Path(os.environ["NVML_STUB"])
+    file.write_text(file.read_text().replace(" 100 ", " 3100 "))
+    report([before, nvml.read_memory(0).used_mib, nvml.read_memory(0).free_mib])
+"""
+    assert run_code(code, machine.environ()) == [100, 3100, 24564 - 3100]
+
+
+def test_topology_levels_and_nvlink(make_machine):
+    cards = [StubCard(id) for id in range(4)]
+    machine = make_machine(*cards, extra=["link 0 1 10", "link 0 2 50", "link 1 2 40", "link 0 3 50", "nvlink 0 3"])
+    code = """
+from myxtts.devices.nvml import Nvml
+from myxtts.devices.topology import read_link
+with Nvml() as nvml:
+    report([read_link(nvml, a, b).connection for a, b in ((0, 1), (1, 0), (0, 2), (1, 2), (0, 3), (3, 0), (2, 3))])
+"""
+    assert run_code(code, machine.environ()) == ["PIX", "PIX", "SYS", "NODE", "NVLink", "NVLink", "unknown"]
+
+
+def test_slow_connections_are_explained():
+    assert Link(0, 1, Connection.SYS).is_slow
+    assert not Link(0, 1, Connection.PIX).is_slow
+    assert "different NUMA nodes" in Link(0, 1, Connection.SYS).explain()
+
+
+def test_the_devices_command_lists_cards_links_and_what_is_wrong(make_machine):
+    machine = make_machine(
+        StubCard(0), StubCard(1, memory=NOT_SUPPORTED), StubCard(2, state=GPU_IS_LOST), extra=["link 0 1 50"]
+    )
+    result = run_python(["-m", "myxtts.cli.main", "devices"], machine.environ(CUDA_VISIBLE_DEVICES="0"))
+    assert result.returncode == 0
+    assert "GPU 0   NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB\n" in result.stdout
+    assert "GPU 1   NVIDIA GeForce RTX 4090, unknown free of unknown, hidden by CUDA_VISIBLE_DEVICES" in result.stdout
+    assert "GPU 2   The NVIDIA driver could not tell GPU 2: GPU is lost." in result.stdout
+    assert "GPU 0 and GPU 1 are SYS: on different NUMA nodes" in result.stdout
+    facts = json.loads(run_python(["-m", "myxtts.cli.main", "devices", "--json"], machine.environ()).stdout)
+    assert facts["cards"][1]["free_mib"] is None
+    assert facts["links"] == [{"first": 0, "second": 1, "connection": "SYS"}]

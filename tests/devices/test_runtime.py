@@ -1,0 +1,286 @@
+"""Plans put into force: the exact options TensorFlow would use for GPUs, and rehearsals run for real.
+
+TensorFlow is set up once per process, so everything here happens in children. Fake physical GPUs are placed in
+TensorFlow's Python context, from which it computes the options it hands to its GPU runtime.
+"""
+
+import pytest
+
+from tests.support.processes import run_code
+
+GPU_OPTIONS = """
+import itertools
+from tensorflow.python.eager import context
+from myxtts.devices import runtime
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import Card, CardScan
+from myxtts.devices.plan import PlanRequest, Process, plan_devices
+
+def fake_gpus(count):
+    # A fresh context state with `count` GPUs, as TensorFlow has it before it is initialised.
+    state = context.context()
+    state._initialize_physical_devices(reinitialize=True)
+    gpus = [context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(count)]
+    state._physical_devices += gpus
+    state._visible_device_list = list(state._physical_devices)
+    state._memory_growth_map = {gpu: None for gpu in gpus}
+    state._virtual_device_map = {}
+    return state
+
+def options(process, in_process=False, environ={}, **request):
+    cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(4))
+    plan = plan_devices(PlanRequest(**request), Machine(CardScan(cards, (), None), 16000, environ), in_process)
+    # A child started with CUDA_VISIBLE_DEVICES set to one UUID finds one GPU.
+    state = fake_gpus(1 if plan.process(process).environ else len(environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")))
+    runtime.apply_plan(plan, process)
+    gpu = state.config.gpu_options
+    assert state._context_handle is None
+    return {
+        "visible": gpu.visible_device_list,
+        "growth": gpu.allow_growth,
+        "limits": [list(device.memory_limit_mb) for device in gpu.experimental.virtual_devices],
+        "devices": [plan.data.device, plan.model.device],
+    }
+
+T, P = Process.TRAINER, Process.PRODUCER
+found = {}
+for data, model in ((0, 1), (1, 0), (2, 3), (3, 1)):
+    found[f"dual {data} {model}"] = options(T, data_gpu=data, model_gpu=model)
+    found[f"isolated trainer {data} {model}"] = options(T, data_gpu=data, model_gpu=model, isolation=True)
+    found[f"isolated producer {data} {model}"] = options(P, data_gpu=data, model_gpu=model, isolation=True)
+    found[f"in-process {data} {model}"] = options(T, True, data_gpu=data, model_gpu=model, isolation=True, data_limit_mib=5000)
+for process in (T, P):
+    found[f"split {process}"] = options(process, data_gpu=2, model_gpu=2, data_limit_mib=6000, model_limit_mib=12000)
+found["single"] = options(T)
+found["container"] = options(T, environ={"CUDA_VISIBLE_DEVICES": "3,1"}, data_gpu=1, model_gpu=3)
+found["rehearsal"] = options(T, rehearsal=True, mode="dual")
+report(found)
+"""
+
+
+@pytest.fixture(scope="module")
+def gpu_options():
+    return run_code(GPU_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("case", "visible", "growth", "limits", "devices"),
+    [
+        ("dual 0 1", "0,1", True, [], ["/GPU:0", "/GPU:1"]),
+        ("dual 1 0", "0,1", True, [], ["/GPU:1", "/GPU:0"]),
+        ("dual 2 3", "2,3", True, [], ["/GPU:0", "/GPU:1"]),
+        ("dual 3 1", "1,3", True, [], ["/GPU:1", "/GPU:0"]),
+        ("isolated trainer 0 1", "1", False, [[16384]], ["/GPU:0", "/GPU:0"]),
+        ("isolated trainer 1 0", "0", False, [[16384]], ["/GPU:0", "/GPU:0"]),
+        ("isolated trainer 2 3", "3", False, [[16384]], ["/GPU:0", "/GPU:0"]),
+        ("isolated trainer 3 1", "1", False, [[16384]], ["/GPU:0", "/GPU:0"]),
+        ("isolated producer 0 1", "0", False, [[8192]], ["/GPU:0", "/GPU:0"]),
+        ("isolated producer 3 1", "0", False, [[8192]], ["/GPU:0", "/GPU:0"]),
+        ("in-process 0 1", "0,1", False, [[5000], [16384]], ["/GPU:0", "/GPU:1"]),
+        ("in-process 1 0", "0,1", False, [[16384], [5000]], ["/GPU:1", "/GPU:0"]),
+        ("in-process 2 3", "2,3", False, [[5000], [16384]], ["/GPU:0", "/GPU:1"]),
+        ("in-process 3 1", "1,3", False, [[16384], [5000]], ["/GPU:1", "/GPU:0"]),
+        ("split trainer", "2", False, [[12000]], ["/GPU:0", "/GPU:0"]),
+        ("split producer", "0", False, [[6000]], ["/GPU:0", "/GPU:0"]),
+        ("single", "0", True, [], ["/GPU:0", "/GPU:0"]),
+        ("container", "0,1", True, [], ["/GPU:1", "/GPU:0"]),
+        ("rehearsal", "", False, [], ["/CPU:1", "/CPU:2"]),
+    ],
+)
+def test_tensorflow_gets_exactly_these_gpu_options(gpu_options, case, visible, growth, limits, devices):
+    assert gpu_options[case] == {"visible": visible, "growth": growth, "limits": limits, "devices": devices}
+
+
+REHEARSAL = """
+import logging
+from myxtts.config import XTTSConfig
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, Process, plan_devices
+from myxtts.utils.commons import get_device_context, setup_logging
+import tensorflow as tf
+
+lines = []
+handler = logging.Handler()
+handler.emit = lambda record: lines.append(record.getMessage())
+setup_logging().addHandler(handler)
+plan = plan_devices(PlanRequest(rehearsal=True, **{request}), read_machine({{}}), in_process={in_process})
+runtime.apply_plan(plan, Process("{process}"))
+
+def place(device):
+    with get_device_context(device):
+        variable = tf.Variable(tf.random.normal([8, 8]))
+        return [variable.device[-6:], tf.matmul(variable, variable).device[-6:]]
+
+@tf.function
+def step(x):
+    return tf.reduce_sum(tf.matmul(x, x))
+
+with get_device_context(plan.model.device):
+    loss = step(tf.ones([4, 4]))
+report({{
+    "logical": runtime.list_logical_devices(),
+    "data": place(plan.data.device),
+    "model": place(plan.model.device),
+    "step": loss.device[-6:],
+    "elsewhere": tf.constant(1.0).device[-6:],
+    "active": runtime.active_plan() == plan,
+    "lines": lines,
+}})
+"""
+
+
+def rehearse(process="trainer", in_process=False, **request):
+    return run_code(REHEARSAL.format(request=request, process=process, in_process=in_process))
+
+
+@pytest.mark.parametrize(
+    ("request_values", "process", "in_process", "cpus", "data", "model"),
+    [
+        ({}, "trainer", False, 2, 1, 1),
+        ({"data_gpu": 0, "model_gpu": 1}, "trainer", False, 3, 1, 2),
+        ({"data_gpu": 3, "model_gpu": 1}, "trainer", False, 3, 2, 1),
+        ({"mode": "isolated"}, "trainer", False, 2, 1, 1),
+        ({"mode": "isolated"}, "producer", False, 2, 1, 1),
+        ({"data_gpu": 0, "model_gpu": 0, "data_limit_mib": 300, "model_limit_mib": 300}, "producer", False, 2, 1, 1),
+        ({"data_gpu": 1, "model_gpu": 0, "isolation": True}, "trainer", True, 3, 2, 1),
+    ],
+)
+def test_a_rehearsal_runs_its_roles_on_their_own_logical_cpus(request_values, process, in_process, cpus, data, model):
+    seen = rehearse(process, in_process, **request_values)
+    assert seen["logical"] == [f"/CPU:{n}" for n in range(cpus)]
+    assert seen["data"] == [f":CPU:{data}"] * 2
+    assert seen["model"] == [f":CPU:{model}"] * 2
+    assert seen["step"] == f":CPU:{model}"
+    assert seen["elsewhere"] == ":CPU:0"
+    assert seen["active"]
+
+
+def test_the_log_of_two_roles_says_what_was_done():
+    lines = rehearse(data_gpu=4, model_gpu=2)["lines"]
+    assert lines[0] == "Configuring Multi-GPU Mode..."
+    assert "Data Processing GPU: 4 (rehearsed on /CPU:2)" in lines
+    assert "Model Training GPU: 2 (rehearsed on /CPU:1)" in lines
+    assert "Multi-GPU configuration completed successfully" in lines
+    assert "Multi-GPU Mode: Model will be placed on /CPU:1" in lines
+    assert not any("visible devices" in line or "growth" in line for line in lines)
+
+
+GPU_LOG = """
+import logging
+from tensorflow.python.eager import context
+from myxtts.devices import runtime
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import Card, CardScan
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.utils.commons import setup_logging
+
+lines = []
+handler = logging.Handler()
+handler.emit = lambda record: lines.append(record.getMessage())
+setup_logging().addHandler(handler)
+state = context.context()
+state._initialize_physical_devices()
+gpus = [context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(2)]
+state._physical_devices += gpus
+state._visible_device_list = list(state._physical_devices)
+state._memory_growth_map = {gpu: None for gpu in gpus}
+cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(2))
+runtime.apply_plan(plan_devices(PlanRequest(**REQUEST), Machine(CardScan(cards, (), None), 16000)))
+report(lines)
+"""
+
+
+def test_the_log_on_two_gpus_has_the_lines_people_look_for():
+    lines = run_code(GPU_LOG.replace("REQUEST", "dict(data_gpu=0, model_gpu=1)"))
+    assert lines == [
+        "Configuring Multi-GPU Mode...",
+        "Data Processing GPU: 0",
+        "Model Training GPU: 1",
+        "Set visible devices: GPU 0 and GPU 1",
+        "Configured memory growth for data GPU",
+        "Configured memory growth for model GPU",
+        "Multi-GPU configuration completed successfully",
+        "Multi-GPU Mode: Model will be placed on /GPU:1",
+        "(Original GPU 1 is now mapped to GPU:1)",
+    ]
+
+
+def test_the_log_of_an_isolated_trainer_speaks_of_its_one_card():
+    lines = run_code(GPU_LOG.replace("REQUEST", "dict(data_gpu=0, model_gpu=1, isolation=True)"))
+    assert "Set visible devices: GPU 1" in lines
+    assert "Set memory limit for model GPU: 16384 MB" in lines
+    assert "/GPU:0 (physical GPU 1)" in lines
+    assert not any("growth" in line for line in lines)
+
+
+TOO_LATE = """
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.errors import DevicesInUseError
+import tensorflow as tf
+tf.constant(1.0)
+errors = []
+for call in (
+    lambda: runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))),
+    lambda: runtime.set_thread_pools(1, 1),
+):
+    try:
+        call()
+    except DevicesInUseError as error:
+        errors.append(str(error))
+report([errors, runtime.active_plan()])
+"""
+
+
+def test_a_plan_that_comes_too_late_is_our_error_and_not_in_force():
+    (plan_error, threads_error), active = run_code(TOO_LATE)
+    assert plan_error.startswith("The device plan comes too late: TensorFlow is already initialised")
+    assert "before anything makes a tensor" in plan_error
+    assert "thread pools come too late" in threads_error
+    assert active is None
+
+
+MISSING = """
+from myxtts.devices import runtime
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import Card, CardScan
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.errors import DeviceMismatchError
+cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(2))
+plan = plan_devices(PlanRequest(data_gpu=0, model_gpu=1), Machine(CardScan(cards, (), None), 16000))
+try:
+    runtime.apply_plan(plan)
+except DeviceMismatchError as error:
+    report(str(error))
+"""
+
+
+def test_cards_that_tensorflow_does_not_find_are_an_error_with_the_fix():
+    text = run_code(MISSING)
+    assert "The driver shows GPU 0 and GPU 1" in text
+    assert "pip install 'myxtts[gpu]'" in text
+
+
+API = """
+from types import SimpleNamespace
+from myxtts.devices import runtime
+from myxtts.errors import DeviceMismatchError
+newest = runtime._find_limit_api()[0].__name__
+old = SimpleNamespace(set_virtual_device_configuration="setter", VirtualDeviceConfiguration="kind")
+runtime.tf = SimpleNamespace(config=SimpleNamespace(experimental=old), __version__="0")
+older = runtime._find_limit_api()
+runtime.tf.config.experimental = SimpleNamespace()
+try:
+    runtime._find_limit_api()
+except DeviceMismatchError as error:
+    report([newest, older, str(error)])
+"""
+
+
+def test_the_name_of_the_limit_function_is_detected():
+    newest, older, error = run_code(API)
+    assert newest == "set_logical_device_configuration"
+    assert older == ["setter", "kind"]
+    assert "no way to set memory limits" in error

@@ -1,0 +1,80 @@
+"""Nothing loads or initialises TensorFlow too early, and the environment is ready when it loads."""
+
+import pytest
+
+from tests.support.processes import ROOT, run_code
+
+IMPORT_EVERYTHING = """
+import pkgutil, importlib
+import myxtts
+names = [module.name for module in pkgutil.walk_packages(myxtts.__path__, "myxtts.") if not module.name.endswith("__main__")]
+for name in names:
+    importlib.import_module(name)
+from tensorflow.python.eager import context
+state = context.context_safe()
+before = state is not None and state._context_handle is not None
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
+report([before, runtime.list_logical_devices(), len(names)])
+"""
+
+
+def test_importing_every_module_leaves_tensorflow_open_to_a_plan():
+    initialised, devices, count = run_code(IMPORT_EVERYTHING)
+    assert not initialised
+    assert devices == ["/CPU:0", "/CPU:1", "/CPU:2"]
+    assert count > 20
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["myxtts", "myxtts.config", "myxtts.cli.main", "myxtts.cli.train", "myxtts.cli.devices", "myxtts.devices.plan",
+     "myxtts.devices.nvml", "myxtts.devices.topology", "myxtts.utils.gpu_memory", "myxtts.utils.commons"],
+)  # fmt: skip
+def test_these_modules_do_not_import_tensorflow(module):
+    code = f"import {module}\nreport([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    assert run_code(code) == []
+
+
+RECORD_ENVIRONMENT = """
+import os
+seen = {}
+class Recorder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            seen.update({key: os.environ.get(key) for key in ("CUDA_DEVICE_ORDER", "KERAS_BACKEND")})
+        return None
+sys.meta_path.insert(0, Recorder())
+"""
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "import myxtts.devices.runtime",
+        "from myxtts.utils.commons import get_device_context; get_device_context()",
+        "from myxtts.utils.gpu_memory import setup_gpu_memory_isolation; setup_gpu_memory_isolation(0, 1)",
+    ],
+)
+def test_cards_are_counted_by_bus_before_tensorflow_loads(entry):
+    import os
+
+    environ = {key: value for key, value in os.environ.items() if key not in ("CUDA_DEVICE_ORDER", "KERAS_BACKEND")}
+    seen = run_code(RECORD_ENVIRONMENT + entry + "\nreport(seen)", {**environ, "MYXTTS_REHEARSAL": "1"})
+    assert seen == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "KERAS_BACKEND": "tensorflow"}
+
+
+def test_help_is_quick_because_tensorflow_is_not_there():
+    # Not a timed assertion: what makes it quick is that none of the slow modules is imported.
+    code = f"""
+import runpy
+sys.argv = ["train_main.py", "--help"]
+try:
+    runpy.run_path({str(ROOT / "train_main.py")!r}, run_name="__main__")
+except SystemExit:
+    pass
+report([name for name in ("tensorflow", "keras", "numpy", "psutil", "pynvml") if name in sys.modules])
+"""
+    assert run_code(code) == []

@@ -1,0 +1,38 @@
+"""Child processes for tests: TensorFlow's devices can be set up once per process, so each such test gets its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_python(
+    arguments: Sequence[str], environ: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Runs this Python from a checkout, and returns what it printed and its exit code."""
+    variables = dict(os.environ if environ is None else environ)
+    variables["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True, text=True, env=variables, cwd=cwd, timeout=300, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def run_code(code: str, environ: Mapping[str, str] | None = None) -> Any:
+    """Runs code that calls `report(value)` once, and returns the value (through JSON). Fails with the child's stderr."""
+    prelude = "import json, sys\ndef report(value): print('\\n@@' + json.dumps(value))\n"
+    result = run_python(["-c", prelude + code], environ)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout.rpartition("@@")[2])
+
+
+def run_train(*flags: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `python train_main.py` with these flags."""
+    return run_python(["train_main.py", *flags], environ)
