@@ -1,0 +1,52 @@
+"""Placement and logging for the caller."""
+
+import logging
+
+import pytest
+
+from myxtts.utils.commons import setup_logging
+from tests.support.processes import run_code
+
+
+@pytest.fixture
+def package_logger():
+    logger = logging.getLogger("myxtts")
+    kept = (logger.handlers[:], logger.level, logger.propagate)
+    logger.handlers.clear()
+    yield logger
+    logger.handlers[:], logger.level, logger.propagate = kept
+
+
+def test_logging_marks_only_what_needs_attention(package_logger, capsys):
+    setup_logging()
+    logging.getLogger("myxtts.anything").info("a decision")
+    logging.getLogger("myxtts.anything").warning("a problem")
+    assert capsys.readouterr().err == "a decision\nWarning: a problem\n"
+
+
+def test_setting_logging_up_twice_prints_once(package_logger, capsys):
+    setup_logging()
+    setup_logging(logging.WARNING)
+    logging.getLogger("myxtts").warning("once")
+    logging.getLogger("myxtts").info("never")
+    assert capsys.readouterr().err == "Warning: once\n"
+
+
+PLACEMENT = """
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.utils.commons import ensure_gpu_placement, find_default_device, get_device_context
+runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
+import tensorflow as tf
+with get_device_context("/CPU:2"):
+    there = tf.constant([1.0])
+with get_device_context():
+    here = tf.constant([1.0])
+moved = ensure_gpu_placement(there)
+report([there.device[-6:], here.device[-6:], moved.device[-6:], ensure_gpu_placement(here) is here, find_default_device()])
+"""
+
+
+def test_work_goes_to_the_given_device_else_to_the_first_gpu_else_to_the_cpu():
+    assert run_code(PLACEMENT) == [":CPU:2", ":CPU:0", ":CPU:0", True, "/CPU:0"]

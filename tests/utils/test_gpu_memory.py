@@ -1,0 +1,181 @@
+"""GPU memory by physical id, through the real bindings over the NVML stub."""
+
+import math
+
+import pytest
+
+from myxtts.utils.gpu_memory import PeakHistory
+from tests.support.nvml import NOT_SUPPORTED, StubCard
+from tests.support.processes import run_code
+
+MONITOR = """
+import dataclasses
+from myxtts.utils.gpu_memory import monitor_gpu_memory
+report([dataclasses.asdict(reading) for reading in monitor_gpu_memory(1, 0)])
+"""
+
+
+def test_readings_come_in_the_order_asked_for_and_unknown_stays_unknown(make_machine):
+    first, second = run_code(MONITOR, make_machine(StubCard(0, used=700), StubCard(1, memory=NOT_SUPPORTED)).environ())
+    assert (first["gpu_id"], first["total_mb"], first["used_mb"], first["free_mb"]) == (1, None, None, None)
+    assert (second["gpu_id"], second["used_mb"], second["free_mb"]) == (0, 700, 23864)
+    assert second["pool_used_mb"] is None
+
+
+def test_a_card_that_does_not_exist_is_named(make_machine):
+    code = """
+from myxtts.utils.gpu_memory import monitor_gpu_memory
+try:
+    monitor_gpu_memory(5)
+except ValueError as error:
+    report(str(error))
+"""
+    assert run_code(code, make_machine(StubCard(0)).environ()) == (
+        "There is no GPU 5: this machine has 1. `nvidia-smi -L` lists the ids."
+    )
+
+
+def test_one_line_per_role_is_logged_with_the_step(make_machine):
+    code = """
+import logging
+from myxtts.utils.commons import setup_logging
+from myxtts.utils.gpu_memory import log_memory_stats
+lines = []
+handler = logging.Handler()
+handler.emit = lambda record: lines.append(record.getMessage())
+setup_logging().addHandler(handler)
+log_memory_stats(1, 0, step=12)
+report(lines)
+"""
+    machine = make_machine(StubCard(0, used=700), StubCard(1, memory=NOT_SUPPORTED))
+    assert run_code(code, machine.environ()) == [
+        "[Step 12] Data GPU 1: unknown of unknown MB used",
+        "[Step 12] Model GPU 0: 700 of 24564 MB used",
+    ]
+
+
+LIMITS = """
+from myxtts.utils.gpu_memory import get_optimal_memory_limits
+try:
+    report(get_optimal_memory_limits(CALL))
+except ValueError as error:
+    report(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("0, 1", [int(24000 * 0.33), int(10000 * 0.67)]),
+        ("1, 0, 0.5, 1.0", [5000, 24000]),
+        ("0, 1, None, None", [8192, 8192]),
+        ("0, 0, 0.4, 0.6", [9600, 14400]),
+    ],
+)
+def test_each_fraction_is_of_its_own_cards_free_memory(make_machine, call, expected):
+    machine = make_machine(StubCard(0, used=564), StubCard(1, name="RTX 3080", total=10240, used=240))
+    assert run_code(LIMITS.replace("CALL", call), machine.environ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("0, 0, 0.5, 0.6", "must sum to at most 1"),
+        ("0, 1, 0.0, 0.5", "data_fraction must be above 0"),
+        ("0, 1, 0.3, 1.5", "model_fraction must be above 0 and at most 1"),
+        ("0, 7", "There is no GPU 7; present: 0, 1"),
+    ],
+)
+def test_fractions_that_cannot_be_are_refused(make_machine, call, words):
+    assert words in run_code(LIMITS.replace("CALL", call), make_machine(StubCard(0), StubCard(1)).environ())
+
+
+LEAK = """
+import os, pathlib
+from myxtts.utils.gpu_memory import detect_memory_leak
+file = pathlib.Path(os.environ["NVML_STUB"])
+text = file.read_text()
+answers = []
+for step in range(STEPS):
+    file.write_text(text.replace(" 500 ", f" {USED} "))
+    answers.append(detect_memory_leak(0, 500))
+report(answers)
+"""
+
+
+def run_leak(machine, used, steps=60):
+    return run_code(LEAK.replace("STEPS", str(steps)).replace("USED", used), machine.environ())
+
+
+def test_growth_that_goes_on_is_a_leak(make_machine):
+    answers = run_leak(make_machine(StubCard(0)), "500 + 10 * step")
+    assert any(answers)
+    assert not any(answers[:10])
+
+
+def test_one_jump_is_not_a_leak(make_machine):
+    assert not any(run_leak(make_machine(StubCard(0)), "500 if step < 20 else 5000"))
+
+
+def test_growth_below_the_threshold_is_not_reported_yet(make_machine):
+    assert not any(run_leak(make_machine(StubCard(0)), "500 + step"))
+
+
+def test_unknown_memory_is_no_leak(make_machine):
+    assert not any(run_leak(make_machine(StubCard(0, memory=NOT_SUPPORTED)), "500"))
+
+
+def test_a_history_stays_small_and_still_sees_a_slow_leak():
+    history = PeakHistory()
+    for step in range(10_000):
+        # A sawtooth of 50 on top of a growth of 0.02 per reading.
+        history.add(1000 + 0.02 * step + 50 * abs(math.sin(step)))
+    assert len(history.peaks) < PeakHistory.CAPACITY
+    assert history.is_rising()
+    assert history.last_peak - history.peaks[0] > 50
+
+
+def test_a_steady_sawtooth_is_not_rising():
+    history = PeakHistory()
+    rising = 0
+    for step in range(10_000):
+        history.add(1000 + 50 * (step % 7))
+        rising += history.is_rising()
+    assert rising == 0
+
+
+ISOLATION = """
+import dataclasses
+from myxtts.utils.gpu_memory import read_role_memory, setup_gpu_memory_isolation
+try:
+    plan = setup_gpu_memory_isolation(CALL)
+    report([plan.mode, plan.data.device, plan.model.device, plan.data.memory.mib, plan.model.memory.mib,
+            dataclasses.asdict(read_role_memory(plan.model))])
+except ValueError as error:
+    report(str(error))
+"""
+
+
+def test_isolation_in_this_process_rehearses_with_the_roles_in_place():
+    import os
+
+    mode, data, model, data_mib, model_mib, reading = run_code(
+        ISOLATION.replace("CALL", "1, 0, 400, 900"), {**os.environ, "MYXTTS_REHEARSAL": "1"}
+    )
+    assert (mode, data, model) == ("isolated", "/CPU:2", "/CPU:1")
+    assert (data_mib, model_mib) == (400, 900)
+    assert (reading["id"], reading["device"], reading["limit_mb"]) == (0, "/CPU:1", 900)
+    assert reading["used_mb"] > 100
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("0, 5", "Insufficient GPUs for Multi-GPU Mode: asked for GPU 0 and GPU 5"),
+        ("0, 1, 30000", "--data-gpu-memory 30000 does not fit"),
+        ("0, 0, 100, 100", "Isolation inside one process needs two cards"),
+        ("0, 1, -5", "must be a whole number of MB above 0, but is -5"),
+    ],
+)
+def test_isolation_that_cannot_be_had_is_a_clear_error(make_machine, call, words):
+    assert words in run_code(ISOLATION.replace("CALL", call), make_machine(StubCard(0), StubCard(1)).environ())
