@@ -1,0 +1,49 @@
+"""An argument parser whose errors are one clear message, raised like every other error of ours."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from myxtts.config.section import nearest_name
+from myxtts.errors import CommandLineError
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse` without abbreviations, whose mistakes are `CommandLineError`s that know the nearest flag."""
+
+    def __init__(self, prog: str, description: str):
+        # Abbreviations would turn a new flag into a breaking change for whoever used its beginning.
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} [flags]",
+            description=description,
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandLineError(f"{message[:1].upper()}{message[1:]}. `{self.prog} --help` lists all flags.")
+
+    def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
+        """The parsed words; anything left over is an error with the nearest flag."""
+        namespace, unknown = self.parse_known_args(words)
+        if unknown:
+            self._refuse(unknown)
+        return namespace
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        word = unknown[0].partition("=")[0]
+        if not word.startswith("-"):
+            raise CommandLineError(
+                f"{self.prog} takes no argument {word!r}. `{self.prog} --help` shows how it is used."
+            )
+        near = nearest_name(word, [flag for action in self._actions for flag in action.option_strings])
+        hint = f"Did you mean {near}?" if near else f"`{self.prog} --help` lists all flags."
+        raise CommandLineError(f"{self.prog} has no flag {word}. {hint}")
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=32)

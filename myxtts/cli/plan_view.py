@@ -1,0 +1,36 @@
+"""A device plan as a person reads it, within 80 columns and without colour."""
+
+from __future__ import annotations
+
+import textwrap
+
+from myxtts.devices.plan import DevicePlan, Mode, RolePlan
+
+TITLES = {
+    Mode.SINGLE: "single-GPU buffered: one device prepares and trains",
+    Mode.DUAL: "dual: one device prepares, another trains, in one process",
+    Mode.ISOLATED: "isolated dual: preparing has its own process and memory",
+    Mode.SPLIT: "split card: two processes share one card, each with its limit",
+}
+
+
+def format_plan(plan: DevicePlan) -> str:
+    """The plan in a few lines: mode, then role by role, then what is worth knowing."""
+    lines = [f"Mode    {TITLES[plan.mode]}"]
+    if plan.rehearsal:
+        lines.append("        rehearsal on logical CPU devices: no GPU is used")
+    lines += [_format_role("Data", plan, plan.data), _format_role("Model", plan, plan.model)]
+    for note in plan.notes:
+        lines += textwrap.wrap(note, width=80, initial_indent="Note    ", subsequent_indent="        ")
+    return "\n".join(lines)
+
+
+def _format_role(title: str, plan: DevicePlan, role: RolePlan) -> str:
+    parts = [f"{title:<7} {role.device}"]
+    if role.physical_id is not None:
+        parts.append(f"{'stands for ' if plan.rehearsal else 'physical '}GPU {role.physical_id}")
+    if role.memory is not None:
+        parts.append(str(role.memory))
+    if len(plan.processes) > 1:
+        parts.append(f"{role.process} process")
+    return ", ".join(parts)

@@ -1,0 +1,102 @@
+"""The repository itself: what is ignored, what stands at the root, and that the README's commands exist."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from myxtts.cli.main import COMMANDS
+from myxtts.cli.train import build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def list_files(*patterns):
+    """Files git tracks or would track."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
+
+
+def test_only_four_pages_stand_at_the_root():
+    pages = {path for path in list_files("*.md") if "/" not in path}
+    assert pages == {"README.md", "README.fa.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+
+
+ROOMS = [path.name for path in (ROOT / "myxtts").iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"myxtts/{room}/new_module.py" for room in ROOMS),
+        "myxtts/data/demo/metadata.csv", "myxtts/data/demo/wavs/a.flac", "myxtts/models/checkpoint.py", "myxtts/build/x.py",
+        "myxtts/dist/x.py", "myxtts/runs/x.py", "myxtts/checkpoints/x.py", "tests/data/test_x.py", "tests/assets/parity/a.npz",
+        "tests/build/x.py", "configs/x.yaml", "docs/benchmarks/x.json", "benchmarks/x.py", "examples/x.py", "tools/x.py",
+        "docs/en/build/x.md",
+    ],
+)  # fmt: skip
+def test_gitignore_cannot_swallow_source(path, tmp_path):
+    # In a repository of its own: here, a file that is already tracked would never count as ignored.
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    result = subprocess.run(["git", "check-ignore", "-q", path], cwd=tmp_path)
+    assert result.returncode == 1, f"{path} would be ignored"
+
+
+@pytest.mark.parametrize(
+    "path", [".venv/bin/python", "checkpoints/run/x.safetensors", "myxtts/config/__pycache__/a.pyc"]
+)
+def test_gitignore_keeps_what_runs_leave_behind_out(path, tmp_path):
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert subprocess.run(["git", "check-ignore", "-q", path], cwd=tmp_path).returncode == 0
+
+
+def test_no_machine_paths_and_no_package_addresses_are_committed():
+    # Put together here so that this file does not find itself.
+    forbidden = re.compile("/(" + "root|work|home" + r")/[a-z]|index-" + "url|trusted-" + "host")
+    hits = []
+    for path in list_files():
+        file = ROOT / path
+        if file.suffix in (".npz", ".flac", ".ogg", ".wav", ".png", ".pth") or not file.is_file():
+            continue
+        text = file.read_text(encoding="utf-8", errors="replace")
+        hits += [f"{path}: {match.group()}" for match in forbidden.finditer(text)]
+    assert hits == []
+
+
+def read_commands(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition(" #")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.fa.md"])
+def test_every_command_of_the_readme_parses(page):
+    commands = read_commands(page)
+    assert len(commands) >= 5
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for command in commands:
+        words = shlex.split(command.partition("|")[0])
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, command
+        elif words[:2] == ["python", "train_main.py"] or words[:2] == ["myxtts", "train"]:
+            if "--help" not in words:
+                build_parser("train").parse_all(words[2:])
+        elif words[0] == "myxtts":
+            assert words[1] in {*COMMANDS, "--help"}, command
+        else:
+            assert words[0] in ("git", "cd", "pip", "python"), command
+
+
+def test_both_readmes_have_the_same_code_blocks():
+    assert read_commands("README.md") == read_commands("README.fa.md")
+
+
+def test_make_train_flags_are_flags_of_the_program():
+    text = (ROOT / "Makefile").read_text()
+    words = " ".join(re.findall(r"^(?:TRAIN_FLAGS \?=|REHEARSAL :=)(.*)$", text, flags=re.MULTILINE))
+    build_parser("train").parse_all(shlex.split(words))

@@ -1,0 +1,135 @@
+"""`train_main.py` and `myxtts train`: parse, plan, print; wrong input gives one message and exit code 2."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.nvml import StubCard
+from tests.support.processes import ROOT, run_python, run_train
+
+
+def test_help_lists_every_promised_flag():
+    text = run_train("--help").stdout
+    for flag in (
+        "--train-data", "--val-data", "--data-gpu", "--model-gpu", "--enable-memory-isolation", "--data-gpu-memory",
+        "--model-gpu-memory", "--batch-size", "--epochs", "--max-steps", "--buffer-size", "--model-start-delay",
+        "--prefetch-buffer-size", "--num-workers", "--model-size", "--enable-static-shapes", "--disable-static-shapes",
+        "--grad-accum", "--mixed-precision", "--optimization-level", "--config", "--print-config", "--lr", "--checkpoint-dir",
+        "--resume", "--reset-training", "--seed", "--deterministic", "--enable-xla", "--mode", "--rehearsal", "--cache", "--stage",
+        "--init-from", "--strict", "--on-oom", "--cluster", "--data-service", "--gradient-checkpointing",
+        "--tensorboard-log-dir", "--language",
+    ):  # fmt: skip
+        assert f"\n  {flag} " in text or f"\n  {flag}\n" in text, flag
+
+
+def test_both_commands_are_the_same():
+    ours = run_python(["-m", "myxtts.cli.main", "train", "--print-config", "--batch-size", "3"])
+    script = run_train("--print-config", "--batch-size", "3")
+    assert ours.stdout == script.stdout
+    assert "batch_size: 3" in script.stdout
+
+
+def test_print_config_shows_the_origin_of_values():
+    result = run_train("--config", "configs/dual_gpu_24gb.yaml", "--batch-size", "9", "--print-config")
+    assert result.returncode == 0
+    assert "configs/dual_gpu_24gb.yaml:6" in next(line for line in result.stdout.splitlines() if "data_gpu: 0" in line)
+    assert "--batch-size" in next(line for line in result.stdout.splitlines() if "batch_size: 9" in line)
+
+
+def test_print_plan_of_a_rehearsal():
+    result = run_train("--rehearsal", "--data-gpu", "1", "--model-gpu", "0", "--print-plan")
+    assert result.returncode == 0
+    assert "Data    /CPU:2, stands for GPU 1" in result.stdout
+    assert "Model   /CPU:1, stands for GPU 0" in result.stdout
+
+
+def test_print_plan_on_real_ids(make_machine):
+    machine = make_machine(*(StubCard(id) for id in range(4)))
+    result = run_train("--data-gpu", "3", "--model-gpu", "1", "--print-plan", environ=machine.environ())
+    assert "Data    /GPU:1, physical GPU 3, memory growth" in result.stdout
+    assert "Model   /GPU:0, physical GPU 1, memory growth" in result.stdout
+    result = run_train(
+        "--data-gpu", "3", "--model-gpu", "1", "--enable-memory-isolation", "--print-plan", environ=machine.environ()
+    )
+    assert "Data    /GPU:0, physical GPU 3, limit 8192 MB, producer process" in result.stdout
+    assert "Model   /GPU:0, physical GPU 1, limit 16384 MB, trainer process" in result.stdout
+
+
+def test_the_plan_fits_eighty_columns(make_machine):
+    result = run_train("--print-plan", environ=make_machine(StubCard(0), StubCard(1)).environ())
+    assert "Note" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_machine):
+    machine = make_machine(StubCard(0))
+    result = run_train("--data-gpu", "0", "--model-gpu", "1", "--epochs", "2", environ=machine.environ())
+    assert result.returncode == 2
+    assert (
+        "Insufficient GPUs for Multi-GPU Mode: asked for GPU 0 and GPU 1, but this machine has GPU 0" in result.stderr
+    )
+    assert "\n  python train_main.py --epochs 2\n" in result.stderr
+
+
+def test_until_training_is_built_it_says_so_and_fails():
+    result = run_train("--rehearsal")
+    assert result.returncode == 1
+    assert "Mode    single-GPU buffered" in result.stdout
+    assert "training is not built yet" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--bach-size", "4"], "has no flag --bach-size. Did you mean --batch-size?"),
+        (["--batch-size", "0"], "data.batch_size (--batch-size) must be at least 1, but is '0'"),
+        (["--batch-size"], "--batch-size: expected one argument"),
+        (["--batch-size", "4", "extra"], "takes no argument 'extra'"),
+        (["--data-gpu", "0"], "--data-gpu and --model-gpu belong together"),
+        (["--data-gpu", "-1", "--model-gpu", "0"], "data.data_gpu (--data-gpu) must be at least 0"),
+        (["--data-gpu", "first", "--model-gpu", "0"], "must be a whole number or nothing (null), but is 'first'"),
+        (["--data-gpu", "0", "--model-gpu", "0", "--rehearsal"], "Give two different ids"),
+        (["--data-gpu-memory", "lots"], 'must be a whole number or "auto"'),
+        (["--data-gpu-memory", "5"], "from 128 to"),
+        (["--lr", "-1"], "training.learning_rate (--lr) must be above 0"),
+        (["--lr", "nan"], "must be a finite number"),
+        (["--mode", "trio"], "training.mode (--mode) must be"),
+        (["--config", "missing.yaml"], "missing.yaml: there is no such file"),
+        (["--config", "configs"], "cannot be read"),
+        (["--set", "nonsense"], "--set takes KEY=VALUE"),
+        (["--set", "data.nonsense=1"], "is not a setting"),
+        (["--language", "klingon"], "must be one of en, es"),
+        (["--rehearsal", "--mode", "isolated", "--data-gpu-memory", "900000"], "MB of host memory free"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(flags, words):
+    result = run_train(*flags)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("train_main.py: error: ")
+    assert result.stdout == ""
+
+
+def test_a_section_that_is_not_a_section_and_a_flag_for_it_do_not_clash(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("data: 3\n")
+    result = run_train("--config", str(path), "--batch-size", "4")
+    assert result.returncode == 2
+    assert f"data ({path}:1) must be a group of settings, but is 3" in result.stderr
+
+
+def test_the_overview_lists_commands_and_an_unknown_one_has_a_neighbour():
+    assert "train " in run_python(["-m", "myxtts.cli.main", "--help"]).stdout
+    result = run_python(["-m", "myxtts.cli.main", "trian"])
+    assert (result.returncode, "Did you mean `myxtts train`?" in result.stderr) == (2, True)
+    assert run_python(["-m", "myxtts.cli.main"]).returncode == 2
+    assert run_python(["-m", "myxtts.cli.main", "--version"]).stdout.startswith("myxtts 0.")
+
+
+def test_a_reader_that_leaves_early_causes_no_traceback():
+    command = f"{sys.executable} train_main.py --print-config | head -n 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert result.stdout == "model:\n"
+    assert result.stderr == ""
