@@ -17,7 +17,8 @@ comma       := ,
 RUN_STAMP  := $(VENV)/.run$(GPU)
 TEST_STAMP := $(VENV)/.test$(GPU)
 
-TRAIN_FLAGS ?= --model-size tiny
+TRAIN_FLAGS  ?= --model-size tiny
+PYTEST_FLAGS ?= -n auto
 ifeq ($(HAS_GPU),)
 REHEARSAL := --rehearsal --mode isolated
 endif

@@ -98,5 +98,5 @@ def test_both_readmes_have_the_same_code_blocks():
 
 def test_make_train_flags_are_flags_of_the_program():
     text = (ROOT / "Makefile").read_text()
-    words = " ".join(re.findall(r"^(?:TRAIN_FLAGS \?=|REHEARSAL :=)(.*)$", text, flags=re.MULTILINE))
+    words = " ".join(re.findall(r"^(?:TRAIN_FLAGS +\?=|REHEARSAL :=)(.*)$", text, flags=re.MULTILINE))
     build_parser("train").parse_all(shlex.split(words))
