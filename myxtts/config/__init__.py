@@ -1,6 +1,7 @@
 """1. What was asked: settings, their ranges and rules, presets, YAML files and flags. Never imports TensorFlow."""
 
-from myxtts.config.config import LANGUAGES, DataConfig, ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.data import LANGUAGES
 from myxtts.config.resolve import load_config, resolve_config, save_config
 
 __all__ = [

@@ -1,0 +1,210 @@
+"""Settings of the corpus, of how it is read, and of which device does which job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from myxtts.config.section import Section, nearest_name
+from myxtts.config.setting import Auto, Flag, setting, switch
+from myxtts.errors import ConfigError
+
+Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]
+CachePolicy = Literal["off", "memory", "disk", "auto"]
+
+LANGUAGES = (
+    *("en", "es", "fr", "de", "it", "pt", "pl", "tr", "ru", "nl", "cs", "ar", "zh-cn", "hu", "ko", "ja", "hi"),
+    "fa",
+)
+"""The languages of XTTS v2, and Persian."""
+
+AUTO_RANGES: Mapping[str, tuple[int, int]] = {
+    "num_workers": (0, 1024),
+    "prefetch_buffer_size": (1, 4096),
+    "data_gpu_memory": (128, 1 << 20),
+    "model_gpu_memory": (128, 1 << 20),
+}
+
+
+class DataConfig(Section):
+    """The corpus, how it is read, and which device does which job."""
+
+    train_data: str | None = setting(
+        None,
+        "root of an LJSpeech-style set, or its metadata file (default: the embedded demo corpus)",
+        Flag("--train-data", metavar="PATH"),
+        min_length=1,
+    )
+    val_data: str | None = setting(
+        None,
+        "a validation set (default: a fixed, seeded split of the training set)",
+        Flag("--val-data", metavar="PATH"),
+        min_length=1,
+    )
+    language: str = setting(
+        "en", "language of clips whose metadata names none", Flag("--language", metavar="CODE"), min_length=1
+    )
+    strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
+    batch_size: int = setting(
+        8,
+        "clips in a batch of usual length (default: by model size)",
+        Flag("--batch-size", metavar="N"),
+        ge=1,
+        le=65536,
+    )
+    num_workers: int | Auto = setting(
+        "auto", "reader processes", Flag("--num-workers", metavar="N"), union_mode="left_to_right"
+    )
+    prefetch_buffer_size: int | Auto = setting(
+        "auto",
+        "batches kept ready on the data device; auto = max(2, min(8, 64 // batch size))",
+        Flag("--prefetch-buffer-size", metavar="N"),
+        union_mode="left_to_right",
+    )
+    pipeline_buffer_size: int = setting(
+        50, "batches that may be ready ahead on the host", Flag("--buffer-size", metavar="N"), ge=1, le=65536
+    )
+    model_start_delay: float = setting(
+        2.0,
+        "longest time in seconds the model waits for the buffer to fill",
+        Flag("--model-start-delay", metavar="SECONDS"),
+        ge=0.0,
+        le=86400.0,
+    )
+    use_tf_native_loading: bool = setting(True, "read 16-bit PCM wav files inside TensorFlow's own input pipeline")
+    enable_parallel_batch: bool = setting(True, "copy the clips of a batch in parallel")
+    enable_map_fusion: bool = setting(True, "let tf.data fuse neighbouring map stages")
+    prefetch_to_gpu: bool = setting(True, "keep prepared batches on the device instead of on the host")
+    pad_to_fixed_length: bool = setting(
+        True,
+        "pad to a finite set of bucket shapes, each traced once",
+        Flag("--enable-static-shapes", value=True),
+        Flag("--disable-static-shapes", value=False, help="pad to the longest clip of each batch instead"),
+    )
+    cache: CachePolicy = setting(
+        "auto",
+        "where prepared codes are kept: off, memory, disk or auto",
+        Flag("--cache", metavar="WHERE"),
+    )
+    data_service: str | None = setting(
+        None,
+        "host:port of a tf.data service that reads for this run",
+        Flag("--data-service", metavar="HOST:PORT"),
+        min_length=1,
+    )
+    enable_xla: bool = switch(False, "compile the training step with XLA", "--enable-xla", "--no-enable-xla")
+    mixed_precision: Precision = setting(
+        "float32",
+        "float32, mixed_float16 or mixed_bfloat16; the bare flag means mixed_float16",
+        Flag("--mixed-precision", bare="mixed_float16", metavar="PRECISION"),
+    )
+    data_gpu: int | None = setting(
+        None,
+        "physical id (as nvidia-smi shows it) of the GPU that prepares",
+        Flag("--data-gpu", metavar="ID"),
+        ge=0,
+        le=1023,
+    )
+    model_gpu: int | None = setting(
+        None,
+        "physical id (as nvidia-smi shows it) of the GPU that trains",
+        Flag("--model-gpu", metavar="ID"),
+        ge=0,
+        le=1023,
+    )
+    enable_memory_isolation: bool = switch(
+        False,
+        "prepare in a process of its own, with its own memory limit",
+        "--enable-memory-isolation",
+        "--no-enable-memory-isolation",
+    )
+    data_gpu_memory: int | Auto = setting(
+        "auto",
+        "memory limit in MB of the data GPU, with isolation or a split card (default: 8192, or what fits)",
+        Flag("--data-gpu-memory", metavar="MB"),
+        union_mode="left_to_right",
+    )
+    model_gpu_memory: int | Auto = setting(
+        "auto",
+        "memory limit in MB of the model GPU, with isolation or a split card (default: 16384, or what fits)",
+        Flag("--model-gpu-memory", metavar="MB"),
+        union_mode="left_to_right",
+    )
+
+    aliases: ClassVar[Mapping[str, str]] = {"enable_caching": "cache"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_enable_caching(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "enable_caching" not in values:
+            return values
+        values = dict(values)
+        answer = _read_switch("enable_caching", values.pop("enable_caching"))
+        if "cache" in values and (values["cache"] != "off") != answer:
+            raise ConfigError(
+                [
+                    (
+                        "enable_caching",
+                        f"is {str(answer).lower()} (the same as cache: {'auto' if answer else 'off'}), but cache is "
+                        f"{values['cache']!r}. Keep one of the two.",
+                    )
+                ]
+            )
+        values.setdefault("cache", "auto" if answer else "off")
+        return values
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _read_precision(cls, value: Any) -> Any:
+        named = {True: "mixed_float16", False: "float32", "true": "mixed_float16", "false": "float32"}
+        return named.get(value, value) if isinstance(value, bool | str) else value
+
+    @field_validator("language")
+    @classmethod
+    def _check_language(cls, value: str) -> str:
+        code = value.lower().replace("_", "-")
+        if code in LANGUAGES:
+            return code
+        near = nearest_name(code, LANGUAGES)
+        hint = f' Did you mean "{near}"?' if near else ""
+        raise ValueError(f"must be one of {', '.join(LANGUAGES)}, but is {value!r}.{hint}")
+
+    @field_validator("num_workers", "prefetch_buffer_size", "data_gpu_memory", "model_gpu_memory")
+    @classmethod
+    def _check_range_or_auto(cls, value: int | Auto, info: Any) -> int | Auto:
+        low, high = AUTO_RANGES[info.field_name]
+        if value == "auto" or low <= value <= high:
+            return value
+        raise ValueError(f'must be "auto" or a whole number from {low} to {high}, but is {value}.')
+
+    @field_validator("data_service")
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        host, _, port = value.rpartition(":")
+        if host and port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535:
+            return value
+        raise ValueError(f"must be an address like 10.0.0.5:5050, but is {value!r}.")
+
+    @property
+    def enable_caching(self) -> bool:
+        """Whether prepared codes are kept anywhere."""
+        return self.cache != "off"
+
+    @property
+    def prefetch_depth(self) -> int:
+        """Batches kept ready on the data device, with `auto` worked out."""
+        if self.prefetch_buffer_size == "auto":
+            return max(2, min(8, 64 // self.batch_size))
+        return self.prefetch_buffer_size
+
+
+def _read_switch(key: str, value: Any) -> bool:
+    answers = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    answer = answers.get(str(value).strip().lower())
+    if answer is None:
+        raise ConfigError([(key, f"must be true or false, but is {value!r}.")])
+    return answer
