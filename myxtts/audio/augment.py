@@ -1,0 +1,127 @@
+"""Small changes to clips and mels that make few recordings go further: what may change, and by how much this time.
+
+Everything is off by default. What happens to a clip is a function of (seed, epoch, sample id) alone; `augment_tf` does it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from myxtts.audio.draws import Purpose, draw_fractions, draw_integers, draw_words
+from myxtts.errors import UserError
+
+NOISE_RANGE_DB = 20.0
+"""Noise is drawn up to this much below the loudest allowed."""
+
+SPEED_STEPS = 1 << 16
+"""Speeds are whole multiples of this fraction, so that positions in a clip are exact."""
+
+_LIMITS: dict[str, tuple[float, float]] = {
+    "gain_db": (0.0, 40.0),
+    "noise_db": (-120.0, 0.0),
+    "speed_change": (0.0, 0.5),
+    "frame_masks": (0, 16),
+    "frame_mask_frames": (1, 1000),
+    "band_masks": (0, 16),
+    "band_mask_bands": (1, 80),
+}
+
+
+class AugmentationError(UserError):
+    """An augmentation setting is out of its range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentSettings:
+    """How far augmentation may go. The defaults change nothing."""
+
+    gain_db: float = 0.0
+    """Louder or softer by up to this."""
+    noise_db: float | None = None
+    """White noise of up to this level, relative to full scale. Not relative to the clip: the sum that a clip's level needs
+    would make its bits depend on its padding."""
+    speed_change: float = 0.0
+    """Faster or slower, and higher or lower, by up to this share: 0.1 is 0.9 to 1.1."""
+    frame_masks: int = 0
+    """Stretches of mel frames made silent."""
+    frame_mask_frames: int = 20
+    """Longest such stretch."""
+    band_masks: int = 0
+    """Groups of neighbouring mel bands made silent."""
+    band_mask_bands: int = 8
+    """Widest such group."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            low, high = _LIMITS[field.name]
+            if value is not None and not low <= value <= high:
+                raise AugmentationError(
+                    f"{field.name} must be from {low:g} to {high:g}, but is {value}. Leave it out to switch it off."
+                )
+
+    @property
+    def longest_stretch(self) -> float:
+        """How many times as long a clip may become."""
+        return 1.0 / (1.0 - self.speed_change)
+
+
+@dataclass(frozen=True)
+class AugmentDraws:
+    """What happens to each clip of a batch."""
+
+    gains: NDArray[np.float32]
+    """(clips,) factors."""
+    noise_levels: NDArray[np.float32]
+    """(clips,) standard deviation of the noise."""
+    noise_keys: NDArray[np.int32]
+    """(clips,) the noise's own seeds."""
+    speed_steps: NDArray[np.int32]
+    """(clips,) speed, in units of 1 / SPEED_STEPS."""
+    frame_mask_sizes: NDArray[np.int32]
+    """(clips, masks) frames."""
+    frame_mask_starts: NDArray[np.float32]
+    """(clips, masks) in [0, 1): share of the room there is, since a mel's length is known only later."""
+    band_mask_sizes: NDArray[np.int32]
+    """(clips, masks) bands."""
+    band_mask_starts: NDArray[np.float32]
+    """(clips, masks) in [0, 1): share of the room there is."""
+
+
+def draw_augmentation(settings: AugmentSettings, *, seed: int, epoch: int, sample_ids: ArrayLike) -> AugmentDraws:
+    """What happens to these clips in this epoch."""
+    key = (seed, epoch, sample_ids)
+    shares = draw_fractions(*key, Purpose.GAIN)[:, 0]
+    gains = 10.0 ** (settings.gain_db * (2 * shares - 1) / 20)
+    shares = draw_fractions(*key, Purpose.SPEED)[:, 0]
+    speeds = np.rint((1 + settings.speed_change * (2 * shares - 1)) * SPEED_STEPS)
+    frame_masks, band_masks = settings.frame_masks, settings.band_masks
+    return AugmentDraws(
+        gains=gains.astype(np.float32),
+        noise_levels=_draw_noise_levels(settings, seed, epoch, sample_ids),
+        noise_keys=(draw_words(*key, Purpose.NOISE)[:, 0] >> np.uint64(33)).astype(np.int32),
+        speed_steps=speeds.astype(np.int32),
+        frame_mask_sizes=draw_integers(
+            *key, Purpose.FRAME_MASK_SIZE, 0, settings.frame_mask_frames, frame_masks
+        ).astype(np.int32),
+        frame_mask_starts=_round_down(draw_fractions(*key, Purpose.FRAME_MASK_START, frame_masks)),
+        band_mask_sizes=draw_integers(*key, Purpose.BAND_MASK_SIZE, 0, settings.band_mask_bands, band_masks).astype(
+            np.int32
+        ),
+        band_mask_starts=_round_down(draw_fractions(*key, Purpose.BAND_MASK_START, band_masks)),
+    )
+
+
+def _draw_noise_levels(settings: AugmentSettings, seed: int, epoch: int, sample_ids: ArrayLike) -> NDArray[np.float32]:
+    shares = draw_fractions(seed, epoch, sample_ids, Purpose.NOISE_LEVEL)[:, 0]
+    loudest = -math.inf if settings.noise_db is None else settings.noise_db
+    return np.power(10.0, (loudest - NOISE_RANGE_DB * shares) / 20).astype(np.float32)
+
+
+def _round_down(fractions: NDArray[np.float64]) -> NDArray[np.float32]:
+    # Rounding to nearest could make a 1 of it, one past the room there is.
+    return (np.floor(fractions * 2**24) * 2.0**-24).astype(np.float32)

@@ -1,0 +1,97 @@
+"""Windows and mel filterbanks, as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
+
+
+@dataclass(frozen=True, kw_only=True)
+class MelSpec:
+    """The numbers behind one kind of mel spectrogram."""
+
+    rate_hz: int
+    fft_samples: int
+    window_samples: int
+    hop_samples: int
+    window: Literal["hann", "hamming"]
+    bands: int
+    top_hz: float
+    unit_area: bool
+    """Each band divided by its width in Hz ("slaney" norm), else each with a peak of about 1."""
+
+    def count_frames(self, samples: int) -> int:
+        """Frames of `samples` samples; the centre of frame t is sample t * hop."""
+        return 1 + samples // self.hop_samples
+
+
+CONDITIONING_MEL = MelSpec(
+    rate_hz=SAMPLE_RATE_HZ,
+    fft_samples=8 * HOP_SAMPLES,
+    window_samples=4 * HOP_SAMPLES,
+    hop_samples=HOP_SAMPLES,
+    window="hann",
+    bands=80,
+    top_hz=8000.0,
+    unit_area=True,
+)
+DVAE_MEL = MelSpec(
+    rate_hz=SAMPLE_RATE_HZ,
+    fft_samples=4 * HOP_SAMPLES,
+    window_samples=4 * HOP_SAMPLES,
+    hop_samples=HOP_SAMPLES,
+    window="hann",
+    bands=80,
+    top_hz=8000.0,
+    unit_area=True,
+)
+SPEAKER_MEL = MelSpec(
+    rate_hz=SPEAKER_RATE_HZ,
+    fft_samples=512,
+    window_samples=SPEAKER_RATE_HZ // 40,  # 25 ms
+    hop_samples=SPEAKER_RATE_HZ // 100,  # 10 ms
+    window="hamming",
+    bands=64,
+    top_hz=SPEAKER_RATE_HZ / 2,
+    unit_area=False,
+)
+
+
+def make_window(spec: MelSpec) -> NDArray[np.float32]:
+    """The periodic window (window_samples,)."""
+    base = {"hann": 0.5, "hamming": 0.54}[spec.window]
+    turn = 2 * np.pi * np.arange(spec.window_samples) / spec.window_samples
+    return (base - (1 - base) * np.cos(turn)).astype(np.float32)
+
+
+@lru_cache(maxsize=8)
+def make_filterbank(spec: MelSpec) -> NDArray[np.float32]:
+    """Triangles on the HTK mel scale, (fft_samples // 2 + 1, bands)."""
+    bins_hz = np.linspace(0.0, spec.rate_hz // 2, spec.fft_samples // 2 + 1)
+    corners_hz = mel_to_hz(np.linspace(0.0, hz_to_mel(spec.top_hz), spec.bands + 2))
+    left, centre, right = corners_hz[:-2], corners_hz[1:-1], corners_hz[2:]
+    rising = (bins_hz[:, None] - left) / (centre - left)
+    falling = (right - bins_hz[:, None]) / (right - centre)
+    triangles = np.maximum(0.0, np.minimum(rising, falling))
+    if spec.unit_area:
+        triangles *= 2.0 / (right - left)
+    filterbank = triangles.astype(np.float32)
+    # Cached, so shared: nobody may write to it.
+    filterbank.flags.writeable = False
+    return filterbank
+
+
+def hz_to_mel(hz: float) -> float:
+    """Pitch on the HTK mel scale."""
+    return 2595.0 * float(np.log10(1.0 + hz / 700.0))
+
+
+def mel_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Frequencies of pitches on the HTK mel scale."""
+    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)

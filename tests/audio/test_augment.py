@@ -1,0 +1,162 @@
+"""Augmentation: off changes nothing, on does what it says, and every row stands for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.audio.augment import SPEED_STEPS, AugmentationError, AugmentDraws, AugmentSettings, draw_augmentation
+from myxtts.audio.augment_tf import add_noise, augment_wav, change_speed, make_noise, mask_mel
+
+OFF = AugmentSettings()
+ALL_ON = AugmentSettings(gain_db=6.0, noise_db=-40.0, speed_change=0.1, frame_masks=2, band_masks=2)
+
+
+def make_wav(rows: int, samples: int, seed: int = 0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal((rows, samples)) * 0.1).astype(np.float32)
+
+
+def draw(settings: AugmentSettings, *sample_ids: int, epoch: int = 0) -> AugmentDraws:
+    return draw_augmentation(settings, seed=1, epoch=epoch, sample_ids=list(sample_ids))
+
+
+def test_off_is_the_default_and_changes_no_bit() -> None:
+    wav, mel = tf.constant(make_wav(2, 500)), tf.constant(make_wav(2, 800).reshape(2, 10, 80))
+    draws = draw(OFF, 1, 2)
+    same_wav, same_lengths = augment_wav(wav, [500, 400], OFF, draws)
+    assert same_wav is wav
+    assert same_lengths == [500, 400]
+    assert mask_mel(mel, [10, 9], OFF, draws, tf.zeros(80)) is mel
+    assert draws.gains.tolist() == [1, 1]
+    assert draws.noise_levels.tolist() == [0, 0]
+    assert draws.speed_steps.tolist() == [SPEED_STEPS, SPEED_STEPS]
+
+
+def test_draws_depend_on_seed_epoch_and_sample_only() -> None:
+    together, alone, later = draw(ALL_ON, 4, 5, 6), draw(ALL_ON, 5), draw(ALL_ON, 5, epoch=1)
+    for field in dataclasses.fields(AugmentDraws):
+        np.testing.assert_array_equal(getattr(alone, field.name)[0], getattr(together, field.name)[1])
+    assert later.gains[0] != alone.gains[0]
+    assert later.noise_keys[0] != alone.noise_keys[0]
+
+
+def test_draws_fill_their_ranges() -> None:
+    draws = draw(ALL_ON, *range(2000))
+    gains_db = 20 * np.log10(draws.gains)
+    assert -6.001 < gains_db.min() < -5.9
+    assert 5.9 < gains_db.max() < 6.001
+    speeds = draws.speed_steps / SPEED_STEPS
+    assert 0.9 <= speeds.min() < 0.901
+    assert 1.099 < speeds.max() <= 1.1
+    levels_db = 20 * np.log10(draws.noise_levels)
+    assert -60.001 < levels_db.min() < -59.9
+    assert -40.1 < levels_db.max() < -39.999
+    assert set(draws.frame_mask_sizes.ravel()) == set(range(21))
+    assert set(draws.band_mask_sizes.ravel()) == set(range(9))
+
+
+def test_gain_scales_and_clips() -> None:
+    wav = tf.constant([[0.1, -0.4, 0.9]])
+    settings = AugmentSettings(gain_db=6.0)
+    draws = dataclasses.replace(draw(settings, 1), gains=np.float32([2.0]))
+    louder, _ = augment_wav(wav, [3], settings, draws)
+    np.testing.assert_allclose(louder, [[0.2, -0.8, 1.0]], rtol=1e-6)
+
+
+def test_noise_is_white_with_the_level_asked_for_and_spares_the_padding() -> None:
+    noise = make_noise(np.int32([1, 2]), 40000).numpy()
+    np.testing.assert_allclose(noise.std(axis=1), 1, atol=0.02)
+    np.testing.assert_allclose(noise.mean(axis=1), 0, atol=0.02)
+    assert abs(np.corrcoef(noise)[0, 1]) < 0.02
+    assert abs(np.corrcoef(noise[0, 1:], noise[0, :-1])[0, 1]) < 0.02
+    wav = np.zeros((1, 40000), np.float32)
+    noisy = add_noise(wav, [30000], np.float32([0.01]), np.int32([1])).numpy()
+    assert noisy[0, :30000].std() == pytest.approx(0.01, rel=0.02)
+    assert not noisy[0, 30000:].any()
+
+
+def test_noise_is_the_same_for_ever() -> None:
+    expected = [0.54793578, 0.38770384, 0.15701762, 0.24212334]
+    np.testing.assert_allclose(make_noise(np.int32([12345]), 4).numpy()[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.0, 1.07])
+def test_speed_changes_pitch_and_length_of_a_tone(speed: float) -> None:
+    samples, hz = 30000, 0.02
+    tone = 0.5 * np.sin(2 * np.pi * hz * np.arange(samples)).astype(np.float32)
+    steps = round(speed * SPEED_STEPS)
+    output, lengths = change_speed(tone[None], [samples], np.int32([steps]), 34000, 1.1)
+    length = int(lengths[0])
+    assert length == -(-samples * SPEED_STEPS // steps)
+    expected = 0.5 * np.sin(2 * np.pi * hz * steps / SPEED_STEPS * np.arange(length))
+    np.testing.assert_allclose(output[0, 50 : length - 50], expected[50:-50], atol=1e-3)
+    assert not output[0, length:].numpy().any()
+
+
+def test_the_buffer_holds_the_slowest_clip() -> None:
+    settings = AugmentSettings(speed_change=0.25)
+    slowest = dataclasses.replace(draw(settings, 1), speed_steps=np.int32([round(0.75 * SPEED_STEPS)]))
+    output, lengths = augment_wav(make_wav(1, 3000), [3000], settings, slowest)
+    assert output.shape == (1, 4096)
+    assert lengths.numpy().tolist() == [4000]
+
+
+def test_a_clip_is_augmented_the_same_alone_and_among_others() -> None:
+    clip = make_wav(1, 2000)
+    alone, lengths = augment_wav(clip, [2000], ALL_ON, draw(ALL_ON, 7))
+    batch = make_wav(3, 5000, seed=9)
+    batch[1, :2000] = clip
+    among, all_lengths = augment_wav(batch, [5000, 2000, 4000], ALL_ON, draw(ALL_ON, 3, 7, 8))
+    length = int(lengths[0])
+    assert int(all_lengths[1]) == length
+    np.testing.assert_array_equal(among[1, :length], alone[0, :length])
+    assert not among[1, length:].numpy().any()
+
+
+def test_masks_silence_frames_and_bands_inside_the_clip() -> None:
+    settings = AugmentSettings(frame_masks=1, band_masks=1)
+    draws = dataclasses.replace(
+        draw(settings, 1),
+        frame_mask_sizes=np.int32([[3]]),
+        frame_mask_starts=np.float32([[0.5]]),
+        band_mask_sizes=np.int32([[2]]),
+        band_mask_starts=np.float32([[0.0]]),
+    )
+    masked = mask_mel(tf.ones((1, 12, 80)), tf.constant([10]), settings, draws, tf.fill([80], -5.0)).numpy()[0]
+    expected = np.ones((12, 80))
+    expected[4:7] = -5
+    expected[:10, :2] = -5
+    np.testing.assert_array_equal(masked, expected)
+
+
+def test_a_mask_longer_than_the_clip_is_cut_to_it() -> None:
+    settings = AugmentSettings(frame_masks=1)
+    draws = dataclasses.replace(draw(settings, 1), frame_mask_sizes=np.int32([[20]]))
+    masked = mask_mel(tf.ones((1, 12, 80)), tf.constant([4]), settings, draws, tf.zeros(80)).numpy()[0]
+    assert not masked[:4].any()
+    assert masked[4:].all()
+
+
+def test_draws_enter_a_graph_as_arguments() -> None:
+    @tf.function
+    def augment(wav: tf.Tensor, lengths: tf.Tensor, draws: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        return augment_wav(wav, lengths, ALL_ON, AugmentDraws(**draws))
+
+    for sample in (1, 2):
+        draws = draw(ALL_ON, sample)
+        arrays = {name: tf.constant(value) for name, value in dataclasses.asdict(draws).items()}
+        wav, lengths = tf.constant(make_wav(1, 1500)), tf.constant([1500])
+        output, _ = augment(wav, lengths, arrays)
+        expected, _ = augment_wav(wav, lengths, ALL_ON, draws)
+        np.testing.assert_allclose(output, expected, atol=1e-6)
+    assert augment.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("wrong", [{"gain_db": -1}, {"speed_change": 0.6}, {"noise_db": 3}, {"frame_masks": 17}])
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(AugmentationError, match=f"{name} must be from"):
+        AugmentSettings(**wrong)
