@@ -1,0 +1,186 @@
+"""What is in a file of Coqui's XTTS: its tensors by canonical names, its configuration, and what was left out.
+
+Canonical names are those of the published `model.pth`: without the trainer's `xtts.` prefix, and with weight norm as
+`parametrizations.weight.original0` and `original1`. The DVAE's are those of `dvae.pth`.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.model_numbers import infer_model_numbers
+from myxtts.checkpoints.safetensors_file import open_safetensors
+from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.torch_file import read_torch_file
+
+
+class CoquiKind(enum.Enum):
+    """Which of Coqui's files it is."""
+
+    MODEL = "model"
+    """`model.pth`: GPT, HiFi-GAN decoder, speaker encoder."""
+    TRAINER_CHECKPOINT = "trainer checkpoint"
+    """`best_model.pth`, `checkpoint_1000.pth`: the model and the DVAE as the trainer sees them."""
+    DVAE = "DVAE"
+    """`dvae.pth`."""
+    MEL_STATISTICS = "mel statistics"
+    """`mel_stats.pth`: one value for each mel channel."""
+    SPEAKERS = "speakers"
+    """`speakers_xtts.pth`: voices by name."""
+
+
+@dataclass(frozen=True)
+class CoquiFile:
+    """The content of one file. Which parts there are depends on its kind; the others are empty."""
+
+    path: Path
+    kind: CoquiKind
+    arrays: Mapping[str, LazyTensor] = field(default_factory=dict)
+    """Of the model: `gpt.*`, `hifigan_decoder.*`, `mel_stats`."""
+    dvae_arrays: Mapping[str, LazyTensor] = field(default_factory=dict)
+    speakers: Mapping[str, Mapping[str, LazyTensor]] = field(default_factory=dict)
+    """Name -> `gpt_cond_latent` (1, 32, C) and `speaker_embedding` (1, 512, 1)."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Coqui's configuration, as the file has it."""
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    """Name of every entry that was left out -> why."""
+
+    @property
+    def model_args(self) -> Mapping[str, Any]:
+        """Coqui's `XttsArgs`: layers, widths and the like; empty when the file does not say."""
+        arguments = self.config.get("model_args")
+        return arguments if isinstance(arguments, Mapping) else {}
+
+    def infer_numbers(self) -> dict[str, int]:
+        """The settings of `ModelConfig` that this file determines."""
+        return infer_model_numbers(self.arrays, dvae_arrays=self.dvae_arrays, model_args=self.model_args)
+
+
+_IGNORED_TENSORS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"gpt\.gpt\.wte\.weight"), "an alias that inference adds"),
+    (re.compile(r"gpt\.gpt_inference\..*"), "an alias that inference adds"),
+    (re.compile(r"gpt\.gpt\.h\.\d+\.attn\.(masked_)?bias"), "a causal mask that old transformers saved"),
+    (re.compile(r"torch_mel_spectrogram_\w+\..*"), "a constant of the trainer's mel front end"),
+    (re.compile(r"hifigan_decoder\.speaker_encoder\.torch_spec\..*"), "a constant of the speaker encoder's front end"),
+    (re.compile(r".*\.num_batches_tracked"), "a counter of batch normalisation"),
+    (re.compile(r"discrete_loss\..*"), "a statistic that the DVAE never uses"),
+)
+
+_TRAINER_PREFIX = "xtts."
+_DVAE_PREFIX = "dvae."
+_DVAE_MARKS = ("codebook.embed", "encoder.0.0.weight")
+_MODEL_PREFIXES = ("gpt.", "hifigan_decoder.")
+_SPEAKER_PARTS = {"gpt_cond_latent", "speaker_embedding"}
+
+_WEIGHT_NORM_NAMES = (
+    (".weight_g", ".parametrizations.weight.original0"),
+    (".weight_v", ".parametrizations.weight.original1"),
+)
+
+
+def read_coqui_file(path: str | os.PathLike[str]) -> CoquiFile:
+    """The content of a `.pth` file, or of a safetensors file with the same names. Executes nothing from it."""
+    path = Path(path)
+    content = open_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
+    return sort_content(content, path)
+
+
+def sort_content(content: Any, path: Path) -> CoquiFile:
+    """What a file's content is, and its parts. Reads no tensor.
+
+    Args:
+        content: as `read_torch_file` gives it.
+        path: for messages.
+    """
+    if isinstance(content, LazyTensor):
+        if len(content.shape) != 1:
+            raise ModelFileError(path, f"is a single tensor of shape {content.shape}; mel_stats.pth has one dimension.")
+        return CoquiFile(path, CoquiKind.MEL_STATISTICS, arrays={"mel_stats": content})
+    if not isinstance(content, Mapping) or not content:
+        raise ModelFileError(path, f"holds a {type(content).__name__} where named tensors should be. {_EXPECTED}")
+    if all(isinstance(voice, Mapping) and voice.keys() >= _SPEAKER_PARTS for voice in content.values()):
+        return CoquiFile(path, CoquiKind.SPEAKERS, speakers=_sort_speakers(content, path))
+    state = content.get("model", content)
+    if not isinstance(state, Mapping):
+        raise ModelFileError(path, f"its entry `model` is a {type(state).__name__}, not named tensors. {_EXPECTED}")
+    leftovers = {} if state is content else {str(name): "not part of the model" for name in content if name != "model"}
+    config = {} if state is content else _read_config(content.get("config"))
+    leftovers.pop("config", None)
+    return _sort_state(state, path, config, leftovers)
+
+
+_EXPECTED = "Give model.pth, a trainer checkpoint, dvae.pth, mel_stats.pth or speakers_xtts.pth."
+
+
+def _sort_state(
+    state: Mapping[Any, Any], path: Path, config: Mapping[str, Any], leftovers: Mapping[str, str]
+) -> CoquiFile:
+    names = [name for name in state if isinstance(name, str)]
+    if any(name.startswith(_TRAINER_PREFIX) for name in names):
+        kind = CoquiKind.TRAINER_CHECKPOINT
+    elif any(name.startswith(_MODEL_PREFIXES) for name in names):
+        kind = CoquiKind.MODEL
+    elif any(mark in names for mark in _DVAE_MARKS):
+        kind = CoquiKind.DVAE
+    else:
+        raise ModelFileError(path, f"is not of XTTS: its first entries are {names[:3]}. {_EXPECTED}")
+    arrays: dict[str, LazyTensor] = {}
+    dvae_arrays: dict[str, LazyTensor] = {}
+    ignored = dict(leftovers)
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, LazyTensor):
+            ignored[str(name)] = "not a tensor"
+            continue
+        belongs_to_dvae = kind is CoquiKind.DVAE or name.startswith(_DVAE_PREFIX)
+        short = name.removeprefix(_DVAE_PREFIX) if belongs_to_dvae else name.removeprefix(_TRAINER_PREFIX)
+        short = name_canonically(short)
+        reason = find_reason_to_ignore(short)
+        if reason is not None:
+            ignored[name] = reason
+            continue
+        target = dvae_arrays if belongs_to_dvae else arrays
+        if short in target:
+            raise ModelFileError(path, f"holds the tensor {short} twice, under two names. Get the file again.")
+        target[short] = tensor
+    return CoquiFile(path, kind, arrays=arrays, dvae_arrays=dvae_arrays, config=config, ignored=ignored)
+
+
+def name_canonically(name: str) -> str:
+    """A tensor's name with weight norm written in torch's newer way."""
+    for old, new in _WEIGHT_NORM_NAMES:
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def find_reason_to_ignore(name: str) -> str | None:
+    """Why a tensor of this canonical name is of no use here; None when it is."""
+    return next((reason for pattern, reason in _IGNORED_TENSORS if pattern.fullmatch(name)), None)
+
+
+def _sort_speakers(content: Mapping[Any, Any], path: Path) -> dict[str, dict[str, LazyTensor]]:
+    speakers: dict[str, dict[str, LazyTensor]] = {}
+    for name, voice in content.items():
+        parts = {part: voice[part] for part in sorted(_SPEAKER_PARTS)}
+        if not all(isinstance(tensor, LazyTensor) for tensor in parts.values()):
+            raise ModelFileError(path, f"its voice {name!r} is not made of tensors. Get the file again.")
+        speakers[str(name)] = parts
+    return speakers
+
+
+def _read_config(config: Any) -> Mapping[str, Any]:
+    if isinstance(config, str):
+        # Old trainers saved it as JSON.
+        try:
+            config = json.loads(config)
+        except (ValueError, RecursionError):
+            return {}
+    return config if isinstance(config, Mapping) else {}

@@ -1,0 +1,115 @@
+"""A model in MyXTTS' own form: a directory that is written whole or not at all, and says what it is.
+
+model.safetensors   the weights, by Coqui's names
+dvae.safetensors    the DVAE's, where there is one
+config.yaml         the configuration, as `--config` takes it
+vocab.json          the tokenizer's vocabulary, where there is one
+config.json         what the imported file said about itself, where it was imported
+manifest.json       format, sizes, checksums
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
+from myxtts.checkpoints.sealed_directory import DirectoryWriter, Manifest, open_sealed_directory, write_sealed_directory
+from myxtts.checkpoints.tensor import LazyTensor, Tensor
+from myxtts.config.config import XTTSConfig
+from myxtts.config.resolve import dump_sections, resolve_config
+from myxtts.config.yaml_file import dump_yaml
+
+KIND = "myxtts model"
+FORMAT_VERSION = 1
+
+MODEL_NAME = "model.safetensors"
+DVAE_NAME = "dvae.safetensors"
+CONFIG_NAME = "config.yaml"
+SOURCE_CONFIG_NAME = "config.json"
+VOCABULARY_NAME = "vocab.json"
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A model as it lies on the disk; its tensors are read when they are asked for."""
+
+    path: Path
+    manifest: Manifest
+    config: XTTSConfig
+    model: Mapping[str, LazyTensor]
+    dvae: Mapping[str, LazyTensor] | None
+    vocabulary: str | None
+    """The text of vocab.json."""
+    source_config: Mapping[str, Any] | None
+
+
+def write_model_directory(
+    target: str | os.PathLike[str],
+    *,
+    config: XTTSConfig,
+    model: Mapping[str, Tensor],
+    dvae: Mapping[str, Tensor] | None = None,
+    vocabulary: str | None = None,
+    source_config: Mapping[str, Any] | None = None,
+    notice: str | None = None,
+) -> None:
+    """Puts a model at `target`, in place of what is there, verified by reading it back.
+
+    Args:
+        target: the directory.
+        config: the configuration the model was made with.
+        model: tensors by name.
+        dvae: tensors of the DVAE by name.
+        vocabulary: the text of vocab.json.
+        source_config: what the file the model was imported from said about itself.
+        notice: a sentence that must travel with the weights, such as their licence.
+    """
+
+    def write(files: DirectoryWriter) -> None:
+        with files.create(MODEL_NAME) as file:
+            write_safetensors(file, model)
+        if dvae is not None:
+            with files.create(DVAE_NAME) as file:
+                write_safetensors(file, dvae)
+        files.write_text(CONFIG_NAME, dump_yaml(dump_sections(config)))
+        if vocabulary is not None:
+            files.write_text(VOCABULARY_NAME, vocabulary)
+        if source_config is not None:
+            files.write_json(SOURCE_CONFIG_NAME, source_config)
+
+    write_sealed_directory(target, KIND, FORMAT_VERSION, write, {"notice": notice} if notice else None)
+
+
+def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> ModelDirectory:
+    """The model in a directory. Raises `ModelFileError` for one that is damaged, incomplete or too new.
+
+    Args:
+        path: the directory.
+        verify_checksums: reads every byte once, which takes seconds for a full-size model.
+    """
+    directory = Path(path)
+    manifest = open_sealed_directory(directory, KIND, FORMAT_VERSION, verify_checksums=verify_checksums)
+    for name in (MODEL_NAME, CONFIG_NAME):
+        if name not in manifest.files:
+            raise ModelFileError(directory, f"lacks {name}. Copy the directory again.")
+
+    def read_text(name: str) -> str | None:
+        return (directory / name).read_text(encoding="utf-8") if name in manifest.files else None
+
+    source_config = read_text(SOURCE_CONFIG_NAME)
+    return ModelDirectory(
+        path=directory,
+        manifest=manifest,
+        # Without the process's environment: a saved model means the same everywhere.
+        config=resolve_config(yaml_path=directory / CONFIG_NAME, environ={}),
+        model=open_safetensors(directory / MODEL_NAME),
+        dvae=open_safetensors(directory / DVAE_NAME) if DVAE_NAME in manifest.files else None,
+        vocabulary=read_text(VOCABULARY_NAME),
+        source_config=json.loads(source_config) if source_config is not None else None,
+    )

@@ -1,0 +1,99 @@
+"""Tensors by name in one safetensors file.
+
+Read with the safetensors library, by `pread`: mapped, a file that is cut short while it is in use would kill the process.
+Written here, one tensor at a time: the library would need all of them in memory,
+and silently writes wrong values for arrays that are not contiguous.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from myxtts.checkpoints.errors import CheckpointError, ModelFileError
+from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_HEADER_ALIGNMENT = 8
+
+
+class WritableFile(Protocol):
+    """Anything that takes bytes."""
+
+    def write(self, content: bytes | memoryview, /) -> int: ...
+
+
+def write_safetensors(file: WritableFile, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors as the content of a safetensors file. Equal tensors give equal bytes."""
+    # Wide types first, so that every tensor is aligned to its type; then by name.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header: dict[str, Any] = {}
+    offset = 0
+    for name in names:
+        tensor = tensors[name]
+        dtype_name = _DTYPE_NAMES.get(tensor.dtype.newbyteorder("="))
+        if dtype_name is None:
+            raise CheckpointError(f"{name}: arrays of type {tensor.dtype} cannot be saved. Convert it to float32.")
+        header[name] = {
+            "dtype": dtype_name,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
+        offset += tensor.nbytes
+    text = json.dumps(header, ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % _HEADER_ALIGNMENT)
+    file.write(len(text).to_bytes(8, "little"))
+    file.write(text)
+    for name in names:
+        array = read_array(tensors[name])
+        native = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        file.write(native.reshape(-1).view(np.uint8).data)
+
+
+def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
+    """The tensors of a file by name, in the file's order of names; each is read when it is asked for."""
+    path = Path(path)
+    if not path.is_file():
+        raise ModelFileError(path, "there is no such file.")
+    try:
+        file: Any = safe_open(str(path), framework="np", backend="pread")
+        return {name: _describe_tensor(path, file, name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(path, f"is not a whole safetensors file ({error}). Get the file again.") from None
+
+
+def _describe_tensor(path: Path, file: Any, name: str) -> LazyTensor:
+    part = file.get_slice(name)
+    dtype = DTYPES.get(part.get_dtype())
+    if dtype is None:
+        raise ModelFileError(path, f"holds {name} as {part.get_dtype()}, a type that MyXTTS does not use.")
+    return LazyTensor(tuple(part.get_shape()), dtype, functools.partial(_fetch, file, name))
+
+
+def _fetch(file: Any, name: str) -> NDArray[Any]:
+    array: NDArray[Any] = file.get_tensor(name)
+    return array

@@ -1,0 +1,219 @@
+"""A directory that knows what is in it: files, and a `manifest.json` with their sizes and checksums.
+
+    def write(files: DirectoryWriter) -> None:
+        files.write_json("state.json", {"step": 1000})
+
+    write_sealed_directory("checkpoints/step-1000", "myxtts training state", 1, write)
+    manifest = open_sealed_directory("checkpoints/step-1000", "myxtts training state", 1)
+
+Written atomically (`atomic_directory`), and read back from the file system before it takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from myxtts import __version__
+from myxtts.checkpoints.atomic_directory import recover_directory, write_directory_atomically
+from myxtts.checkpoints.errors import CheckpointWriteError, ModelFileError
+
+MANIFEST_NAME = "manifest.json"
+_MAX_MANIFEST_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file must be."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a directory holds."""
+
+    kind: str
+    format_version: int
+    files: Mapping[str, FileFacts]
+    facts: Mapping[str, Any]
+    """What the writer had to say beyond the files."""
+
+
+class HashedFile:
+    """A file being written that sums up what it was given."""
+
+    def __init__(self, handle: BinaryIO):
+        self._handle = handle
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        """Appends bytes."""
+        self._handle.write(content)
+        self._hash.update(content)
+        self._size_bytes += len(content)
+        return len(content)
+
+    @property
+    def facts(self) -> FileFacts:
+        """Size and checksum of all that was written."""
+        return FileFacts(self._size_bytes, self._hash.hexdigest())
+
+
+class DirectoryWriter:
+    """Creates the files of a sealed directory."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self.files: dict[str, FileFacts] = {}
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[HashedFile]:
+        """A new file in the directory, to be written in the block."""
+        assert _is_plain_name(name), name
+        with open(self._directory / name, "xb") as handle:
+            hashed = HashedFile(handle)
+            yield hashed
+        self.files[name] = hashed.facts
+
+    def write_text(self, name: str, text: str) -> None:
+        """A UTF-8 text file."""
+        with self.create(name) as file:
+            file.write(text.encode("utf-8"))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """A JSON file; what JSON does not know is written as its text."""
+        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_sealed_directory(
+    target: str | os.PathLike[str],
+    kind: str,
+    format_version: int,
+    write: Callable[[DirectoryWriter], None],
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Puts a directory at `target`, with the files that `write` creates and their manifest.
+
+    Args:
+        target: the directory; replaced as a whole if it exists.
+        kind: what the directory is, in a few words; reading asks for the same.
+        format_version: of this kind; readers refuse newer ones than they know.
+        write: creates the files.
+        facts: further entries for the manifest, of kinds that JSON knows.
+    """
+
+    def fill(directory: Path) -> None:
+        writer = DirectoryWriter(directory)
+        write(writer)
+        for name, expected in writer.files.items():
+            if _sum_file(directory / name) != expected:
+                raise CheckpointWriteError(
+                    f"{target}: {name} reads back otherwise than it was written. The disk may be failing: check it, or "
+                    "give another directory. What was there before is untouched."
+                )
+        files = {name: {"bytes": file.size_bytes, "sha256": file.sha256} for name, file in writer.files.items()}
+        writer.write_json(
+            MANIFEST_NAME,
+            {
+                "format": kind,
+                "format_version": format_version,
+                "written_by": f"myxtts {__version__}",
+                "files": files,
+                "facts": dict(facts or {}),
+            },
+        )
+
+    write_directory_atomically(target, fill)
+
+
+def open_sealed_directory(
+    path: str | os.PathLike[str], kind: str, newest_version: int, *, verify_checksums: bool = True
+) -> Manifest:
+    """The manifest of a directory whose files are all there, with the right size and, unless waived, checksum."""
+    directory = Path(path)
+    recover_directory(directory)
+    if not directory.is_dir():
+        raise ModelFileError(
+            directory, "there is no such directory." if not directory.exists() else "is not a directory."
+        )
+    manifest = _read_manifest(directory, kind, newest_version)
+    for name, expected in manifest.files.items():
+        _check_file(directory / name, expected, verify_checksums)
+    return manifest
+
+
+def _read_manifest(directory: Path, kind: str, newest_version: int) -> Manifest:
+    path = directory / MANIFEST_NAME
+    try:
+        with open(path, "rb") as handle:
+            content = json.loads(handle.read(_MAX_MANIFEST_BYTES))
+    except FileNotFoundError:
+        raise ModelFileError(
+            directory,
+            f"has no {MANIFEST_NAME}, so MyXTTS did not write it. A Coqui model is imported from its .pth file.",
+        ) from None
+    except OSError as error:
+        raise ModelFileError(path, f"cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError):
+        raise ModelFileError(path, "is damaged: it is not JSON. Copy the directory again.") from None
+    try:
+        manifest = Manifest(
+            kind=content["format"],
+            format_version=int(content["format_version"]),
+            files={
+                str(name): FileFacts(int(entry["bytes"]), str(entry["sha256"]))
+                for name, entry in content["files"].items()
+            },
+            facts=dict(content.get("facts", {})),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ModelFileError(path, "is damaged: an entry is missing or wrong. Copy the directory again.") from None
+    if manifest.kind != kind:
+        raise ModelFileError(directory, f"must be a {kind}, but is a {manifest.kind}.")
+    if manifest.format_version > newest_version:
+        raise ModelFileError(
+            directory,
+            f"was written by a newer MyXTTS (format {manifest.format_version}; this one reads up to {newest_version}). "
+            "Update MyXTTS.",
+        )
+    if not all(_is_plain_name(name) for name in manifest.files):
+        raise ModelFileError(
+            path, "names a file outside the directory. Copy the directory again from where it came from."
+        )
+    return manifest
+
+
+def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes != expected.size_bytes:
+            raise ModelFileError(
+                path,
+                f"must have {expected.size_bytes} bytes, but has {size_bytes}: it is cut short, or was changed. "
+                "Copy the directory again.",
+            )
+        if verify_checksum and _sum_file(path) != expected:
+            raise ModelFileError(path, "is damaged: its checksum is not the one recorded. Copy the directory again.")
+    except FileNotFoundError:
+        raise ModelFileError(path, "is missing. Copy the directory again.") from None
+    except OSError as error:
+        raise ModelFileError(path, f"cannot be read ({error.strerror}).") from None
+
+
+def _sum_file(path: Path) -> FileFacts:
+    with open(path, "rb") as handle:
+        checksum = hashlib.file_digest(handle, "sha256").hexdigest()
+        return FileFacts(handle.tell(), checksum)
+
+
+def _is_plain_name(name: str) -> bool:
+    return name == os.path.basename(name) and name not in ("", ".", "..")

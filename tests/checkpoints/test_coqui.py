@@ -1,0 +1,281 @@
+"""Every file of Coqui's XTTS is recognised, with its tensors under one set of names and its numbers read off them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from myxtts.checkpoints.coqui import CoquiKind, name_canonically, read_coqui_file, sort_content
+from myxtts.checkpoints.errors import CheckpointError, KeyMismatchError, ModelFileError
+from myxtts.checkpoints.key_report import compare_keys
+from myxtts.checkpoints.licence import XTTS_WEIGHTS_NOTICE
+from myxtts.checkpoints.model_numbers import infer_model_numbers
+from myxtts.checkpoints.safetensors_file import write_safetensors
+from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_writer import write_torch_file
+from myxtts.config import ModelConfig
+from myxtts.config.presets import MODEL_SIZES
+from tests.checkpoints.builders import ASSETS, describe_tensor, find_parity_file, read_state
+
+PATH = Path("given.pth")
+
+
+def read_shapes(name):
+    return json.loads(find_parity_file(f"{name}.json").read_text())
+
+
+def describe_tensors(shapes):
+    return {name: describe_tensor(tuple(shape)) for name, shape in shapes.items()}
+
+
+@pytest.fixture(scope="module")
+def full():
+    return describe_tensors(read_shapes("xtts_v2_full_shapes"))
+
+
+@pytest.fixture(scope="module")
+def full_dvae():
+    return describe_tensors(read_shapes("dvae_v2_full_shapes"))
+
+
+def is_dropped(name):
+    return name.endswith(".num_batches_tracked") or ".torch_spec." in name or name.startswith("discrete_loss.")
+
+
+def test_the_published_model_keeps_all_but_counters_and_constants(full):
+    file = sort_content({"model": full, "config": {}}, PATH)
+    assert file.kind is CoquiKind.MODEL
+    assert file.arrays == {name: tensor for name, tensor in full.items() if not is_dropped(name)}
+    assert len(file.arrays) == 963 - 37 - 3
+    assert set(file.ignored) == {name for name in full if is_dropped(name)}
+    assert file.dvae_arrays == {}
+
+
+def test_aliases_of_inference_are_left_out(full):
+    aliases = describe_tensors(read_shapes("xtts_v2_inference_alias_shapes"))
+    file = sort_content({"model": full | aliases}, PATH)
+    assert file.arrays == sort_content({"model": full}, PATH).arrays
+    assert aliases.keys() <= file.ignored.keys()
+    assert {file.ignored[name] for name in aliases} == {"an alias that inference adds"}
+
+
+def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
+    state = describe_tensors(read_shapes("xtts_v2_trainer_checkpoint_shapes"))
+    leftovers = {
+        "optimizer": {},
+        "scaler": None,
+        "step": 12,
+        "epoch": 1,
+        "date": "x",
+        "model_loss": {"train_loss": 1.0},
+    }
+    file = sort_content({"model": state, "config": {"epochs": 3}, **leftovers}, PATH)
+    assert file.kind is CoquiKind.TRAINER_CHECKPOINT
+    assert file.arrays.keys() == sort_content({"model": full}, PATH).arrays.keys()
+    assert file.dvae_arrays.keys() == {name for name in full_dvae if not is_dropped(name)}
+    assert leftovers.keys() <= file.ignored.keys()
+    assert "config" not in file.ignored
+    assert sum(name.startswith("torch_mel_spectrogram_") for name in file.ignored) == 4
+    assert {name: tensor.shape for name, tensor in file.arrays.items()} == {
+        name: full[name].shape for name in file.arrays
+    }
+
+
+def test_masks_of_old_transformers_are_left_out_and_biases_are_not(full):
+    masks = describe_tensors({"gpt.gpt.h.0.attn.bias": (1, 1, 9, 9), "gpt.gpt.h.0.attn.masked_bias": ()})
+    file = sort_content({"model": full | masks}, PATH)
+    assert masks.keys() <= file.ignored.keys()
+    assert "gpt.conditioning_encoder.attn.0.norm.bias" in file.arrays
+    assert "gpt.gpt.h.0.attn.c_attn.bias" in file.arrays
+
+
+def test_both_spellings_of_weight_norm_give_the_same_names(full):
+    def spell_the_old_way(name):
+        return name.replace(".parametrizations.weight.original0", ".weight_g").replace(
+            ".parametrizations.weight.original1", ".weight_v"
+        )
+
+    old = {spell_the_old_way(name): tensor for name, tensor in full.items()}
+    assert sum(name.endswith(".weight_g") for name in old) == 76
+    assert sort_content({"model": old}, PATH).arrays == sort_content({"model": full}, PATH).arrays
+    with pytest.raises(ModelFileError, match="twice, under two names"):
+        sort_content({"model": full | old}, PATH)
+    assert name_canonically("gpt.mel_head.weight") == "gpt.mel_head.weight"
+
+
+def test_a_dvae_file_is_recognised(full_dvae):
+    file = sort_content(full_dvae, PATH)
+    assert file.kind is CoquiKind.DVAE
+    assert file.arrays == {}
+    assert len(file.dvae_arrays) == 53
+    assert all(name.startswith("discrete_loss.") for name in file.ignored)
+
+
+def test_the_tiny_files_are_recognised():
+    model = read_coqui_file(find_parity_file("tiny_xtts_model.pth"))
+    assert (model.kind, len(model.arrays)) == (CoquiKind.MODEL, 461)
+    np.testing.assert_array_equal(model.arrays["mel_stats"].read(), read_state("l_end_to_end")["mel_stats"])
+    assert model.infer_numbers() == {
+        "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 4, "decoder_width": 64, "audio_codes": 64, "text_tokens": 188,
+        "max_text_tokens": 120, "max_audio_tokens": 60, "max_prompt_tokens": 70,
+    }  # fmt: skip
+    dvae = read_coqui_file(find_parity_file("tiny_dvae.pth"))
+    assert (dvae.kind, dvae.infer_numbers()) == (CoquiKind.DVAE, {"dvae_width": 32, "audio_codes": 64})
+    statistics = read_coqui_file(find_parity_file("tiny_mel_stats.pth"))
+    assert (statistics.kind, statistics.arrays["mel_stats"].shape) == (CoquiKind.MEL_STATISTICS, (80,))
+
+
+def test_a_configuration_saved_as_objects_is_used():
+    file = read_coqui_file(ASSETS / "coqui_classes.pth")
+    assert file.model_args["gpt_n_heads"] == 2
+    assert file.config["languages"] == ["en", "es"]
+    assert file.infer_numbers()["gpt_heads"] == 2
+    assert file.arrays["gpt.text_embedding.weight"].read()[4, 7] == 39
+
+
+def test_a_configuration_saved_as_json_is_used(full):
+    file = sort_content({"model": full, "config": '{"model_args": {"gpt_n_heads": 8}}'}, PATH)
+    assert file.infer_numbers()["gpt_heads"] == 8
+    assert sort_content({"model": full, "config": "{"}, PATH).config == {}
+
+
+def test_voices_are_recognised(tmp_path):
+    voice = {"gpt_cond_latent": np.zeros((1, 32, 8), np.float32), "speaker_embedding": np.ones((1, 4, 1), np.float32)}
+    write_torch_file(tmp_path / "speakers_xtts.pth", {"Ana": voice, "Bo": voice})
+    file = read_coqui_file(tmp_path / "speakers_xtts.pth")
+    assert file.kind is CoquiKind.SPEAKERS
+    assert list(file.speakers) == ["Ana", "Bo"]
+    assert file.speakers["Bo"]["speaker_embedding"].read().tolist() == [[[1], [1], [1], [1]]]
+    with pytest.raises(ModelFileError, match="voice 'Ana' is not made of tensors"):
+        sort_content({"Ana": {"gpt_cond_latent": 1, "speaker_embedding": 2}}, PATH)
+
+
+def test_the_published_safetensors_file_is_read(tmp_path):
+    with open(tmp_path / "model.safetensors", "wb") as handle:
+        write_safetensors(handle, read_torch_file(ASSETS / "coqui_classes.pth")["model"])
+    file = read_coqui_file(tmp_path / "model.safetensors")
+    assert file.kind is CoquiKind.MODEL
+    assert file.arrays.keys() == {"gpt.text_embedding.weight", "gpt.gpt.h.0.ln_1.weight"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text", "holds a str where named tensors should be"),
+        ({}, "holds a dict where named tensors should be"),
+        ({"model": [1]}, "its entry `model` is a list"),
+        ({"weight": 1, "bias": 2}, r"is not of XTTS: its first entries are \['weight', 'bias'\]"),
+        ({"model": {}}, "is not of XTTS"),
+    ],
+)
+def test_other_content_is_refused(content, message):
+    with pytest.raises(ModelFileError, match=message + r".*Give model\.pth"):
+        sort_content(content, PATH)
+
+
+def test_a_single_tensor_of_another_shape_is_refused():
+    with pytest.raises(ModelFileError, match=r"single tensor of shape \(2, 3\)"):
+        sort_content(describe_tensor((2, 3)), PATH)
+
+
+def test_entries_that_are_no_tensors_are_reported(full):
+    file = sort_content({"model": full | {"note": "text", 5: 6}}, PATH)
+    assert (file.ignored["note"], file.ignored["5"]) == ("not a tensor", "not a tensor")
+
+
+def test_the_published_shapes_give_the_numbers_of_big(full, full_dvae):
+    numbers = infer_model_numbers(full, dvae_arrays=full_dvae)
+    arguments = read_shapes("xtts_v2_full_meta")["model_args"]
+    assert {key: numbers[key] for key in MODEL_SIZES["big"]} == MODEL_SIZES["big"]
+    assert numbers["text_tokens"] == arguments["gpt_number_text_tokens"]
+    assert numbers["audio_codes"] == arguments["gpt_num_audio_tokens"] - 2
+    assert numbers["max_text_tokens"] == arguments["gpt_max_text_tokens"]
+    assert numbers["max_audio_tokens"] == arguments["gpt_max_audio_tokens"]
+    numbers = infer_model_numbers(full, dvae_arrays=full_dvae, model_args=arguments)
+    assert ModelConfig(size="big", **numbers) == ModelConfig(size="big")
+
+
+def change(arrays, name, shape):
+    return arrays | {name: describe_tensor(shape)}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("gpt.mel_head.weight", (1000, 1024), "contradict each other about audio_codes: .*says 1024, .*says 998"),
+        ("gpt.text_head.weight", (9, 1024), "contradict each other about text_tokens"),
+        ("hifigan_decoder.waveform_decoder.conv_pre.weight", (512, 99, 7), "contradict each other about gpt_width"),
+        ("gpt.mel_pos_embedding.emb.weight", (3, 1024), "which no XTTS has"),
+        ("gpt.text_embedding.weight", (6681,), "which no XTTS has"),
+        ("gpt.gpt.h.31.ln_1.weight", (1024,), r"go up to 31, but these are missing: \[30\]"),
+    ],
+)
+def test_shapes_that_do_not_belong_together_are_refused(full, name, shape, message):
+    with pytest.raises(CheckpointError, match=message):
+        infer_model_numbers(change(full, name, shape))
+
+
+def test_a_dvae_of_another_model_is_refused(full, full_dvae):
+    with pytest.raises(CheckpointError, match="contradict each other about audio_codes"):
+        infer_model_numbers(full, dvae_arrays=change(full_dvae, "codebook.embed", (512, 8192)))
+
+
+def test_heads_must_divide_the_width(full):
+    with pytest.raises(CheckpointError, match="says 7 heads, which do not divide its 1024"):
+        infer_model_numbers(full, model_args={"gpt_n_heads": 7})
+    with pytest.raises(CheckpointError, match=r"100 channels wide.*Give model\.gpt_heads"):
+        infer_model_numbers({"gpt.text_embedding.weight": describe_tensor((5, 100))})
+
+
+def test_arrays_in_memory_will_do():
+    assert infer_model_numbers({"gpt.text_embedding.weight": np.zeros((5, 64))})["text_tokens"] == 5
+
+
+def test_keys_are_compared_by_name_and_shape():
+    arrays = describe_tensors({"a": (2, 3), "b": (4,), "extra": ()})
+    report = compare_keys({"a": [2, 3], "b": [5], "absent": [1]}, arrays)
+    assert report.missing == ("absent",)
+    assert report.unexpected == ("extra",)
+    assert [str(entry) for entry in report.mis_shaped] == ["b: must be (5,), but is (4,)"]
+    assert not report.is_match
+    assert report.describe().splitlines() == [
+        "1 missing:",
+        "  absent",
+        "1 unexpected:",
+        "  extra",
+        "1 of another shape:",
+        "  b: must be (5,), but is (4,)",
+    ]
+
+
+def test_a_long_listing_is_cut_with_a_count():
+    report = compare_keys({f"key{index:03}": [1] for index in range(100)}, {})
+    lines = report.describe(shown=3).splitlines()
+    assert lines == ["100 missing:", "  key000", "  key001", "  key002", "  ... and 97 more"]
+
+
+def test_differences_are_an_error_unless_allowed():
+    missing = compare_keys({"a": [1]}, {})
+    with pytest.raises(KeyMismatchError, match=r"model\.pth: its tensors are not those.*\n1 missing:\n  a") as caught:
+        missing.require_match("model.pth")
+    assert caught.value.exit_code == 2
+    missing.require_match("model.pth", allow_missing=True)
+    with pytest.raises(KeyMismatchError):
+        missing.require_match("model.pth", allow_unexpected=True)
+    unexpected = compare_keys({}, describe_tensors({"a": (1,)}))
+    with pytest.raises(KeyMismatchError):
+        unexpected.require_match("model.pth", allow_missing=True)
+    unexpected.require_match("model.pth", allow_unexpected=True)
+    mis_shaped = compare_keys({"a": [2]}, describe_tensors({"a": (1,)}))
+    with pytest.raises(KeyMismatchError, match="1 of another shape"):
+        mis_shaped.require_match("model.pth", allow_missing=True, allow_unexpected=True)
+    same = compare_keys({"a": [1]}, describe_tensors({"a": (1,)}))
+    same.require_match("model.pth")
+    assert same.is_match
+    assert same.describe() == "all tensors are there, in the right shapes"
+
+
+def test_the_licence_of_the_weights_is_said():
+    assert "Coqui Public Model License (CPML)" in XTTS_WEIGHTS_NOTICE
+    assert "non-commercial" in XTTS_WEIGHTS_NOTICE

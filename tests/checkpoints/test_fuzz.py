@@ -1,0 +1,123 @@
+"""Damaged files give their content or a typed error: no other exception, no side effect, no wrong value."""
+
+import contextlib
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.pickle_machine import PickleMachine, PickleRefusedError
+from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_globals import TORCH_GLOBALS
+from myxtts.checkpoints.torch_writer import write_torch_file
+from tests.checkpoints.builders import ASSETS, call, group, integer, name, text
+from tests.support.processes import run_code
+
+
+def read_everything(path):
+    """All values of a file as something that can be compared, with the bytes of every tensor."""
+
+    def freeze(value):
+        if isinstance(value, LazyTensor):
+            return value.shape, str(value.dtype), value.read().tobytes()
+        if isinstance(value, dict):
+            return [(key, freeze(inner)) for key, inner in value.items()]
+        if isinstance(value, list | tuple):
+            return [freeze(inner) for inner in value]
+        return repr(value)
+
+    return freeze(read_torch_file(path))
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fuzz") / "small.pth"
+    content = {
+        "model": {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False])},
+        "step": 3,
+        "note": b"\xff",
+    }
+    write_torch_file(path, content)
+    return path
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("scratch") / "damaged.pth"
+
+
+def test_a_file_cut_short_anywhere_is_an_error(small_file, scratch):
+    raw = small_file.read_bytes()
+    for length in range(len(raw)):
+        scratch.write_bytes(raw[:length])
+        with pytest.raises(ModelFileError):
+            read_everything(scratch)
+
+
+def test_a_file_of_torch_cut_short_anywhere_is_an_error(scratch):
+    raw = (ASSETS / "values.pth").read_bytes()
+    for length in random.Random(1).sample(range(len(raw)), 500):
+        scratch.write_bytes(raw[:length])
+        with pytest.raises(ModelFileError):
+            read_everything(scratch)
+
+
+@pytest.mark.parametrize("source", ["small", "values", "coqui_classes"])
+def test_a_flipped_bit_gives_an_error_or_the_same_content(small_file, scratch, source):
+    path = small_file if source == "small" else ASSETS / f"{source}.pth"
+    raw = path.read_bytes()
+    expected = read_everything(path)
+    generator = random.Random(2)
+    errors = 0
+    for position in generator.sample(range(len(raw)), min(len(raw), 800)):
+        damaged = bytearray(raw)
+        damaged[position] ^= 1 << generator.randrange(8)
+        scratch.write_bytes(damaged)
+        try:
+            content = read_everything(scratch)
+        except ModelFileError:
+            errors += 1
+        else:
+            # Bytes that mean nothing here: padding, dates, versions.
+            assert content == expected, f"the bit flip at byte {position} changed the content unnoticed"
+    assert errors > 150
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300, derandomize=True, deadline=None)
+def test_any_bytes_are_handled(program):
+    run_machine(b"\x80\x02" + program + b".")
+
+
+FRAGMENTS = [
+    b"N", b"\x88", b"K\x05", b"M\x01\x02", b"J\xff\xff\xff\xff", integer(2**40), b"G" + bytes(8), text("storage"), text("0"), text("cpu"), text("latin1"),
+    b"C\x02ab", b"(", b"0", b"1", b"]", b"a", b"e", b")", b"\x85", b"\x86", b"\x87", b"t", b"}", b"s", b"u", b"\x8f", b"\x90", b"q\x00", b"q\x01", b"\x94",
+    b"h\x00", b"h\x01", b"R", b"\x81", b"b", b"Q", b"\x93", group(integer(2), integer(3)), group(integer(3), integer(1)), call("collections", "OrderedDict"),
+    *(name(*key) for key in TORCH_GLOBALS),
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=60))
+@settings(max_examples=800, derandomize=True, deadline=None)
+def test_any_sequence_of_known_steps_is_handled(fragments):
+    run_machine(b"\x80\x02" + b"".join(fragments) + b".")
+
+
+def run_machine(program):
+    def load_persistent(persistent_id):
+        raise PickleRefusedError("there are no storages here")
+
+    with contextlib.suppress(PickleRefusedError):
+        PickleMachine(program, TORCH_GLOBALS, load_persistent).run()
+
+
+def test_mutated_pickles_have_no_side_effect():
+    # Python reports imports, files, calls into the system and more to an audit hook: none may happen while they run.
+    counts, events = run_code("from tests.checkpoints.mutated_pickles import run\nreport(run(count=6000, seed=3))")
+    assert events == []
+    assert counts["refused"] > 2000
+    assert counts["read"] > 100, "mutations that leave a valid pickle must be among them"

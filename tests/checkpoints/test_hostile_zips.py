@@ -1,0 +1,129 @@
+"""Zip files made to mislead a reader are refused, whatever they try."""
+
+import zipfile
+
+import pytest
+
+from myxtts.checkpoints import zip_records as zip_module
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.torch_file import read_torch_file
+from tests.checkpoints.builders import (
+    ASSETS,
+    PROGRAM,
+    directory_entry,
+    end_record,
+    local_header,
+    zip_one_more,
+    zip_program,
+    zip_records,
+)
+
+
+def assert_refused(tmp_path, content, message):
+    path = tmp_path / "hostile.pth"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message):
+        read_torch_file(path)
+
+
+def test_the_builder_makes_files_that_are_read(tmp_path):
+    path = tmp_path / "honest.pth"
+    path.write_bytes(zip_one_more("archive/version", b"3\n"))
+    assert read_torch_file(path) is None
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    bomb = zip_records({"archive/data.pkl": PROGRAM, "archive/data/0": bytes(16 * 2**20)}, zipfile.ZIP_DEFLATED)
+    assert len(bomb) < 2**15
+    assert_refused(tmp_path, bomb, r"is compressed, which torch\.save never does.*zip -0 -r")
+
+
+def test_a_record_within_another_is_refused(tmp_path):
+    inner = local_header("archive/data/0", b"xyz") + b"xyz"
+    outer = local_header("archive/data.pkl", inner)
+    directory = directory_entry("archive/data.pkl", inner, 0) + directory_entry("archive/data/0", b"xyz", len(outer))
+    assert_refused(tmp_path, end_record(outer + inner, directory, 2), "overlaps the one before it")
+
+
+def test_two_records_of_one_name_are_refused(tmp_path):
+    assert_refused(tmp_path, zip_one_more("archive/data.pkl", PROGRAM), "two records named 'archive/data.pkl'")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "archive/../../x", "a\\b", "C:/x", "archive//x", "archive/\0"])
+def test_a_name_that_points_elsewhere_is_refused(tmp_path, name):
+    assert_refused(tmp_path, zip_one_more(name, b"x"), "points outside the file")
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "message"),
+    [
+        ({"size": 999, "stored": 999}, {"size": 999, "stored": 999}, "longer than the file"),
+        ({}, {"size": 2**32 - 2, "stored": 2**32 - 2}, "has two sizes"),
+        ({"size": 9}, {}, "has two sizes"),
+        ({"crc": 1}, {}, "has two sizes"),
+        ({}, {"size": 2}, "is compressed"),
+        ({"method": 8}, {"method": 8}, "is compressed"),
+        ({"method": 8}, {}, "described in two ways"),
+        ({"flags": 1}, {"flags": 1}, "is encrypted"),
+        ({"flags": 8}, {}, "described in two ways"),
+        ({}, {"size": 2**32 - 1}, "64-bit size is missing"),
+    ],
+)
+def test_sizes_and_flags_that_lie_are_refused(tmp_path, local, central, message):
+    assert_refused(tmp_path, zip_one_more("archive/data/0", b"xyz", local, central), message)
+
+
+def test_a_64_bit_size_beyond_the_file_is_refused(tmp_path):
+    extra = b"\x01\x00\x10\x00" + (2**62).to_bytes(8, "little") * 2
+    directory = directory_entry("archive/data.pkl", PROGRAM, 0, extra, size=2**32 - 1, stored=2**32 - 1)
+    body = local_header("archive/data.pkl", PROGRAM, size=2**32 - 1, stored=2**32 - 1) + PROGRAM
+    assert_refused(tmp_path, end_record(body, directory, 1), "longer than the file")
+
+
+def test_a_header_outside_the_file_is_refused(tmp_path):
+    body = local_header("archive/data.pkl", PROGRAM) + PROGRAM
+    directory = directory_entry("archive/data.pkl", PROGRAM, 2**31)
+    assert_refused(tmp_path, end_record(body, directory, 1), "lies outside the file")
+
+
+def test_the_directory_and_the_header_must_name_the_same_record(tmp_path):
+    body = local_header("archive/data.pkl", PROGRAM) + PROGRAM
+    directory = directory_entry("archive/evil.pkl", PROGRAM, 0)
+    assert_refused(tmp_path, end_record(body, directory, 1), "described in two ways")
+
+
+@pytest.mark.parametrize("claimed", [0, 1, 3])
+def test_a_directory_with_another_number_of_entries_is_refused(tmp_path, claimed):
+    content = zip_one_more("archive/version", b"3\n")
+    content = content[:-14] + claimed.to_bytes(2, "little") * 2 + content[-10:]
+    assert_refused(tmp_path, content, "directory (is too short|has more in it)")
+
+
+def test_bytes_behind_or_before_the_zip_file_are_refused(tmp_path):
+    content = zip_program(b"N")
+    assert_refused(tmp_path, content + b"\0", "directory at its end is missing")
+    assert_refused(tmp_path, b"PK\x03\x04" + content, "not where it should be")
+
+
+def test_a_comment_cannot_hide_a_second_directory(tmp_path):
+    content = zip_program(b"N")
+    other = zip_one_more("archive/version", b"3\n")
+    joined = content[:-2] + len(other).to_bytes(2, "little") + other
+    assert_refused(tmp_path, joined, "not where it should be|missing")
+
+
+def test_two_directories_must_agree(tmp_path):
+    content = bytearray((ASSETS / "values.pth").read_bytes())
+    content[-22 + 10] ^= 1
+    assert_refused(tmp_path, bytes(content), "contradict each other")
+
+
+def test_too_many_records_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(zip_module, "MAX_RECORDS", 3)
+    assert_refused(tmp_path, zip_records({f"archive/{index}": b"" for index in range(4)}), "at most 3")
+
+
+def test_a_folder_entry_is_no_record(tmp_path):
+    path = tmp_path / "repacked.pth"
+    path.write_bytes(zip_records({"archive/": b"", "archive/data.pkl": PROGRAM}))
+    assert read_torch_file(path) is None

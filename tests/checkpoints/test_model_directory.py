@@ -1,0 +1,216 @@
+"""A model written in our own form reads back equal, and what is wrong with a copy of it is said."""
+
+import hashlib
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from myxtts.checkpoints import sealed_directory
+from myxtts.checkpoints.errors import CheckpointError, CheckpointWriteError, ModelFileError
+from myxtts.checkpoints.model_directory import FORMAT_VERSION, read_model_directory, write_model_directory
+from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
+from myxtts.checkpoints.sealed_directory import open_sealed_directory, write_sealed_directory
+from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.config import XTTSConfig
+from myxtts.errors import ConfigError
+from tests.checkpoints.builders import find_parity_file
+
+MODEL = {
+    "wide": np.arange(6, dtype=np.float64).reshape(2, 3).T,
+    "half": np.arange(5).astype(np.float16),
+    "brain": np.arange(5).astype(ml_dtypes.bfloat16),
+    "flags": np.array([True, False, True]),
+    "scalar": np.array(1.5, np.float32),
+    "empty": np.zeros((0, 4), np.int64),
+    "big": np.arange(3, dtype=">i4"),
+    "zwölf": np.arange(12, dtype=np.uint8),
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A model directory with everything in it."""
+    target = tmp_path / "model"
+    write_model_directory(
+        target,
+        config=XTTSConfig(model={"size": "tiny", "gpt_layers": 3}),
+        model=MODEL,
+        dvae={"codebook.embed": np.ones((2, 3), np.float32)},
+        vocabulary='{"model": "سلام"}',
+        source_config={"model_args": {"gpt_layers": 3}, "path": {1, 2}},
+        notice="not for sale",
+    )
+    return target
+
+
+def assert_same_tensors(actual, expected):
+    assert set(actual) == set(expected)
+    for name, array in expected.items():
+        native = np.asarray(array, array.dtype.newbyteorder("="))
+        assert (actual[name].shape, actual[name].dtype) == (native.shape, native.dtype), name
+        np.testing.assert_array_equal(actual[name].read(), native, err_msg=name, strict=True)
+
+
+def test_a_model_reads_back_equal(written):
+    directory = read_model_directory(written)
+    assert_same_tensors(directory.model, MODEL)
+    assert_same_tensors(directory.dvae, {"codebook.embed": np.ones((2, 3), np.float32)})
+    assert directory.config.model.gpt_layers == 3
+    assert directory.config.model.size == "tiny"
+    assert directory.vocabulary == '{"model": "سلام"}'
+    assert directory.source_config == {"model_args": {"gpt_layers": 3}, "path": "{1, 2}"}
+    assert directory.manifest.facts == {"notice": "not for sale"}
+    assert directory.manifest.format_version == FORMAT_VERSION
+
+
+def test_only_what_is_needed_has_to_be_there(tmp_path):
+    write_model_directory(tmp_path / "model", config=XTTSConfig(), model=MODEL)
+    directory = read_model_directory(tmp_path / "model")
+    assert (directory.dvae, directory.vocabulary, directory.source_config) == (None, None, None)
+    assert directory.manifest.facts == {}
+
+
+def test_the_environment_of_the_reader_does_not_change_the_model(written, monkeypatch):
+    monkeypatch.setenv("MYXTTS_REHEARSAL", "1")
+    assert read_model_directory(written).config.training.rehearsal is False
+
+
+def test_the_tensors_are_a_file_for_other_readers_of_safetensors(written):
+    for name, array in load_file(written / "model.safetensors").items():
+        np.testing.assert_array_equal(array, MODEL[name])
+
+
+def test_the_manifest_has_the_checksums_that_sha256sum_gives(written):
+    manifest = json.loads((written / "manifest.json").read_text())
+    assert set(manifest["files"]) == {path.name for path in written.iterdir()} - {"manifest.json"}
+    for name, entry in manifest["files"].items():
+        content = (written / name).read_bytes()
+        assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def test_a_torch_file_is_converted_tensor_by_tensor(tmp_path):
+    source = read_torch_file(find_parity_file("tiny_xtts_model.pth"))["model"]
+    write_model_directory(tmp_path / "model", config=XTTSConfig(), model=source)
+    copy = read_model_directory(tmp_path / "model").model
+    assert copy.keys() == source.keys()
+    assert all(copy[name].read().tobytes() == tensor.read().tobytes() for name, tensor in source.items())
+
+
+def test_equal_models_give_equal_bytes(tmp_path):
+    for name, model in (("one", MODEL), ("two", dict(reversed(MODEL.items())))):
+        write_model_directory(tmp_path / name, config=XTTSConfig(), model=model)
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
+
+
+def edit_manifest(directory, **changes):
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:-1]), r"model\.safetensors: must have \d+ bytes, but has \d+: it is cut short"),
+        (lambda d: flip(d / "model.safetensors"), r"model\.safetensors: is damaged: its checksum"),
+        (lambda d: flip(d / "dvae.safetensors"), r"dvae\.safetensors: is damaged"),
+        (lambda d: (d / "vocab.json").unlink(), r"vocab\.json: is missing"),
+        (lambda d: (d / "manifest.json").unlink(), r"has no manifest\.json.*imported from its \.pth file"),
+        (lambda d: (d / "manifest.json").write_text("{"), "is not JSON"),
+        (lambda d: (d / "manifest.json").write_text("[]"), "an entry is missing or wrong"),
+        (lambda d: (d / "manifest.json").write_text("[" * 100_000), "is not JSON"),
+        (lambda d: edit_manifest(d, format_version=FORMAT_VERSION + 1), "written by a newer MyXTTS .*Update MyXTTS"),
+        (lambda d: edit_manifest(d, format="myxtts training state"), "must be a myxtts model, but is a myxtts training state"),
+        (lambda d: edit_manifest(d, files={"../x": {"bytes": 1, "sha256": ""}}), "names a file outside"),
+        (lambda d: edit_manifest(d, files={"vocab.json": {"bytes": "many"}}), "an entry is missing or wrong"),
+        (lambda d: edit_manifest(d, files={}), r"lacks model\.safetensors"),
+        (shutil.rmtree, "there is no such directory"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_copy_is_said(written, damage, message):
+    damage(written)
+    with pytest.raises(ModelFileError, match=message) as caught:
+        read_model_directory(written)
+    assert str(written) in str(caught.value)
+
+
+def test_checksums_can_be_waived_but_sizes_cannot(written):
+    flip(written / "vocab.json")
+    read_model_directory(written, verify_checksums=False)
+    (written / "vocab.json").write_bytes(b"")
+    with pytest.raises(ModelFileError, match="cut short"):
+        read_model_directory(written, verify_checksums=False)
+
+
+def test_a_setting_that_is_not_known_is_named(written):
+    (written / "config.yaml").write_text("model:\n  gpt_layer: 3\n")
+    content = (written / "config.yaml").read_bytes()
+    files = json.loads((written / "manifest.json").read_text())["files"]
+    files["config.yaml"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    edit_manifest(written, files=files)
+    with pytest.raises(ConfigError, match="gpt_layers"):
+        read_model_directory(written)
+
+
+def test_what_reads_back_otherwise_is_not_put_in_place(written, monkeypatch):
+    before = (written / "manifest.json").read_bytes()
+
+    class FailingDisk(sealed_directory.HashedFile):
+        def write(self, content):
+            super().write(content)
+            self._handle.seek(-1, 1)
+            self._handle.write(b"?")
+            return len(content)
+
+    monkeypatch.setattr(sealed_directory, "HashedFile", FailingDisk)
+    with pytest.raises(CheckpointWriteError, match=r"model\.safetensors reads back otherwise than it was written"):
+        write_model_directory(written, config=XTTSConfig(), model=MODEL)
+    assert (written / "manifest.json").read_bytes() == before
+    assert [path.name for path in written.parent.iterdir()] == [written.name]
+
+
+def test_any_state_can_be_sealed(tmp_path):
+    def write(files):
+        files.write_json("state.json", {"step": 5})
+        with files.create("slots.npy") as file:
+            np.lib.format.write_array(file, np.arange(3), allow_pickle=False)
+
+    write_sealed_directory(tmp_path / "step-5", "myxtts training state", 1, write, {"step": 5})
+    manifest = open_sealed_directory(tmp_path / "step-5", "myxtts training state", 1)
+    assert manifest.facts == {"step": 5}
+    assert manifest.files.keys() == {"state.json", "slots.npy"}
+    assert np.load(tmp_path / "step-5" / "slots.npy").tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02" + bytes(7) + b"{}x", b"PK\x03\x04" + bytes(50)])
+def test_what_is_no_safetensors_file_is_said(tmp_path, content):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match="is not a whole safetensors file"):
+        open_safetensors(path)
+    with pytest.raises(ModelFileError, match="there is no such file"):
+        open_safetensors(tmp_path / "absent.safetensors")
+
+
+def test_a_type_that_cannot_be_saved_is_said(tmp_path):
+    with open(tmp_path / "x", "wb") as file, pytest.raises(CheckpointError, match="c: arrays of type complex128"):
+        write_safetensors(file, {"c": np.zeros(2, complex)})
+
+
+def test_a_tensor_in_a_file_shows_what_it_is(written):
+    tensor = read_model_directory(written).model["half"]
+    assert isinstance(tensor, LazyTensor)
+    assert repr(tensor) == "LazyTensor(shape=(5,), dtype=float16)"
+    assert (tensor.size, tensor.nbytes) == (5, 10)

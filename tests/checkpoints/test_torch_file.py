@@ -1,0 +1,233 @@
+"""Files that torch wrote come back with every value; files that are something else are called by their name."""
+
+import os
+import tracemalloc
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_writer import write_torch_file
+from tests.checkpoints.builders import ASSETS, find_parity_file, read_state, tensor, text, zip_program, zip_records
+
+
+def assert_same_arrays(tensors, expected):
+    assert tensors.keys() == expected.keys()
+    for name, array in expected.items():
+        assert isinstance(tensors[name], LazyTensor)
+        assert (tensors[name].shape, tensors[name].dtype) == (array.shape, array.dtype), name
+        np.testing.assert_array_equal(tensors[name].read(), array, err_msg=name, strict=True)
+
+
+def test_the_tiny_model_has_the_reference_weights():
+    content = read_torch_file(find_parity_file("tiny_xtts_model.pth"))
+    assert_same_arrays(content["model"], read_state("l_end_to_end"))
+    assert len(content["model"]) == 483
+    assert content["config"]["model_args"]["gpt_n_model_channels"] == 64
+
+
+def test_the_tiny_dvae_has_the_reference_weights():
+    assert_same_arrays(read_torch_file(find_parity_file("tiny_dvae.pth")), read_state("d_dvae"))
+
+
+def test_a_bare_tensor_is_read():
+    statistics = read_torch_file(find_parity_file("tiny_mel_stats.pth"))
+    np.testing.assert_array_equal(statistics.read(), read_state("l_end_to_end")["mel_stats"], strict=True)
+
+
+@pytest.fixture(scope="module")
+def values():
+    """What torch itself wrote: see make_torch_assets.py."""
+    return read_torch_file(ASSETS / "values.pth")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    ],
+)
+def test_every_type_of_element_is_read(values, name):
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    expected = np.arange(0 if "uint" in name else -3, 9).astype(dtype)
+    np.testing.assert_array_equal(values["dtypes"][name].read(), expected, strict=True)
+
+
+def test_views_of_one_storage_are_read(values):
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    expected = {
+        "whole": base, "transposed": base.T, "row": base[2], "column": base[:, 1], "block": base[1:3, 2:5],
+        "every_second": base[::2, ::3], "parameter": base, "scalar": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float32),
+    }  # fmt: skip
+    for name, array in expected.items():
+        np.testing.assert_array_equal(values[name].read(), array, err_msg=name, strict=True)
+        assert values[name].nbytes == array.nbytes
+
+
+def test_arrays_are_the_callers_own(values):
+    first = values["whole"].read()
+    first[:] = -1
+    assert values["whole"].read()[0, 1] == 1
+
+
+def test_a_tensor_is_an_array_for_numpy(values):
+    assert np.asarray(values["row"]).tolist() == [12, 13, 14, 15, 16, 17]
+    assert np.asarray(values["row"], np.int64).dtype == np.int64
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(values["row"], copy=False)
+
+
+def test_plain_values_are_read(values):
+    assert values["bool"].read().tolist() == [True, False, True]
+    assert values["size"] == (2, 3)
+    assert values["set"] == {1, 2}
+    assert values["frozen"] == frozenset(["a"])
+    assert values["bytes"] == b"\x00\xff"
+    assert values["bytearray"] == b"xyz"
+    assert values["numbers"] == [0, 255, 256, 65536, -1, 2**31, -(2**40), 2**63, 2**64 - 1, 0.1, float("inf")]
+    assert values["plain"] == (None, True, False, "سلام", "", (), [], {})
+    assert values["counter"] == {1: 2, 2: 1}
+    assert values["default"] == {"k": [1]}
+    assert list(values["ordered"].items()) == [("b", 1), ("a", 2)]
+    assert values["numpy"] == [1.5, 0.25, -7, True]
+
+
+def test_a_state_dictionary_loses_only_what_torch_hangs_on_it(values):
+    assert list(values["state"]) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    assert values["state"]["running_var"].read().tolist() == [1, 1, 1]
+
+
+def test_configuration_objects_come_back_as_mappings():
+    config = read_torch_file(ASSETS / "coqui_classes.pth")["config"]
+    assert config.class_name == "TTS.tts.configs.xtts_config.XttsConfig"
+    assert config["model_args"] == {
+        "gpt_layers": 1,
+        "gpt_n_model_channels": 8,
+        "gpt_n_heads": 2,
+        "gpt_max_prompt_tokens": 70,
+    }
+    assert config["datasets"] == [{"formatter": "", "path": "", "ignored_speakers": None}]
+    assert config["audio"]["output_sample_rate"] == 24000
+
+
+def test_a_file_without_checksums_is_read():
+    assert read_torch_file(ASSETS / "no_checksums.pth")["a"].read().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_file_of_a_big_endian_machine_is_read(tmp_path):
+    path = tmp_path / "big.pth"
+    content = np.array([1.5, -2.0, 3.25], ">f4").tobytes()
+    path.write_bytes(zip_program(tensor("0", 3, (3,), (1,)), {"0": content}, byteorder=b"big"))
+    assert read_torch_file(path).read().tolist() == [1.5, -2.0, 3.25]
+
+
+def test_a_boolean_is_zero_or_one_whatever_its_byte(tmp_path):
+    path = tmp_path / "bool.pth"
+    program = tensor("0", 3, (3,), (1,)).replace(b"FloatStorage", b"BoolStorage")
+    path.write_bytes(zip_program(program, {"0": b"\x00\x02\xff"}))
+    assert read_torch_file(path).read().view(np.uint8).tolist() == [0, 1, 1]
+
+
+def test_reading_one_tensor_leaves_the_others_in_the_file(tmp_path):
+    path = tmp_path / "large.pth"
+    tensors = {f"t{index}": np.full(2**20, index, np.float32) for index in range(16)}
+    write_torch_file(path, tensors)
+    del tensors
+    tracemalloc.start()
+    content = read_torch_file(path)
+    assert all(content[f"t{index}"].read()[-1] == index for index in range(16))
+    peak_mib = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    assert peak_mib < 10, "64 MiB of tensors, 4 MiB each: two at a time are 8"
+
+
+def test_a_tensor_whose_bytes_were_damaged_is_not_given_out(tmp_path):
+    path = tmp_path / "damaged.pth"
+    write_torch_file(path, {"a": np.arange(64, dtype=np.int32), "b": np.zeros(3)})
+    raw = bytearray(path.read_bytes())
+    position = raw.find(np.arange(64, dtype=np.int32).tobytes())
+    raw[position + 100] ^= 1
+    path.write_bytes(raw)
+    content = read_torch_file(path)
+    assert content["b"].read().tolist() == [0, 0, 0]
+    with pytest.raises(ModelFileError, match=r"record 'archive/data/0' is damaged \(wrong checksum\)"):
+        content["a"].read()
+
+
+def test_damage_outside_a_view_counts_too(tmp_path):
+    path = tmp_path / "view.pth"
+    content = np.arange(4, dtype=np.float32).tobytes()
+    raw = bytearray(zip_program(tensor("0", 4, (1,), (1,)), {"0": content}))
+    raw[raw.find(content) + 12] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(ModelFileError, match="wrong checksum"):
+        read_torch_file(path).read()
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_noticed(tmp_path):
+    path = tmp_path / "model.pth"
+    write_torch_file(path, {"a": np.zeros(8)})
+    content = read_torch_file(path)
+    write_torch_file(path, {"a": np.ones(8)})
+    with pytest.raises(ModelFileError, match="was changed while it was being read"):
+        content["a"].read()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\x80\x04N.", "bare pickle"),
+        (bytes(257) + b"ustar" + bytes(250), "old form of torch before 1.6"),
+        (b"\x08" + bytes(7) + b'{"a": 1}' + bytes(8), "is a safetensors file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
+        (b"\n<!DOCTYPE html><html>", "web page"),
+        (b"something else", "does not begin like a zip file"),
+        (b"PK\x03\x04", "too small"),
+        (zip_records({"word/document.xml": b"<x/>"}), "torch.save did not write it"),
+        (zip_records({"m/data.pkl": b"\x80\x02N.", "m/constants.pkl": b"\x80\x02)."}), "TorchScript program"),
+        (zip_program(b"N", byteorder=b"middle"), "byte order"),
+    ],
+)
+def test_other_files_are_called_by_their_name(tmp_path, content, message):
+    path = tmp_path / "given.pth"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message) as caught:
+        read_torch_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert caught.value.exit_code == 2
+
+
+def test_the_legacy_form_is_named_with_the_way_out():
+    with pytest.raises(ModelFileError, match=r"old form of torch before 1\.6.*torch\.load\(.*weights_only=True\)"):
+        read_torch_file(ASSETS / "legacy.pth")
+
+
+def test_what_is_no_file_is_said(tmp_path):
+    with pytest.raises(ModelFileError, match="there is no such file"):
+        read_torch_file(tmp_path / "absent.pth")
+    with pytest.raises(ModelFileError, match="is a folder"):
+        read_torch_file(tmp_path)
+    os.mkfifo(tmp_path / "pipe.pth")
+    with pytest.raises(ModelFileError, match="must be a file"):
+        read_torch_file(tmp_path / "pipe.pth")
+
+
+def test_a_text_alone_is_a_value(tmp_path):
+    path = tmp_path / "text.pth"
+    path.write_bytes(zip_program(text("hello")))
+    assert read_torch_file(path) == "hello"
