@@ -1,0 +1,113 @@
+"""A long text in pieces short enough to be spoken in one go, cut where a speaker would breathe."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+
+from myxtts.errors import UserError
+from myxtts.text.abbreviations import ABBREVIATIONS
+from myxtts.text.english.written_forms import ENGLISH_ABBREVIATIONS
+from myxtts.text.languages import character_limit, resolve_language
+
+_CLOSING = r"[\"'’”»)\]」』）】]*"
+# These end a sentence wherever they stand; the marks of the Latin script only before a space.
+_SENTENCE_END = re.compile(rf"[。｡！？؟؛।॥]+[.!?…]*{_CLOSING}\s*|[.!?…]+{_CLOSING}(?:\s+|$)|\n\s*\n\s*")
+_CLAUSE_END = re.compile(rf"[、，；：]{_CLOSING}\s*|[,،;:؛]{_CLOSING}\s+|\s[-–—]\s+")
+_WORD_END = re.compile(r"\s+")
+
+_LATIN_DOTS = re.compile(rf"[.…]+{_CLOSING}$")
+_LETTER_BEFORE_DOT = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]\.)*[^\W\d_]\.$")
+_NUMBER_BEFORE_DOT = re.compile(r"(?:^|[\s(])\d{1,2}\.$")
+_SHORT_NAME_BEFORE_DOT = re.compile(r"\b[A-Z]\w{1,3}\.$")
+_LONGEST_LAST_WORDS = 64
+# Here a dot makes an ordinal of a number: "der 3. Mai".
+_LANGUAGES_WITH_ORDINAL_DOT = frozenset({"de", "cs", "hu", "tr", "pl"})
+
+
+def split_sentences(text: str, language: str, limit: int | None = None) -> list[str]:
+    """Pieces of at most `limit` characters with as many whole sentences as fit in each.
+
+    A sentence that is too long is cut at commas, a clause that is too long between words, and only a word that is too
+    long inside. No character is lost except white space.
+
+    Args:
+        limit: characters of a piece; without it, what the language allows.
+    """
+    code = resolve_language(language)
+    limit = character_limit(code) if limit is None else limit
+    if limit < 1:
+        raise UserError(f"The limit of a piece must be at least 1 character, but is {limit}.")
+    return list(_pack(_cut_sentences(text.strip(), code), limit))
+
+
+def _pack(pieces: Iterable[str], limit: int) -> Iterator[str]:
+    """Joins neighbours, which keep their own white space, as long as they fit."""
+    open_piece = ""
+    for piece in pieces:
+        for part in _shorten(piece, limit):
+            if open_piece.strip() and len((open_piece + part).rstrip()) > limit:
+                yield open_piece.strip()
+                open_piece = ""
+            open_piece += part
+    if open_piece.strip():
+        yield open_piece.strip()
+
+
+def _shorten(piece: str, limit: int) -> Iterator[str]:
+    """The piece itself, or its clauses, words or letters: the largest parts that fit."""
+    if len(piece.rstrip()) <= limit:
+        yield piece
+        return
+    for ends in (_CLAUSE_END, _WORD_END):
+        parts = list(_cut_behind(piece, ends))
+        if len(parts) > 1:
+            for part in parts:
+                yield from _shorten(part, limit)
+            return
+    for start in range(0, len(piece), limit):
+        yield piece[start : start + limit]
+
+
+def _cut_sentences(text: str, language: str) -> Iterator[str]:
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        # The last words are enough to judge a dot; looking at the whole sentence each time takes quadratic time.
+        last_words = text[max(start, match.end() - _LONGEST_LAST_WORDS) : match.end()].rstrip()
+        if _is_dot_inside(last_words, text[match.end() : match.end() + 1], language):
+            continue
+        yield text[start : match.end()]
+        start = match.end()
+    if start < len(text):
+        yield text[start:]
+
+
+def _is_dot_inside(last_words: str, next_character: str, language: str) -> bool:
+    """Whether the dot at the end of what may be a sentence is that of an abbreviation, initial or ordinal."""
+    if not _LATIN_DOTS.search(last_words):
+        return False
+    if next_character.islower() or _LETTER_BEFORE_DOT.search(last_words):
+        return True
+    if next_character.isdigit() and _SHORT_NAME_BEFORE_DOT.search(last_words):
+        return True
+    number = _NUMBER_BEFORE_DOT.search(last_words)
+    if number and (language in _LANGUAGES_WITH_ORDINAL_DOT or number.start() == 0):
+        return True
+    last_word = re.split(r"[\s(«\"']", last_words)[-1].lower()
+    return last_word in _list_abbreviations(language)
+
+
+@functools.cache
+def _list_abbreviations(language: str) -> frozenset[str]:
+    titles = {f"{short}." for short in ABBREVIATIONS.get(language, ())}
+    return frozenset(titles | set(ENGLISH_ABBREVIATIONS) if language == "en" else titles)
+
+
+def _cut_behind(text: str, ends: re.Pattern[str]) -> Iterator[str]:
+    start = 0
+    for match in ends.finditer(text):
+        if match.end() < len(text):
+            yield text[start : match.end()]
+            start = match.end()
+    yield text[start:]
