@@ -54,5 +54,17 @@ class NvmlError(MachineError):
     """The NVIDIA driver's library is there but does not answer as it should."""
 
 
+class StageFailedError(MachineError):
+    """A stage of the pipeline failed. Names the stage; its cause is the original error."""
+
+
+class StageStalledError(MachineError):
+    """A stage of the pipeline makes no progress or does not stop. Carries its stack."""
+
+
+class ProducerFailedError(MachineError):
+    """The producer process cannot go on: it died too often, or failed in a way a restart cannot mend."""
+
+
 class NotBuiltYetError(MyXTTSError):
     """A promised part of MyXTTS that this version does not contain."""

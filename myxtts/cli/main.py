@@ -14,6 +14,7 @@ from myxtts.errors import CommandLineError, MyXTTSError
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
+    "data": "look at a corpus: durations, speakers, what is set aside and why",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
 }
 """Command -> its line of help. Each is a module of this package with `run(words, prog)`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
@@ -21,7 +20,6 @@ def build_parser(prog: str) -> Parser:
         description="Train XTTS. Without GPU flags: one GPU, or the CPU where there is none. Flags win over YAML, YAML over "
         "presets. What a yes/no flag turns on, its --no- form turns off.",
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the sections model, data, training")
     parser.add_argument(
         "--print-config", action="store_true", help="show every setting and where it comes from, and stop"
     )

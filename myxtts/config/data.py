@@ -46,7 +46,28 @@ class DataConfig(Section):
     language: str = setting(
         "en", "language of clips whose metadata names none", Flag("--language", metavar="CODE"), min_length=1
     )
+    vocabulary: str | None = setting(
+        None,
+        "text vocabulary, a vocab.json (default: that of the checkpoint, or one made from the corpus)",
+        Flag("--vocabulary", metavar="FILE"),
+        min_length=1,
+    )
+    min_clip_seconds: float = setting(
+        0.5, "shorter clips are set aside", Flag("--min-clip-seconds", metavar="SECONDS"), ge=0.0, le=60.0
+    )
+    max_clip_seconds: float = setting(
+        11.6, "longer clips are set aside", Flag("--max-clip-seconds", metavar="SECONDS"), gt=0.0, le=120.0
+    )
+    max_text_length: int = setting(
+        200, "texts of more tokens are set aside", Flag("--max-text-length", metavar="N"), ge=1, le=16384
+    )
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
+    follow_symlinks: bool = setting(
+        True,
+        "use clips behind symbolic links",
+        Flag("--follow-symlinks", value=True, hidden=True),
+        Flag("--no-follow-symlinks", value=False, help="set clips behind symbolic links aside"),
+    )
     batch_size: int = setting(
         8,
         "clips in a batch of usual length (default: by model size)",

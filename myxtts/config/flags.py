@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from pathlib import Path
 from typing import Any
 
 from myxtts.config.config import SECTIONS
@@ -46,17 +47,25 @@ class _CollectAssignment(argparse.Action):
         namespace.given[key] = GivenValue(None if value in ("null", "~") else value, f"--set {key}")
 
 
-def add_setting_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds every setting's flags. What was given ends up in `namespace.given`: dotted key -> `GivenValue`."""
+def add_setting_flags(parser: argparse.ArgumentParser, show: Container[str] | None = None) -> None:
+    """Adds `--config`, `--set` and every setting's flags.
+
+    What was given ends up in `namespace.given`: dotted key -> `GivenValue`.
+
+    Args:
+        show: dotted keys whose flags stand in the help; all of them unless given. The others are taken all the same, so
+            that every command understands the flags of a run.
+    """
     parser.set_defaults(given={})
     groups = {section: parser.add_argument_group(title) for section, title in GROUP_TITLES.items()}
     for key, flag, help in iterate_flags():
+        hidden = flag.hidden or (show is not None and key not in show)
         options: dict[str, Any] = {
             "action": _CollectValue,
             "key": key,
             "dest": "given",
             "default": argparse.SUPPRESS,
-            "help": argparse.SUPPRESS if flag.hidden else help.replace("%", "%%"),
+            "help": argparse.SUPPRESS if hidden else help.replace("%", "%%"),
         }
         if flag.value is not GIVEN:
             options |= {"nargs": 0, "value": flag.value}
@@ -65,6 +74,7 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
         else:
             options["metavar"] = flag.metavar
         groups[key.partition(".")[0]].add_argument(flag.name, **options)
+    parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the sections model, data, training")
     parser.add_argument(
         "--set",
         action=_CollectAssignment,

@@ -9,10 +9,13 @@ if TYPE_CHECKING:
 
 Problem = tuple[str, str]
 
+CODE_SECONDS = 1024 / 22050
+"""One audio code stands for so much sound."""
+
 
 def find_problems(config: XTTSConfig) -> list[Problem]:
     """What does not fit together, as (dotted key, sentence) pairs; empty when everything does."""
-    return [*_check_gpu_pair(config), *_check_mode(config), *_check_shapes(config)]
+    return [*_check_gpu_pair(config), *_check_mode(config), *_check_shapes(config), *_check_lengths(config)]
 
 
 def _check_gpu_pair(config: XTTSConfig) -> list[Problem]:
@@ -60,3 +63,32 @@ def _check_shapes(config: XTTSConfig) -> list[Problem]:
             )
         ]
     return []
+
+
+def _check_lengths(config: XTTSConfig) -> list[Problem]:
+    data, model = config.data, config.model
+    problems: list[Problem] = []
+    if data.min_clip_seconds >= data.max_clip_seconds:
+        problems.append(
+            (
+                "data.min_clip_seconds",
+                f"must be below data.max_clip_seconds ({data.max_clip_seconds}), but is {data.min_clip_seconds}.",
+            )
+        )
+    if data.max_text_length > model.max_text_tokens:
+        problems.append(
+            (
+                "data.max_text_length",
+                f"must be at most model.max_text_tokens ({model.max_text_tokens}), but is {data.max_text_length}.",
+            )
+        )
+    longest_s = model.max_audio_tokens * CODE_SECONDS
+    if data.max_clip_seconds > longest_s:
+        problems.append(
+            (
+                "data.max_clip_seconds",
+                f"must be at most {longest_s:.1f}, since model.max_audio_tokens is {model.max_audio_tokens}, "
+                f"but is {data.max_clip_seconds}.",
+            )
+        )
+    return problems

@@ -1,0 +1,190 @@
+"""The finite set of batch shapes of a corpus, chosen so that little of a batch is padding.
+
+Clips are grouped by length; every group (bucket) has one shape: so many clips, so many samples, so many text tokens.
+The shapes follow from the clips' lengths alone, so the same corpus gives the same shapes everywhere.
+
+Within an epoch, clips that do not fill a batch of their bucket move on to the next longer one, where they fit with more
+padding. So exactly one batch of an epoch can be short; its missing rows are empty and count nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.data.bucket_edges import LengthTable, choose_token_edges, list_sample_edges, tabulate_lengths
+from myxtts.data.errors import BatchPlanError, NothingToTrainOnError
+
+MAX_BUCKETS = 16
+ENOUGH_WASTE = 0.08
+"""Fewer shapes mean fewer traces: the smallest number of buckets that wastes at most this share is taken."""
+NOT_WORTH_SHAPES = 0.02
+"""Small corpora never get there: then the fewest shapes that compute at most this much more than the best."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The shape of a batch: `rows` clips of up to `samples` samples and `tokens` text tokens."""
+
+    rows: int
+    samples: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class PaddingWaste:
+    """What one epoch computes, and how much of it is padding (empty rows included)."""
+
+    samples: int
+    padded_samples: int
+    tokens: int
+    padded_tokens: int
+
+    @property
+    def audio_share(self) -> float:
+        """Share of the samples that are padding, 0 to 1."""
+        return 1 - self.samples / self.padded_samples
+
+    @property
+    def text_share(self) -> float:
+        """Share of the text tokens that are padding, 0 to 1."""
+        return 1 - self.tokens / self.padded_tokens
+
+    @property
+    def sequence_share(self) -> float:
+        """Share of the model's sequence (audio codes and text tokens) that is padding, 0 to 1."""
+        computed = self.padded_samples / SAMPLES_PER_CODE + self.padded_tokens
+        return 1 - (self.samples / SAMPLES_PER_CODE + self.tokens) / computed
+
+
+@dataclass(frozen=True, eq=False)
+class BucketPlan:
+    """Which shape every clip belongs to. Buckets are ordered: each holds whatever the ones before it hold."""
+
+    buckets: tuple[Bucket, ...]
+    bucket_of_clip: NDArray[np.uint8]
+    batches_of_bucket: tuple[int, ...]
+    """Batches of each bucket in one epoch. Of the last bucket's batches one may be short."""
+    waste: PaddingWaste
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches every clip of the corpus makes, once through."""
+        return sum(self.batches_of_bucket)
+
+
+def plan_buckets(
+    samples_N: NDArray[np.integer],
+    tokens_N: NDArray[np.integer],
+    *,
+    batch_size: int,
+    row_multiple: int = 1,
+) -> BucketPlan:
+    """The shapes for clips of these lengths.
+
+    Args:
+        samples_N: each clip's length in samples, at the rate the model works at.
+        tokens_N: each clip's text length in tokens.
+        batch_size: clips in a batch of the bucket that holds the corpus's median clip. Longer buckets get fewer, so
+            that no batch holds more samples than that one (but at least `row_multiple` clips); shorter ones get as many.
+        row_multiple: every batch has a multiple of so many rows; give the number of ranks that share it.
+    """
+    if len(samples_N) == 0:
+        raise NothingToTrainOnError("There is no clip to make batches of. The drop report says why each was set aside.")
+    if batch_size < 1 or row_multiple < 1 or batch_size % row_multiple:
+        raise BatchPlanError(
+            f"The batch size must be a multiple of {row_multiple}, so that all ranks get equally many clips, "
+            f"but is {batch_size}."
+        )
+    table = tabulate_lengths(samples_N, tokens_N)
+    samples = int(np.sum(samples_N, dtype=np.int64))
+    choices: list[_Shapes] = []
+    for sample_edges in list_sample_edges(table, MAX_BUCKETS):
+        choices.append(_shape_buckets(table, sample_edges, batch_size, row_multiple))
+        if samples >= (1 - ENOUGH_WASTE) * choices[-1].padded_samples:
+            return _assign_clips(choices[-1], samples_N, tokens_N)
+    least = min(shapes.padded_samples for shapes in choices)
+    good = [shapes for shapes in choices if shapes.padded_samples <= (1 + NOT_WORTH_SHAPES) * least]
+    return _assign_clips(min(good, key=lambda shapes: len(shapes.buckets)), samples_N, tokens_N)
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    buckets: tuple[Bucket, ...]
+    batches: tuple[int, ...]
+
+    @property
+    def padded_samples(self) -> int:
+        return sum(n * b.rows * b.samples for n, b in zip(self.batches, self.buckets, strict=True))
+
+    @property
+    def padded_tokens(self) -> int:
+        return sum(n * b.rows * b.tokens for n, b in zip(self.batches, self.buckets, strict=True))
+
+
+def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_size: int, row_multiple: int) -> _Shapes:
+    clips_until = np.cumsum(table.counts.sum(axis=1))
+    median = table.samples[np.searchsorted(clips_until, (clips_until[-1] + 1) // 2)]
+    most_samples = batch_size * int(sample_edges[np.searchsorted(sample_edges, median)])
+    sample_edges, token_edges = choose_token_edges(table, sample_edges)
+    buckets = [
+        Bucket(_count_rows(samples, most_samples, batch_size, row_multiple), samples, tokens)
+        for samples, tokens in zip(sample_edges.tolist(), token_edges.tolist(), strict=True)
+    ]
+    bucket_of_cell = np.maximum(
+        np.searchsorted(sample_edges, table.samples)[:, None], np.searchsorted(token_edges, table.tokens)[None, :]
+    )
+    members = np.bincount(bucket_of_cell.ravel(), weights=table.counts.ravel(), minlength=len(buckets)).astype(np.int64)
+    batches = _count_batches(buckets, members)
+    # A bucket whose clips all move on is no shape at all.
+    used = [k for k, count in enumerate(batches) if count]
+    return _Shapes(tuple(buckets[k] for k in used), tuple(batches[k] for k in used))
+
+
+def _assign_clips(shapes: _Shapes, samples_N: NDArray[np.integer], tokens_N: NDArray[np.integer]) -> BucketPlan:
+    bucket_of_clip = np.maximum(
+        np.searchsorted([bucket.samples for bucket in shapes.buckets], samples_N),
+        np.searchsorted([bucket.tokens for bucket in shapes.buckets], tokens_N),
+    )
+    waste = PaddingWaste(
+        samples=int(np.sum(samples_N, dtype=np.int64)),
+        padded_samples=shapes.padded_samples,
+        tokens=int(np.sum(tokens_N, dtype=np.int64)),
+        padded_tokens=shapes.padded_tokens,
+    )
+    return BucketPlan(shapes.buckets, bucket_of_clip.astype(np.uint8), shapes.batches, waste)
+
+
+def _count_rows(samples: int, most_samples: int, batch_size: int, row_multiple: int) -> int:
+    fitting = most_samples // samples // row_multiple * row_multiple
+    return min(batch_size, max(row_multiple, fitting))
+
+
+def _count_batches(buckets: list[Bucket], members: NDArray[np.int64]) -> list[int]:
+    batches: list[int] = []
+    left_over = 0
+    for bucket, count in zip(buckets, members.tolist(), strict=True):
+        full, left_over = divmod(left_over + count, bucket.rows)
+        batches.append(full)
+    if left_over:
+        batches[-1] += 1
+    return batches
+
+
+def format_plan(plan: BucketPlan) -> str:
+    """The shapes and the padding they cost, as a table of plain text."""
+    lines = ["bucket  clips/batch   up to s    samples  tokens  batches/epoch"]
+    for number, (bucket, batches) in enumerate(zip(plan.buckets, plan.batches_of_bucket, strict=True), start=1):
+        lines.append(
+            f"{number:>6}  {bucket.rows:>11}  {bucket.samples / SAMPLE_RATE_HZ:>8.2f}  {bucket.samples:>9}  "
+            f"{bucket.tokens:>6}  {batches:>13}"
+        )
+    waste = plan.waste
+    lines.append(
+        f"{len(plan.buckets)} shapes, {plan.batches_per_epoch} batches per epoch; padding: "
+        f"{waste.audio_share:.1%} of the audio, {waste.text_share:.1%} of the text, {waste.sequence_share:.1%} of the sequence."
+    )
+    return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""What was set aside, and why: nothing is lost without a word."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from myxtts.data.errors import DroppedClipsError
+
+
+class DropReason(StrEnum):
+    """Why a line of the metadata gives no clip. The order is that of the report."""
+
+    MALFORMED_LINE = "malformed_line"
+    DUPLICATE = "duplicate"
+    SYMLINK = "symlink"
+    MISSING = "missing"
+    EMPTY = "empty"
+    UNSUPPORTED = "unsupported"
+    CORRUPT = "corrupt"
+    TRUNCATED = "truncated"
+    NAN = "nan"
+    SILENT = "silent"
+    TOO_SHORT = "too_short"
+    TOO_LONG = "too_long"
+    LANGUAGE = "language"
+    TEXT_EMPTY = "text_empty"
+    TEXT_TOO_LONG = "text_too_long"
+    UNKNOWN_CHARACTERS = "unknown_characters"
+
+
+_ADVICE = {
+    DropReason.UNSUPPORTED: "convert them: ffmpeg -i INPUT OUTPUT.flac",
+    DropReason.LANGUAGE: "the vocabulary has no tag for it; myxtts.text.vocabulary.extend_vocabulary adds one",
+    DropReason.UNKNOWN_CHARACTERS: "correct the text, or extend the vocabulary",
+}
+"""What helps where the reason alone does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A clip that was set aside."""
+
+    reason: DropReason
+    file: str
+    """The audio file as found or, where there is none, as the metadata names it."""
+    where: str
+    """Metadata file and line, or the place in the run."""
+    detail: str = ""
+    """What was found, where the reason alone does not say it."""
+
+
+class DropReport:
+    """All clips set aside from one corpus, and those that failed later, during training."""
+
+    def __init__(self, *, lines: int, kept_seconds: float, drops: Iterable[Drop] = ()):
+        self.lines = lines
+        """Clips the metadata names."""
+        self.kept_seconds = kept_seconds
+        self.drops = tuple(drops)
+        """What the scan set aside."""
+        self.replaced: list[Drop] = []
+        """What was replaced during training, in the order it happened."""
+
+    def group_by_reason(self) -> dict[DropReason, list[Drop]]:
+        """The drops of each reason that occurs, in the order of `DropReason`."""
+        groups: dict[DropReason, list[Drop]] = {reason: [] for reason in DropReason}
+        for drop in self.drops:
+            groups[drop.reason].append(drop)
+        return {reason: drops for reason, drops in groups.items() if drops}
+
+    def format_table(self, names_per_reason: int = 3) -> str:
+        """The report as plain text: a line per reason with the first files, then the sum."""
+        kept = self.lines - len(self.drops)
+        total = (
+            f"{kept} of {self.lines} clips can be used ({_format_duration(self.kept_seconds)}); "
+            f"{len(self.drops)} set aside."
+        )
+        if self.replaced:
+            total += f"\n{len(self.replaced)} replaced during training: {_list_files(self.replaced, names_per_reason)}"
+        groups = self.group_by_reason()
+        if not groups:
+            return total
+        width = max(len(reason) for reason in groups)
+        rows = [
+            f"{reason:<{width}}  {len(drops):>7}  {_list_files(drops, names_per_reason)}"
+            for reason, drops in groups.items()
+        ]
+        advice = [f"{reason}: {_ADVICE[reason]}." for reason in groups if reason in _ADVICE]
+        return "\n".join([f"{'reason':<{width}}  {'clips':>7}  files", *rows, *advice, total])
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole report as JSON values."""
+        return {
+            "lines": self.lines,
+            "kept": self.lines - len(self.drops),
+            "kept_seconds": round(self.kept_seconds, 3),
+            "dropped": {
+                reason.value: [_show_drop(drop) for drop in drops] for reason, drops in self.group_by_reason().items()
+            },
+            "replaced": [{"reason": drop.reason.value, **_show_drop(drop)} for drop in self.replaced],
+        }
+
+    def write_json(self, path: Path) -> None:
+        """Write the whole report to a file, replacing it in one step."""
+        partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        partial.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n", "utf-8", "surrogateescape")
+        partial.replace(path)
+
+    def refuse_drops(self) -> None:
+        """Raise `DroppedClipsError` if anything was set aside: what `--strict` asks for."""
+        if self.drops:
+            raise DroppedClipsError(
+                f"--strict allows no clip to be set aside, but there are some:\n{self.format_table()}\n"
+                "Correct or remove them, or leave --strict out."
+            )
+
+
+def _show_drop(drop: Drop) -> dict[str, str]:
+    return {"file": drop.file, "where": drop.where, "detail": drop.detail}
+
+
+def _list_files(drops: list[Drop], most: int) -> str:
+    names = [f"{drop.file} ({drop.detail})" if drop.detail else drop.file for drop in drops[:most]]
+    more = len(drops) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _format_duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

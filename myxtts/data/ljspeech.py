@@ -1,0 +1,175 @@
+"""LJSpeech-style corpora: where their metadata is and what it says.
+
+A corpus is a folder with `metadata.csv` (or `metadata_train.csv` and `metadata_eval.csv`) and the clips in `wavs/`
+beside it, or a folder of such folders, one per speaker, or a metadata file's own path.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.config.section import nearest_name
+from myxtts.data.columns import NameColumn, NameColumnBuilder, TextColumn, TextColumnBuilder
+from myxtts.data.errors import MetadataError
+from myxtts.data.metadata_lines import MalformedLine, MetadataLine, read_lines
+
+_log = logging.getLogger(__name__)
+
+Split = Literal["train", "eval"]
+
+_WHOLE = "metadata.csv"
+_PART: dict[Split, str] = {"train": "metadata_train.csv", "eval": "metadata_eval.csv"}
+
+
+@dataclass(frozen=True)
+class MetadataFile:
+    """A metadata file and what holds for all of its lines."""
+
+    path: Path
+    prefix: str
+    """The folder its clip paths are relative to, as seen from the corpus root: empty, or a folder name and a slash."""
+    speaker: str
+    """The speaker of lines that name none: the folder's name."""
+
+
+@dataclass(frozen=True)
+class SetAsideLine:
+    """A line of a metadata file that could not be used."""
+
+    path: Path
+    number: int
+    problem: str
+
+
+@dataclass(frozen=True, eq=False)
+class Metadata:
+    """All lines of a corpus, in columns of equal length."""
+
+    root: Path
+    files: tuple[MetadataFile, ...]
+    file_numbers: NDArray[np.int32]
+    """Which of `files` a line stands in."""
+    line_numbers: NDArray[np.int64]
+    """The line's number in its file, counted from 1."""
+    audio: TextColumn
+    """The audio file as the line names it, relative to the file's folder or its `wavs/`, with or without extension."""
+    text: TextColumn
+    """What is spoken: the normalised text where there is one, else the text. May be empty."""
+    speaker: NameColumn
+    language: NameColumn
+    malformed: tuple[SetAsideLine, ...]
+
+    def __len__(self) -> int:
+        return len(self.line_numbers)
+
+    def describe_line(self, row: int) -> str:
+        """`file, line n` of a row, for messages."""
+        return f"{self.files[self.file_numbers[row]].path}, line {self.line_numbers[row]}"
+
+
+def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -> Metadata:
+    """Every line of a corpus.
+
+    Args:
+        path: the corpus folder, a folder of speaker folders, or a metadata file.
+        split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
+        language: the language of lines that name none.
+    """
+    root = path if path.is_dir() else path.parent
+    files = find_metadata(path, split)
+    file_numbers, line_numbers = array("i"), array("q")
+    audio, text = TextColumnBuilder(), TextColumnBuilder()
+    speaker, languages = NameColumnBuilder(), NameColumnBuilder()
+    malformed: list[SetAsideLine] = []
+    for file_number, file in enumerate(files):
+        for line in read_lines(file.path):
+            if isinstance(line, MalformedLine):
+                malformed.append(SetAsideLine(file.path, line.number, line.problem))
+                continue
+            file_numbers.append(file_number)
+            line_numbers.append(line.number)
+            audio.append(line.audio)
+            text.append(line.text)
+            speaker.append(line.speaker or file.speaker)
+            languages.append(_normalise_language(line, language))
+    _refuse_mostly_malformed(malformed, len(line_numbers))
+    return Metadata(
+        root=root,
+        files=files,
+        file_numbers=np.array(file_numbers, dtype=np.int32),
+        line_numbers=np.array(line_numbers, dtype=np.int64),
+        audio=audio.build(),
+        text=text.build(),
+        speaker=speaker.build(),
+        language=languages.build(),
+        malformed=tuple(malformed),
+    )
+
+
+def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...]:
+    """The metadata files of a corpus: one, or one per speaker folder in order of their names."""
+    if path.is_file():
+        return (MetadataFile(path, "", path.resolve().parent.name),)
+    if not path.is_dir():
+        raise MetadataError(f"{path}: there is no such file or folder. {_suggest_path(path)}")
+    own = _find_in_folder(path, split)
+    if own is not None:
+        return (MetadataFile(own, "", path.resolve().name),)
+    folders = sorted((entry for entry in path.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
+    found = [(folder, _find_in_folder(folder, split)) for folder in folders]
+    files = tuple(MetadataFile(file, f"{folder.name}/", folder.name) for folder, file in found if file is not None)
+    if not files:
+        raise MetadataError(f"{path}: {_describe_missing(path, split)}")
+    others = ", ".join(folder.name for folder, file in found if file is None)
+    _log.info("%s: %d speaker folders. Folders without metadata: %s.", path, len(files), others or "none")
+    return files
+
+
+def _find_in_folder(folder: Path, split: Split) -> Path | None:
+    # A split that somebody made by hand wins over metadata.csv, which then holds the validation lines too.
+    part, whole = folder / _PART[split], folder / _WHOLE
+    if part.is_file():
+        return part
+    if split == "eval" and (folder / _PART["train"]).is_file():
+        return None
+    return whole if whole.is_file() else None
+
+
+def _describe_missing(path: Path, split: Split) -> str:
+    if split == "eval" and (path / _PART["train"]).is_file():
+        return f"has {_PART['train']} but no {_PART['eval']}. Add it, or leave --val-data out to get a seeded split."
+    others = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".csv", ".txt", ".tsv"))
+    if others:
+        return f"holds no {_WHOLE} and no {_PART[split]}. If {others[0]} is the metadata, give its own path: {path / others[0]}"
+    return (
+        f"holds no {_WHOLE} and no {_PART[split]}, and neither does any folder in it. An LJSpeech-style corpus has "
+        f"{_WHOLE} with lines id|text|normalised, and the clips in wavs/ beside it."
+    )
+
+
+def _suggest_path(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"The folder {folder} does not exist either."
+    near = nearest_name(path.name, [entry.name for entry in folder.iterdir()])
+    return f'Did you mean "{folder / near}"?' if near else "Nothing is ever downloaded: give a corpus on this machine."
+
+
+def _normalise_language(line: MetadataLine, default: str) -> str:
+    return line.language.lower().replace("_", "-") if line.language else default
+
+
+def _refuse_mostly_malformed(malformed: list[SetAsideLine], usable: int) -> None:
+    if len(malformed) > usable:
+        first = malformed[0]
+        raise MetadataError(
+            f"{first.path}, line {first.number}: {first.problem} {len(malformed)} of {len(malformed) + usable} lines are "
+            "like this. Lines must be id|text or id|text|normalised, or follow the header."
+        )

@@ -1,0 +1,84 @@
+"""What happens to a clip that fails while training: another one takes its row, always the same one.
+
+The journal lists failures by position. Which clip a row finally holds is a pure function of the position and the journal,
+whatever the order in which readers found the failures, so journals of several readers or ranks can simply be joined.
+A clip that failed is tried again in the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
+
+_MOST_DRAWS = 64
+
+
+@dataclass(frozen=True, order=True)
+class Failure:
+    """A clip that could not be used at one place of the run."""
+
+    step: int
+    row: int
+    """The row's number in the global batch, as `MicroBatch.first_row` counts."""
+    clip: int
+
+
+class ReplacementJournal:
+    """The failures of a run so far."""
+
+    def __init__(self, failures: Iterable[Failure] = ()):
+        self._clips: dict[tuple[int, int], set[int]] = {}
+        for failure in failures:
+            self.record(failure)
+
+    def record(self, failure: Failure) -> None:
+        """Note a failure. Noting it twice changes nothing."""
+        self._clips.setdefault((failure.step, failure.row), set()).add(failure.clip)
+
+    def find_failed(self, step: int, row: int) -> set[int]:
+        """The clips that failed at a place."""
+        return self._clips.get((step, row), set())
+
+    def list_failures(self, first_step: int = 0) -> list[Failure]:
+        """All failures at or after a step, sorted."""
+        return sorted(
+            Failure(step, row, clip)
+            for (step, row), clips in self._clips.items()
+            for clip in clips
+            if step >= first_step
+        )
+
+
+def replace_failed(batch: GlobalBatch, sampler: IndexSampler, journal: ReplacementJournal) -> GlobalBatch:
+    """The batch with every clip that failed at its place replaced."""
+    present = set(batch.clips.tolist())
+    return replace(
+        batch,
+        micro_batches=tuple(
+            _replace_rows(micro_batch, batch.step, present, sampler, journal) for micro_batch in batch.micro_batches
+        ),
+    )
+
+
+def _replace_rows(
+    micro_batch: MicroBatch, step: int, present: set[int], sampler: IndexSampler, journal: ReplacementJournal
+) -> MicroBatch:
+    clips = micro_batch.clips.tolist()
+    for offset, clip in enumerate(clips):
+        row = micro_batch.first_row + offset
+        failed = journal.find_failed(step, row)
+        if clip in failed:
+            clips[offset] = _choose_substitute(step, row, micro_batch.bucket_number, present | failed, sampler)
+    return replace(micro_batch, clips=np.array(clips, dtype=np.int32))
+
+
+def _choose_substitute(step: int, row: int, bucket_number: int, excluded: set[int], sampler: IndexSampler) -> int:
+    for clip in sampler.draw_substitutes(step, row, bucket_number, _MOST_DRAWS).tolist():
+        if clip not in excluded:
+            return int(clip)
+    # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
+    return EMPTY_ROW

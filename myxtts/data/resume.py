@@ -1,0 +1,120 @@
+"""The sampler's saved position, and the proof that it belongs to these clips."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.data.corpus import Corpus
+from myxtts.data.errors import ResumeError
+from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.sampler import IndexSampler
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What the order of batches depends on. Kept in parts, so that a difference can be named."""
+
+    clips: int
+    seconds: float
+    names: str
+    lengths: str
+    texts: str
+    speakers: str
+    shapes: str
+    accumulation: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerPosition:
+    """Where a run is: the next global step, and the failures that still lie ahead of it."""
+
+    step: int
+    journal: ReplacementJournal
+
+
+def take_fingerprint(corpus: Corpus, sampler: IndexSampler) -> Fingerprint:
+    """The fingerprint of a corpus's kept clips and of how they are batched."""
+    shapes = [[b.rows, b.samples, b.tokens] for b in sampler.plan.buckets]
+    return Fingerprint(
+        clips=len(corpus),
+        seconds=round(corpus.total_seconds, 3),
+        names=_digest(corpus.audio.blob, corpus.audio.offsets),
+        lengths=_digest(corpus.samples, corpus.tokens),
+        texts=_digest(corpus.text.blob, corpus.text.offsets),
+        # Not the speakers' names: they may come from a folder that was moved.
+        speakers=_digest(corpus.speaker.codes, "|".join(corpus.language.names).encode(), corpus.language.codes),
+        shapes=_digest(np.array(shapes, dtype=np.int64)),
+        accumulation=sampler.accumulation,
+        seed=sampler.seed,
+    )
+
+
+def _digest(*parts: bytes | bytearray | NDArray[np.generic]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        content = part if isinstance(part, bytes | bytearray) else np.ascontiguousarray(part).astype("<i8").tobytes()
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: IndexSampler) -> dict[str, Any]:
+    """The position as a small dict of JSON values. Failures behind it are left out: nothing asks for them again."""
+    return {
+        "version": _VERSION,
+        "seed": sampler.seed,
+        "epoch": sampler.find_epoch(position.step),
+        "step": position.step,
+        "fingerprint": asdict(fingerprint),
+        "failures": [[f.step, f.row, f.clip] for f in position.journal.list_failures(position.step)],
+    }
+
+
+def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> SamplerPosition:
+    """The position in a saved dict. Raises `ResumeError`, naming what changed, when it is of another corpus or plan."""
+    if state.get("version") != _VERSION:
+        raise ResumeError(
+            f"The saved position has version {state.get('version')}, but this MyXTTS reads version {_VERSION}. "
+            "Resume with the MyXTTS that saved it, or start anew with --reset-training."
+        )
+    changes = _describe_changes(Fingerprint(**state["fingerprint"]), fingerprint)
+    if changes:
+        raise ResumeError(
+            "The run cannot go on where it stopped, because the order of batches would be another one:\n"
+            + "\n".join(f"  - {change}" for change in changes)
+            + "\nBring back what the run was started with, or start anew with --reset-training."
+        )
+    journal = ReplacementJournal(Failure(*entry) for entry in state["failures"])
+    return SamplerPosition(step=state["step"], journal=journal)
+
+
+def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
+    changes: list[str] = []
+    if saved.clips != now.clips:
+        changes.append(
+            f"{now.clips} clips ({now.seconds:.1f} s) can be used, but there were {saved.clips} ({saved.seconds:.1f} s)"
+        )
+    elif saved.names != now.names:
+        changes.append("clips were renamed, exchanged or put in another order")
+    elif saved.lengths != now.lengths:
+        changes.append("clips or texts have other lengths (audio was edited, or the vocabulary is another one)")
+    if saved.clips == now.clips and saved.texts != now.texts:
+        changes.append("texts in the metadata were changed")
+    if saved.clips == now.clips and saved.speakers != now.speakers:
+        changes.append("speakers or languages in the metadata were changed")
+    if saved.seed != now.seed:
+        changes.append(f"the seed is {now.seed}, but was {saved.seed}")
+    if saved.accumulation != now.accumulation:
+        changes.append(f"--grad-accum is {now.accumulation}, but was {saved.accumulation}")
+    if not changes and saved.shapes != now.shapes:
+        changes.append("the batch size, or the number of ranks it is shared by, is another one")
+    return changes

@@ -1,0 +1,160 @@
+"""Which clips make which batch: a pure function of (seed, epoch, global step).
+
+A *global batch* is what one update trains on. It is one or more *micro-batches* (gradient accumulation), each of one
+bucket and so of one shape; ranks share every micro-batch by rows. The batches do not depend on how many ranks, readers or
+slices there are, so a run can be resumed with others.
+
+An epoch sees every clip exactly once. The clips of a bucket that do not fill a batch move on to the next longer bucket
+(which ones is part of the shuffle); at the end one micro-batch may be short, and the last global batch of an epoch may
+have fewer micro-batches. Nothing is carried from one epoch to the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.data.buckets import Bucket, BucketPlan
+from myxtts.data.errors import BatchPlanError
+from myxtts.hashing import hash_words
+
+EMPTY_ROW = -1
+"""Stands in a batch for a row without a clip: zeros that count nothing in the loss."""
+
+# What a hash is for: streams of different purpose must not repeat each other.
+_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE = 1, 2, 3
+
+_KEPT_EPOCHS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """Clips that go through the network together, all padded to one shape."""
+
+    bucket: Bucket
+    bucket_number: int
+    first_row: int
+    """Its first row's number in the global batch."""
+    clips: NDArray[np.int32]
+    """Clip numbers by row; `EMPTY_ROW` where there is none."""
+
+    def slice_rows(self, part: int, parts: int) -> MicroBatch:
+        """One of `parts` equal slices: for a rank, or for smaller micro-batches. Short slices get empty rows."""
+        if not 0 <= part < parts:
+            raise IndexError(f"slice {part} of {parts}")
+        rows = -(-len(self.clips) // parts)
+        clips = np.full(rows, EMPTY_ROW, dtype=np.int32)
+        own = self.clips[part * rows : (part + 1) * rows]
+        clips[: len(own)] = own
+        return replace(
+            self, bucket=replace(self.bucket, rows=rows), first_row=self.first_row + part * rows, clips=clips
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalBatch:
+    """Everything one update trains on."""
+
+    step: int
+    epoch: int
+    micro_batches: tuple[MicroBatch, ...]
+
+    @property
+    def clips(self) -> NDArray[np.int32]:
+        """The clip numbers of all rows, empty rows left out."""
+        rows = np.concatenate([micro_batch.clips for micro_batch in self.micro_batches])
+        clips: NDArray[np.int32] = rows[rows != EMPTY_ROW]
+        return clips
+
+
+@dataclass(frozen=True, eq=False)
+class _EpochOrder:
+    clips: NDArray[np.int32]
+    """All clips, by bucket and within it by hash; batches are consecutive pieces of this."""
+    batches: NDArray[np.int64]
+    """The order in which those pieces are trained on."""
+
+
+class IndexSampler:
+    """Gives the global batch of any step. Holds no position: the order of calls does not matter.
+
+    Args:
+        plan: the shapes, and which clip belongs to which.
+        seed: of the shuffle.
+        accumulation: micro-batches in a global batch.
+    """
+
+    def __init__(self, plan: BucketPlan, *, seed: int, accumulation: int = 1):
+        if accumulation < 1:
+            raise BatchPlanError(
+                f"A global batch must have at least one micro-batch, but accumulation is {accumulation}."
+            )
+        self.plan = plan
+        self.seed = seed
+        self.accumulation = accumulation
+        self._bucket_of_batch = np.repeat(np.arange(len(plan.buckets)), plan.batches_of_bucket)
+        rows = np.array([bucket.rows for bucket in plan.buckets])[self._bucket_of_batch]
+        self._batch_ends = np.minimum(np.cumsum(rows), len(plan.bucket_of_clip))
+        self._batch_starts = np.concatenate([[0], self._batch_ends[:-1]])
+        self._clips_by_bucket = np.argsort(plan.bucket_of_clip, kind="stable").astype(np.int32)
+        self._bucket_ends = np.cumsum(np.bincount(plan.bucket_of_clip, minlength=len(plan.buckets)))
+        self._orders: OrderedDict[int, _EpochOrder] = OrderedDict()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global batches in an epoch."""
+        return -(-self.plan.batches_per_epoch // self.accumulation)
+
+    def find_epoch(self, step: int) -> int:
+        """The epoch, from 0, that a global step belongs to."""
+        return step // self.steps_per_epoch
+
+    def make_batch(self, step: int) -> GlobalBatch:
+        """The global batch of a step, counted from 0 over all epochs."""
+        if step < 0:
+            raise IndexError(f"step {step}")
+        epoch, position = divmod(step, self.steps_per_epoch)
+        order = self._order_epoch(epoch)
+        micro_batches: list[MicroBatch] = []
+        first_row = 0
+        for batch in order.batches[position * self.accumulation : (position + 1) * self.accumulation]:
+            number = int(self._bucket_of_batch[batch])
+            bucket = self.plan.buckets[number]
+            clips = np.full(bucket.rows, EMPTY_ROW, dtype=np.int32)
+            own = order.clips[self._batch_starts[batch] : self._batch_ends[batch]]
+            clips[: len(own)] = own
+            micro_batches.append(MicroBatch(bucket, number, first_row, clips))
+            first_row += bucket.rows
+        return GlobalBatch(step, epoch, tuple(micro_batches))
+
+    def draw_substitutes(self, step: int, row: int, bucket_number: int, count: int) -> NDArray[np.int32]:
+        """Clips that fit a bucket, in the order in which they may stand in for one that cannot be read."""
+        end = int(self._bucket_ends[bucket_number])
+        start = int(self._bucket_ends[bucket_number - 1]) if bucket_number else 0
+        if start == end:
+            # All its clips come from shorter buckets.
+            start = 0
+        draws = hash_words(self.seed, _SUBSTITUTE, step, row, np.arange(count))
+        return self._clips_by_bucket[start + (draws % np.uint64(end - start)).astype(np.int64)]
+
+    def _order_epoch(self, epoch: int) -> _EpochOrder:
+        # Reading ahead crosses from one epoch to the next and back.
+        if epoch in self._orders:
+            self._orders.move_to_end(epoch)
+            return self._orders[epoch]
+        clip_count = len(self.plan.bucket_of_clip)
+        clip_hash = hash_words(self.seed, _CLIP_ORDER, epoch, np.arange(clip_count))
+        # Bucket in the upper 8 bits, hash below: one sort does both.
+        keys = (self.plan.bucket_of_clip.astype(np.uint64) << np.uint64(56)) | (clip_hash >> np.uint64(8))
+        batch_hash = hash_words(self.seed, _BATCH_ORDER, epoch, np.arange(len(self._batch_ends)))
+        order = _EpochOrder(
+            clips=np.argsort(keys, kind="stable").astype(np.int32),
+            batches=np.argsort(batch_hash, kind="stable"),
+        )
+        self._orders[epoch] = order
+        if len(self._orders) > _KEPT_EPOCHS:
+            self._orders.popitem(last=False)
+        return order

@@ -1,0 +1,119 @@
+"""Looks at every clip of a corpus once: what can be used, what cannot, and how long it is."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.data.checks import CHARACTER_TASK, CLIP_TASK
+from myxtts.data.clip_files import LocatedClips, locate_clips
+from myxtts.data.corpus import Corpus
+from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.drops import DropReport
+from myxtts.data.errors import NothingToTrainOnError
+from myxtts.data.facts import Asking, Progress, collect_clip_facts, collect_text_facts
+from myxtts.data.index import choose_index_folder
+from myxtts.data.ljspeech import Split, read_metadata
+from myxtts.data.verdicts import ClipLimits, Evidence, judge_lines, list_malformed
+from myxtts.data.workers import Task, count_workers
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class ScanResult:
+    """What a scan found."""
+
+    corpus: Corpus
+    drops: DropReport
+    checked: int
+    """Audio files that had to be read; those known from an earlier scan are not."""
+    linked: int
+    """Clips that are symbolic links, or lie behind one."""
+
+
+def scan_corpus(
+    path: Path,
+    *,
+    split: Split = "train",
+    language: str = "en",
+    limits: ClipLimits | None = None,
+    text_task: Task = CHARACTER_TASK,
+    clip_task: Task = CLIP_TASK,
+    follow_symlinks: bool = True,
+    strict: bool = False,
+    workers: int | None = None,
+    index_folder: Path | None = None,
+    progress: Progress | None = None,
+) -> ScanResult:
+    """Read a corpus's metadata and look at every clip that no earlier scan has seen.
+
+    A killed scan goes on where it was. Logs the drop report.
+
+    Args:
+        path: the corpus folder, a folder of speaker folders, or a metadata file.
+        split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
+        language: of lines that name none.
+        limits: what clips must keep to.
+        text_task: how texts are measured; see `checks`.
+        clip_task: how audio files are checked; see `checks`.
+        follow_symlinks: whether clips behind symbolic links are used or set aside.
+        strict: make it an error to set anything aside.
+        workers: processes; None is one per core, 0 is this process.
+        index_folder: where results are remembered; None is beside the clips, or the user's cache.
+        progress: called now and then while clips and texts are looked at.
+    """
+    metadata = read_metadata(path, split=split, language=language)
+    clips = locate_clips(metadata)
+    _report_links(clips, follow_symlinks)
+    is_duplicate = _find_duplicates(clips)
+    wanted = clips.is_found & ~is_duplicate & (follow_symlinks | ~clips.is_linked)
+    is_demo = metadata.root.resolve() == demo_corpus_path()
+    asking = Asking(
+        folder=choose_index_folder(metadata.root, given=index_folder, prefer_cache=is_demo),
+        workers=count_workers() if workers is None else workers,
+        progress=progress or _ignore_progress,
+    )
+    clip_facts = collect_clip_facts(metadata.root, clips, wanted, clip_task, asking)
+    text_facts = collect_text_facts(metadata.text, metadata.language, text_task, asking)
+    evidence = Evidence(metadata, clips, is_duplicate, clip_facts, text_facts)
+    corpus, drops = judge_lines(evidence, limits or ClipLimits(), follow_symlinks=follow_symlinks)
+    malformed = list_malformed(metadata)
+    report = DropReport(
+        lines=len(metadata) + len(malformed), kept_seconds=corpus.total_seconds, drops=[*malformed, *drops]
+    )
+    _judge_report(path, report, corpus, strict)
+    return ScanResult(corpus, report, clip_facts.checked, int(clips.is_linked.sum()))
+
+
+def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:
+    """Which lines name a file that an earlier line has named."""
+    _, first = np.unique(clips.key, return_index=True)
+    is_repeated = np.ones(len(clips.key), dtype=np.bool_)
+    is_repeated[first] = False
+    return is_repeated & clips.is_found
+
+
+def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
+    count = int(clips.is_linked.sum())
+    if count:
+        what = "they are followed" if follow_symlinks else "they are set aside, as --no-follow-symlinks asks"
+        _log.info(
+            "%d of %d clips lie behind symbolic links, such as %s: %s.", count, len(clips.path), clips.first_link, what
+        )
+
+
+def _judge_report(path: Path, report: DropReport, corpus: Corpus, strict: bool) -> None:
+    if strict:
+        report.refuse_drops()
+    if len(corpus) == 0:
+        raise NothingToTrainOnError(f"{path}: no clip can be used.\n{report.format_table()}")
+    _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
+
+
+def _ignore_progress(kind: str, done: int, total: int) -> None:
+    """For callers that show none."""

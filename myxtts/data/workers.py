@@ -1,0 +1,261 @@
+"""Worker processes: the only place of this room that starts any.
+
+A worker is `python -m myxtts.data.workers`, not a fork (TensorFlow's threads do not survive one) and not
+`multiprocessing` (whose locks stay locked when a process is killed). It talks over a socket pair in lines of JSON; the
+socket's end is the death notice on both sides. A worker that a file crashes is replaced, and the file named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from myxtts.data.errors import WorkerError
+from myxtts.errors import MachineError, MyXTTSError, UserError
+
+Work = Callable[[Any], Any]
+"""Does one item; takes and returns JSON values."""
+
+CHUNK_ITEMS = 32
+_CHUNKS_AHEAD = 2
+_MOST_CRASHES_IN_A_ROW = 20
+_STOP_SECONDS = 10.0
+_REPORT_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Task:
+    """What workers do, in words that another process understands.
+
+    Args:
+        factory: `package.module:function`; called once per worker with the settings, returns a `Work`.
+        settings: keyword arguments of the factory, JSON values only.
+        identity: what results depend on apart from the item, such as a file's digest, if that is not the settings.
+    """
+
+    factory: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""
+
+    def load(self) -> Work:
+        """The work, ready to be done in this process."""
+        module, _, name = self.factory.partition(":")
+        work: Work = getattr(importlib.import_module(module), name)(**self.settings)
+        return work
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """Stands for the result of an item that killed its worker."""
+
+    signal: int
+
+
+def count_workers() -> int:
+    """One worker per core this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_task(task: Task, items: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
+    """Pairs of an item's position and its result, in the order in which they become ready.
+
+    Args:
+        items: JSON values.
+        workers: number of processes; 0 does the work in this one.
+    """
+    if workers == 0:
+        work = task.load()
+        for position, item in enumerate(items):
+            yield position, work(item)
+        return
+    pool = _Pool(task, items, min(workers, -(-len(items) // CHUNK_ITEMS)))
+    try:
+        yield from pool.run()
+    finally:
+        pool.close()
+
+
+class _Pool:
+    """Hands chunks of positions to workers and collects results."""
+
+    def __init__(self, task: Task, items: Sequence[Any], workers: int):
+        self._task = task
+        self._items = items
+        self._worker_count = workers
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        self._next = 0
+        self._again: deque[list[int]] = deque()
+        self._crashes_in_a_row = 0
+
+    def run(self) -> Iterator[tuple[int, Any]]:
+        for _ in range(self._worker_count):
+            self._start_worker()
+        while any(worker.chunks for worker in self._workers):
+            for key, _ in self._selector.select():
+                worker: _Worker = key.data
+                if worker not in self._workers:
+                    continue
+                for results in worker.receive():
+                    self._crashes_in_a_row = 0
+                    yield from zip(worker.chunks.popleft(), results, strict=True)
+                    self._feed(worker)
+                if worker.is_closed:
+                    yield from self._bury(worker)
+
+    def close(self) -> None:
+        """End all workers and wait for them."""
+        for worker in self._workers:
+            worker.stop()
+        self._workers.clear()
+        self._selector.close()
+
+    def _start_worker(self) -> None:
+        worker = _Worker(self._task)
+        self._workers.append(worker)
+        self._selector.register(worker.socket, selectors.EVENT_READ, worker)
+        for _ in range(_CHUNKS_AHEAD):
+            self._feed(worker)
+
+    def _feed(self, worker: _Worker) -> None:
+        if self._again:
+            positions = self._again.popleft()
+        else:
+            positions = list(range(self._next, min(self._next + CHUNK_ITEMS, len(self._items))))
+            self._next += len(positions)
+        if positions:
+            worker.send(positions, [self._items[position] for position in positions])
+
+    def _bury(self, worker: _Worker) -> Iterator[tuple[int, Any]]:
+        """Take a dead worker's work back, and find out which item killed it."""
+        self._selector.unregister(worker.socket)
+        self._workers.remove(worker)
+        signal = worker.find_death_signal()
+        self._crashes_in_a_row += 1
+        if self._crashes_in_a_row > _MOST_CRASHES_IN_A_ROW:
+            raise WorkerError(
+                f"{_MOST_CRASHES_IN_A_ROW} worker processes in a row died of signal {signal}, whatever they worked on "
+                f"({self._task.factory}). The machine may be out of memory, or a library is broken."
+            )
+        suspects = worker.chunks.popleft()
+        if len(suspects) == 1:
+            yield suspects[0], Crashed(signal)
+        else:
+            self._again.extend([position] for position in suspects)
+        self._again.extend(worker.chunks)
+        self._start_worker()
+
+
+class _Worker:
+    """One process and the chunks it was given."""
+
+    def __init__(self, task: Task):
+        self.chunks: deque[list[int]] = deque()
+        self.is_closed = False
+        self._buffer = b""
+        # A file in memory, not a pipe: nobody reads along, and a full pipe would stop the worker.
+        self._stderr = os.memfd_create("worker-stderr")
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=[theirs.fileno()],
+                env=_make_environment(),
+                # Ctrl-C is for the process that asked for the work; it ends its workers.
+                start_new_session=True,
+            )
+        self._send_line({"factory": task.factory, "settings": dict(task.settings)})
+
+    def send(self, positions: list[int], items: list[Any]) -> None:
+        self.chunks.append(positions)
+        self._send_line(items)
+
+    def _send_line(self, message: Any) -> None:
+        try:
+            self.socket.sendall(json.dumps(message).encode("ascii") + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            # Its death is read from the socket's end, where all deaths are handled.
+            return
+
+    def receive(self) -> list[list[Any]]:
+        """The results that have arrived, chunk by chunk."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.is_closed = True
+            return []
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        replies = [json.loads(line) for line in lines]
+        for reply in replies:
+            if isinstance(reply, dict):
+                raise UserError(reply["user_error"]) if "user_error" in reply else MachineError(reply["error"])
+        return replies
+
+    def find_death_signal(self) -> int:
+        """Which signal killed the process. Raises `WorkerError` when it ended by itself, which is a fault of ours."""
+        code = self._process.wait(_STOP_SECONDS)
+        self.socket.close()
+        size = os.fstat(self._stderr).st_size
+        report = os.pread(self._stderr, _REPORT_BYTES, max(0, size - _REPORT_BYTES)).decode("utf-8", "replace").strip()
+        os.close(self._stderr)
+        if code >= 0:
+            raise WorkerError(f"A worker process ended with exit code {code}:\n{report}")
+        return -code
+
+    def stop(self) -> None:
+        self.socket.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._stderr)
+
+
+def _make_environment() -> dict[str, str]:
+    package_parent = str(Path(__file__).resolve().parents[2])
+    path = os.environ.get("PYTHONPATH", "")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, path])),
+        # A worker is one core's worth of work: numeric libraries must not start a thread per core in each.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def serve(connection: socket.socket) -> None:
+    """Do chunks of work until the other side closes the connection. This is the worker's whole life."""
+    with connection.makefile("rwb") as stream:
+        work: Work | None = None
+        for line in stream:
+            message = json.loads(line)
+            try:
+                if work is None:
+                    work = Task(**message).load()
+                    continue
+                reply: Any = [work(item) for item in message]
+            except MyXTTSError as error:
+                reply = {"user_error" if isinstance(error, UserError) else "error": str(error)}
+            stream.write(json.dumps(reply).encode("ascii") + b"\n")
+            stream.flush()
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        serve(connection)

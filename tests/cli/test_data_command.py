@@ -1,0 +1,89 @@
+"""`myxtts data`: what is in a corpus, in the terminal, as a page and as facts."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.support.processes import run_python
+
+
+def run_data(*flags):
+    return run_python(["-m", "myxtts.cli.main", "data", *flags])
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Three usable clips of two speakers, one silent, one missing, and a file name that HTML could stumble over."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "wavs").mkdir()
+    names = {"a": 1.0, "b": 2.0, "c & <d>": 3.0}
+    for name, seconds in names.items():
+        tone = 0.3 * np.sin(np.arange(int(seconds * 22050)) * 0.05)
+        soundfile.write(folder / "wavs" / f"{name}.wav", tone, 22050)
+    soundfile.write(folder / "wavs" / "silent & <b>.wav", np.zeros(22050), 22050)
+    lines = [
+        "audio_file|text|speaker_name",
+        "wavs/a.wav|one|anna",
+        "wavs/b.wav|two words|anna",
+        "wavs/c & <d>.wav|three|ben",
+    ]
+    lines += ["wavs/silent & <b>.wav|hush|ben", "wavs/gone.wav|nothing|ben"]
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_the_table_shows_durations_speakers_drops_and_padding(corpus):
+    result = run_data("--train-data", str(corpus), "--batch-size", "2")
+    assert result.returncode == 0, result.stderr
+    assert "3 of 5 clips can be used" in result.stdout
+    assert "Durations: 1.00 to 3.00 s, median 2.00 s" in result.stdout
+    assert any(line.split() == ["anna", "2", "0.1"] for line in result.stdout.splitlines())
+    assert "silent" in result.stdout
+    assert "missing" in result.stdout
+    assert "audio padding" in result.stdout
+
+
+def test_the_page_and_the_facts_hold_every_file_set_aside(corpus, tmp_path):
+    page, facts = tmp_path / "corpus.html", tmp_path / "corpus.json"
+    result = run_data("--train-data", str(corpus), "--html", str(page), "--json", str(facts))
+    assert result.returncode == 0, result.stderr
+    text = page.read_text()
+    assert "silent &amp; &lt;b&gt;.wav" in text
+    assert text.count("<rect") == 16
+    assert "http" not in text
+    report = json.loads(facts.read_text())
+    assert report["clips"] == 3
+    assert [drop["file"] for drop in report["report"]["dropped"]["missing"]] == ["wavs/gone.wav"]
+
+
+def test_limits_come_from_the_settings(corpus):
+    result = run_data("--train-data", str(corpus), "--max-clip-seconds", "2.5", "--min-clip-seconds", "1.5")
+    assert "1 of 5 clips can be used" in result.stdout
+
+
+def test_without_a_path_the_demo_corpus_is_shown():
+    result = run_data()
+    assert result.returncode == 0, result.stderr
+    assert "62 of 62 clips can be used" in result.stdout
+    assert any(line.split()[:2] == ["fa", "8"] for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--train-data", "no/such/folder"], "no/such/folder"),
+        (["--strict"], "--strict allows no clip to be set aside"),
+        (["--html", "no/such/folder/page.html"], "cannot be written"),
+        (["--batch-sise", "3"], "Did you mean --batch-size?"),
+        (["--min-clip-seconds", "12"], "must be below data.max_clip_seconds"),
+        (["--vocabulary", "no/such/vocab.json"], "no/such/vocab.json"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(corpus, flags, words):
+    base = [] if "--train-data" in flags else ["--train-data", str(corpus)]
+    result = run_data(*base, *flags)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from myxtts.data.bucket_edges import SAMPLES_STEP, TOKENS_STEP, LengthTable, list_sample_edges, tabulate_lengths
+from myxtts.data.buckets import MAX_BUCKETS, format_plan, plan_buckets
+from myxtts.data.errors import BatchPlanError, NothingToTrainOnError
+from tests.data.shared import find_shared_data
+
+lengths = st.lists(
+    st.tuples(st.integers(1, 300_000), st.integers(1, 250)),
+    min_size=1,
+    max_size=120,
+).map(lambda pairs: np.array(pairs, dtype=np.int64).T)
+
+
+def make_ljspeech_lengths(clips: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths as LJSpeech has them: 1.1 to 10.1 s, 6.6 s on average, most of them long; about 6 tokens a second."""
+    random = np.random.default_rng(7)
+    seconds = np.clip(10.1 - random.gamma(1.9, 1.9, clips), 1.1, 10.1)
+    tokens = np.maximum(3, seconds * 6 * np.exp(random.normal(0, 0.15, clips)))
+    return (seconds * 22050).astype(np.int64), tokens.astype(np.int64)
+
+
+@given(lengths, st.integers(1, 40), st.integers(1, 4))
+def test_every_clip_fits_its_bucket_and_buckets_are_ordered(lengths, batch_size, row_multiple):
+    samples, tokens = lengths
+
+    plan = plan_buckets(samples, tokens, batch_size=batch_size * row_multiple, row_multiple=row_multiple)
+
+    shapes = np.array([[b.rows, b.samples, b.tokens] for b in plan.buckets])
+    assert np.all(shapes[plan.bucket_of_clip, 1] >= samples)
+    assert np.all(shapes[plan.bucket_of_clip, 2] >= tokens)
+    assert np.all(np.diff(shapes[:, 1:], axis=0) >= 0)
+    assert np.all(np.diff(shapes[:, 0]) <= 0)
+    assert np.all(shapes[:, 0] % row_multiple == 0)
+    assert np.all(shapes[:, 0] <= batch_size * row_multiple)
+    assert np.all(shapes[:, 1] % SAMPLES_STEP == 0)
+    assert np.all(shapes[:, 2] % TOKENS_STEP == 0)
+    assert len(plan.buckets) <= MAX_BUCKETS + 1
+
+
+@given(lengths, st.integers(1, 40))
+def test_no_batch_holds_more_samples_than_the_usual_one(lengths, batch_size):
+    samples, tokens = lengths
+
+    plan = plan_buckets(samples, tokens, batch_size=batch_size)
+
+    usual = next(b for b in plan.buckets if b.samples >= np.sort(samples)[(len(samples) - 1) // 2])
+    assert all(b.rows * b.samples <= batch_size * usual.samples or b.rows == 1 for b in plan.buckets)
+
+
+@given(lengths, st.integers(1, 40))
+def test_batches_hold_all_clips_with_at_most_one_short(lengths, batch_size):
+    samples, tokens = lengths
+
+    plan = plan_buckets(samples, tokens, batch_size=batch_size)
+
+    rows = sum(n * b.rows for n, b in zip(plan.batches_of_bucket, plan.buckets, strict=True))
+    assert 0 <= rows - len(samples) < plan.buckets[-1].rows
+    assert all(plan.batches_of_bucket)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=7, unique=True).map(sorted),
+    st.data(),
+)
+def test_edges_waste_as_little_as_any(lengths, data):
+    from itertools import combinations
+
+    clips = [data.draw(st.integers(1, 5)) for _ in lengths]
+    table = LengthTable(np.array(lengths), np.array([8]), np.array(clips)[:, None])
+
+    for count, edges in enumerate(list_sample_edges(table, 4), start=1):
+        choices = [(*chosen, lengths[-1]) for chosen in combinations(lengths[:-1], count - 1)]
+        cost = {
+            choice: sum(n * min(e for e in choice if e >= length) for length, n in zip(lengths, clips, strict=True))
+            for choice in choices
+        }
+        assert cost[tuple(edges.tolist())] == min(cost.values())
+
+
+@pytest.mark.parametrize("batch_size", [4, 8, 16, 32])
+def test_padding_is_below_a_tenth_on_ljspeech_lengths(batch_size):
+    plan = plan_buckets(*make_ljspeech_lengths(13_100), batch_size=batch_size)
+
+    assert plan.waste.audio_share < 0.10
+    assert plan.waste.sequence_share < 0.15
+    assert len(plan.buckets) <= 13
+
+
+def test_padding_is_below_a_tenth_on_real_clips():
+    soundfile = pytest.importorskip("soundfile")
+    samples = np.array([soundfile.info(path).frames for path in find_shared_data("kathleen", "wavs").iterdir()])
+
+    plan = plan_buckets(samples, samples // 4000, batch_size=8)
+
+    assert plan.waste.audio_share < 0.10
+
+
+def test_padding_is_what_is_really_padded():
+    samples, tokens = make_ljspeech_lengths(999)
+
+    plan = plan_buckets(samples, tokens, batch_size=8)
+
+    padded = sum(n * b.rows * b.samples for n, b in zip(plan.batches_of_bucket, plan.buckets, strict=True))
+    assert plan.waste.audio_share == pytest.approx(1 - samples.sum() / padded)
+
+
+def test_one_long_text_does_not_lengthen_every_batch():
+    samples, tokens = make_ljspeech_lengths(5_000)
+    before = plan_buckets(samples, tokens, batch_size=8)
+    tokens[np.argmin(samples)] = 200
+
+    after = plan_buckets(samples, tokens, batch_size=8)
+
+    assert after.buckets[-1].tokens == 200
+    assert after.buckets[-2].tokens < 120
+    assert after.waste.text_share < before.waste.text_share + 0.02
+
+
+def test_the_order_of_clips_does_not_change_the_shapes():
+    samples, tokens = make_ljspeech_lengths(500)
+    order = np.random.default_rng(1).permutation(500)
+
+    plan, shuffled = (plan_buckets(samples[i], tokens[i], batch_size=8) for i in (np.arange(500), order))
+
+    assert shuffled.buckets == plan.buckets
+    assert np.array_equal(shuffled.bucket_of_clip, plan.bucket_of_clip[order])
+
+
+def test_lengths_are_rounded_up_to_whole_steps():
+    table = tabulate_lengths(np.array([1, SAMPLES_STEP, SAMPLES_STEP + 1]), np.array([8, 9, 0]))
+
+    assert table.samples.tolist() == [SAMPLES_STEP, 2 * SAMPLES_STEP]
+    assert table.tokens.tolist() == [8, 16]
+    assert table.counts.tolist() == [[1, 1], [1, 0]]
+
+
+def test_the_shapes_can_be_printed():
+    text = format_plan(plan_buckets(np.array([22050, 40000]), np.array([10, 12]), batch_size=1))
+
+    assert text.splitlines()[1].split() == ["1", "1", "1.11", "24576", "16", "1"]
+    assert "2 shapes, 2 batches per epoch" in text
+    assert "% of the audio" in text
+
+
+def test_impossible_batches_are_refused():
+    with pytest.raises(BatchPlanError, match="multiple of 2"):
+        plan_buckets(np.array([1]), np.array([1]), batch_size=3, row_multiple=2)
+    with pytest.raises(NothingToTrainOnError):
+        plan_buckets(np.array([], dtype=int), np.array([], dtype=int), batch_size=3)

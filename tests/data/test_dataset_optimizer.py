@@ -1,0 +1,66 @@
+"""tf.data settings: really set, in the order that works, and read back."""
+
+import tensorflow as tf
+
+from myxtts.data import dataset_optimizer as optimizer
+from tests.support.processes import run_code
+
+
+def make_dataset():
+    return tf.data.Dataset.range(12).map(lambda x: tf.cast(x, tf.float32) * 2).batch(4)
+
+
+def values(dataset):
+    return [batch.numpy().tolist() for batch in dataset]
+
+
+def test_options_for_throughput_give_up_order_and_others_keep_it():
+    assert optimizer.configure_tensorflow_for_max_throughput().deterministic is False
+    options = optimizer.get_optimized_dataset_options(parallel_batch=False)
+    assert (options.deterministic, options.autotune.enabled) == (True, True)
+    assert options.experimental_optimization.parallel_batch is False
+    assert options.experimental_optimization.map_fusion is True
+
+
+def test_optimising_changes_settings_but_not_the_data():
+    dataset = optimizer.optimize_dataset_pipeline(make_dataset(), batch_size=4)
+    assert values(dataset) == values(make_dataset())
+    assert dataset.options().experimental_optimization.parallel_batch is True
+
+
+def test_the_summary_reads_back_what_is_set():
+    assert "parallel_batch: unset" in optimizer.print_optimization_summary(make_dataset())
+    text = optimizer.print_optimization_summary(optimizer.optimize_dataset_pipeline(make_dataset(), batch_size=4))
+    assert "parallel_batch: True" in text
+    assert "deterministic: True" in text
+    options = optimizer.get_optimized_dataset_options(map_fusion=False)
+    text = optimizer.print_optimization_summary(optimizer.optimize_dataset_pipeline(make_dataset(), 4, None, options))
+    assert "map_fusion: False" in text
+
+
+def test_sources_are_read_in_turn_and_all_of_them(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name}1\n{name}2\n")
+    files = [str(tmp_path / name) for name in "ab"]
+    dataset = optimizer.create_parallel_interleave_dataset(files, tf.data.TextLineDataset, cycle_length=2)
+    assert [line.numpy().decode() for line in dataset] == ["a1", "b1", "a2", "b2"]
+
+
+DEVICE = """
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+plan = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))
+runtime.apply_plan(plan)
+import tensorflow as tf
+from myxtts.data import dataset_optimizer as optimizer
+dataset = tf.data.Dataset.range(64).map(lambda x: tf.cast(x, tf.float32)).batch(16)
+dataset = optimizer.optimize_dataset_pipeline(dataset, batch_size=16, prefetch_to_device=plan.data.device)
+report([sorted({batch.device[-6:] for batch in dataset}), optimizer.print_optimization_summary(dataset)])
+"""
+
+
+def test_a_device_prefetch_is_last_and_does_not_hide_the_options():
+    devices, summary = run_code(DEVICE)
+    assert devices == [":CPU:1"]
+    assert "parallel_batch: True" in summary

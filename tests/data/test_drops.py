@@ -1,0 +1,60 @@
+import pytest
+
+from myxtts.audio.clip_errors import ClipProblem
+from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.errors import DroppedClipsError
+
+
+def make_report() -> DropReport:
+    drops = [Drop(DropReason.SILENT, f"s{i}.wav", f"m.csv, line {i}") for i in range(5)]
+    drops.append(Drop(DropReason.MISSING, "m.wav", "m.csv, line 9"))
+    drops.append(Drop(DropReason.TOO_LONG, "l.wav", "m.csv, line 10", "12.00 s"))
+    return DropReport(lines=10, kept_seconds=5400, drops=drops)
+
+
+def test_the_table_has_a_line_per_reason_and_the_sum():
+    assert make_report().format_table().splitlines() == [
+        "reason      clips  files",
+        "missing         1  m.wav",
+        "silent          5  s0.wav, s1.wav, s2.wav and 2 more",
+        "too_long        1  l.wav (12.00 s)",
+        "3 of 10 clips can be used (1.5 h); 7 set aside.",
+    ]
+
+
+def test_the_table_says_what_helps_where_the_reason_does_not():
+    report = DropReport(lines=1, kept_seconds=0, drops=[Drop(DropReason.UNSUPPORTED, "a.m4a", "m.csv, line 1")])
+
+    assert "unsupported: convert them: ffmpeg -i INPUT OUTPUT.flac." in report.format_table().splitlines()
+
+
+def test_nothing_set_aside_is_one_line():
+    report = DropReport(lines=2, kept_seconds=5)
+
+    assert report.format_table() == "2 of 2 clips can be used (5.0 s); 0 set aside."
+    report.refuse_drops()
+
+
+def test_refusing_shows_the_table():
+    with pytest.raises(DroppedClipsError, match="--strict") as caught:
+        make_report().refuse_drops()
+
+    assert "s0.wav" in str(caught.value)
+
+
+def test_what_was_replaced_during_training_is_reported_apart():
+    report = make_report()
+
+    report.replaced.append(Drop(DropReason.CORRUPT, "x.wav", "step 7, row 3", "replaced by y.wav"))
+
+    assert report.to_json()["replaced"] == [
+        {"reason": "corrupt", "file": "x.wav", "where": "step 7, row 3", "detail": "replaced by y.wav"}
+    ]
+    assert report.format_table().splitlines()[-2:] == [
+        "3 of 10 clips can be used (1.5 h); 7 set aside.",
+        "1 replaced during training: x.wav (replaced by y.wav)",
+    ]
+
+
+def test_every_problem_of_the_reader_has_a_name_in_the_report():
+    assert {problem.value for problem in ClipProblem} <= {reason.value for reason in DropReason}

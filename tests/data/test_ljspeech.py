@@ -1,0 +1,250 @@
+from pathlib import Path
+
+import pytest
+
+from myxtts.data.errors import MetadataError
+from myxtts.data.ljspeech import Metadata, find_metadata, read_metadata
+from tests.data.shared import find_shared_data, write_metadata
+
+
+def read_rows(metadata: Metadata) -> list[tuple[str, str, str, str]]:
+    columns = metadata.audio, metadata.text, metadata.speaker, metadata.language
+    return [tuple(column[row] for column in columns) for row in range(len(metadata))]
+
+
+def read_text(tmp_path: Path, *lines: str) -> list[tuple[str, str]]:
+    return [row[:2] for row in read_rows(read_metadata(write_metadata(tmp_path, *lines)))]
+
+
+def refuse(tmp_path: Path, *lines: str) -> str:
+    with pytest.raises(MetadataError) as caught:
+        read_metadata(write_metadata(tmp_path, *lines))
+    return str(caught.value)
+
+
+class TestWithoutHeader:
+    def test_two_columns_are_id_and_text(self, tmp_path):
+        assert read_text(tmp_path, "a|One.", "b|Two.") == [("a", "One."), ("b", "Two.")]
+
+    def test_the_third_column_is_the_text_that_is_trained_on(self, tmp_path):
+        lines = ["a|I ate 2.|I ate two.", "b|Mr. X came.|Mister X came."]
+
+        assert read_text(tmp_path, *lines) == [("a", "I ate two."), ("b", "Mister X came.")]
+
+    def test_an_empty_or_absent_third_column_falls_back_to_the_text(self, tmp_path):
+        lines = ["a|One is here.|One is here.", "b|Two.|", "c|Three."]
+
+        assert read_text(tmp_path, *lines)[1:] == [("b", "Two."), ("c", "Three.")]
+
+    def test_further_columns_are_ignored(self, tmp_path):
+        lines = ["a|x y z|one two three|anna|8", "b|u v w|four five six|anna|9"]
+
+        assert read_text(tmp_path, *lines) == [("a", "one two three"), ("b", "four five six")]
+
+    @pytest.mark.parametrize("speakers", [["anna"], ["anna", "ben"], ["p225", "p226", "p227", "p228", "p229"]])
+    def test_a_third_column_of_speakers_is_refused_with_the_fix(self, tmp_path, speakers):
+        lines = [f"wavs/{i}.wav|this is text number {i}|{speakers[i % len(speakers)]}" for i in range(6)]
+
+        message = refuse(tmp_path, *lines)
+
+        assert "audio_file|text|speaker_name" in message
+        assert "anna" in message or "p225" in message
+
+    def test_few_different_texts_are_no_reason_to_refuse(self, tmp_path):
+        # Spoken digits: the third column has as few values as the second.
+        lines = [f"d{i}|{i % 3}|{['zero', 'one', 'two'][i % 3]}" for i in range(30)]
+
+        assert len(read_text(tmp_path, *lines)) == 30
+
+    def test_a_bar_inside_a_text_sets_the_line_aside(self, tmp_path):
+        metadata = read_metadata(write_metadata(tmp_path, "a|One.|One.", "b|He|she.|He|she.", "c|Two.|Two."))
+
+        assert [row[0] for row in read_rows(metadata)] == ["a", "c"]
+        (line,) = metadata.malformed
+        assert line.number == 2
+        assert "5 columns where the file has 3" in line.problem
+
+    def test_a_file_of_mostly_unusable_lines_is_refused(self, tmp_path):
+        message = refuse(tmp_path, "a|One", "a|b|c|d|e", "a|b|c|d|e|f", "x|y|z|u")
+
+        assert "of 4 lines" in message
+
+    def test_commas_do_not_separate_columns(self, tmp_path):
+        message = refuse(tmp_path, "a,One two three.", "b,Four.")
+
+        assert "line 1" in message
+        assert "id|text" in message
+
+
+class TestWithHeader:
+    def test_names_the_columns_in_any_order(self, tmp_path):
+        path = write_metadata(tmp_path, "language|Text|id|extra|speaker_name", "fa|سلام|a|7|sara", "|Hi.|b|8|")
+
+        rows = read_rows(read_metadata(path, language="en"))
+
+        assert rows == [("a", "سلام", "sara", "fa"), ("b", "Hi.", tmp_path.name, "en")]
+
+    def test_reads_what_xtts_fine_tuners_have(self, tmp_path):
+        path = write_metadata(tmp_path, "audio_file|text|speaker_name", "wavs/a.wav|Hello there.|coqui")
+
+        assert read_rows(read_metadata(path)) == [("wavs/a.wav", "Hello there.", "coqui", "en")]
+
+    def test_reads_texts_that_a_csv_writer_quoted(self, tmp_path):
+        lines = [
+            "audio_file|text|speaker_name",
+            'a|"He said ""no"" | and left."|x',
+            'b|"Quoted ""word"""|x',
+            'c|"Yes," he said|x',
+        ]
+
+        assert [text for _, text in read_text(tmp_path, *lines)] == [
+            'He said "no" | and left.',
+            'Quoted "word"',
+            '"Yes," he said',
+        ]
+
+    def test_without_a_text_column_is_refused(self, tmp_path):
+        message = refuse(tmp_path, "audio_file|words", "a|One")
+
+        assert "names no column for the text" in message
+
+    def test_with_two_columns_of_one_meaning_is_refused(self, tmp_path):
+        assert "speaker_name and speaker" in refuse(tmp_path, "id|text|speaker_name|speaker", "a|One|x|y")
+
+    def test_a_line_with_another_number_of_columns_is_set_aside(self, tmp_path):
+        metadata = read_metadata(write_metadata(tmp_path, "id|text|speaker_name", "a|One|x", "b|Two", "c|Three|y"))
+
+        assert [row[0] for row in read_rows(metadata)] == ["a", "c"]
+        assert metadata.malformed[0].number == 3
+
+    def test_without_clips_is_refused(self, tmp_path):
+        assert "no clips" in refuse(tmp_path, "id|text")
+
+
+class TestPaths:
+    @pytest.mark.parametrize("name", ["../a.wav", "wavs/../../a", "..\\a.wav", "wavs/.."])
+    def test_leading_out_of_the_folder_are_refused(self, tmp_path, name):
+        message = refuse(tmp_path, "x|Fine.", f"{name}|Not fine.")
+
+        assert "line 2" in message
+        assert "symbolic link" in message
+
+    @pytest.mark.parametrize("name", ["/etc/passwd", "C:\\clips\\a.wav", "\\\\server\\a.wav"])
+    def test_absolute_ones_are_refused(self, tmp_path, name):
+        assert "is an absolute path" in refuse(tmp_path, f"{name}|Text.")
+
+    def test_are_written_in_one_way(self, tmp_path):
+        lines = ["wavs\\a.wav|One two.", "./wavs//b.wav|Three four.", "c..d|Five."]
+
+        assert [name for name, _ in read_text(tmp_path, *lines)] == ["wavs/a.wav", "wavs/b.wav", "c..d"]
+
+
+class TestEncoding:
+    @pytest.mark.parametrize(
+        "content", [b"a|One.\rb|Two.\r", b"\xef\xbb\xbfa|One.\r\n\r\nb|Two.", b"\n a | One. \n\nb|Two.\n\n"]
+    )
+    def test_line_ends_marks_and_blanks_do_not_matter(self, tmp_path, content):
+        (tmp_path / "metadata.csv").write_bytes(content)
+
+        assert [row[:2] for row in read_rows(read_metadata(tmp_path))] == [("a", "One."), ("b", "Two.")]
+
+    def test_unusual_separators_stay_inside_a_line(self, tmp_path):
+        assert read_text(tmp_path, "a|One\u2028two\x85three.") == [("a", "One\u2028two\x85three.")]
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            ("a|é".encode("latin-1"), "line 1: is not UTF-8"),
+            ("a|One".encode("utf-16"), "UTF-16"),
+            (b"\n\n", "is empty"),
+        ],
+    )
+    def test_other_encodings_are_refused(self, tmp_path, content, problem):
+        (tmp_path / "metadata.csv").write_bytes(content)
+
+        with pytest.raises(MetadataError, match=problem):
+            read_metadata(tmp_path)
+
+
+class TestFindMetadata:
+    def test_a_split_made_by_hand_wins(self, tmp_path):
+        for name in ("metadata.csv", "metadata_train.csv", "metadata_eval.csv"):
+            write_metadata(tmp_path, "a|One.", name=name)
+
+        assert [find_metadata(tmp_path, split)[0].path.name for split in ("train", "eval")] == [
+            "metadata_train.csv",
+            "metadata_eval.csv",
+        ]
+
+    def test_training_lines_are_never_taken_for_validation(self, tmp_path):
+        write_metadata(tmp_path, "a|One.", name="metadata_train.csv")
+        write_metadata(tmp_path, "a|One.")
+
+        with pytest.raises(MetadataError, match=r"no metadata_eval\.csv"):
+            find_metadata(tmp_path, "eval")
+
+    def test_each_speaker_may_have_a_folder(self, tmp_path):
+        write_metadata(tmp_path / "sara", "s1|One.")
+        write_metadata(tmp_path / "ali", "id|text|speaker_name", "a1|Two.|ali reza", "a2|Three.|")
+        (tmp_path / "notes").mkdir()
+
+        metadata = read_metadata(tmp_path)
+
+        assert [file.prefix for file in metadata.files] == ["ali/", "sara/"]
+        assert [row[2] for row in read_rows(metadata)] == ["ali reza", "ali", "sara"]
+
+    def test_says_what_is_there_instead(self, tmp_path):
+        write_metadata(tmp_path, "a|One.", name="transcripts.csv")
+
+        with pytest.raises(MetadataError, match=r"give its own path: .*transcripts\.csv"):
+            find_metadata(tmp_path)
+
+    def test_suggests_the_nearest_name(self, tmp_path):
+        (tmp_path / "LJSpeech-1.1").mkdir()
+
+        with pytest.raises(MetadataError, match=r"Did you mean \".*LJSpeech-1\.1\"\?"):
+            find_metadata(tmp_path / "LJSpeech-1.0")
+
+
+def test_a_line_can_be_found_again(tmp_path):
+    path = write_metadata(tmp_path, "", "a|One.", "", "b|Two.")
+
+    assert read_metadata(path).describe_line(1) == f"{path}, line 4"
+
+
+ODDITIES = {
+    "blank_lines": 3,
+    "bom": 3,
+    "crlf": 3,
+    "duplicate_id": 4,
+    "empty_normalized": 3,
+    "id_with_ext": 3,
+    "missing_wav": 4,
+    "no_trailing_newline": 3,
+    "persian": 1,
+    "quotes": 2,
+    "two_columns": 3,
+    "xtts_finetune_header": 2,
+}
+
+
+@pytest.mark.parametrize("name", ODDITIES)
+def test_shared_oddity_is_read(name):
+    path = find_shared_data("formats", "metadata_oddities", f"{name}.csv")
+
+    metadata = read_metadata(path)
+
+    assert len(metadata) == ODDITIES[name]
+    assert metadata.audio[0].removeprefix("wavs/").startswith("LJ001-00")
+    assert all(metadata.text)
+    assert len(metadata.malformed) == (name == "quotes")
+    if name == "bom":
+        assert metadata.audio[0] == "LJ001-0002"
+    if name == "persian":
+        assert metadata.text[0].endswith("صد و بیست و سه")
+    if name == "xtts_finetune_header":
+        assert metadata.speaker.names == ("lj",)
+
+
+def test_all_shared_oddities_are_tested():
+    assert {path.stem for path in find_shared_data("formats", "metadata_oddities").iterdir()} == set(ODDITIES)

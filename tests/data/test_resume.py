@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from myxtts.data.buckets import plan_buckets
+from myxtts.data.columns import NameColumnBuilder, TextColumnBuilder
+from myxtts.data.corpus import Corpus
+from myxtts.data.errors import ResumeError
+from myxtts.data.replacements import Failure, ReplacementJournal, replace_failed
+from myxtts.data.resume import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
+from myxtts.data.sampler import IndexSampler
+from tests.data.test_buckets import make_ljspeech_lengths
+from tests.data.test_sampler import list_rows
+
+
+def make_corpus(clips: int = 40, **changes) -> Corpus:
+    samples, tokens = make_ljspeech_lengths(1000)
+    speakers, languages = NameColumnBuilder(), NameColumnBuilder()
+    for i in range(clips):
+        speakers.append(changes.get("speaker", "a") if i % 2 else "b")
+        languages.append(changes.get("language", "en"))
+    texts = [f"text {i}" for i in range(clips)]
+    texts[3] = changes.get("text", texts[3])
+    names = [f"wavs/{i}.wav" for i in range(clips)]
+    names[5] = changes.get("name", names[5])
+    samples[7] += changes.get("more_samples", 0)
+    return Corpus(
+        root=Path(changes.get("root", "corpus")),
+        audio=TextColumnBuilder(names).build(),
+        text=TextColumnBuilder(texts).build(),
+        speaker=speakers.build(),
+        language=languages.build(),
+        samples=samples[:clips],
+        tokens=tokens[:clips].astype(np.int32),
+        size_bytes=np.zeros(clips, dtype=np.int64),
+        mtime_ns=np.zeros(clips, dtype=np.int64),
+    )
+
+
+def make_run(
+    *, seed: int = 1, accumulation: int = 2, batch_size: int = 4, **changes
+) -> tuple[IndexSampler, Fingerprint]:
+    corpus = make_corpus(**changes)
+    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
+    sampler = IndexSampler(plan, seed=seed, accumulation=accumulation)
+    return sampler, take_fingerprint(corpus, sampler)
+
+
+def save(step: int = 9, failures: tuple[Failure, ...] = ()) -> dict:
+    sampler, fingerprint = make_run()
+    position = SamplerPosition(step, ReplacementJournal(failures))
+    return json.loads(json.dumps(save_position(position, fingerprint, sampler)))
+
+
+def test_a_position_survives_being_saved():
+    sampler, fingerprint = make_run()
+    clip = int(sampler.make_batch(9).micro_batches[0].clips[0])
+    ahead = Failure(step=9, row=0, clip=clip)
+
+    state = save(9, (Failure(step=8, row=0, clip=1), ahead))
+    position = load_position(state, fingerprint)
+
+    assert (position.step, state["seed"], state["epoch"]) == (9, 1, 9 // sampler.steps_per_epoch)
+    # What was read ahead and replaced is replaced again; what lies behind is forgotten, so the state stays small.
+    assert position.journal.list_failures() == [ahead]
+    assert list_rows(replace_failed(sampler.make_batch(9), sampler, position.journal)) == list_rows(
+        replace_failed(sampler.make_batch(9), sampler, ReplacementJournal([ahead]))
+    )
+    assert len(json.dumps(state)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clips": 39}, "39 clips .* but there were 40"),
+        ({"name": "wavs/other.wav"}, "renamed"),
+        ({"more_samples": 4}, "other lengths"),
+        ({"text": "another text"}, "texts in the metadata were changed"),
+        ({"speaker": "b"}, "speakers or languages"),
+        ({"language": "fa"}, "speakers or languages"),
+        ({"seed": 2}, "the seed is 2, but was 1"),
+        ({"accumulation": 3}, "--grad-accum is 3, but was 2"),
+        ({"batch_size": 8}, "the batch size"),
+    ],
+)
+def test_resuming_with_something_else_says_what_changed(changes, words):
+    _, fingerprint = make_run(**changes)
+
+    with pytest.raises(ResumeError, match=words) as caught:
+        load_position(save(), fingerprint)
+
+    assert str(caught.value).count("\n  - ") == 1
+    assert "--reset-training" in str(caught.value)
+
+
+def test_a_corpus_may_be_moved():
+    _, fingerprint = make_run(root="elsewhere", speaker="named after the new folder")
+
+    assert load_position(save(), fingerprint).step == 9
+
+
+def test_a_position_of_another_version_is_refused():
+    _, fingerprint = make_run()
+
+    with pytest.raises(ResumeError, match="version 99"):
+        load_position(save() | {"version": 99}, fingerprint)
+
+
+def test_fingerprints_never_change_between_versions():
+    _, fingerprint = make_run()
+
+    assert (fingerprint.names, fingerprint.texts, fingerprint.speakers) == (
+        "381e23a64e627f19",
+        "836282f7deb982e3",
+        "3e52fceae7a3aaa8",
+    )

@@ -1,0 +1,376 @@
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.data.checks import make_vocabulary_task
+from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.drops import DropReason
+from myxtts.data.errors import DroppedClipsError, NothingToTrainOnError
+from myxtts.data.ljspeech import read_metadata
+from myxtts.data.scan import ScanResult, scan_corpus
+from myxtts.data.verdicts import ClipLimits
+from myxtts.data.workers import Task
+from tests.data.shared import ROOT, find_parity_file, find_shared_data, make_tone, write_clips, write_metadata
+
+
+def list_drops(result: ScanResult) -> dict[str, str]:
+    return {Path(drop.file).stem: drop.reason for drop in result.drops.drops}
+
+
+def make_damaged_corpus(folder: Path) -> dict[str, str]:
+    """A corpus with a clip for every reason a file can be set aside for. Returns the reasons by clip."""
+    tone = make_tone()
+    write_clips(folder, ["good", "duplicated"])
+    wavs = folder / "wavs"
+    soundfile.write(wavs / "truncated.wav", tone, 22050)
+    (wavs / "truncated.wav").write_bytes((wavs / "truncated.wav").read_bytes()[:-9000])
+    (wavs / "empty.wav").touch()
+    soundfile.write(wavs / "no_samples.wav", tone[:0], 22050)
+    (wavs / "corrupt.wav").write_bytes(b"this is a text file" * 99)
+    soundfile.write(wavs / "silent.wav", tone * 0, 22050)
+    soundfile.write(wavs / "nan.wav", np.where(tone > 0.2, np.nan, tone), 22050, subtype="FLOAT")
+    soundfile.write(wavs / "too_short.wav", make_tone(0.2), 22050)
+    soundfile.write(wavs / "too_long.flac", make_tone(12.0, 16000), 16000)
+    reasons = {name: name for name in ("truncated", "empty", "corrupt", "silent", "nan", "too_short", "too_long")}
+    reasons |= {
+        "no_samples": "empty",
+        "missing": "missing",
+        "text_empty": "text_empty",
+        "text_too_long": "text_too_long",
+    }
+    write_clips(folder, ["text_empty", "text_too_long"])
+    write_metadata(
+        folder,
+        "good|Good.",
+        "duplicated|Once.",
+        *(f"{name}|{ {'text_empty': '', 'text_too_long': 'word ' * 41}.get(name, 'Some words.') }" for name in reasons),
+        "duplicated|Once more.",
+        "much|too|many|bars",
+    )
+    return reasons
+
+
+def test_sets_aside_what_cannot_be_used_and_says_why(tmp_path):
+    expected = make_damaged_corpus(tmp_path)
+
+    result = scan_corpus(tmp_path, workers=1)
+
+    assert list(result.corpus.audio) == ["wavs/good.wav", "wavs/duplicated.wav"]
+    assert list(result.corpus.text) == ["Good.", "Once."]
+    assert result.corpus.samples.tolist() == [22050, 22050]
+    assert result.corpus.tokens.tolist() == [5, 5]
+    assert list_drops(result) == expected | {"duplicated": "duplicate", "metadata": "malformed_line"}
+    assert result.drops.lines == 2 + len(expected) + 2
+
+
+def test_strict_makes_it_an_error(tmp_path):
+    make_damaged_corpus(tmp_path)
+
+    with pytest.raises(DroppedClipsError, match=r"silent +1  wavs/silent\.wav"):
+        scan_corpus(tmp_path, workers=0, strict=True)
+
+
+def test_strict_is_content_with_a_good_corpus(tmp_path):
+    write_clips(tmp_path, ["a"])
+    write_metadata(tmp_path, "a|One.")
+
+    assert len(scan_corpus(tmp_path, workers=0, strict=True).corpus) == 1
+
+
+def test_a_corpus_without_a_usable_clip_is_an_error(tmp_path):
+    write_metadata(tmp_path, "a|One.")
+
+    with pytest.raises(NothingToTrainOnError, match=r"missing +1  a"):
+        scan_corpus(tmp_path, workers=0)
+
+
+def test_limits_are_the_caller_s(tmp_path):
+    write_clips(tmp_path, ["a"], seconds=1.0)
+    write_clips(tmp_path, ["b"], seconds=2.0)
+    write_metadata(tmp_path, "a|One two.", "b|Three.")
+
+    def kept(**limits) -> list[str]:
+        return list(scan_corpus(tmp_path, workers=0, limits=ClipLimits(**limits)).corpus.text)
+
+    assert kept(min_seconds=1.0, max_samples=2 * 22050) == ["One two.", "Three."]
+    assert kept(min_seconds=1.1) == ["Three."]
+    assert kept(max_samples=2 * 22050 - 1) == ["One two."]
+    assert kept(max_tokens=6) == ["Three."]
+
+
+def test_lengths_are_counted_at_the_model_s_rate(tmp_path):
+    (tmp_path / "wavs").mkdir()
+    soundfile.write(tmp_path / "wavs" / "a.wav", make_tone(1.0, 16000)[:16001], 16000)
+    soundfile.write(tmp_path / "wavs" / "b.wav", np.tile(make_tone(1.0, 48000), 2)[:48001], 48000)
+    write_metadata(tmp_path, "a|One.", "b|Two.")
+
+    # Rounded up, as the resampler does: 16000 * 22050 / 16000 and 48001 * 22050 / 48000.
+    assert scan_corpus(tmp_path, workers=0).corpus.samples.tolist() == [22050, 22051]
+
+
+class TestRemembering:
+    def scan(self, folder: Path, **settings) -> ScanResult:
+        return scan_corpus(folder, workers=0, **settings)
+
+    def test_a_second_scan_reads_no_audio_and_gives_the_same(self, tmp_path):
+        expected = make_damaged_corpus(tmp_path)
+        first = self.scan(tmp_path)
+        looked_at: list[tuple[str, int, int]] = []
+
+        second = self.scan(tmp_path, progress=lambda *call: looked_at.append(call))
+
+        assert first.checked == len(expected) - 1 + 2
+        assert second.checked == 0
+        assert looked_at == []
+        assert second.drops.to_json() == first.drops.to_json()
+        assert second.corpus.samples.tolist() == first.corpus.samples.tolist()
+
+    def test_other_limits_need_no_other_scan(self, tmp_path):
+        make_damaged_corpus(tmp_path)
+        self.scan(tmp_path)
+
+        result = self.scan(tmp_path, limits=ClipLimits(min_seconds=0.1, max_samples=13 * 22050))
+
+        assert result.checked == 0
+        assert {"wavs/too_short.wav", "wavs/too_long.flac"} <= set(result.corpus.audio)
+
+    def test_a_changed_file_is_looked_at_again(self, tmp_path):
+        write_clips(tmp_path, ["a", "b"])
+        write_metadata(tmp_path, "a|One.", "b|Two.")
+        self.scan(tmp_path)
+        write_clips(tmp_path, ["b"], seconds=3.0)
+
+        result = self.scan(tmp_path)
+
+        assert result.checked == 1
+        assert result.corpus.samples.tolist() == [22050, 3 * 22050]
+
+    def test_a_changed_time_alone_is_enough(self, tmp_path):
+        write_clips(tmp_path, ["a"])
+        write_metadata(tmp_path, "a|One.")
+        self.scan(tmp_path)
+        os.utime(tmp_path / "wavs" / "a.wav", ns=(1, 1))
+
+        assert self.scan(tmp_path).checked == 1
+
+    def test_an_unreadable_file_is_asked_for_again(self, tmp_path):
+        write_clips(tmp_path, ["a", "b"])
+        write_metadata(tmp_path, "a|One.", "b|Two.")
+        task = Task("tests.data.test_scan:make_unreadable_check", {"name": "b.wav"})
+        assert list_drops(self.scan(tmp_path, clip_task=task)) == {"b": "missing"}
+
+        assert self.scan(tmp_path, clip_task=task).checked == 1
+
+    def test_progress_counts_to_the_end(self, tmp_path):
+        names = [f"c{i:02d}" for i in range(70)]
+        write_clips(tmp_path, names, seconds=0.5)
+        write_metadata(tmp_path, *(f"{name}|Some words." for name in names))
+        calls: list[tuple[str, int, int]] = []
+
+        self.scan(tmp_path, progress=lambda *call: calls.append(call))
+
+        assert [call for call in calls if call[0] == "audio"] == [("audio", done, 70) for done in (0, 32, 64, 70)]
+        assert calls[-1] == ("text", 70, 70)
+
+    def test_a_killed_scan_goes_on_where_it_was(self, tmp_path):
+        names = [f"c{i:03d}" for i in range(160)]
+        write_clips(tmp_path, names, seconds=0.5)
+        write_metadata(tmp_path, *(f"{name}|Some words." for name in names))
+        # The scan waits for ever in the middle, and is killed there.
+        script = (
+            "import sys, time; from pathlib import Path; from myxtts.data.scan import scan_corpus\n"
+            "def stop(kind, done, total):\n"
+            "    if done >= 64:\n"
+            "        print('half', flush=True); time.sleep(3600)\n"
+            "scan_corpus(Path(sys.argv[1]), workers=2, progress=stop)\n"
+        )
+        process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
+        with process:
+            assert process.stdout.readline() == b"half\n"
+            process.send_signal(signal.SIGKILL)
+
+        result = self.scan(tmp_path)
+
+        assert result.checked == 160 - 64
+        assert len(result.corpus) == 160
+
+    def test_a_file_that_crashes_the_reader_is_corrupt_for_now(self, tmp_path):
+        write_clips(tmp_path, ["a", "b", "c"])
+        write_metadata(tmp_path, "a|One.", "b|Two.", "c|Three.")
+        task = Task("tests.data.test_scan:make_crashing_check", {"name": "b.wav"})
+
+        results = [scan_corpus(tmp_path, workers=1, clip_task=task) for _ in range(2)]
+
+        assert [list_drops(result) for result in results] == [{"b": "corrupt"}] * 2
+        # It may have been the machine: the next scan tries that file again, and only that.
+        assert [result.checked for result in results] == [3, 1]
+
+
+def make_crashing_check(name: str):
+    def check(path: str) -> list[int | str]:
+        if path.endswith(name):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return [22050, 22050, ""]
+
+    return check
+
+
+def make_unreadable_check(name: str):
+    return lambda path: [0, 0, "missing"] if path.endswith(name) else [22050, 22050, ""]
+
+
+class TestLinks:
+    @pytest.fixture
+    def corpus(self, tmp_path):
+        write_clips(tmp_path / "elsewhere", ["a"])
+        write_clips(tmp_path / "corpus", ["b"])
+        (tmp_path / "corpus" / "wavs" / "a.wav").symlink_to(tmp_path / "elsewhere" / "wavs" / "a.wav")
+        write_metadata(tmp_path / "corpus", "a|One.", "b|Two.")
+        return tmp_path / "corpus"
+
+    def test_are_followed_and_reported_once(self, corpus, caplog):
+        with caplog.at_level(logging.INFO):
+            result = scan_corpus(corpus, workers=0)
+
+        assert (len(result.corpus), result.linked) == (2, 1)
+        (line,) = [record.getMessage() for record in caplog.records if "symbolic" in record.getMessage()]
+        assert line == "1 of 2 clips lie behind symbolic links, such as wavs/a.wav: they are followed."
+
+    def test_can_be_refused(self, corpus):
+        result = scan_corpus(corpus, workers=0, follow_symlinks=False)
+
+        assert list_drops(result) == {"a": "symlink"}
+        assert result.checked == 1
+
+
+class TestTexts:
+    def test_are_measured_in_tokens_of_the_vocabulary(self, tmp_path):
+        vocabulary = find_parity_file("tiny_vocab.json")
+        write_clips(tmp_path, ["a", "b", "c"])
+        write_metadata(tmp_path, "a|Hello world.", "b|Hello ŵorld.", 'c|""')
+
+        result = scan_corpus(tmp_path, workers=0, text_task=make_vocabulary_task(vocabulary))
+
+        assert list_drops(result) == {"b": "unknown_characters", "c": "text_empty"}
+        (drop,) = [drop for drop in result.drops.drops if drop.reason is DropReason.UNKNOWN_CHARACTERS]
+        assert drop.detail == "'ŵ' U+0175"
+        assert 2 < result.corpus.tokens[0] <= len("[en]Hello world.")
+
+    def test_another_vocabulary_measures_anew(self, tmp_path):
+        vocabulary = find_parity_file("tiny_vocab.json")
+        write_clips(tmp_path, ["a"])
+        write_metadata(tmp_path, "a|Hello world.")
+        by_character = scan_corpus(tmp_path, workers=0)
+
+        by_token = scan_corpus(tmp_path, workers=0, text_task=make_vocabulary_task(vocabulary))
+
+        assert by_character.corpus.tokens[0] == len("Hello world.")
+        assert by_token.corpus.tokens[0] != len("Hello world.")
+        assert by_token.checked == 0
+
+    def test_in_a_language_the_vocabulary_lacks_are_set_aside(self, tmp_path):
+        vocabulary = find_parity_file("tiny_vocab.json")
+        write_clips(tmp_path, ["a", "b", "c"])
+        write_metadata(tmp_path, "id|text|language", "a|Hello.|xx", "b|سلام|fa", "c|Hello.|en")
+
+        result = scan_corpus(tmp_path, workers=0, text_task=make_vocabulary_task(vocabulary))
+
+        assert [(drop.reason, drop.detail) for drop in result.drops.drops] == [("language", "xx"), ("language", "fa")]
+        assert "extend_vocabulary" in result.drops.format_table()
+
+
+def test_the_number_of_workers_changes_nothing(tmp_path):
+    make_damaged_corpus(tmp_path / "corpus")
+
+    results = [scan_corpus(tmp_path / "corpus", workers=n, index_folder=tmp_path / str(n)) for n in (0, 1, 2)]
+
+    assert {result.checked for result in results} == {12}
+    assert len({json.dumps(result.drops.to_json()) for result in results}) == 1
+    assert len({tuple(result.corpus.samples) for result in results}) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "kept", "dropped"),
+    [("ljspeech_mini", 64, {}), ("kathleen", 700, {}), ("speakers_mini", 47, {"too_long": 7})],
+)
+def test_shared_corpora_are_read(folder, kept, dropped, tmp_path):
+    result = scan_corpus(find_shared_data(folder), index_folder=tmp_path)
+
+    assert len(result.corpus) == kept
+    assert {reason: len(drops) for reason, drops in result.drops.group_by_reason().items()} == dropped
+    assert len(result.corpus.speaker.names) == (10 if folder == "speakers_mini" else 1)
+
+
+def test_the_odd_metadata_gives_the_right_clips(tmp_path):
+    (tmp_path / "wavs").symlink_to(find_shared_data("ljspeech_mini", "wavs"))
+    clips = {"LJ001-0002", "LJ001-0008", "LJ001-0013"}
+    drops = {
+        "missing_wav": {"LJ999-0001": "missing"},
+        "duplicate_id": {"LJ001-0002": "duplicate"},
+        "quotes": {"quotes": "malformed_line"},
+    }
+    for source in find_shared_data("formats", "metadata_oddities").iterdir():
+        path = tmp_path / source.name
+        path.write_bytes(source.read_bytes())
+
+        result = scan_corpus(path, workers=0)
+
+        few = {
+            "persian": {"LJ001-0002"},
+            "quotes": clips - {"LJ001-0002"},
+            "xtts_finetune_header": clips - {"LJ001-0013"},
+        }
+        assert {Path(name).stem for name in result.corpus.audio} == few.get(source.stem, clips), source.name
+        assert list_drops(result) == drops.get(source.stem, {}), source.name
+
+
+def test_every_odd_audio_file_gets_the_verdict_it_must_get(tmp_path):
+    folder = find_shared_data("formats")
+    (tmp_path / "wavs").symlink_to(folder / "audio")
+    lines = (folder / "manifest.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    manifest = {line.split("\t")[0]: line.split("\t")[1] for line in lines}
+    write_metadata(tmp_path, *(f"{name}|Some words." for name in manifest))
+
+    result = scan_corpus(tmp_path, workers=2, limits=ClipLimits(min_seconds=0.1, max_samples=300 * 22050))
+
+    kept = {Path(name).name for name in result.corpus.audio}
+    assert kept >= {name for name, expected in manifest.items() if expected == "decode"}
+    assert kept.isdisjoint({name for name, expected in manifest.items() if expected == "reject-or-skip"})
+    assert len(kept) + len(result.drops.drops) == len(manifest)
+
+
+def test_the_demo_corpus_passes_and_is_not_written_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    result = scan_corpus(demo_corpus_path(), strict=True)
+
+    assert len(result.corpus) == len(read_metadata(demo_corpus_path()))
+    assert not (demo_corpus_path() / ".myxtts").exists()
+    assert list(tmp_path.rglob("*.index"))
+
+
+def test_the_report_can_be_written_as_json(tmp_path):
+    make_damaged_corpus(tmp_path)
+    result = scan_corpus(tmp_path, workers=0)
+
+    result.drops.write_json(tmp_path / "drops.json")
+
+    report = json.loads((tmp_path / "drops.json").read_text(encoding="utf-8"))
+    assert report["kept"] == 2
+    assert report["dropped"]["silent"] == [
+        {"file": "wavs/silent.wav", "where": f"{tmp_path / 'metadata.csv'}, line 6", "detail": ""}
+    ]
+
+
+def test_scanning_never_imports_tensorflow():
+    script = "import sys, myxtts.data.scan, myxtts.data.resume; sys.exit('tensorflow' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
