@@ -10,9 +10,9 @@ BIN    := $(VENV)/bin
 HAS_GPU := $(shell (nvidia-smi -L >/dev/null 2>&1 || test -e /proc/driver/nvidia/version || test -e /dev/dxg) && echo yes)
 GPU     := $(if $(HAS_GPU),-gpu)
 
+comma       := ,
 RUN_EXTRAS  := $(if $(HAS_GPU),[gpu])
 TEST_EXTRAS := $(if $(HAS_GPU),[gpu$(comma)dev],[dev])
-comma       := ,
 
 RUN_STAMP  := $(VENV)/.run$(GPU)
 TEST_STAMP := $(VENV)/.test$(GPU)
@@ -58,7 +58,8 @@ clean: ## remove the environment and caches
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "MyXTTS needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Use: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(RUN_EXTRAS)"

@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.nvml import COMPILER, NO_COMPILER, StubCard, StubMachine, build_stub
+from tests.support.processes import CHANGES_BEHAVIOUR
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user has exported for real runs must not decide about tests."""
+    for name in CHANGES_BEHAVIOUR:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 python tests/test_memory_isolation.py
 """
 
-import os
 import sys
 import unittest
 from pathlib import Path
@@ -15,7 +14,7 @@ from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest, Process, plan_devices
 from myxtts.errors import DevicePlanError
-from tests.support.processes import run_code
+from tests.support.processes import clean_environ, run_code
 
 
 def make_machine(*free_mib: int) -> Machine:
@@ -51,7 +50,7 @@ from myxtts.utils.gpu_memory import setup_gpu_memory_isolation
 plan = setup_gpu_memory_isolation(data_gpu_id=0, model_gpu_id=1)
 report([plan.data.device, plan.model.device, runtime.active_plan() == plan, runtime.list_logical_devices()])
 """
-        found = run_code(code, {**os.environ, "MYXTTS_REHEARSAL": "1"})
+        found = run_code(code, clean_environ(MYXTTS_REHEARSAL="1"))
         self.assertEqual(found, ["/CPU:1", "/CPU:2", True, ["/CPU:0", "/CPU:1", "/CPU:2"]])
 
     def test_coming_too_late_is_our_error(self) -> None:
@@ -65,7 +64,7 @@ try:
 except DevicesInUseError as error:
     report(str(error))
 """
-        text = run_code(code, {**os.environ, "MYXTTS_REHEARSAL": "1"})
+        text = run_code(code, clean_environ(MYXTTS_REHEARSAL="1"))
         self.assertIn("TensorFlow is already initialised", text)
 
 

@@ -12,13 +12,17 @@ from typing import Any
 from myxtts.cli.parser import Parser
 from myxtts.devices.environment import VISIBLE_DEVICES, select_visible
 from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.nvml import Nvml
+from myxtts.devices.nvml import Card, Nvml
 from myxtts.devices.topology import Link, read_link
+from myxtts.errors import DevicePlanError
 
 
 def run(words: Sequence[str], prog: str) -> int:
     parser = Parser(prog=prog, description="List the GPUs of this machine, their memory and how they are connected.")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON; unknown values are null")
+    parser.add_argument(
+        "--rehearsal", action="store_true", help="accepted as everywhere; the cards are listed all the same"
+    )
     arguments = parser.parse_all(words)
     machine = read_machine()
     links = _read_links(machine)
@@ -37,7 +41,7 @@ def _read_links(machine: Machine) -> list[Link]:
 def format_devices(machine: Machine, links: Sequence[Link]) -> str:
     """The machine's devices in a few lines."""
     lines = [f"Host    {machine.host_free_mib} MB free, {os.cpu_count()} processors"]
-    visible = select_visible(machine.cards, machine.environ)
+    visible, remark = _find_visible(machine)
     for card in machine.cards:
         free = "unknown" if card.free_mib is None else f"{card.free_mib} MB"
         total = "unknown" if card.total_mib is None else f"{card.total_mib} MB"
@@ -47,9 +51,18 @@ def format_devices(machine: Machine, links: Sequence[Link]) -> str:
     if machine.scan.problem:
         lines.append(f"GPUs    {machine.scan.problem}")
     elif not machine.cards and not machine.scan.lost:
-        lines.append("GPUs    none: no NVIDIA driver found. Add --rehearsal to try two roles on the CPU.")
+        lines.append("GPUs    none: no NVIDIA driver found. `myxtts train --rehearsal` tries two roles on the CPU.")
     lines += [f"Link    {link.explain()}" for link in links]
+    lines += [f"Note    {remark}"] if remark else []
     return "\n".join(lines)
+
+
+def _find_visible(machine: Machine) -> tuple[tuple[Card, ...], str | None]:
+    """The cards a run would see, and why none where the environment cannot be planned with."""
+    try:
+        return select_visible(machine.cards, machine.environ), None
+    except DevicePlanError as error:
+        return (), str(error)
 
 
 def _to_dict(machine: Machine, links: Sequence[Link]) -> dict[str, Any]:
@@ -58,6 +71,6 @@ def _to_dict(machine: Machine, links: Sequence[Link]) -> dict[str, Any]:
         "cards": [asdict(card) for card in machine.cards],
         "lost": [{"physical_id": physical_id, "reason": reason} for physical_id, reason in machine.scan.lost],
         "problem": machine.scan.problem,
-        "visible": [card.physical_id for card in select_visible(machine.cards, machine.environ)],
+        "visible": [card.physical_id for card in _find_visible(machine)[0]],
         "links": [asdict(link) for link in links],
     }

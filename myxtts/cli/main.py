@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from myxtts import __version__
@@ -30,29 +33,60 @@ class Command(Protocol):
 def main(words: Sequence[str] | None = None) -> int:
     """Runs `myxtts` with these words (the command line's unless given) and returns the exit code."""
     words = sys.argv[1:] if words is None else words
+    if words and not words[0].startswith("-"):
+        return run_command(words[0], words[1:], f"myxtts {words[0]}")
+    return _guard("myxtts", lambda: _answer(words))
+
+
+def run_command(name: str, words: Sequence[str], prog: str) -> int:
+    """Runs one command; errors raised on purpose become a message on standard error, never a traceback."""
+    return _guard(prog, lambda: _load_command(name).run(words, prog))
+
+
+def _answer(words: Sequence[str]) -> int:
+    """What `myxtts` itself says, without a command."""
     if not words or words[0] in ("-h", "--help"):
         print(format_help())
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
         print(f"myxtts {__version__}")
         return 0
-    return run_command(words[0], words[1:], f"myxtts {words[0]}")
+    raise CommandLineError(
+        f"myxtts has no flag {words[0]}; flags stand behind a command, as in `myxtts train {words[0]}`."
+    )
 
 
-def run_command(name: str, words: Sequence[str], prog: str) -> int:
-    """Runs one command; errors raised on purpose become a message on standard error, never a traceback."""
+def _guard(prog: str, run: Callable[[], int]) -> int:
+    # Text that the terminal cannot show is escaped rather than an error: a corpus may have any name.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return _load_command(name).run(words, prog)
+        code = run()
+        # Here, where a failure can still be told: the interpreter's own flush at exit cannot.
+        sys.stdout.flush()
     except MyXTTSError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone, as in `--help | head`; the interpreter's last flush must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OSError as error:
+        return _report_lost_output(prog, error)
+    return code
+
+
+def _report_lost_output(prog: str, error: OSError) -> int:
+    """Ends quietly when the reader of our output has gone, as in `--help | head`; any other failure is told."""
+    is_pipe = isinstance(error, BrokenPipeError)
+    if not is_pipe and error.errno != errno.ENOSPC:
+        raise error
+    # The interpreter flushes once more at exit and would complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if is_pipe:
+        return 128 + signal.SIGPIPE
+    print(f"{prog}: error: the output could not be written: {error.strerror}.", file=sys.stderr)
+    return 1
 
 
 def format_help() -> str:

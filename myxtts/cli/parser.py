@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -24,7 +25,14 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise CommandLineError(f"{message[:1].upper()}{message[1:]}. `{self.prog} --help` lists all flags.")
+        # argparse speaks of an "ignored explicit argument" when a value follows a flag that takes none.
+        needless = re.fullmatch(r"argument (\S+): ignored explicit argument .*", message)
+        text = f"{needless[1]} takes no value" if needless else message[:1].upper() + message[1:]
+        raise CommandLineError(f"{text}. {self._point_to_help()}")
+
+    def _point_to_help(self) -> str:
+        command = f"python {self.prog}" if self.prog.endswith(".py") else self.prog
+        return f"`{command} --help` lists all flags."
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
         """The parsed words; anything left over is an error with the nearest flag."""
@@ -35,12 +43,10 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         word = unknown[0].partition("=")[0]
-        if not word.startswith("-"):
-            raise CommandLineError(
-                f"{self.prog} takes no argument {word!r}. `{self.prog} --help` shows how it is used."
-            )
+        if not word.strip("-") or not word.startswith("-"):
+            raise CommandLineError(f"{self.prog} takes no argument {word!r}. {self._point_to_help()}")
         near = nearest_name(word, [flag for action in self._actions for flag in action.option_strings])
-        hint = f"Did you mean {near}?" if near else f"`{self.prog} --help` lists all flags."
+        hint = f"Did you mean {near}?" if near else self._point_to_help()
         raise CommandLineError(f"{self.prog} has no flag {word}. {hint}")
 
 

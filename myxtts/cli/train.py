@@ -29,7 +29,7 @@ def build_parser(prog: str) -> Parser:
 
 
 def _plan(config: XTTSConfig, command: Sequence[str]) -> str:
-    # Not imported above: the driver's bindings would be a third of the time that --help takes.
+    # Not imported above: --help needs none of it.
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine

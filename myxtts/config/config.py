@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from myxtts.config import presets, rules
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
-from myxtts.config.section import Section
+from myxtts.config.section import NOT_A_SETTING, Section, nearest_name
 from myxtts.config.training import TrainingConfig
 from myxtts.errors import ConfigError
 
@@ -36,6 +36,12 @@ class XTTSConfig(Section):
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ConfigError as error:
+            raise ConfigError([(key, _point_to_name(key, text)) for key, text in error.problems]) from None
+
     @model_validator(mode="wrap")
     @classmethod
     def _fill_presets(cls, values: Any, handler: Any) -> Any:
@@ -45,7 +51,8 @@ class XTTSConfig(Section):
         filled = presets.preset_values(given)
         for key, (value, _) in filled.items():
             section, _, name = key.partition(".")
-            if isinstance(sections.get(section, {}), dict):
+            # The model section fills in its size by itself.
+            if section != "model" and isinstance(sections.get(section, {}), dict):
                 sections[section] = {**sections.get(section, {}), name: value}
         config = handler(sections)
         config._origins = dict.fromkeys(setting_keys(), "default")
@@ -97,6 +104,34 @@ SECTIONS: Mapping[str, type[Section]] = {"model": ModelConfig, "data": DataConfi
 def setting_keys() -> list[str]:
     """Every dotted key, in the order of declaration."""
     return [f"{section}.{name}" for section, cls in SECTIONS.items() for name in cls.model_fields]
+
+
+def list_names() -> list[str]:
+    """Every dotted name that can be given: settings, and the older words for some of them."""
+    older = [f"{section}.{name}" for section, cls in SECTIONS.items() for name in cls.aliases]
+    return [*setting_keys(), *older]
+
+
+def suggest_name(key: str) -> str:
+    """A sentence that leads from a key that is no setting to the one that was probably meant."""
+    section, _, name = key.rpartition(".")
+    elsewhere = [known for known in list_names() if known.partition(".")[2] == name]
+    if elsewhere:
+        near: str | None = elsewhere[0]
+    elif section in SECTIONS:
+        found = nearest_name(name, [*SECTIONS[section].model_fields, *SECTIONS[section].aliases])
+        near = f"{section}.{found}" if found else None
+    else:
+        near = nearest_name(key, SECTIONS)
+    if near is not None:
+        return f'Did you mean "{near}"?'
+    if section in SECTIONS:
+        return f'"{section}" has: {", ".join(SECTIONS[section].model_fields)}.'
+    return f"The sections are {', '.join(SECTIONS)}."
+
+
+def _point_to_name(key: str, text: str) -> str:
+    return f"{text} {suggest_name(key)}" if text == NOT_A_SETTING else text
 
 
 def _flatten_sections(values: Any) -> tuple[dict[str, Any], dict[str, Any]]:

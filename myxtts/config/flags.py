@@ -10,6 +10,7 @@ from typing import Any
 from myxtts.config.config import SECTIONS
 from myxtts.config.resolve import GivenValue, parse_assignment
 from myxtts.config.setting import GIVEN, Flag, read_setting_info
+from myxtts.errors import CommandLineError
 
 GROUP_TITLES = {"model": "model", "data": "data and devices", "training": "training"}
 
@@ -38,13 +39,17 @@ class _CollectValue(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         value = values if self.value is GIVEN else self.value
-        namespace.given[self.key] = GivenValue(value, option_string or self.option_strings[0])
+        flag = option_string or self.option_strings[0]
+        earlier = namespace.given.get(self.key)
+        if earlier is not None and earlier.origin != flag and earlier.value != value:
+            raise CommandLineError(f"{earlier.origin} and {flag} contradict each other. Give one of them.")
+        namespace.given[self.key] = GivenValue(value, flag)
 
 
 class _CollectAssignment(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         key, value = parse_assignment(values)
-        namespace.given[key] = GivenValue(None if value in ("null", "~") else value, f"--set {key}")
+        namespace.given[key] = GivenValue(value, f"--set {key}")
 
 
 def add_setting_flags(parser: argparse.ArgumentParser, show: Container[str] | None = None) -> None:

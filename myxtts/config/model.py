@@ -45,7 +45,7 @@ class ModelConfig(Section):
     def _fill_from_size(cls, values: Any, handler: Any) -> Any:
         if not isinstance(values, dict) or not isinstance(values.get("size", "base"), str):
             return handler(values)
-        size = presets.normalise_size(values.get("size", "base").strip())
+        size = presets.normalise_size(values.get("size", "base"))
         filled = {name: value for name, value in presets.MODEL_SIZES.get(size, {}).items() if name not in values}
         config = handler({**filled, **values, **({"size": size} if "size" in values else {})})
         # Filled in is not given: another size may fill them anew.

@@ -94,9 +94,18 @@ def find_card_preset(name: str, total_mib: int) -> CardPreset | None:
     return None
 
 
-def normalise_size(size: str) -> str:
-    """The table's name for a model size; unknown names come back as they are, for validation to refuse."""
-    return SIZE_SYNONYMS.get(size, size)
+DRIVEN_BY_PRESETS = frozenset(
+    {"batch_size", "learning_rate", "gradient_accumulation_steps"}
+    | {name for table in MODEL_SIZES.values() for name in table}
+    | {key.partition(".")[2] for table in OPTIMIZATION_LEVELS.values() for key in table}
+)
+"""Names of settings whose value, when not given, depends on others."""
+
+
+def normalise_size(size: Any) -> str:
+    """The table's name for a model size; unknown ones come back as they are, for validation to refuse."""
+    text = str(size).strip()
+    return SIZE_SYNONYMS.get(text, text)
 
 
 def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
@@ -106,13 +115,13 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
         given: explicit values by dotted key, not validated yet. Values no preset knows choose no preset.
     """
     filled: dict[str, tuple[Any, str]] = {}
-    size = normalise_size(str(given.get("model.size", "base")))
+    size = normalise_size(given.get("model.size", "base"))
     if size in MODEL_SIZES:
         for name, value in MODEL_SIZES[size].items():
             filled[f"model.{name}"] = (value, f"preset model size {size}")
         filled["data.batch_size"] = (START_BATCHES[size][0], f"preset model size {size}")
         filled["training.learning_rate"] = (START_LEARNING_RATES[size], f"preset model size {size}")
-    level = str(given.get("training.optimization_level", "enhanced"))
+    level = str(given.get("training.optimization_level", "enhanced")).strip()
     for key, value in OPTIMIZATION_LEVELS.get(level, {}).items():
         filled[key] = (value, f"preset optimisation level {level}")
     if given.get("training.init_from") is not None:
@@ -121,11 +130,20 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    batch = given.get("data.batch_size", FINE_TUNING_BATCH)
+    batch = _read_count(given.get("data.batch_size", FINE_TUNING_BATCH))
     values: dict[str, Any] = {
         "data.batch_size": FINE_TUNING_BATCH,
         "training.learning_rate": FINE_TUNING_LEARNING_RATE,
     }
-    if str(batch).isdecimal() and int(batch) > 0:
-        values["training.gradient_accumulation_steps"] = -(-FINE_TUNING_CLIPS_PER_UPDATE // int(batch))
+    if batch is not None:
+        values["training.gradient_accumulation_steps"] = -(-FINE_TUNING_CLIPS_PER_UPDATE // batch)
     return {key: (value, "preset fine-tuning") for key, value in values.items()}
+
+
+def _read_count(value: Any) -> int | None:
+    """A positive whole number as validation would read it; None for anything else, which validation refuses."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() and 0 < number < 1e9 else None

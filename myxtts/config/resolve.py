@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.config import SECTIONS, XTTSConfig, setting_keys
-from myxtts.config.section import nearest_name
+from myxtts.config.config import SECTIONS, XTTSConfig, list_names, suggest_name
+from myxtts.config.section import NOT_A_SETTING
 from myxtts.config.yaml_file import YamlSettings, dump_yaml, read_yaml
 from myxtts.errors import ConfigError
 
@@ -79,10 +79,8 @@ def parse_assignment(text: str) -> tuple[str, str]:
     key = key.strip()
     if not equals:
         raise ConfigError([("", f"--set takes KEY=VALUE, for example data.batch_size=4, but got {text!r}.")])
-    if key not in setting_keys():
-        near = nearest_name(key, setting_keys())
-        hint = f' Did you mean "{near}"?' if near else " `--print-config` lists all settings."
-        raise ConfigError([(key or repr(key), f"is not a setting.{hint}")])
+    if key not in list_names():
+        raise ConfigError([(f"--set {key}", f"{NOT_A_SETTING} {suggest_name(key)}")])
     return key, value.strip()
 
 
@@ -113,5 +111,6 @@ def _main_key(key: str) -> str:
 
 
 def _add_origin(key: str, text: str, given: Mapping[str, GivenValue]) -> tuple[str, str]:
-    entry = given.get(key)
+    # An unknown section is where its first key stands.
+    entry = given.get(key) or next((entry for name, entry in given.items() if name.startswith(f"{key}.")), None)
     return (f"{key} ({entry.origin})", text) if entry else (key, text)

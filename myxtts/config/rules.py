@@ -42,6 +42,14 @@ def _check_mode(config: XTTSConfig) -> list[Problem]:
                 "Leave out --data-gpu and --model-gpu, or --mode single.",
             )
         ]
+    if mode == "dual" and data.data_gpu is not None and data.data_gpu == data.model_gpu:
+        return [
+            (
+                "training.mode",
+                f"is dual, but data.data_gpu and data.model_gpu are both {data.data_gpu}. Give two ids, or leave out --mode: "
+                "with both memory limits one card is split between two processes.",
+            )
+        ]
     if mode in ("single", "dual") and data.enable_memory_isolation:
         return [
             (
@@ -59,7 +67,7 @@ def _check_shapes(config: XTTSConfig) -> list[Problem]:
             (
                 "data.enable_xla",
                 "is true, but data.pad_to_fixed_length is false: XLA would compile the step anew for nearly every batch. "
-                "Use --enable-static-shapes, or leave out --enable-xla.",
+                "Use --enable-static-shapes, or --no-enable-xla.",
             )
         ]
     return []

@@ -11,16 +11,20 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from myxtts.config.presets import DRIVEN_BY_PRESETS
 from myxtts.errors import ConfigError
+
+NOT_A_SETTING = "is not a setting."
+"""What is said of an unknown key; the whole configuration, which knows all keys, adds the one that was meant."""
 
 
 class Section(BaseModel):
-    """Settings that belong together. Construction raises `ConfigError`, never pydantic's own error."""
+    """Settings that belong together. Making one raises `ConfigError` for whatever is wrong with the values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True)
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Keys that are accepted and stand for another one; for the nearest-name hint only."""
+    """Older words that are accepted -> the setting they stand for. The section's own validators translate them."""
 
     def __init__(self, **values: Any):
         try:
@@ -30,18 +34,25 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_yes_and_no_as_numbers(cls, values: Any) -> Any:
-        # Python's True is the number 1, so pydantic would read `batch_size: true` as a batch of one clip.
-        if isinstance(values, dict):
-            for key, value in values.items():
-                field = cls.model_fields.get(key)
-                if isinstance(value, bool) and field is not None and _takes_number(field.annotation):
-                    raise ConfigError([(key, f"must be {describe_type(field.annotation)}, but is {_show(value)}.")])
-        return values
+    def _read_plain_words(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        read = dict(values)
+        for key, value in values.items():
+            field = cls.model_fields.get(key)
+            if field is None:
+                continue
+            # Python's True is the number 1, so pydantic would read `batch_size: true` as a batch of one clip.
+            if isinstance(value, bool) and _takes(field.annotation, int, float):
+                raise ConfigError([(key, f"must be {describe_type(field.annotation)}, but is {_show(value)}.")])
+            # A flag can only say it in letters.
+            if value == "null" and _takes(field.annotation, type(None)):
+                read[key] = None
+        return read
 
 
-def _takes_number(annotation: Any) -> bool:
-    return any(member in (int, float) for member in _union_members(annotation))
+def _takes(annotation: Any, *kinds: type) -> bool:
+    return any(member in kinds for member in _union_members(annotation))
 
 
 def _union_members(annotation: Any) -> tuple[Any, ...]:
@@ -95,14 +106,12 @@ def _describe_detail(detail: ErrorDetails, section: type[Section], prefix: str) 
         inner = {**detail, "loc": tuple(detail["loc"][1:])}
         return _describe_detail(inner, field.annotation, f"{prefix}{name}.")  # type: ignore[arg-type]
     if detail["type"] == "extra_forbidden":
-        near = nearest_name(name, [*section.model_fields, *section.aliases])
-        hint = (
-            f'Did you mean "{prefix}{near}"?' if near else f"{_group(prefix)} has: {', '.join(section.model_fields)}."
-        )
-        return [(f"{prefix}{name}", f"is not a setting. {hint}")]
+        return [(f"{prefix}{name}", NOT_A_SETTING)]
     if field is None:
         return [(prefix.rstrip("."), f"must be a group of settings, but is {_show(detail['input'])}.")]
-    return [(f"{prefix}{name}", _sentence(detail, field.annotation, field.default))]
+    # What a preset would fill in depends on other settings, so it is not promised here.
+    default = None if name in DRIVEN_BY_PRESETS else field.default
+    return [(f"{prefix}{name}", _sentence(detail, field.annotation, default))]
 
 
 def _sentence(detail: ErrorDetails, annotation: Any, default: Any) -> str:
@@ -120,10 +129,6 @@ def _sentence(detail: ErrorDetails, annotation: Any, default: Any) -> str:
     must = bounds.get(detail["type"], f"must be {describe_type(annotation)}")
     advice = "" if default is None else f" Leave it out to get {_show(default)}."
     return f"{must}, but is {_show(detail['input'])}.{advice}"
-
-
-def _group(prefix: str) -> str:
-    return f'"{prefix.rstrip(".")}"' if prefix else "The configuration"
 
 
 def _show(value: Any) -> str:

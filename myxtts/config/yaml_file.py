@@ -76,8 +76,11 @@ def read_yaml(path: Path) -> YamlSettings:
             loader.dispose()
     except yaml.YAMLError as error:
         raise ConfigError([("", f"{path}: is not valid YAML. {_first_lines(error)}")]) from None
-    except (RecursionError, ValueError, TypeError, OverflowError) as error:
-        raise ConfigError([("", f"{path}: holds a value that cannot be read ({error}).")]) from None
+    except (RecursionError, ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
+        # PyYAML's own constructors fail in all these ways on explicit tags such as `!!bool maybe`.
+        raise ConfigError(
+            [("", f"{path}: holds a value that cannot be read ({type(error).__name__}: {error}).")]
+        ) from None
     if content is None:
         content = {}
     if not isinstance(content, dict):
@@ -119,13 +122,22 @@ def _suggest_file(path: Path) -> str:
     return f'Did you mean "{folder / near}"?' if near else "Give the path of a YAML file after --config."
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever either this loader or a YAML 1.1 reader would take for something else than text."""
+
+
+for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _tag, _pattern in _resolvers:
+        _Dumper.add_implicit_resolver(_tag, _pattern, [_first])
+
+
 def format_value(value: Any) -> str:
     """A value as it would stand in a YAML file, on one line, such that reading it back gives the same value."""
     if isinstance(value, float):
         # Not PyYAML's spelling: it writes 1e-06, which YAML 1.1 readers take for text.
         text = repr(value)
         return text if "e" not in text or "." in text else text.replace("e", ".0e")
-    text = yaml.dump(value, Dumper=yaml.SafeDumper, default_flow_style=True, width=10**6, allow_unicode=True)
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 

@@ -23,8 +23,8 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
 def select_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[Card, ...]:
     """The cards a process with this environment sees, in the order in which TensorFlow will list them.
 
-    Follows CUDA's reading of CUDA_VISIBLE_DEVICES: unset shows all, entries are numbers or (beginnings of) UUIDs, and
-    the first entry that names no card hides itself and all that follow.
+    Follows CUDA's reading of CUDA_VISIBLE_DEVICES: unset shows all, entries are numbers or (beginnings of) UUIDs, the
+    first entry that names no card hides itself and all that follow, and a card named twice hides everything.
     """
     text = environ.get(VISIBLE_DEVICES)
     if text is None:
@@ -37,14 +37,16 @@ def select_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[C
                 f"Set {VISIBLE_DEVICES} to ids from `nvidia-smi -L`."
             )
         card = _find_card(cards, entry)
-        if card is None or card in visible:
+        if card is None:
             break
+        if card in visible:
+            return ()
         visible.append(card)
     return tuple(visible)
 
 
 def _find_card(cards: Sequence[Card], entry: str) -> Card | None:
     if entry.isascii() and entry.isdecimal():
-        return next((card for card in cards if card.physical_id == int(entry)), None)
+        return next((card for card in cards if str(card.physical_id) == (entry.lstrip("0") or "0")), None)
     matches = [card for card in cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None

@@ -19,6 +19,8 @@ CONTEXT_MIB = 512
 """Kept free on a card for every process that uses it: a limit caps TensorFlow's pool, not the CUDA context."""
 OWN_CARD_SHARE = 0.85
 REHEARSAL_SHARE = 0.8
+REHEARSAL_LEAST_MIB = 512
+"""TensorFlow alone takes about so much of a process."""
 STEP_MIB = 64
 
 
@@ -69,7 +71,7 @@ class ChosenLimit:
 
 def choose_own_card_limit(request: LimitRequest, card: Card) -> ChosenLimit:
     """The limit of a role that has a card to itself."""
-    room = _find_room_mib(card, processes=1)
+    room = find_room_mib(card, processes=1)
     if room is None:
         limit = Limit(request.asked_mib or request.default_mib)
         return ChosenLimit(limit, f"GPU {card.physical_id}: free memory unknown, {limit} is not checked.")
@@ -99,7 +101,7 @@ def check_split_card(data: LimitRequest, model: LimitRequest, card: Card) -> tup
             "both limits given. Give two ids from `nvidia-smi -L`, or --data-gpu-memory and --model-gpu-memory that fit "
             f"this card together{_describe_room(card)}."
         )
-    room = _find_room_mib(card, processes=2)
+    room = find_room_mib(card, processes=2)
     if room is not None and data.asked_mib + model.asked_mib > room:
         raise DevicePlanError(
             f"--data-gpu-memory {data.asked_mib} and --model-gpu-memory {model.asked_mib} together do not fit GPU "
@@ -122,7 +124,15 @@ def choose_rehearsal_limits(data: LimitRequest, model: LimitRequest, host_free_m
     scale = min(1.0, REHEARSAL_SHARE * (host_free_mib - asked) / wanted) if wanted else 1.0
 
     def choose(request: LimitRequest) -> Limit:
-        return Limit(request.asked_mib or _round_down(request.default_mib * scale))
+        if request.asked_mib is not None:
+            return Limit(request.asked_mib)
+        mib = _round_down(request.default_mib * scale)
+        if mib < REHEARSAL_LEAST_MIB:
+            raise DevicePlanError(
+                f"This rehearsal has {host_free_mib} MB of host memory free, of which {asked} MB are asked for: too little is "
+                f"left for the {request.role} role ({mib} MB). Give smaller limits, or free some memory."
+            )
+        return Limit(mib)
 
     return choose(data), choose(model)
 
@@ -136,7 +146,8 @@ def _choose_smaller_mib(request: LimitRequest, card: Card, room: int) -> int:
     return _round_down(OWN_CARD_SHARE * room)
 
 
-def _find_room_mib(card: Card, processes: int) -> int | None:
+def find_room_mib(card: Card, processes: int) -> int | None:
+    """Free memory less what CUDA takes for so many processes; None when unknown. A card without room is an error."""
     if card.free_mib is None:
         return None
     room = card.free_mib - processes * CONTEXT_MIB

@@ -46,6 +46,8 @@ class Process(StrEnum):
 class VisibleCard:
     """A card that one process may see."""
 
+    role: Role
+    """What it is for; the model's where one card does both."""
     physical_id: PhysicalId
     tf_index: int
     """Its place in the list of GPUs that TensorFlow finds in that process."""
@@ -92,10 +94,6 @@ class DevicePlan:
 
     def process(self, process: Process) -> ProcessPlan:
         return next(plan for plan in self.processes if plan.process is process)
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.model.device.startswith("/GPU")
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
     visible = select_visible(machine.cards, machine.environ)
     if mode is Mode.SINGLE:
         return _plan_single(request, machine, visible)
-    data, model = _choose_cards(request, mode, machine, visible)
+    data, model = _choose_cards(request, machine, visible)
     if mode is Mode.DUAL:
         return _plan_one_process(mode, visible, (data, model), (Growth(), Growth()), _note_unused_limits(request))
     limits, notes = _choose_limits(request, mode, machine, data, model)
@@ -186,7 +184,7 @@ def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]
             f"For two cards add --data-gpu {visible[1].physical_id} --model-gpu {card.physical_id}."
         )
     data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
-    trainer = ProcessPlan(Process.TRAINER, (VisibleCard(card.physical_id, 0, Growth()),))
+    trainer = ProcessPlan(Process.TRAINER, (VisibleCard(Role.MODEL, card.physical_id, 0, Growth()),))
     return DevicePlan(Mode.SINGLE, False, data, model, (trainer,), tuple(notes))
 
 
@@ -194,7 +192,8 @@ def _plan_one_process(
     mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], memories: Sequence[Memory], notes: Sequence[str]
 ) -> DevicePlan:
     cards = [
-        VisibleCard(card.physical_id, visible.index(card), memory) for card, memory in zip(pair, memories, strict=True)
+        VisibleCard(role, card.physical_id, visible.index(card), memory)
+        for role, card, memory in zip(Role, pair, memories, strict=True)
     ]
     # TensorFlow numbers visible cards by their own order, whatever order they are asked for in: --data-gpu 3
     # --model-gpu 1 makes card 1 /GPU:0. Assuming data = /GPU:0 would swap the roles.
@@ -213,10 +212,11 @@ def _plan_two_processes(
     # The producer starts with only its card in sight, by UUID: a number could be counted anew inside a container.
     producer = ProcessPlan(
         Process.PRODUCER,
-        (VisibleCard(data.physical_id, 0, limits[0]),),
+        (VisibleCard(Role.DATA, data.physical_id, 0, limits[0]),),
         environ=((VISIBLE_DEVICES, data.uuid),),
     )
-    trainer = ProcessPlan(Process.TRAINER, (VisibleCard(model.physical_id, visible.index(model), limits[1]),))
+    model_card = VisibleCard(Role.MODEL, model.physical_id, visible.index(model), limits[1])
+    trainer = ProcessPlan(Process.TRAINER, (model_card,))
     return DevicePlan(
         mode=mode,
         rehearsal=False,
@@ -270,7 +270,7 @@ def _rehearse_one_process(
     return DevicePlan(mode, True, data, model, (trainer,), tuple(notes))
 
 
-def _choose_cards(request: PlanRequest, mode: Mode, machine: Machine, visible: Sequence[Card]) -> tuple[Card, Card]:
+def _choose_cards(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> tuple[Card, Card]:
     """The cards of both roles: those asked for, else the one with most free memory trains and the next prepares."""
     by_id = {card.physical_id: card for card in visible}
     if request.data_gpu is not None and request.model_gpu is not None:
@@ -300,10 +300,11 @@ def _choose_limits(
 
 
 def _note_unused_limits(request: PlanRequest) -> list[str]:
-    if request.data_limit_mib is None and request.model_limit_mib is None:
+    given = [limit.flag for limit in request.limits if limit.asked_mib is not None]
+    if not given:
         return []
     return [
-        "--data-gpu-memory and --model-gpu-memory have no effect in this mode: it lets memory grow as needed. "
+        f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect in this mode: it lets memory grow as needed. "
         "Limits apply with --enable-memory-isolation or a split card."
     ]
 
@@ -322,10 +323,11 @@ def _explain_insufficient(
     request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[PhysicalId]
 ) -> str:
     wanted = f"asked for GPU {asked[0]} and GPU {asked[1]}" if asked else "two cards are needed"
-    present = f"this machine has {_list_ids(visible)}" if visible else "this machine shows no GPU"
+    present = f"this machine has {_list_ids(visible)}" if visible else "this machine has no GPU"
     if len(visible) < len(machine.cards):
-        present += (
-            f" ({VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides the rest of {_list_ids(machine.cards)})"
+        shown = _list_ids(visible) if visible else "none"
+        present = (
+            f"{VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} shows {shown} of {_list_ids(machine.cards)}"
         )
     lost = "".join(f" {reason}" for _, reason in machine.scan.lost)
     problem = f" {machine.scan.problem}" if machine.scan.problem else ""
@@ -336,19 +338,25 @@ def _explain_insufficient(
     )
 
 
-_TWO_CARD_FLAGS = ("--data-gpu", "--model-gpu", "--data-gpu-memory", "--model-gpu-memory", "--mode")
-_TWO_CARD_SWITCHES = ("--enable-memory-isolation",)
+_PAIR_FLAGS = ("--data-gpu", "--model-gpu", "--data-gpu-memory", "--model-gpu-memory", "--mode")
+_PAIR_SETTINGS = ("data.data_gpu", "data.model_gpu", "data.enable_memory_isolation", "training.mode")
+_UNDO_FILE = ("--data-gpu", "null", "--model-gpu", "null", "--mode", "single", "--no-enable-memory-isolation")
 
 
 def suggest_single_command(command: Sequence[str]) -> str:
-    """The same command without the flags that ask for two devices."""
+    """The same command without what asks for two devices, whether flags or a file ask for them."""
     kept: list[str] = []
     words = iter(command)
     for word in words:
-        if word in _TWO_CARD_FLAGS:
+        if word in _PAIR_FLAGS:
             next(words, None)
-        elif word not in _TWO_CARD_SWITCHES and not word.startswith(tuple(f"{flag}=" for flag in _TWO_CARD_FLAGS)):
+        elif word == "--set":
+            assignment = next(words, "")
+            kept += [] if assignment.startswith(_PAIR_SETTINGS) else [word, assignment]
+        elif word != "--enable-memory-isolation" and word.partition("=")[0] not in _PAIR_FLAGS:
             kept.append(word)
+    if any(word.partition("=")[0] == "--config" for word in command):
+        kept += _UNDO_FILE
     return shlex.join(kept)
 
 

@@ -1,20 +1,24 @@
-"""Puts a device plan into force. The only caller of `tf.config`.
+"""Puts a device plan into force, and reads back what is. The only caller of `tf.config`.
 
-Everything here must run before TensorFlow is initialised, which any tensor, dataset or summary writer does.
+A plan must be applied before TensorFlow is initialised, which any tensor, dataset or summary writer does.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from myxtts.devices.environment import prepare_environment
+from myxtts.devices.environment import DEVICE_ORDER, prepare_environment
 from myxtts.devices.memory import Limit
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, RolePlan
 from myxtts.errors import DeviceMismatchError, DevicesInUseError
+
+# CUDA counts cards once. Where TensorFlow was there first, it may have counted them by speed already.
+_MAY_BE_MISCOUNTED = "tensorflow" in sys.modules and os.environ.get(DEVICE_ORDER) != "PCI_BUS_ID"
 
 prepare_environment(os.environ)
 import tensorflow as tf  # noqa: E402  (CUDA reads the device order when TensorFlow first looks for cards)
@@ -44,6 +48,13 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
         DevicesInUseError: TensorFlow is already initialised, so the plan cannot take effect.
         DeviceMismatchError: TensorFlow does not find the cards the plan was made for.
     """
+    if _Active.plan is not None:
+        if (plan, process) == (_Active.plan, _Active.process):
+            return
+        raise DevicesInUseError(
+            f"A device plan ({_Active.plan.mode} mode) is already in force in this process, and a process has one only. "
+            "Start another process for another plan."
+        )
     part = plan.process(process)
     two_roles = plan.mode is not Mode.SINGLE and process is Process.TRAINER
     if two_roles:
@@ -52,7 +63,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
         log.info("Model Training GPU: %s", _describe_id(plan.model))
     try:
         if part.cards:
-            _apply_cards(plan, part)
+            _apply_cards(part)
         else:
             _apply_cpus(part)
     except RuntimeError as error:
@@ -80,8 +91,9 @@ def active_process() -> Process | None:
 
 
 def read_pool(device: str) -> PoolReading | None:
-    """What TensorFlow itself holds on a logical device of this process; None where it does not count (CPU)."""
-    if not device.startswith("/GPU"):
+    """What TensorFlow itself holds on a logical device of this process; None where it does not count (CPU), and
+    before it is initialised."""
+    if not device.startswith("/GPU") or not _is_initialised():
         return None
     info = tf.config.experimental.get_memory_info(device.removeprefix("/"))
     return PoolReading(used_mib=info["current"] / 2**20, peak_mib=info["peak"] / 2**20)
@@ -103,7 +115,12 @@ def list_logical_devices() -> list[str]:
     return [f"/{device.device_type}:{device.name.rpartition(':')[2]}" for device in tf.config.list_logical_devices()]
 
 
-def _apply_cards(plan: DevicePlan, part: ProcessPlan) -> None:
+def _apply_cards(part: ProcessPlan) -> None:
+    if _MAY_BE_MISCOUNTED:
+        log.warning(
+            "TensorFlow was imported before MyXTTS: if it has looked for GPUs already, ids may not be those of nvidia-smi. "
+            "Import MyXTTS first, or set %s=PCI_BUS_ID.", DEVICE_ORDER,
+        )  # fmt: skip
     found = tf.config.list_physical_devices("GPU")
     missing = [card for card in part.cards if card.tf_index >= len(found)]
     if missing:
@@ -111,14 +128,13 @@ def _apply_cards(plan: DevicePlan, part: ProcessPlan) -> None:
     tf.config.set_visible_devices([found[card.tf_index] for card in part.cards], "GPU")
     log.info("Set visible devices: %s", " and ".join(f"GPU {card.physical_id}" for card in part.cards))
     for card in part.cards:
-        role = "data" if card.physical_id == plan.data.physical_id and plan.mode is not Mode.SINGLE else "model"
         if isinstance(card.memory, Limit):
             set_limits, make_limit = _find_limit_api()
             set_limits(found[card.tf_index], [make_limit(memory_limit=card.memory.mib)])
-            log.info("Set memory limit for %s GPU: %d MB", role, card.memory.mib)
+            log.info("Set memory limit for %s GPU: %d MB", card.role, card.memory.mib)
         else:
             tf.config.experimental.set_memory_growth(found[card.tf_index], True)
-            log.info("Configured memory growth for %s GPU", role)
+            log.info("Configured memory growth for %s GPU", card.role)
 
 
 def _apply_cpus(part: ProcessPlan) -> None:
@@ -127,6 +143,13 @@ def _apply_cpus(part: ProcessPlan) -> None:
     if part.logical_cpus > 1:
         set_limits, make_limit = _find_limit_api()
         set_limits(tf.config.list_physical_devices("CPU")[0], [make_limit()] * part.logical_cpus)
+
+
+def _is_initialised() -> bool:
+    # There is no public question for it, and every public answer initialises.
+    from tensorflow.python.eager import context
+
+    return getattr(context.context(), "_context_handle", None) is not None
 
 
 def _find_limit_api() -> tuple[Callable[..., None], Callable[..., Any]]:
@@ -166,5 +189,5 @@ def _explain_missing(ids: Sequence[int], found: int) -> str:
     names = " and ".join(f"GPU {id}" for id in ids)
     return (
         f"The driver shows {names}, but TensorFlow {tf.__version__} finds {found} GPU(s). Usually its CUDA libraries are missing: "
-        "`pip install 'myxtts[gpu]'` (on Linux or WSL2), then try again. To rehearse on the CPU add --rehearsal."
+        "`pip install 'tensorflow[and-cuda]'` (on Linux or WSL2), then try again. To rehearse on the CPU add --rehearsal."
     )

@@ -31,14 +31,14 @@ _LEVELS = {
 }
 
 _MEANINGS = {
-    Connection.NVLINK: "joined by NVLink: batches cross at full speed",
+    Connection.NVLINK: "batches cross at full speed",
     Connection.SAME_BOARD: "two chips on one board: batches cross at full speed",
     Connection.PIX: "behind one PCIe switch: batches cross at PCIe speed without passing the processor",
     Connection.PXB: "behind several PCIe switches: nearly as good as one switch",
     Connection.PHB: "on one PCIe root: batches cross through the processor's bridge; good enough for prepared batches",
     Connection.NODE: "on different PCIe roots of one NUMA node: slow; expect more from one card, or from caching the codes",
     Connection.SYS: "on different NUMA nodes: slow; expect more from one card, or from caching the codes",
-    Connection.UNKNOWN: "connection unknown: the driver does not say",
+    Connection.UNKNOWN: "the driver does not say how they are connected",
 }
 
 
@@ -56,7 +56,7 @@ class Link:
         return self.connection in (Connection.NODE, Connection.SYS)
 
     def explain(self) -> str:
-        return f"GPU {self.first} and GPU {self.second} are {self.connection}: {_MEANINGS[self.connection]}"
+        return f"GPU {self.first} - GPU {self.second}: {self.connection}, {_MEANINGS[self.connection]}"
 
 
 def read_link(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> Link:

@@ -6,16 +6,17 @@ roles, and readings are of this process in host memory.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
 from myxtts.config import resolve_config
 from myxtts.devices import memory
+from myxtts.devices.leaks import PeakHistory
 from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib, Limit, LimitRequest
 from myxtts.devices.nvml import MIB, Card, Nvml, PhysicalId
@@ -73,14 +74,16 @@ def setup_gpu_memory_isolation(
         plan.model.device    # "/GPU:1"
     """
     request = PlanRequest(
-        data_gpu=data_gpu_id,
-        model_gpu=model_gpu_id,
+        data_gpu=_read_id("data_gpu_id", data_gpu_id),
+        model_gpu=_read_id("model_gpu_id", model_gpu_id),
         isolation=True,
-        data_limit_mib=_read_asked(data_gpu_memory_limit),
-        model_limit_mib=_read_asked(model_gpu_memory_limit),
+        data_limit_mib=_read_limit("data_gpu_memory_limit", data_gpu_memory_limit),
+        model_limit_mib=_read_limit("model_gpu_memory_limit", model_gpu_memory_limit),
         rehearsal=_is_rehearsal(),
     )
     plan = plan_devices(request, read_machine(), in_process=True)
+    for note in plan.notes:
+        log.warning("%s", note)
     # Imported here: this module's other functions need no TensorFlow.
     from myxtts.devices.runtime import apply_plan
 
@@ -90,10 +93,11 @@ def setup_gpu_memory_isolation(
 
 def monitor_gpu_memory(*gpu_ids: int) -> tuple[GpuMemory, ...]:
     """A reading per card, in the order asked for: `data, model = monitor_gpu_memory(0, 1)`."""
+    ids = [_read_id("gpu_id", gpu_id) for gpu_id in gpu_ids]
     if _is_rehearsal():
-        return tuple(_read_host(gpu_id) for gpu_id in gpu_ids)
+        return tuple(_read_host(gpu_id) for gpu_id in ids)
     with Nvml() as nvml:
-        return tuple(_read_card(nvml, gpu_id) for gpu_id in gpu_ids)
+        return tuple(_read_card(nvml, gpu_id) for gpu_id in ids)
 
 
 def log_memory_stats(data_gpu_id: int, model_gpu_id: int, step: int | None = None) -> None:
@@ -116,11 +120,13 @@ def detect_memory_leak(gpu_id: int, baseline_mb: float, threshold_mb: float = 10
         return False
     history = _histories.setdefault(gpu_id, PeakHistory())
     history.add(used)
-    leaking = history.is_rising() and history.last_peak - baseline_mb > threshold_mb
+    # Growth inside the window counts, not the distance from the baseline alone: noise far above the baseline rises by
+    # chance now and then.
+    leaking = history.measure_growth() > threshold_mb / 2 and history.last_peak - baseline_mb > threshold_mb
     if leaking:
         log.warning(
             "GPU %d: memory keeps growing, from %.0f to %.0f MB over %d readings (%.0f MB above the baseline).",
-            gpu_id, history.peaks[0], history.last_peak, history.readings, history.last_peak - baseline_mb,
+            gpu_id, history.stretches[0].peak, history.last_peak, history.readings, history.last_peak - baseline_mb,
         )  # fmt: skip
     return leaking
 
@@ -131,16 +137,27 @@ def get_optimal_memory_limits(
     data_fraction: float | None = 0.33,
     model_fraction: float | None = 0.67,
 ) -> tuple[int, int]:
-    """Limits in MB for both roles, each a fraction of its own card's free memory; None = what a plan would choose."""
+    """Limits in MB for both roles, each a fraction of its own card's free memory less what CUDA itself takes.
+
+    None stands for what a plan would choose; on one shared card, for what the other leaves (a third and two thirds).
+    """
     machine = read_machine()
-    if data_gpu_id == model_gpu_id and (data_fraction or 0) + (model_fraction or 0) > 1:
+    data = _find_card(machine, _read_id("data_gpu_id", data_gpu_id))
+    model = _find_card(machine, _read_id("model_gpu_id", model_gpu_id))
+    shared = data == model
+    if shared and (data_fraction or 0) + (model_fraction or 0) > 1:
         raise DevicePlanError(
             f"data_fraction {data_fraction} and model_fraction {model_fraction} must sum to at most 1 on one shared card "
             f"(GPU {data_gpu_id}). Give smaller fractions, or two cards."
         )
+    # On one card nothing can be computed for a role alone: what it takes is not there for the other.
+    if shared and data_fraction is None:
+        data_fraction = 1 / 3 if model_fraction is None else 1 - model_fraction
+    if shared and model_fraction is None and data_fraction is not None:
+        model_fraction = 1 - data_fraction
     return (
-        _compute_limit(machine, LimitRequest("data", None), data_gpu_id, data_fraction),
-        _compute_limit(machine, LimitRequest("model", None), model_gpu_id, model_fraction),
+        _compute_limit(LimitRequest("data", None), data, data_fraction, processes=2 if shared else 1),
+        _compute_limit(LimitRequest("model", None), model, model_fraction, processes=2 if shared else 1),
     )
 
 
@@ -156,58 +173,38 @@ def read_role_memory(role: RolePlan) -> RoleMemory:
     return RoleMemory(role.physical_id, role.device, limit, used, peak)
 
 
-@dataclass
-class PeakHistory:
-    """Peaks of a quantity over equal stretches of its whole history, in bounded space.
-
-    When the stretches run out they are merged in pairs, so that a slow leak has as much history as it needs.
-    """
-
-    warm_up: int = 8
-    """Readings ignored at the start, while pools and caches fill."""
-    peaks: list[float] = field(default_factory=list)
-    readings: int = 0
-    _stretch: int = 4
-    _open: list[float] = field(default_factory=list)
-
-    CAPACITY = 8
-    RISING = 4
-
-    def add(self, value: float) -> None:
-        self.readings += 1
-        if self.readings <= self.warm_up:
-            return
-        self._open.append(value)
-        if len(self._open) == self._stretch:
-            self.peaks.append(max(self._open))
-            self._open.clear()
-        if len(self.peaks) == self.CAPACITY:
-            self.peaks = [max(pair) for pair in zip(self.peaks[::2], self.peaks[1::2], strict=True)]
-            self._stretch *= 2
-
-    def is_rising(self) -> bool:
-        """Whether each of the last stretches peaked above the one before."""
-        recent = self.peaks[-self.RISING :]
-        return len(recent) == self.RISING and all(a < b for a, b in itertools.pairwise(recent))
-
-    @property
-    def last_peak(self) -> float:
-        return self.peaks[-1]
-
-
 _histories: dict[int, PeakHistory] = {}
 
 
-def _read_asked(limit: int | None) -> int | None:
-    if isinstance(limit, DefaultMib) or limit is None:
+def _read_id(argument: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise DevicePlanError(f"{argument} must be the number of a card as `nvidia-smi -L` shows it, but is {value!r}.")
+
+
+def _read_limit(argument: str, value: object) -> int | None:
+    if isinstance(value, DefaultMib) or value is None:
         return None
-    if isinstance(limit, bool) or limit < 1:
-        raise DevicePlanError(f"A memory limit must be a whole number of MB above 0, but is {limit}.")
-    return limit
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise DevicePlanError(
+        f"{argument} must be a whole number of MB above 0, or None to have it computed, but is {value!r}."
+    )
 
 
 def _is_rehearsal() -> bool:
-    return resolve_config(environ=os.environ).training.rehearsal
+    plan = _find_active_plan()
+    return resolve_config().training.rehearsal if plan is None else plan.rehearsal
+
+
+def _find_active_plan() -> DevicePlan | None:
+    runtime = _find_runtime()
+    return runtime.active_plan() if runtime is not None else None
+
+
+def _find_runtime() -> Any:
+    # Asking must not be what loads TensorFlow: where it is not loaded there is neither a plan nor a pool.
+    return sys.modules.get("myxtts.devices.runtime")
 
 
 def _read_card(nvml: Nvml, gpu_id: int) -> GpuMemory:
@@ -221,12 +218,8 @@ def _read_card(nvml: Nvml, gpu_id: int) -> GpuMemory:
 
 
 def _read_pool_mib(gpu_id: int) -> tuple[float | None, float | None]:
-    # Reading must not be what loads TensorFlow: without it in this process there is no pool to read.
-    runtime = sys.modules.get("myxtts.devices.runtime")
-    plan = runtime.active_plan() if runtime else None
-    if runtime is None or plan is None:
-        return None, None
-    for role in (plan.model, plan.data):
+    runtime, plan = _find_runtime(), _find_active_plan()
+    for role in (plan.model, plan.data) if plan is not None else ():
         if role.physical_id == gpu_id and role.process is runtime.active_process():
             pool = runtime.read_pool(role.device)
             return (pool.used_mib, pool.peak_mib) if pool else (None, None)
@@ -239,24 +232,26 @@ def _read_host(gpu_id: int) -> GpuMemory:
     return GpuMemory(gpu_id, host.total // MIB, process, host.available // MIB, None, None, process)
 
 
-def _compute_limit(machine: Machine, request: LimitRequest, gpu_id: int, fraction: float | None) -> int:
-    card = _find_card(machine, gpu_id)
+def _compute_limit(request: LimitRequest, card: Card, fraction: float | None, processes: int) -> int:
     if fraction is None:
         return memory.choose_own_card_limit(request, card).limit.mib
     if not 0 < fraction <= 1:
         raise DevicePlanError(f"{request.role}_fraction must be above 0 and at most 1, but is {fraction}.")
-    if card.free_mib is None:
-        raise NvmlError(f"The free memory of GPU {gpu_id} ({card.name}) is unknown. Give its limit in MB instead.")
-    return int(card.free_mib * fraction)
+    room = memory.find_room_mib(card, processes)
+    if room is None:
+        raise NvmlError(
+            f"The free memory of GPU {card.physical_id} ({card.name}) is unknown. Give its limit in MB instead."
+        )
+    return int(room * fraction)
 
 
 def _find_card(machine: Machine, gpu_id: int) -> Card:
-    for card in machine.cards:
-        if card.physical_id == gpu_id:
-            return card
     if _is_rehearsal():
         host = psutil.virtual_memory().total // MIB
         return Card(PhysicalId(gpu_id), "host memory", "", "", host, machine.host_free_mib)
+    for card in machine.cards:
+        if card.physical_id == gpu_id:
+            return card
     present = ", ".join(str(card.physical_id) for card in machine.cards) or "none"
     raise DevicePlanError(f"There is no GPU {gpu_id}; present: {present}. `nvidia-smi -L` lists the ids.")
 

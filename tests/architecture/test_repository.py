@@ -9,6 +9,7 @@ import pytest
 
 from myxtts.cli.main import COMMANDS
 from myxtts.cli.train import build_parser
+from myxtts.config import resolve_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,7 +86,8 @@ def test_every_command_of_the_readme_parses(page):
             assert set(words[1:]) <= targets, command
         elif words[:2] == ["python", "train_main.py"] or words[:2] == ["myxtts", "train"]:
             if "--help" not in words:
-                build_parser("train").parse_all(words[2:])
+                arguments = build_parser("train").parse_all(words[2:])
+                resolve_config(flags=arguments.given, yaml_path=arguments.config and ROOT / arguments.config)
         elif words[0] == "myxtts":
             assert words[1] in {*COMMANDS, "--help"}, command
         else:
@@ -96,7 +98,20 @@ def test_both_readmes_have_the_same_code_blocks():
     assert read_commands("README.md") == read_commands("README.fa.md")
 
 
+@pytest.mark.parametrize(
+    ("target", "gpu", "extras"),
+    [("test", "yes", ".[gpu,dev]"), ("test", "", ".[dev]"), ("train", "yes", ".[gpu]"), ("train", "", '"."')],
+)
+def test_make_installs_the_extras_of_the_machine(target, gpu, extras, tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    command = ["make", "--dry-run", target, f"HAS_GPU={gpu}"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert extras in text
+    assert ("--rehearsal" in text) == (target == "train" and not gpu)
+
+
 def test_make_train_flags_are_flags_of_the_program():
     text = (ROOT / "Makefile").read_text()
     words = " ".join(re.findall(r"^(?:TRAIN_FLAGS +\?=|REHEARSAL :=)(.*)$", text, flags=re.MULTILINE))
-    build_parser("train").parse_all(shlex.split(words))
+    resolve_config(flags=build_parser("train").parse_all(shlex.split(words)).given)

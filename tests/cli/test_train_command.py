@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.support.nvml import StubCard
-from tests.support.processes import ROOT, run_python, run_train
+from tests.support.processes import ROOT, clean_environ, run_python, run_train
 
 
 def test_help_lists_every_promised_flag():
@@ -128,8 +128,47 @@ def test_the_overview_lists_commands_and_an_unknown_one_has_a_neighbour():
     assert run_python(["-m", "myxtts.cli.main", "--version"]).stdout.startswith("myxtts 0.")
 
 
-def test_a_reader_that_leaves_early_causes_no_traceback():
-    command = f"{sys.executable} train_main.py --print-config | head -n 1"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
-    assert result.stdout == "model:\n"
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", ["train_main.py --print-config", "train_main.py --help", "-m myxtts.cli.main --help"]
+)
+def test_a_reader_that_leaves_early_causes_no_complaint(command, unbuffered):
+    environ = clean_environ(PYTHONUNBUFFERED=unbuffered)
+    line = f"{sys.executable} {command} | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, env=environ)
     assert result.stderr == ""
+    assert result.returncode in (0, 141)
+
+
+def test_output_that_cannot_be_written_is_one_message():
+    line = f"{sys.executable} train_main.py --print-config > /dev/full"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, env=clean_environ())
+    assert result.returncode == 1
+    assert result.stderr == "train_main.py: error: the output could not be written: No space left on device.\n"
+
+
+def test_text_that_the_terminal_cannot_show_is_escaped():
+    result = run_train("--train-data", "پیکره", "--print-config", environ=clean_environ(PYTHONIOENCODING="ascii"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\\u067e" in result.stdout
+
+
+def test_flags_without_a_command_are_led_to_one():
+    result = run_python(["-m", "myxtts.cli.main", "--data-gpu", "0"])
+    assert result.returncode == 2
+    assert (
+        result.stderr
+        == "myxtts: error: myxtts has no flag --data-gpu; flags stand behind a command, as in `myxtts train --data-gpu`.\n"
+    )
+
+
+def test_ctrl_c_ends_with_130():
+    code = """
+import sys
+from myxtts.cli import main, train
+def interrupt(words, prog): raise KeyboardInterrupt
+train.run = interrupt
+sys.exit(main.run_command("train", [], "train_main.py"))
+"""
+    result = run_python(["-c", code])
+    assert (result.returncode, result.stderr) == (130, "train_main.py: interrupted\n")

@@ -115,8 +115,13 @@ def test_mixed_precision_is_a_switch_or_a_name(value, precision):
         ({"data": {"batch_size": "many"}}, "data.batch_size must be a whole number, but is 'many'"),
         ({"data": {"batch_size": True}}, "data.batch_size must be a whole number, but is True"),
         ({"data": {"batch_size": 2.5}}, "data.batch_size must be a whole number, but is 2.5"),
-        ({"data": {"bach_size": 4}}, 'data.bach_size is not a setting. Did you mean "batch_size"?'),
+        ({"data": {"bach_size": 4}}, 'data.bach_size is not a setting. Did you mean "data.batch_size"?'),
         ({"dta": {}}, 'dta is not a setting. Did you mean "data"?'),
+        ({"training": {"batch_size": 4}}, 'training.batch_size is not a setting. Did you mean "data.batch_size"?'),
+        ({"batch_size": 4}, 'batch_size is not a setting. Did you mean "data.batch_size"?'),
+        ({"data": {"zzzz": 4}}, '"data" has: train_data, val_data'),
+        ({"data": {"batch_size": "9" * 5000}}, "data.batch_size must be a whole number"),
+        ({"data": {"data_gpu": 1, "model_gpu": 1}, "training": {"mode": "dual"}}, "training.mode is dual, but"),
         ({"data": 3}, "data must be a group of settings, but is 3"),
         ({"data": {"cache": "ram"}}, 'data.cache must be "off", "memory", "disk" or "auto", but is \'ram\''),
         ({"data": {"num_workers": -1}}, 'data.num_workers must be "auto" or a whole number from 0 to 1024, but is -1'),
@@ -173,3 +178,40 @@ def test_memory_shares_by_card(name, total, shares):
 
 def test_a_card_smaller_than_any_in_the_tables_has_no_preset():
     assert find_card_preset("GTX 1650", 4096) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "numbers"),
+    [
+        ("tiny", (4, 256, 4, 128, 128, 16, 1e-3)),
+        ("small", (8, 512, 8, 256, 256, 12, 5e-4)),
+        ("base", (16, 768, 12, 512, 512, 8, 2e-4)),
+        ("big", (30, 1024, 16, 512, 512, 2, 1e-4)),
+    ],
+)
+def test_the_table_of_sizes(size, numbers):
+    config = XTTSConfig(model={"size": size})
+    model = config.model
+    assert numbers == (
+        model.gpt_layers, model.gpt_width, model.gpt_heads, model.dvae_width, model.decoder_width,
+        config.data.batch_size, config.training.learning_rate,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [" tiny ", "tiny\n"])
+def test_white_space_around_a_size_chooses_the_same_presets(size):
+    assert XTTSConfig(model={"size": size}) == XTTSConfig(model={"size": "tiny"})
+
+
+@pytest.mark.parametrize("batch", [8, 8.0, "8", " 8", "8.0"])
+def test_the_fine_tuning_preset_reads_a_batch_size_as_validation_does(batch):
+    config = XTTSConfig(training={"init_from": "m"}, data={"batch_size": batch})
+    assert config.training.gradient_accumulation_steps == 32
+
+
+def test_no_value_is_promised_that_a_preset_would_change():
+    with pytest.raises(ConfigError) as caught:
+        XTTSConfig(model={"size": "tiny"}, data={"batch_size": 0}, training={"seed": -1})
+    first, second = str(caught.value).splitlines()
+    assert "Leave it out" not in first
+    assert "Leave it out to get 0." in second

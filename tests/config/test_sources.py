@@ -10,7 +10,7 @@ from myxtts.config.config import SECTIONS, setting_keys
 from myxtts.config.display import format_config
 from myxtts.config.flags import add_setting_flags, iterate_flags
 from myxtts.config.resolve import GivenValue
-from myxtts.errors import ConfigError
+from myxtts.errors import CommandLineError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +89,14 @@ def test_flags_win_over_yaml_and_yaml_over_presets(write_yaml):
         (["--tensorboard-log-dir", "tb"], "training.tensorboard_log_dir", "tb"),
         (["--language", "fa"], "data.language", "fa"),
         (["--set", "model.dropout=0.25"], "model.dropout", 0.25),
+        (["--set", "training.max_steps=null"], "training.max_steps", None),
+        (["--set", "data.enable_caching=false"], "data.cache", "off"),
+        (["--max-steps", "null"], "training.max_steps", None),
+        (["--vocabulary", "v.json"], "data.vocabulary", "v.json"),
+        (["--min-clip-seconds", "1"], "data.min_clip_seconds", 1.0),
+        (["--max-clip-seconds", "9"], "data.max_clip_seconds", 9.0),
+        (["--max-text-length", "100"], "data.max_text_length", 100),
+        (["--no-follow-symlinks"], "data.follow_symlinks", False),
         (["--set", "data.use_tf_native_loading=false"], "data.use_tf_native_loading", False),
     ],
 )
@@ -144,8 +152,12 @@ def test_numbers_in_yaml_mean_what_they_look_like(write_yaml):
         ("data:\n  batch_size: 4\ndata:\n  seed: 8\n", "data stands twice"),
         ("data: [1, 2\n", "is not valid YAML"),
         ("- 1\n- 2\n", "must hold the sections"),
-        ("data:\n  batch_sizes: 4\n", 'config.yaml:2) is not a setting. Did you mean "batch_size"?'),
-        ("dat:\n  batch_size: 4\n", 'dat is not a setting. Did you mean "data"?'),
+        ("data:\n  batch_sizes: 4\n", 'config.yaml:2) is not a setting. Did you mean "data.batch_size"?'),
+        ("dat:\n  batch_size: 4\n", 'dat ({path}:2) is not a setting. Did you mean "data"?'),
+        ("data.batch_size: 4\n", 'Write "batch_size" indented under "data:"'),
+        ("data:\n  strict: !!bool maybe\n", "holds a value that cannot be read"),
+        ("data:\n  model_start_delay: !!float ''\n", "holds a value that cannot be read"),
+        ("data:\n  train_data: !!timestamp foo\n", "holds a value that cannot be read"),
         ("data:\n\n  batch_size: zero\n", "data.batch_size ({path}:3) must be a whole number, but is 'zero'"),
         ("data: !!python/object/apply:os.system ['true']\n", "is not valid YAML"),
     ],
@@ -179,6 +191,7 @@ def test_the_environment_asks_for_rehearsal_and_a_flag_can_refuse(write_yaml):
     config = resolve(environ=environ)
     assert (config.training.rehearsal, config.origins["training.rehearsal"]) == (True, "MYXTTS_REHEARSAL")
     assert resolve("--no-rehearsal", environ=environ).training.rehearsal is False
+    assert resolve(yaml=write_yaml("training:\n  rehearsal: false\n"), environ=environ).training.rehearsal is True
     with pytest.raises(ConfigError, match=r"training.rehearsal \(MYXTTS_REHEARSAL\) must be true or false"):
         resolve(environ={"MYXTTS_REHEARSAL": "perhaps"})
 
@@ -226,3 +239,40 @@ def test_values_given_in_python_are_labelled_by_their_source():
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_files_load(path):
     load_config(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e5", "1.5e3", "12E4", "010", "off", "null", "~", "true", "1:30", "2026-01-01", "0x1F", " a", "#", "a: b"]
+)
+def test_text_that_looks_like_something_else_survives_the_file(tmp_path, text):
+    config = XTTSConfig(training={"checkpoint_dir": f"{text}x"}).replace(training={"checkpoint_dir": text})
+    path = tmp_path / "saved.yaml"
+    save_config(config, path)
+    assert load_config(path).training.checkpoint_dir == config.training.checkpoint_dir == text.strip()
+
+
+@pytest.mark.parametrize("words", [("--resume", "--reset-training"), ("--enable-xla", "--no-enable-xla")])
+def test_flags_that_contradict_each_other_are_refused(words):
+    with pytest.raises(CommandLineError, match=f"{words[0]} and {words[1]} contradict"):
+        parse(*words)
+
+
+@pytest.mark.parametrize("word", ["--print-conf", "--rehears", "--batch"])
+def test_flags_cannot_be_abbreviated(word):
+    with pytest.raises(CommandLineError, match=f"has no flag {word}"):
+        parse(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "words"), [("--rehearsal=1", "--rehearsal takes no value"), ("--", "takes no argument")]
+)
+def test_odd_spellings_get_a_plain_answer(word, words):
+    with pytest.raises(CommandLineError, match=words):
+        parse(word, "x")
+
+
+def test_the_shipped_start_file_leaves_presets_in_force():
+    path = ROOT / "configs" / "config.yaml"
+    config = resolve("--init-from", "m.pth", "--model-size", "tiny", "--optimization-level", "experimental", yaml=path)
+    assert (config.training.learning_rate, config.data.batch_size) == (5e-6, 3)
+    assert (config.data.enable_xla, config.data.mixed_precision) == (True, "mixed_float16")

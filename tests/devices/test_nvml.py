@@ -3,7 +3,14 @@
 import json
 
 from myxtts.devices.topology import Connection, Link
-from tests.support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_SUPPORTED, VERSION_MISMATCH, StubCard
+from tests.support.nvml import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    LIBRARY_NOT_FOUND,
+    NOT_SUPPORTED,
+    VERSION_MISMATCH,
+    StubCard,
+)
 from tests.support.processes import run_code, run_python
 
 SCAN = """
@@ -43,8 +50,9 @@ def test_a_driver_that_is_not_loaded_is_a_problem_not_an_empty_machine(make_mach
     assert "version mismatch" in scan["problem"]
 
 
-def test_no_driver_library_is_simply_no_cards(tmp_path):
-    scan = run_code(SCAN)
+def test_no_driver_library_is_simply_no_cards(make_machine):
+    # What the bindings themselves answer where there is no library, on a machine that may have one.
+    scan = run_code(SCAN, make_machine(extra=[f"init {LIBRARY_NOT_FOUND}"]).environ())
     assert scan == {"cards": [], "lost": [], "problem": None}
 
 
@@ -54,9 +62,9 @@ def test_utilisation_and_process_memory_are_values_or_unknown(make_machine):
 from myxtts.devices.nvml import Nvml
 with Nvml() as nvml:
     report([nvml.read_utilization_percent(0), nvml.read_utilization_percent(1), nvml.read_process_mib(0, 4242),
-            nvml.read_process_mib(1, 4242), nvml.read_driver_version(), nvml.count_cards()])
+            nvml.read_process_mib(0, 77), nvml.read_process_mib(1, 4242), nvml.read_driver_version(), nvml.count_cards()])
 """
-    assert run_code(code, machine.environ()) == [73, None, 900, None, "570.00", 2]
+    assert run_code(code, machine.environ()) == [73, None, 900, 5, None, "570.00", 2]
 
 
 def test_changing_memory_is_seen_by_the_next_reading(make_machine):
@@ -86,8 +94,8 @@ with Nvml() as nvml:
 
 
 def test_slow_connections_are_explained():
-    assert Link(0, 1, Connection.SYS).is_slow
-    assert not Link(0, 1, Connection.PIX).is_slow
+    slow = [connection for connection in Connection if Link(0, 1, connection).is_slow]
+    assert slow == [Connection.NODE, Connection.SYS]
     assert "different NUMA nodes" in Link(0, 1, Connection.SYS).explain()
 
 
@@ -100,7 +108,15 @@ def test_the_devices_command_lists_cards_links_and_what_is_wrong(make_machine):
     assert "GPU 0   NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB\n" in result.stdout
     assert "GPU 1   NVIDIA GeForce RTX 4090, unknown free of unknown, hidden by CUDA_VISIBLE_DEVICES" in result.stdout
     assert "GPU 2   The NVIDIA driver could not tell GPU 2: GPU is lost." in result.stdout
-    assert "GPU 0 and GPU 1 are SYS: on different NUMA nodes" in result.stdout
+    assert "GPU 0 - GPU 1: SYS, on different NUMA nodes" in result.stdout
     facts = json.loads(run_python(["-m", "myxtts.cli.main", "devices", "--json"], machine.environ()).stdout)
     assert facts["cards"][1]["free_mib"] is None
     assert facts["links"] == [{"first": 0, "second": 1, "connection": "SYS"}]
+
+
+def test_the_devices_command_lists_cards_that_a_plan_would_refuse(make_machine):
+    environ = make_machine(StubCard(0)).environ(CUDA_VISIBLE_DEVICES="MIG-1")
+    result = run_python(["-m", "myxtts.cli.main", "devices", "--rehearsal"], environ)
+    assert result.returncode == 0
+    assert "GPU 0   NVIDIA GeForce RTX 4090" in result.stdout
+    assert "MyXTTS plans with whole cards" in result.stdout

@@ -1,8 +1,11 @@
 """Plans: every mode, any order of ids, limits that fit, and errors that say what would work."""
 
+import shlex
+
 import pytest
 
-from myxtts.config import XTTSConfig
+from myxtts.cli.train import build_parser
+from myxtts.config import XTTSConfig, resolve_config
 from myxtts.devices.environment import prepare_environment, select_visible
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth, Limit
@@ -185,7 +188,7 @@ def test_the_allocator_that_ignores_limits_is_refused_only_with_limits():
 
 
 def test_limits_without_isolation_have_no_effect_and_the_plan_says_so():
-    assert "have no effect in this mode" in plan(data_gpu=0, model_gpu=1, data_limit_mib=4096).notes[0]
+    assert plan(data_gpu=0, model_gpu=1, data_limit_mib=4096).notes[0].startswith("--data-gpu-memory has no effect")
 
 
 def test_visible_devices_of_a_container_shift_the_index_but_not_the_id():
@@ -193,14 +196,14 @@ def test_visible_devices_of_a_container_shift_the_index_but_not_the_id():
     made = plan(machine, data_gpu=1, model_gpu=3)
     assert cards_of(made) == [(3, 0, Growth()), (1, 1, Growth())]
     assert (made.data.device, made.model.device) == ("/GPU:1", "/GPU:0")
-    with pytest.raises(DevicePlanError, match=r"CUDA_VISIBLE_DEVICES=3,1 hides the rest"):
+    with pytest.raises(DevicePlanError, match=r"CUDA_VISIBLE_DEVICES=3,1 shows GPU 3 \(.*\), GPU 1 \(.*\) of GPU 0"):
         plan(machine, data_gpu=0, model_gpu=1)
 
 
 @pytest.mark.parametrize(
     ("text", "ids"),
     [
-        (None, [0, 1, 2, 3]), ("", []), ("-1", []), ("2", [2]), ("3,0", [3, 0]), ("1,9,0", [1]), ("1,1", [1]),
+        (None, [0, 1, 2, 3]), ("", []), ("-1", []), ("2", [2]), ("3,0", [3, 0]), ("1,9,0", [1]), ("1,1", []), ("2,GPU-0002", []), ("01", [1]), ("9" * 5000, []),
         ("GPU-0002-aaaa,GPU-0000", [2, 0]), ("GPU-", []), ("1, 2", [1, 2]),
     ],
 )  # fmt: skip
@@ -278,6 +281,37 @@ def test_a_request_carries_what_the_configuration_says():
     assert PlanRequest.from_config(config) == PlanRequest(
         data_gpu=3, model_gpu=1, isolation=True, data_limit_mib=4096, rehearsal=True
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--data-gpu", "0", "--model-gpu=1", "--enable-memory-isolation", "--epochs", "3"],
+        ["--config", "configs/dual_gpu_24gb.yaml", "--epochs", "3"],
+        ["--set", "data.data_gpu=0", "--set", "data.model_gpu=1", "--mode", "dual", "--epochs", "3"],
+    ],
+)
+def test_the_command_that_is_advised_gives_a_single_plan(words):
+    advised = shlex.split(suggest_single_command(["myxtts", "train", *words]))[2:]
+    arguments = build_parser("train").parse_all(advised)
+    config = resolve_config(flags=arguments.given, yaml_path=arguments.config, environ={})
+    made = plan_devices(PlanRequest.from_config(config), make_machine(1))
+    assert (made.mode, config.training.epochs) == (Mode.SINGLE, 3)
+
+
+def test_every_gpu_hidden_is_said():
+    made = plan(make_machine(2, environ={"CUDA_VISIBLE_DEVICES": "-1"}))
+    assert "CUDA_VISIBLE_DEVICES=-1 hides every GPU" in made.notes[0]
+
+
+def test_a_rehearsal_inside_one_process_says_that_no_limit_is_enforced():
+    made = plan(in_process=True, rehearsal=True, isolation=True, data_gpu=0, model_gpu=1)
+    assert "no limit is enforced" in made.notes[0]
+
+
+def test_a_rehearsal_never_gives_a_role_next_to_nothing():
+    with pytest.raises(DevicePlanError, match="too little is left for the model role"):
+        plan(rehearsal=True, mode="isolated", data_limit_mib=19500)
 
 
 def test_the_single_gpu_command_drops_just_the_two_card_flags():

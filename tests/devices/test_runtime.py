@@ -17,7 +17,8 @@ from myxtts.devices.nvml import Card, CardScan
 from myxtts.devices.plan import PlanRequest, Process, plan_devices
 
 def fake_gpus(count):
-    # A fresh context state with `count` GPUs, as TensorFlow has it before it is initialised.
+    # A fresh state with `count` GPUs and no plan, as TensorFlow has it before it is initialised.
+    runtime._Active.plan = None
     state = context.context()
     state._initialize_physical_devices(reinitialize=True)
     gpus = [context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(count)]
@@ -168,8 +169,8 @@ def test_the_log_of_two_roles_says_what_was_done():
 
 GPU_LOG = """
 import logging
-from tensorflow.python.eager import context
 from myxtts.devices import runtime
+from tensorflow.python.eager import context
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan
 from myxtts.devices.plan import PlanRequest, plan_devices
@@ -212,6 +213,43 @@ def test_the_log_of_an_isolated_trainer_speaks_of_its_one_card():
     assert "Set memory limit for model GPU: 16384 MB" in lines
     assert "/GPU:0 (physical GPU 1)" in lines
     assert not any("growth" in line for line in lines)
+
+
+def test_the_log_of_a_split_card_names_the_limit_of_its_own_role():
+    request = "dict(data_gpu=1, model_gpu=1, data_limit_mib=6000, model_limit_mib=12000)"
+    assert "Set memory limit for model GPU: 12000 MB" in run_code(GPU_LOG.replace("REQUEST", request))
+
+
+SECOND_PLAN = """
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.errors import DevicesInUseError
+first = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))
+runtime.apply_plan(first)
+runtime.apply_plan(first)
+try:
+    runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True), read_machine({})))
+except DevicesInUseError as error:
+    report([str(error), runtime.active_plan() == first])
+"""
+
+
+def test_a_process_has_one_plan():
+    text, kept = run_code(SECOND_PLAN)
+    assert text.startswith("A device plan (dual mode) is already in force")
+    assert kept
+
+
+IMPORTED_FIRST = """
+import os
+os.environ.pop("CUDA_DEVICE_ORDER", None)
+import tensorflow
+""" + GPU_LOG.replace("REQUEST", "dict(data_gpu=0, model_gpu=1)")
+
+
+def test_tensorflow_imported_first_is_worth_a_warning():
+    assert any("TensorFlow was imported before MyXTTS" in line for line in run_code(IMPORTED_FIRST))
 
 
 TOO_LATE = """
@@ -260,7 +298,7 @@ except DeviceMismatchError as error:
 def test_cards_that_tensorflow_does_not_find_are_an_error_with_the_fix():
     text = run_code(MISSING)
     assert "The driver shows GPU 0 and GPU 1" in text
-    assert "pip install 'myxtts[gpu]'" in text
+    assert "pip install 'tensorflow[and-cuda]'" in text
 
 
 API = """

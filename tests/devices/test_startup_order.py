@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.processes import ROOT, run_code
+from tests.support.processes import ROOT, clean_environ, run_code
 
 IMPORT_EVERYTHING = """
 import pkgutil, importlib
@@ -59,10 +59,9 @@ sys.meta_path.insert(0, Recorder())
     ],
 )
 def test_cards_are_counted_by_bus_before_tensorflow_loads(entry):
-    import os
-
-    environ = {key: value for key, value in os.environ.items() if key not in ("CUDA_DEVICE_ORDER", "KERAS_BACKEND")}
-    seen = run_code(RECORD_ENVIRONMENT + entry + "\nreport(seen)", {**environ, "MYXTTS_REHEARSAL": "1"})
+    environ = clean_environ(MYXTTS_REHEARSAL="1")
+    environ.pop("KERAS_BACKEND", None)
+    seen = run_code(RECORD_ENVIRONMENT + entry + "\nreport(seen)", environ)
     assert seen == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "KERAS_BACKEND": "tensorflow"}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.processes import clean_environ
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -15,6 +16,7 @@ NO_COMPILER = "no C compiler (cc or gcc) to build the NVML stub with"
 GPU_IS_LOST = 15
 NOT_SUPPORTED = 3
 DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
 VERSION_MISMATCH = 18
 
 
@@ -62,5 +64,6 @@ class StubMachine:
 
     def environ(self, **more: str) -> dict[str, str]:
         self.write()
-        keep = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "MYXTTS_REHEARSAL")}
-        return {**keep, "LD_LIBRARY_PATH": str(self.library), "NVML_STUB": str(self.file), **more}
+        variables = clean_environ(LD_LIBRARY_PATH=str(self.library), NVML_STUB=str(self.file))
+        del variables["CUDA_VISIBLE_DEVICES"]
+        return {**variables, **more}

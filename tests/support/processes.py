@@ -12,12 +12,26 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
+CHANGES_BEHAVIOUR = (
+    "MYXTTS_REHEARSAL",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "TF_GPU_ALLOCATOR",
+    "PYTHONUNBUFFERED",
+)
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """This process's variables without those that a user may have set for real runs, and with no real card in sight."""
+    kept = {key: value for key, value in os.environ.items() if key not in CHANGES_BEHAVIOUR}
+    return {**kept, "CUDA_VISIBLE_DEVICES": "-1", **more}
+
 
 def run_python(
     arguments: Sequence[str], environ: Mapping[str, str] | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Runs this Python from a checkout, and returns what it printed and its exit code."""
-    variables = dict(os.environ if environ is None else environ)
+    variables = clean_environ() if environ is None else dict(environ)
     variables["PYTHONPATH"] = str(ROOT)
     return subprocess.run(
         [sys.executable, *arguments],

@@ -50,3 +50,13 @@ report([there.device[-6:], here.device[-6:], moved.device[-6:], ensure_gpu_place
 
 def test_work_goes_to_the_given_device_else_to_the_first_gpu_else_to_the_cpu():
     assert run_code(PLACEMENT) == [":CPU:2", ":CPU:0", ":CPU:0", True, "/CPU:0"]
+
+
+def test_the_default_device_is_the_first_gpu_where_there_is_one():
+    code = """
+from myxtts.devices import runtime
+from myxtts.utils.commons import find_default_device
+runtime.list_logical_devices = lambda: ["/CPU:0", "/GPU:0", "/GPU:1"]
+report(find_default_device())
+"""
+    assert run_code(code) == "/GPU:0"
