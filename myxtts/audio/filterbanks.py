@@ -51,6 +51,8 @@ DVAE_MEL = MelSpec(
     top_hz=8000.0,
     unit_area=True,
 )
+PREEMPHASIS = 0.97
+"""The speaker encoder hears each sample less so much of the one before."""
 SPEAKER_MEL = MelSpec(
     rate_hz=SPEAKER_RATE_HZ,
     fft_samples=512,

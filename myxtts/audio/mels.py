@@ -20,7 +20,15 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.filterbanks import CONDITIONING_MEL, DVAE_MEL, SPEAKER_MEL, MelSpec, make_filterbank, make_window
+from myxtts.audio.filterbanks import (
+    CONDITIONING_MEL,
+    DVAE_MEL,
+    PREEMPHASIS,
+    SPEAKER_MEL,
+    MelSpec,
+    make_filterbank,
+    make_window,
+)
 from myxtts.audio.tiles import mark_positions, multiply_in_tiles, read_size
 from myxtts.audio.units import FRAMES_PER_CODE, SAMPLES_PER_CODE
 
@@ -30,7 +38,6 @@ TAIL_SAMPLES = TAIL_CODES * SAMPLES_PER_CODE  # 8192
 
 POWER_FLOOR = 1e-5
 SPEAKER_POWER_OFFSET = 1e-6
-PREEMPHASIS = 0.97
 VARIANCE_OFFSET = 1e-5
 
 GROUP_NUMBERS = 1 << 21

@@ -1,0 +1,119 @@
+"""Scaled dot-product attention.
+
+Shape suffixes: B batch, S queries, T keys, H heads, D channels of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from myxtts.models.dropout import make_mask, split_key
+from myxtts.models.layers import measure
+
+HIDDEN = -1e9
+"""Added to a score that must not be seen. Finite, and exp() of it is exactly 0: hidden content cannot leak a bit."""
+
+PIECE_SCORES = 1 << 20
+"""Scores computed at a time: 4 MiB."""
+MOST_PIECES = 8
+
+
+def make_causal_bias(visible_BS: tf.Tensor) -> tf.Tensor:
+    """What to add to the scores so that a position sees itself and earlier visible ones, float32 (B, 1, S, S)."""
+    length = measure(visible_BS)[1]
+    places = tf.range(length)
+    earlier_SS = places[:, None] >= places[None, :]
+    seen_BSS = tf.logical_and(earlier_SS[None], visible_BS[:, None, :])
+    return tf.where(seen_BSS, 0.0, HIDDEN)[:, None]
+
+
+def attend(
+    q_BSHD: tf.Tensor,
+    k_BTHD: tf.Tensor,
+    v_BTHD: tf.Tensor,
+    bias: tf.Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    key: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """The values weighted by the softmax of the scores, heads joined: (B, S, H * D).
+
+    Works through the batch a few rows at a time and keeps no scores for the backward pass, which computes them
+    again: they are by far the largest tensors of a transformer, and writing them to fresh memory costs more than
+    the arithmetic.
+
+    Args:
+        bias: float32, added to the scores (B, H, S, T). Has no gradient.
+        dropout: share of the probabilities to drop; only with a key.
+        key: key of the dropout mask, None for no dropout.
+    """
+    batch, queries, heads, width = measure(q_BSHD)
+    pieces = _cut_rows(batch, heads, queries, measure(k_BTHD)[1])
+    keys = split_key(key, len(pieces)) if key is not None and dropout else None
+
+    def weigh(rows: slice, q_BHSD: tf.Tensor, k_BHTD: tf.Tensor) -> tf.Tensor:
+        scores_BHST = tf.cast(tf.matmul(q_BHSD[rows], k_BHTD[rows], transpose_b=True), tf.float32)
+        return tf.nn.softmax(scores_BHST if bias is None else scores_BHST + bias[rows])
+
+    def mask(index: int, weights_BHST: tf.Tensor) -> tf.Tensor | None:
+        return None if keys is None else make_mask(measure(weights_BHST), dropout, keys[index], tf.float32)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def run(q_BHSD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor) -> Any:
+        y: list[tf.Tensor] = []
+        for index, rows in enumerate(pieces):
+            # One piece after another, so that each reuses the memory of the last.
+            with tf.control_dependencies(y[-1:]):
+                weights_BHST = weigh(rows, q_BHSD, k_BHTD)
+                dropped_BHST = _multiply(weights_BHST, mask(index, weights_BHST))
+                y.append(tf.matmul(tf.cast(dropped_BHST, v_BHTD.dtype), v_BHTD[rows]))
+        y_BHSD = tf.concat(y, 0)
+
+        def differentiate(dy_BHSD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            # What the softmax's gradient subtracts, without touching the scores.
+            mean_BHS1 = tf.reduce_sum(tf.cast(dy_BHSD, tf.float32) * tf.cast(y_BHSD, tf.float32), -1, keepdims=True)
+            dq: list[tf.Tensor] = []
+            dk: list[tf.Tensor] = []
+            dv: list[tf.Tensor] = []
+            for index, rows in enumerate(pieces):
+                with tf.control_dependencies([dk[-1] if dk else dy_BHSD]):
+                    weights_BHST = weigh(rows, q_BHSD, k_BHTD)
+                    mask_BHST = mask(index, weights_BHST)
+                    dropped_BHST = tf.cast(_multiply(weights_BHST, mask_BHST), dy_BHSD.dtype)
+                    dv.append(tf.matmul(dropped_BHST, dy_BHSD[rows], transpose_a=True))
+                    dw_BHST = tf.cast(tf.matmul(dy_BHSD[rows], v_BHTD[rows], transpose_b=True), tf.float32)
+                    ds_BHST = (_multiply(dw_BHST, mask_BHST) - mean_BHS1[rows]) * weights_BHST
+                    ds_BHST = tf.cast(ds_BHST, q_BHSD.dtype)
+                    dq.append(tf.matmul(ds_BHST, k_BHTD[rows]))
+                    dk.append(tf.matmul(ds_BHST, q_BHSD[rows], transpose_a=True))
+            return tf.concat(dq, 0), tf.concat(dk, 0), tf.concat(dv, 0)
+
+        return y_BHSD, differentiate
+
+    q_BHSD = tf.transpose(q_BSHD * (1 / math.sqrt(width)), [0, 2, 1, 3])
+    y_BHSD = run(q_BHSD, tf.transpose(k_BTHD, [0, 2, 1, 3]), tf.transpose(v_BTHD, [0, 2, 1, 3]))
+    return tf.reshape(tf.transpose(y_BHSD, [0, 2, 1, 3]), [batch, queries, heads * width])
+
+
+def _cut_rows(batch: Any, heads: int, queries: Any, keys: Any) -> list[slice]:
+    """Slices of the batch whose scores fit a cache, but no more than a graph should hold."""
+    if not all(isinstance(size, int) for size in (batch, queries, keys)):
+        return [slice(None)]
+    rows = max(PIECE_SCORES // (heads * queries * keys), -(-batch // MOST_PIECES), 1)
+    return [slice(first, first + rows) for first in range(0, batch, rows)]
+
+
+def _multiply(x: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    return x if mask is None else x * mask
+
+
+def attend_cached(q_B1HD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_BT: tf.Tensor) -> tf.Tensor:
+    """One new position against cached keys and values, heads joined: (B, 1, H * D)."""
+    batch, _, heads, width = measure(q_B1HD)
+    q_BH1D = tf.reshape(q_B1HD * (1 / math.sqrt(width)), [batch, heads, 1, width])
+    scores_BH1T = tf.cast(tf.matmul(q_BH1D, k_BHTD, transpose_b=True), tf.float32) + bias_BT[:, None, None]
+    y_BH1D = tf.matmul(tf.cast(tf.nn.softmax(scores_BH1T), q_B1HD.dtype), v_BHTD)
+    return tf.reshape(y_BH1D, [batch, 1, heads * width])

@@ -1,0 +1,78 @@
+"""Configuration -> built parts. The caller opens the device scope and loads or trains what it gets."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from myxtts.config import ModelConfig
+from myxtts.models.dvae import DVAE
+from myxtts.models.gpt import GPT
+from myxtts.models.initialise import initialise_weights
+from myxtts.models.names import Named
+from myxtts.models.sizes import read_sizes
+from myxtts.models.speaker import SpeakerEncoder
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.xtts import XTTS
+
+NamedPart = TypeVar("NamedPart", bound=Named)
+
+
+def build_gpt(
+    config: ModelConfig,
+    *,
+    seed: int | None,
+    dtype: Any = "float32",
+    start_text_token: int = 261,
+    stop_text_token: int = 0,
+) -> GPT:
+    """The GPT of a configuration.
+
+    Args:
+        config: the model section.
+        seed: of its fresh weights; None leaves them zero, for a checkpoint to fill.
+        dtype: dtype or policy to compute in, such as `mixed_float16`.
+        start_text_token: id of `[START]` in the vocabulary.
+        stop_text_token: id of `[STOP]`.
+    """
+    sizes = read_sizes(config, start_text_token=start_text_token, stop_text_token=stop_text_token)
+    gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=config.enable_gradient_checkpointing, dtype=dtype)
+    return _initialise(gpt, seed)
+
+
+def build_dvae(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> DVAE:
+    """The DVAE of a configuration; arguments as for `build_gpt`."""
+    return _initialise(DVAE(read_sizes(config).dvae, dtype=dtype), seed)
+
+
+def build_decoder(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> WaveformDecoder:
+    """The waveform decoder of a configuration; arguments as for `build_gpt`."""
+    return _initialise(WaveformDecoder(read_sizes(config).decoder, dtype=dtype), seed)
+
+
+def build_speaker_encoder(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> SpeakerEncoder:
+    """The speaker encoder, the same for all configurations; arguments as for `build_gpt`."""
+    return _initialise(SpeakerEncoder(read_sizes(config).speaker, dtype=dtype), seed)
+
+
+def build_xtts(
+    config: ModelConfig,
+    *,
+    seed: int | None,
+    dtype: Any = "float32",
+    start_text_token: int = 261,
+    stop_text_token: int = 0,
+) -> XTTS:
+    """All parts of a configuration, joined; arguments as for `build_gpt`."""
+    gpt = build_gpt(config, seed=seed, dtype=dtype, start_text_token=start_text_token, stop_text_token=stop_text_token)
+    return XTTS(
+        gpt,
+        decoder=build_decoder(config, seed=seed, dtype=dtype),
+        speaker_encoder=build_speaker_encoder(config, seed=seed, dtype=dtype),
+        dvae=build_dvae(config, seed=seed, dtype=dtype),
+    )
+
+
+def _initialise(part: NamedPart, seed: int | None) -> NamedPart:
+    if seed is not None:
+        initialise_weights(part, seed)
+    return part

@@ -1,0 +1,198 @@
+"""Text and prompt -> codes and latents, one code at a time with cached keys and values, all inside one graph.
+
+Shape suffixes: B batch, S positions (prefix and codes), T text tokens, M codes, P prompt vectors, C width, H heads,
+D channels of a head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from myxtts.models.attention import HIDDEN, attend, attend_cached, make_causal_bias
+from myxtts.models.buffers import write_at
+from myxtts.models.gpt import GPT
+from myxtts.models.layers import measure
+from myxtts.models.sampling import ALWAYS_SEEN, Greedy, Sampling, choose_code
+from myxtts.models.sequences import check_length
+
+ROOM = 128
+"""Positions added to the cached keys and values when they are full."""
+
+
+class Decoding(NamedTuple):
+    """A generation under way. `codes_BM` and `latents_BMC` are filled up to `count`."""
+
+    codes_BM: tf.Tensor
+    """Codes so far, int32, the stop token that ended a row included; stop tokens beyond."""
+    latents_BMC: tf.Tensor
+    """The state that predicted each code: what the waveform decoder reads, float32."""
+    count: tf.Tensor
+    """Codes so far, int32."""
+    stopped_B: tf.Tensor
+    """Whether a row has said its stop token."""
+    lengths_B: tf.Tensor
+    """Codes of each row so far, its stop token included, int32. What lies beyond is padding."""
+    seen_BV: tf.Tensor
+    draws_BM: tf.Tensor
+    keys: tuple[tf.Tensor, ...]
+    """Per block, (B, H, S, D). S grows with the generation, so that a code attends to little more than there is."""
+    values: tuple[tf.Tensor, ...]
+    bias_BS: tf.Tensor
+    """What is added to the scores of a position: 0 once it is written, unless it is padding of the text."""
+    place: tf.Tensor
+    """The position the next code will be read into, int32. Room for it may have to be made first."""
+
+
+def generate(
+    gpt: GPT,
+    prompt_BPC: tf.Tensor,
+    text_BT: tf.Tensor,
+    *,
+    rule: Sampling | Greedy,
+    max_codes: int,
+    text_lengths_B: tf.Tensor | None = None,
+    seeds_B2: tf.Tensor | None = None,
+) -> Decoding:
+    """Codes until every row has stopped, or `max_codes`. The arguments are those of `start_decoding`."""
+    decoding = start_decoding(
+        gpt, prompt_BPC, text_BT, rule=rule, max_codes=max_codes, text_lengths_B=text_lengths_B, seeds_B2=seeds_B2
+    )
+    return continue_decoding(gpt, decoding, rule=rule, codes=max_codes)
+
+
+def start_decoding(
+    gpt: GPT,
+    prompt_BPC: tf.Tensor,
+    text_BT: tf.Tensor,
+    *,
+    rule: Sampling | Greedy,
+    max_codes: int,
+    text_lengths_B: tf.Tensor | None = None,
+    seeds_B2: tf.Tensor | None = None,
+) -> Decoding:
+    """Reads prompt and text, and says the first code.
+
+    Args:
+        gpt: the model.
+        prompt_BPC: from `GPT.make_prompt`.
+        text_BT: token ids without START and STOP.
+        rule: how codes are chosen; the same in every call of one generation.
+        max_codes: stop after so many codes.
+        text_lengths_B: needed when rows have texts of different lengths.
+        seeds_B2: int32, a key per row for sampling; a row's codes depend on its own key alone.
+    """
+    check_length("A generated clip", max_codes, gpt.size.max_new_codes, "codes")
+    rows = measure(prompt_BPC)[0]
+    text = gpt.frame_prefix_text(text_BT, text_lengths_B)
+    visible_BS = tf.concat([tf.ones(measure(prompt_BPC)[:2], tf.bool), text.visible_BL, tf.ones([rows, 1], tf.bool)], 1)
+    start_B1 = tf.fill([rows, 1], gpt.size.start_audio_token)
+    x_BSC = tf.concat([gpt.embed_prefix(prompt_BPC, text.inputs_BL), gpt.embed_audio(start_B1)], 1)
+    hidden_BC, keys, values = _read_prefix(gpt, x_BSC, visible_BS)
+    seen_V = tf.reduce_any(tf.one_hot([ALWAYS_SEEN, gpt.size.start_audio_token], gpt.size.audio_tokens) > 0, 0)
+    decoding = Decoding(
+        codes_BM=tf.fill([rows, max_codes], gpt.size.stop_audio_token),
+        latents_BMC=tf.zeros([rows, max_codes, gpt.size.width]),
+        count=tf.constant(0),
+        stopped_B=tf.zeros([rows], tf.bool),
+        lengths_B=tf.zeros([rows], tf.int32),
+        seen_BV=tf.tile(seen_V[None], [rows, 1]),
+        draws_BM=_draw_uniform(seeds_B2, rows, max_codes),
+        keys=keys,
+        values=values,
+        bias_BS=tf.where(visible_BS, 0.0, HIDDEN),
+        place=tf.constant(measure(x_BSC)[1]),
+    )
+    return _say(gpt, decoding, hidden_BC, rule)
+
+
+def continue_decoding(gpt: GPT, decoding: Decoding, *, rule: Sampling | Greedy, codes: int | tf.Tensor) -> Decoding:
+    """Up to `codes` more codes; fewer when every row stops or `max_codes` are there. Cutting a generation into
+    pieces changes nothing."""
+    end = tf.minimum(decoding.count + codes, measure(decoding.codes_BM)[1])
+
+    def goes_on(now: Decoding) -> tf.Tensor:
+        return (now.count < end) & ~tf.reduce_all(now.stopped_B)
+
+    def has_room(now: Decoding) -> tf.Tensor:
+        return goes_on(now) & (now.place < tf.shape(now.bias_BS)[1])
+
+    def say_next(now: Decoding) -> tuple[Decoding]:
+        hidden_BC, now = _read_last_code(gpt, now)
+        return (_say(gpt, now, hidden_BC, rule),)
+
+    def fill_room(now: Decoding) -> tuple[Decoding]:
+        (now,) = tf.while_loop(has_room, say_next, (_make_room(now),), shape_invariants=(_leave_time_open(now),))
+        return (now,)
+
+    (ended,) = tf.while_loop(goes_on, fill_room, (decoding,), shape_invariants=(_leave_time_open(decoding),))
+    return Decoding(*ended)
+
+
+def _make_room(now: Decoding) -> Decoding:
+    missing = tf.where(now.place < tf.shape(now.bias_BS)[1], 0, ROOM)
+    after = [[0, 0], [0, 0], [0, missing], [0, 0]]
+    return now._replace(
+        keys=tuple(tf.pad(cache, after) for cache in now.keys),
+        values=tuple(tf.pad(cache, after) for cache in now.values),
+        bias_BS=tf.pad(now.bias_BS, [[0, 0], [0, missing]], constant_values=HIDDEN),
+    )
+
+
+def _leave_time_open(now: Decoding) -> Decoding:
+    """The shapes of a generation, with any number of positions."""
+    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, now)
+    open_caches = tuple(tf.TensorShape([*cache.shape[:2], None, cache.shape[3]]) for cache in now.keys)
+    return shapes._replace(keys=open_caches, values=open_caches, bias_BS=tf.TensorShape([now.bias_BS.shape[0], None]))
+
+
+def _read_prefix(
+    gpt: GPT, x_BSC: tf.Tensor, visible_BS: tf.Tensor
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
+    bias = make_causal_bias(visible_BS)
+    keys: list[tf.Tensor] = []
+    values: list[tf.Tensor] = []
+    for block in gpt.blocks:
+        q, k, v = block.make_qkv(x_BSC)
+        x_BSC = block.finish(x_BSC, attend(q, k, v, bias))
+        keys.append(tf.transpose(k, [0, 2, 1, 3]))
+        values.append(tf.transpose(v, [0, 2, 1, 3]))
+    return gpt.finish(x_BSC[:, -1]), tuple(keys), tuple(values)
+
+
+def _read_last_code(gpt: GPT, now: Decoding) -> tuple[tf.Tensor, Decoding]:
+    x_B1C = gpt.embed_code(now.codes_BM[:, now.count - 1], now.count)
+    bias_BS = write_at(now.bias_BS, tf.zeros([measure(now.bias_BS)[0], 1]), now.place, axis=1)
+    keys: list[tf.Tensor] = []
+    values: list[tf.Tensor] = []
+    for block, k_BHSD, v_BHSD in zip(gpt.blocks, now.keys, now.values, strict=True):
+        q, k, v = block.make_qkv(x_B1C)
+        keys.append(write_at(k_BHSD, tf.transpose(k, [0, 2, 1, 3]), now.place, axis=2))
+        values.append(write_at(v_BHSD, tf.transpose(v, [0, 2, 1, 3]), now.place, axis=2))
+        x_B1C = block.finish(x_B1C, attend_cached(q, keys[-1], values[-1], bias_BS))
+    read = now._replace(keys=tuple(keys), values=tuple(values), bias_BS=bias_BS, place=now.place + 1)
+    return gpt.finish(x_B1C[:, 0]), read
+
+
+def _say(gpt: GPT, now: Decoding, hidden_BC: tf.Tensor, rule: Sampling | Greedy) -> Decoding:
+    chosen_B = choose_code(gpt.audio_head(hidden_BC), now.seen_BV, rule, now.draws_BM[:, now.count])
+    stop = gpt.size.stop_audio_token
+    code_B = tf.where(now.stopped_B, stop, chosen_B)
+    latent_B1C = tf.cast(hidden_BC, tf.float32)[:, None]
+    return now._replace(
+        codes_BM=write_at(now.codes_BM, code_B[:, None], now.count, axis=1),
+        latents_BMC=write_at(now.latents_BMC, latent_B1C, now.count, axis=1),
+        count=now.count + 1,
+        stopped_B=now.stopped_B | (code_B == stop),
+        lengths_B=now.lengths_B + tf.cast(~now.stopped_B, tf.int32),
+        seen_BV=now.seen_BV | (tf.one_hot(code_B, gpt.size.audio_tokens) > 0),
+    )
+
+
+def _draw_uniform(seeds_B2: tf.Tensor | None, rows: int, count: int) -> tf.Tensor:
+    if seeds_B2 is None:
+        return tf.zeros([rows, count])
+    return tf.stack(
+        [tf.random.stateless_uniform([count], seeds_B2[row], alg="philox") for row in range(seeds_B2.shape[0])]
+    )

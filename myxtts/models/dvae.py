@@ -1,0 +1,161 @@
+"""The DVAE: mel <-> one code per four frames.
+
+Shape suffixes: B batch, F mel frames, T codes (F / 4, rounded up), M mel channels, D length of a code's vector,
+C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from myxtts.audio.units import FRAMES_PER_CODE
+from myxtts.models.codebook import Codebook, CodeUsage
+from myxtts.models.layers import Conv1D, Dense, Part
+from myxtts.models.losses import TokenLoss
+from myxtts.models.sizes import DVAESize
+from myxtts.models.weights import Weight, list_dvae_weights
+
+
+class DVAELosses(NamedTuple):
+    """Losses of one forward pass as sums and counts, and what the codebook is to learn from it."""
+
+    reconstruction: TokenLoss
+    """Squared error of mel values; its mean is per value."""
+    commitment: TokenLoss
+    """Squared distance of the encoder's values to their code's."""
+    usage: CodeUsage
+    """For `Codebook.update`, after the gradients were applied."""
+    mel_BFM: tf.Tensor
+    """The reconstruction itself."""
+
+
+class ResidualBlock(Part):
+    """Two convolutions over three frames and one over single frames, added to the input."""
+
+    def __init__(self, width: int, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.convs = [
+            Conv1D(width, width, 3, dtype=dtype),
+            Conv1D(width, width, 3, dtype=dtype),
+            Dense(width, width, dtype=dtype),
+        ]
+
+    def call(self, x_BTC: tf.Tensor) -> tf.Tensor:
+        first, second, last = self.convs
+        return x_BTC + last(tf.nn.relu(second(tf.nn.relu(first(x_BTC)))))
+
+
+class DVAEEncoder(Part):
+    """Mel (B, F, M) -> vectors (B, ceil(ceil(F / 2) / 2), D)."""
+
+    def __init__(self, size: DVAESize, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        narrow, wide = size.width, 2 * size.width
+        self.down = [
+            Conv1D(size.mel_channels, narrow, 3, stride=2, dtype=dtype),
+            Conv1D(narrow, wide, 3, stride=2, dtype=dtype),
+        ]
+        self.blocks = [ResidualBlock(wide, dtype=dtype) for _ in range(size.blocks)]
+        self.project = Dense(wide, narrow, dtype=dtype)
+
+    def call(self, mel_BFM: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(mel_BFM, self.compute_dtype)
+        for conv in self.down:
+            x = tf.nn.relu(conv(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.project(x)
+
+
+class DVAEDecoder(Part):
+    """Vectors (B, T, D) -> mel (B, 4 T, M)."""
+
+    def __init__(self, size: DVAESize, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        narrow, wide = size.width, 2 * size.width
+        self.expand = Dense(narrow, wide, dtype=dtype)
+        self.blocks = [ResidualBlock(wide, dtype=dtype) for _ in range(size.blocks)]
+        self.up = [Conv1D(wide, wide, 3, dtype=dtype), Conv1D(wide, narrow, 3, dtype=dtype)]
+        self.project = Dense(narrow, size.mel_channels, dtype=dtype)
+
+    def call(self, q_BTD: tf.Tensor) -> tf.Tensor:
+        x = self.expand(tf.cast(q_BTD, self.compute_dtype))
+        for block in self.blocks:
+            x = block(x)
+        for conv in self.up:
+            x = tf.nn.relu(conv(tf.repeat(x, 2, axis=1)))
+        return tf.cast(self.project(x), tf.float32)
+
+
+class DVAE(Part):
+    """Audio codes of a mel and back, weight-compatible with `dvae.pth`.
+
+    Args:
+        size: widths and number of codes.
+        dtype: dtype or policy to compute in; distances to the codebook are float32 in any case.
+
+    Example:
+        >>> dvae = DVAE(DVAESize(width=512, codes=1024))
+        >>> dvae.encode(mel_BFM).shape  # mel (4, 862, 80)
+        TensorShape([4, 216])
+    """
+
+    def __init__(self, size: DVAESize, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.size = size
+        self.encoder = DVAEEncoder(size, dtype=dtype)
+        self.decoder = DVAEDecoder(size, dtype=dtype)
+        self.codebook = Codebook(size.codes, size.width, dtype=dtype)
+        # Of no use to anybody, in the reference neither; an exported file must have them.
+        rows = (size.accumulator_rows, size.codes)
+        self.accumulator = self.add_variable("accumulator", rows, trainable=False)
+        self.accumulator_index = self.add_variable("accumulator_index", (1,), dtype="int64", trainable=False)
+        self.accumulator_filled = self.add_variable("accumulator_filled", (1,), dtype="int64", trainable=False)
+
+    def list_weights(self) -> list[Weight]:
+        """Its weights under the names they have in `dvae.pth`."""
+        return list_dvae_weights(self.size)
+
+    def encode(self, mel_BFM: tf.Tensor) -> tf.Tensor:
+        """The codes (B, T) of a mel, int64."""
+        return self.codebook.find_nearest(self.encoder(mel_BFM))
+
+    def decode(self, codes_BT: tf.Tensor) -> tf.Tensor:
+        """The mel (B, 4 T, M) of codes, float32."""
+        return self.decoder(self.codebook.look_up(codes_BT))
+
+    def compute_losses(
+        self, mel_BFM: tf.Tensor, frame_lengths_B: tf.Tensor | None = None, *, quantise: bool = True
+    ) -> DVAELosses:
+        """Losses of a training batch. Nothing is updated: see `DVAELosses.usage`.
+
+        Args:
+            mel_BFM: F a multiple of 4, float32.
+            frame_lengths_B: frames of each row that are not padding; all when None.
+            quantise: False lets the decoder read the encoder's vectors themselves. So trained for a few hundred
+                steps, the encoder spreads out before the codebook is drawn from it.
+        """
+        frames = mel_BFM.shape[1]
+        lengths_B = tf.fill([tf.shape(mel_BFM)[0]], frames) if frame_lengths_B is None else frame_lengths_B
+        counted_BF = tf.sequence_mask(lengths_B, frames)
+        counted_BT = counted_BF[:, ::FRAMES_PER_CODE]
+        z_BTD = tf.cast(self.encoder(mel_BFM), tf.float32)
+        codes_BT = self.codebook.find_nearest(z_BTD)
+        q_BTD = self.codebook.look_up(codes_BT)
+        # Straight through: forward the code's vector, backward as if it were the encoder's.
+        read_BTD = z_BTD + tf.stop_gradient(q_BTD - z_BTD) if quantise else z_BTD
+        rebuilt_BFM = self.decoder(read_BTD)
+        return DVAELosses(
+            _sum_squares(mel_BFM - rebuilt_BFM, counted_BF),
+            _sum_squares(q_BTD - z_BTD, counted_BT),
+            self.codebook.measure_usage(z_BTD, codes_BT, counted_BT),
+            rebuilt_BFM,
+        )
+
+
+def _sum_squares(difference_BTC: tf.Tensor, counted_BT: tf.Tensor) -> TokenLoss:
+    counted = tf.cast(counted_BT, tf.float32)
+    squares_BT = tf.reduce_sum(tf.square(difference_BTC), -1)
+    return TokenLoss(tf.reduce_sum(squares_BT * counted), tf.reduce_sum(counted) * difference_BTC.shape[-1])

@@ -1,0 +1,228 @@
+"""The GPT: prompt, text and codes in, the next code out.
+
+Shape suffixes: B batch, S positions of the whole sequence, L positions of a framed part, T text tokens, M codes,
+P prompt vectors, F mel frames, C width, H heads, D channels of a head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from myxtts.models.attention import attend, make_causal_bias
+from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
+from myxtts.models.dropout import drop, split_key
+from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, measure, read
+from myxtts.models.losses import GPTLosses, measure_cross_entropy
+from myxtts.models.recompute import recompute
+from myxtts.models.sequences import Framed, blank_spans, check_length, frame_audio, frame_text
+from myxtts.models.sizes import GPTSize
+from myxtts.models.weights import Weight, list_gpt_weights
+
+
+class GPTBatch(NamedTuple):
+    """What one training step reads. Shapes may be padded to a bucket: padding has no effect on the losses."""
+
+    mel_BFM: tf.Tensor
+    """Conditioning mel of each row's prompt, float32."""
+    text_BT: tf.Tensor
+    """Token ids without START and STOP."""
+    text_lengths_B: tf.Tensor
+    codes_BM: tf.Tensor
+    """Audio codes of the DVAE."""
+    code_lengths_B: tf.Tensor
+    """Codes of each clip: `count_codes` of its samples."""
+    spans_B2: tf.Tensor | None = None
+    """First and last sample (exclusive) of the prompt within the clip, when it was cut from it: those codes are then
+    no targets. None when the prompt is another recording."""
+
+
+class GPTBlock(Part):
+    """One pre-norm transformer block.
+
+    Args:
+        size: of the GPT.
+        dropout: share dropped of the attention probabilities and of what each half adds.
+    """
+
+    DROPS = 3
+    """Dropout masks of a block, hence keys it needs."""
+
+    def __init__(self, size: GPTSize, *, dropout: float = 0.0, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.heads, self.dropout = size.heads, dropout
+        self.attention_norm = LayerNorm(size.width, dtype=dtype)
+        self.qkv = Dense(size.width, 3 * size.width, dtype=dtype)
+        self.project = Dense(size.width, size.width, dtype=dtype)
+        self.forward_norm = LayerNorm(size.width, dtype=dtype)
+        self.expand = Dense(size.width, 4 * size.width, dtype=dtype)
+        self.contract = Dense(4 * size.width, size.width, dtype=dtype)
+
+    def call(self, x_BSC: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor | None = None) -> tf.Tensor:
+        """The block's output; `keys` (3, 2) switch dropout on."""
+        q, k, v = self.make_qkv(x_BSC)
+        attended_BSC = attend(q, k, v, bias, dropout=self.dropout, key=None if keys is None else keys[0])
+        return self.finish(x_BSC, attended_BSC, keys)
+
+    def make_qkv(self, x_BSC: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Query, key and value of every position, (B, S, H, D) each."""
+        batch, length, width = measure(x_BSC)
+        qkv = tf.reshape(self.qkv(self.attention_norm(x_BSC)), [batch, length, 3, self.heads, width // self.heads])
+        q_BSHD, k_BSHD, v_BSHD = tf.unstack(qkv, axis=2)
+        return q_BSHD, k_BSHD, v_BSHD
+
+    def finish(self, x_BSC: tf.Tensor, attended_BSC: tf.Tensor, keys: tf.Tensor | None = None) -> tf.Tensor:
+        """What follows the attention: its projection and the feed-forward half, each added to `x`."""
+        x_BSC += self._drop(self.project(attended_BSC), keys, 1)
+        hidden = gelu_tanh(self.expand(self.forward_norm(x_BSC)))
+        return x_BSC + self._drop(self.contract(hidden), keys, 2)
+
+    def _drop(self, x: tf.Tensor, keys: tf.Tensor | None, site: int) -> tf.Tensor:
+        return x if keys is None else drop(x, self.dropout, keys[site])
+
+
+class GPT(Part):
+    """The trained part of XTTS, weight-compatible with `gpt.*` of a checkpoint.
+
+    Args:
+        size: layers, widths, vocabularies and limits.
+        dropout: share of activations dropped when a dropout key is given.
+        checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
+        dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case.
+
+    Example:
+        >>> gpt = GPT(GPTSize(layers=2, width=64, heads=4, text_tokens=100, audio_codes=64,
+        ...                   max_text_tokens=60, max_audio_tokens=80))
+        >>> losses = gpt.compute_losses(batch, dropout_key=make_dropout_key(seed=1, step=0))
+        >>> losses.weigh()  # the scalar to minimise
+    """
+
+    def __init__(self, size: GPTSize, *, dropout: float = 0.0, checkpointing: bool = False, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.size, self.dropout, self.checkpointing = size, dropout, checkpointing
+        self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, dtype=dtype)
+        self.perceiver = PerceiverResampler(size, dtype=dtype)
+        self.text_embedding = self.add_variable("text_embedding", (size.text_tokens, size.width))
+        self.audio_embedding = self.add_variable("audio_embedding", (size.audio_tokens, size.width))
+        self.text_positions = self.add_variable("text_positions", (size.text_positions, size.width))
+        self.audio_positions = self.add_variable("audio_positions", (size.audio_positions, size.width))
+        self.blocks = [GPTBlock(size, dropout=dropout, dtype=dtype) for _ in range(size.layers)]
+        self.last_norm = LayerNorm(size.width, dtype=dtype)
+        self.final_norm = LayerNorm(size.width, dtype=dtype)
+        self.text_head = Dense(size.width, size.text_tokens, dtype=dtype)
+        self.audio_head = Dense(size.width, size.audio_tokens, dtype=dtype)
+
+    def list_weights(self) -> list[Weight]:
+        """Its weights under the names they have below `gpt.` in a checkpoint."""
+        return list_gpt_weights(self.size)
+
+    def make_prompt(self, mel_BFM: tf.Tensor) -> tf.Tensor:
+        """The prompt (B, 32, C) of reference mels, one reference per row."""
+        return self.perceiver(self.conditioning_encoder(mel_BFM))
+
+    def compute_losses(
+        self,
+        batch: GPTBatch,
+        *,
+        dropout_key: tf.Tensor | None = None,
+        smoothing: float = 0.0,
+        spans_as_reference: bool = False,
+    ) -> GPTLosses:
+        """Losses of a batch, as sums and counts.
+
+        Args:
+            dropout_key: from `make_dropout_key`; None for no dropout.
+            smoothing: label smoothing; the published recipe uses none.
+            spans_as_reference: for parity tests only, see `blank_spans`.
+        """
+        text, audio = self.frame(batch, spans_as_reference=spans_as_reference)
+        text_logits, audio_logits = self.compute_logits(self.make_prompt(batch.mel_BFM), text, audio, dropout_key)
+        return GPTLosses(
+            measure_cross_entropy(text_logits, text.targets_BL, text.counted_BL, smoothing=smoothing),
+            measure_cross_entropy(audio_logits, audio.targets_BL, audio.counted_BL, smoothing=smoothing),
+        )
+
+    def frame(self, batch: GPTBatch, *, spans_as_reference: bool = False) -> tuple[Framed, Framed]:
+        """Inputs, targets and masks of a batch's text and audio."""
+        audio = frame_audio(batch.codes_BM, batch.code_lengths_B, self.size)
+        if batch.spans_B2 is not None:
+            audio = blank_spans(audio, batch.spans_B2, as_reference=spans_as_reference)
+        return frame_text(batch.text_BT, batch.text_lengths_B, self.size), audio
+
+    def compute_logits(
+        self, prompt_BPC: tf.Tensor, text: Framed, audio: Framed, dropout_key: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Logits of text (B, T + 2, V) and audio (B, M + 5, V) positions, with padding hidden."""
+        prompt_length, text_length = measure(prompt_BPC)[1], measure(text.inputs_BL)[1]
+        shown_BP = tf.ones(measure(prompt_BPC)[:2], tf.bool)
+        visible_BS = tf.concat([shown_BP, text.visible_BL, audio.visible_BL], 1)
+        x_BSC = tf.concat([self.embed_prefix(prompt_BPC, text.inputs_BL), self.embed_audio(audio.inputs_BL)], 1)
+        hidden_BSC = self.run_blocks(x_BSC, visible_BS, dropout_key)
+        _, text_BLC, audio_BLC = tf.split(hidden_BSC, [prompt_length, text_length, -1], 1)
+        return self.text_head(self.finish(text_BLC)), self.audio_head(self.finish(audio_BLC))
+
+    def compute_latents(
+        self, prompt_BPC: tf.Tensor, text_BT: tf.Tensor, codes_BM: tf.Tensor, text_lengths_B: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """What the waveform decoder reads: the state that predicts each code, (B, M, C).
+
+        Args:
+            codes_BM: all codes of a clip, the stop token that ended it included.
+            text_lengths_B: needed when rows have texts of different lengths.
+        """
+        text = self.frame_prefix_text(text_BT, text_lengths_B)
+        start_B1 = tf.fill([measure(codes_BM)[0], 1], tf.cast(self.size.start_audio_token, codes_BM.dtype))
+        # Causal, so what the reference appends and cuts off again need not be computed.
+        inputs_BM = tf.concat([start_B1, codes_BM[:, :-1]], 1)
+        prefix_BSC = self.embed_prefix(prompt_BPC, text.inputs_BL)
+        x_BSC = tf.concat([prefix_BSC, self.embed_audio(inputs_BM)], 1)
+        visible_BS = tf.concat(
+            [tf.ones(measure(prompt_BPC)[:2], tf.bool), text.visible_BL, tf.ones_like(inputs_BM, tf.bool)], 1
+        )
+        hidden_BSC = self.run_blocks(x_BSC, visible_BS)
+        return self.finish(hidden_BSC[:, measure(prefix_BSC)[1] :])
+
+    def frame_prefix_text(self, text_BT: tf.Tensor, lengths_B: tf.Tensor | None = None) -> Framed:
+        """Text between START and STOP for decoding, where, unlike in training, STOP is visible."""
+        rows, tokens = measure(text_BT)
+        lengths_B = tf.fill([rows], tokens) if lengths_B is None else lengths_B
+        text = frame_text(text_BT, lengths_B, self.size)
+        return text._replace(visible_BL=tf.sequence_mask(lengths_B + 2, measure(text.inputs_BL)[1]))
+
+    def embed_prefix(self, prompt_BPC: tf.Tensor, text_BL: tf.Tensor) -> tf.Tensor:
+        """The prompt, which has no positions, followed by the embedded text."""
+        check_length("A prompt", measure(prompt_BPC)[1], self.size.max_prompt_tokens, "vectors")
+        text_BLC = self._embed(self.text_embedding, text_BL)
+        text_BLC += read(self.text_positions, self.compute_dtype)[: measure(text_BL)[1]]
+        return tf.concat([tf.cast(prompt_BPC, self.compute_dtype), text_BLC], 1)
+
+    def embed_audio(self, audio_BL: tf.Tensor) -> tf.Tensor:
+        """Embedded audio tokens; the first has position 0."""
+        positions_LC = read(self.audio_positions, self.compute_dtype)[: measure(audio_BL)[1]]
+        return self._embed(self.audio_embedding, audio_BL) + positions_LC
+
+    def embed_code(self, code_B: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """One embedded audio token per row, all at the same audio position: (B, 1, C)."""
+        code_BC = self._embed(self.audio_embedding, code_B) + read(self.audio_positions, self.compute_dtype)[position]
+        return code_BC[:, None]
+
+    def _embed(self, table: Any, ids_BL: tf.Tensor) -> tf.Tensor:
+        return tf.cast(look_up(tf.convert_to_tensor(table.value), ids_BL), self.compute_dtype)
+
+    def run_blocks(self, x_BSC: tf.Tensor, visible_BS: tf.Tensor, dropout_key: tf.Tensor | None = None) -> tf.Tensor:
+        """All blocks over a sequence whose positions see themselves and earlier visible ones."""
+        bias = make_causal_bias(visible_BS)
+        use_dropout = dropout_key is not None and self.dropout > 0
+        keys = split_key(dropout_key, 1 + GPTBlock.DROPS * len(self.blocks)) if use_dropout else None
+        if keys is not None:
+            x_BSC = drop(x_BSC, self.dropout, keys[0])
+        for index, block in enumerate(self.blocks):
+            first = 1 + GPTBlock.DROPS * index
+            block_keys = None if keys is None else keys[first : first + GPTBlock.DROPS]
+            x_BSC = recompute(block, x_BSC, bias, block_keys) if self.checkpointing else block(x_BSC, bias, block_keys)
+        return x_BSC
+
+    def finish(self, hidden: tf.Tensor) -> tf.Tensor:
+        """The state after both closing norms: what the heads and the waveform decoder read."""
+        return self.final_norm(self.last_norm(hidden))

@@ -1,0 +1,192 @@
+"""The small layers the parts are made of. Variables exist from construction on and start at zero or one.
+
+Shape suffixes: B batch, T time, C channels, I inputs, O outputs, K kernel; N any leading axes.
+Variables are float32; a layer computes in the dtype of its input, norms always in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+NORM_EPSILON = 1e-5
+"""Of every norm in the checkpoint; Keras' default of 1e-3 is not compatible."""
+
+
+class Part(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types
+    """A Keras layer whose variables exist as soon as it does, so that weights can be loaded before any call.
+
+    Args:
+        dtype: a dtype or mixed-precision policy. Always given on: Keras' global policy is per thread, so a worker
+            thread would silently compute in float32.
+    """
+
+    def __init__(self, *, dtype: Any = "float32", name: str | None = None):
+        super().__init__(dtype=dtype, name=name, autocast=False)
+        self.built = True
+
+    def add_variable(self, name: str, shape: tuple[int, ...], start: str = "zeros", **options: Any) -> Any:
+        """A float32 variable (unless `dtype` says otherwise); random starts are set by `initialise_weights`."""
+        return self.add_weight(name=name, shape=shape, initializer=start, autocast=False, **options)
+
+
+def read(variable: Any, dtype: Any) -> tf.Tensor:
+    """A variable's value in the dtype one computes in."""
+    return tf.cast(variable.value, dtype)
+
+
+def measure(tensor: tf.Tensor) -> list[Any]:
+    """The sizes of a tensor's axes: Python numbers where they are known, scalar tensors where not."""
+    if tensor.shape.is_fully_defined():
+        return list(tensor.shape)
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape)]
+
+
+class Dense(Part):
+    """`x @ kernel + bias` over the last axis.
+
+    Args:
+        inputs: length of the last axis.
+        outputs: length it becomes.
+        use_bias: whether there is a bias.
+
+    Example:
+        >>> Dense(4, 8)(tf.zeros([2, 3, 4])).shape
+        TensorShape([2, 3, 8])
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, use_bias: bool = True, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.kernel = self.add_variable("kernel", (inputs, outputs))
+        self.bias = self.add_variable("bias", (outputs,)) if use_bias else None
+
+    def call(self, x_NI: tf.Tensor) -> tf.Tensor:
+        kernel_IO = read(self.kernel, x_NI.dtype)
+        # Flat, because a product of a batch with one matrix runs as a batch of small products otherwise.
+        flat = tf.matmul(tf.reshape(x_NI, [-1, kernel_IO.shape[0]]), kernel_IO)
+        if self.bias is not None:
+            flat = tf.nn.bias_add(flat, read(self.bias, x_NI.dtype))
+        return tf.reshape(flat, [*measure(x_NI)[:-1], kernel_IO.shape[1]])
+
+
+class Conv1D(Part):
+    """A convolution over time with torch's symmetric padding, which keeps the length at stride 1.
+
+    Args:
+        inputs: channels in.
+        outputs: channels out.
+        kernel: taps, an odd number.
+        stride: step over time; the length becomes ceil(length / stride).
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, use_bias: bool = True, dtype: Any):
+        super().__init__(dtype=dtype)
+        self.stride = stride
+        self.kernel = self.add_variable("kernel", (kernel, inputs, outputs))
+        self.bias = self.add_variable("bias", (outputs,)) if use_bias else None
+
+    def call(self, x_BTI: tf.Tensor) -> tf.Tensor:
+        kernel_KIO = read(self.kernel, x_BTI.dtype)
+        if self.stride == 1:
+            y_BTO = tf.nn.conv1d(x_BTI, kernel_KIO, 1, "SAME")
+        else:
+            # "SAME" would pad on the right only when the length is even.
+            side = (kernel_KIO.shape[0] - 1) // 2
+            y_BTO = tf.nn.conv1d(tf.pad(x_BTI, [[0, 0], [side, side], [0, 0]]), kernel_KIO, self.stride, "VALID")
+        return y_BTO if self.bias is None else tf.nn.bias_add(y_BTO, read(self.bias, x_BTI.dtype))
+
+
+class LayerNorm(Part):
+    """Normalisation over the last axis with gamma and beta."""
+
+    def __init__(self, width: int, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.gamma = self.add_variable("gamma", (width,), "ones")
+        self.beta = self.add_variable("beta", (width,))
+
+    def call(self, x_NC: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(x_NC, tf.float32)
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + NORM_EPSILON)
+        return tf.cast(centred * scale * self.gamma.value + self.beta.value, x_NC.dtype)
+
+
+class GroupNorm(Part):
+    """Normalisation over time and groups of channels, with as many groups as the reference takes for a width."""
+
+    def __init__(self, width: int, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.groups = choose_groups(width)
+        self.gamma = self.add_variable("gamma", (width,), "ones")
+        self.beta = self.add_variable("beta", (width,))
+
+    def call(self, x_BTC: tf.Tensor) -> tf.Tensor:
+        batch, time, width = measure(x_BTC)
+        x = tf.reshape(tf.cast(x_BTC, tf.float32), [batch, time, self.groups, width // self.groups])
+        centred = x - tf.reduce_mean(x, [1, 3], keepdims=True)
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), [1, 3], keepdims=True) + NORM_EPSILON)
+        normed = tf.reshape(centred * scale, [batch, time, width])
+        return tf.cast(normed * self.gamma.value + self.beta.value, x_BTC.dtype)
+
+
+class RMSNorm(Part):
+    """Vectors scaled to length sqrt(width), times gamma."""
+
+    def __init__(self, width: int, *, dtype: Any = "float32"):
+        super().__init__(dtype=dtype)
+        self.gamma = self.add_variable("gamma", (width,), "ones")
+
+    def call(self, x_NC: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(x_NC, tf.float32)
+        unit = tf.math.l2_normalize(x, -1, epsilon=1e-24)
+        return tf.cast(unit * math.sqrt(x.shape[-1]) * self.gamma.value, x_NC.dtype)
+
+
+def choose_groups(width: int) -> int:
+    """Groups of a group norm: 8, 16 or 32 by width, halved until they divide it."""
+    groups = 8 if width <= 16 else 16 if width <= 64 else 32
+    while width % groups:
+        groups //= 2
+    return groups
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def gelu_tanh(x: tf.Tensor) -> Any:
+    """GELU in its tanh approximation (`gelu_new`), written as x * sigmoid(2u).
+
+    Keeps only its input for the backward pass: the composed form keeps five tensors of the widest layer.
+    """
+    slope, cubic = 2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715
+
+    def gate(wide: tf.Tensor) -> tf.Tensor:
+        return tf.sigmoid(wide * (slope + cubic * tf.square(wide)))
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        # float32, because the square overflows float16 from 256 on and would meet a zero.
+        wide = tf.cast(x, tf.float32)
+        opened = gate(wide)
+        passed = wide * opened
+        local = opened + (passed - passed * opened) * (slope + 3 * cubic * tf.square(wide))
+        return tf.cast(tf.cast(upstream, tf.float32) * local, x.dtype)
+
+    wide = tf.cast(x, tf.float32)
+    return tf.cast(wide * gate(wide), x.dtype), gradient
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def look_up(table_VC: tf.Tensor, ids_N: tf.Tensor) -> Any:
+    """Rows of a table by id, with a dense gradient.
+
+    The default gradient of a lookup has one row per use: its norm is not the gradient's norm, so clipping by it
+    would be wrong, and adding micro-batches would concatenate.
+    """
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        rows = tf.reshape(upstream, [-1, table_VC.shape[-1]])
+        return tf.math.unsorted_segment_sum(rows, tf.reshape(ids_N, [-1]), table_VC.shape[0]), None
+
+    return tf.gather(table_VC, ids_N), gradient

@@ -1,0 +1,141 @@
+"""Generation with cached keys and values."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.models.decoding import continue_decoding, generate, start_decoding
+from myxtts.models.sampling import Greedy, Sampling
+from myxtts.models.sequences import SequenceTooLongError
+from tests.models.reference import GPT_SIZE, differ, load_case
+
+STOP = GPT_SIZE.stop_audio_token
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    return load_case("h_generate")
+
+
+@pytest.fixture(scope="module")
+def say_greedily(gpt):
+    @tf.function(autograph=False)
+    def say(prompt, text, penalty):
+        return generate(gpt, prompt, text, rule=Greedy(penalty), max_codes=GPT_SIZE.max_new_codes)
+
+    return lambda prompt, text, penalty=1.0: say(tf.constant(prompt), tf.constant(text, tf.int32), tf.constant(penalty))
+
+
+@pytest.mark.parametrize(
+    ("case", "prompt", "penalty"),
+    [
+        ("stops", "cond_latents", 1.0),
+        ("limit", "cond_latents", 1.0),
+        ("reppen5", "cond_latents", 5.0),
+        ("b2", "cond_latents_b2", 1.0),
+    ],
+)
+def test_greedy_codes_are_the_references(say_greedily, arrays, case, prompt, penalty):
+    said = say_greedily(arrays[f"in/{prompt}"], arrays[f"in/text_{case}"], penalty)
+    expected = arrays[f"out/codes_{case}"]
+    np.testing.assert_array_equal(said.codes_BM[:, : said.count], expected)
+    np.testing.assert_array_equal(said.codes_BM[:, said.count :], STOP)
+    assert said.stopped_B.numpy().tolist() == (expected[:, -1] == STOP).tolist()
+    assert said.lengths_B.numpy().tolist() == [expected.shape[1]] * len(expected)
+
+
+@pytest.mark.parametrize("case", ["stops", "limit"])
+def test_latents_of_the_cache_are_those_of_a_second_pass(gpt, say_greedily, arrays, case):
+    prompt, text = arrays["in/cond_latents"], arrays[f"in/text_{case}"]
+    said = say_greedily(prompt, text)
+    assert differ(said.latents_BMC[:, : said.count], arrays[f"out/latents_{case}"]) < 1e-4
+    codes = tf.constant(arrays[f"out/codes_{case}"])
+    second = gpt.compute_latents(tf.constant(prompt), tf.constant(text), codes)
+    assert differ(said.latents_BMC[:, : said.count], second.numpy()) < 1e-4
+
+
+def test_logits_are_the_references(gpt, say_greedily, arrays):
+    said = say_greedily(arrays["in/cond_latents"], arrays["in/text_stops"])
+    assert differ(gpt.audio_head(said.latents_BMC[:, : said.count]), arrays["out/logits_stops"]) < 2e-4
+
+
+def test_a_generation_cut_into_pieces_is_the_same(gpt, say_greedily, arrays):
+    prompt, text = tf.constant(arrays["in/cond_latents"]), tf.constant(arrays["in/text_stops"], tf.int32)
+    piece = tf.function(lambda decoding: continue_decoding(gpt, decoding, rule=Greedy(), codes=7), autograph=False)
+    decoding = start_decoding(gpt, prompt, text, rule=Greedy(), max_codes=GPT_SIZE.max_new_codes)
+    counts = [int(decoding.count)]
+    while not decoding.stopped_B[0]:
+        earlier = decoding.codes_BM.numpy()
+        kept = decoding
+        decoding = piece(decoding)
+        counts.append(int(decoding.count))
+        np.testing.assert_array_equal(kept.codes_BM, earlier)
+    assert counts == [1, 8, 15, 22, 29, 31]
+    whole = say_greedily(arrays["in/cond_latents"], arrays["in/text_stops"])
+    np.testing.assert_array_equal(decoding.codes_BM, whole.codes_BM)
+    assert differ(decoding.latents_BMC[:, :31], whole.latents_BMC[:, :31].numpy()) < 1e-5
+    assert piece.experimental_get_tracing_count() == 1
+
+
+@pytest.fixture(scope="module")
+def mixed_rows(arrays):
+    """A text that stops and one that does not, padded to one length, with what each says alone."""
+    texts = [arrays["in/text_stops"][0], arrays["in/text_limit"][0]]
+    lengths = [len(text) for text in texts]
+    assert lengths[0] < lengths[1]
+    padded = np.full((2, max(lengths)), 17)
+    for row, text in enumerate(texts):
+        padded[row, : len(text)] = text
+    return padded, lengths, [arrays["out/codes_stops"][0], arrays["out/codes_limit"][0]]
+
+
+def test_rows_of_different_lengths_say_what_each_says_alone(gpt, arrays, mixed_rows):
+    padded, lengths, expected = mixed_rows
+    said = tf.function(generate, autograph=False)(
+        gpt,
+        tf.constant(np.repeat(arrays["in/cond_latents"], 2, 0)),
+        tf.constant(padded),
+        rule=Greedy(),
+        max_codes=GPT_SIZE.max_new_codes,
+        text_lengths_B=tf.constant(lengths),
+    )
+    assert said.lengths_B.numpy().tolist() == [len(codes) for codes in expected]
+    for row, codes in enumerate(expected):
+        np.testing.assert_array_equal(said.codes_BM[row, : len(codes)], codes)
+    np.testing.assert_array_equal(said.codes_BM[0, len(expected[0]) :], STOP)
+    assert said.stopped_B.numpy().tolist() == [True, False]
+
+
+@pytest.fixture(scope="module")
+def say_by_chance(gpt, arrays):
+    compiled = tf.function(
+        lambda prompt, text, seeds: generate(gpt, prompt, text, rule=Sampling(), max_codes=24, seeds_B2=seeds),
+        autograph=False,
+    )
+
+    def say(seeds):
+        rows = len(seeds)
+        prompt = np.repeat(arrays["in/cond_latents"], rows, 0)
+        text = np.repeat(arrays["in/text_limit"], rows, 0)
+        return compiled(tf.constant(prompt), tf.constant(text, tf.int32), tf.constant(seeds)).codes_BM.numpy()
+
+    return say
+
+
+def test_a_rows_codes_follow_its_own_seed(say_by_chance):
+    codes = say_by_chance([[1, 0], [1, 1], [1, 0]])
+    np.testing.assert_array_equal(codes[0], codes[2])
+    assert np.any(codes[0] != codes[1])
+    np.testing.assert_array_equal(codes, say_by_chance([[1, 0], [1, 1], [1, 0]]))
+    np.testing.assert_array_equal(codes[:1], say_by_chance([[1, 0]]))
+
+
+def test_more_codes_than_there_are_positions_are_refused(gpt, arrays):
+    with pytest.raises(SequenceTooLongError, match="77 codes"):
+        generate(
+            gpt,
+            tf.constant(arrays["in/cond_latents"]),
+            tf.constant(arrays["in/text_stops"]),
+            rule=Greedy(),
+            max_codes=78,
+        )

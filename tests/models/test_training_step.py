@@ -1,0 +1,140 @@
+"""What a training step relies on: keyed dropout, recomputed activations, half precision, sums that add up."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.models.dropout import drop, make_dropout_key, split_key
+from myxtts.models.gpt import GPTBatch
+from myxtts.models.losses import GPTLosses, TokenLoss
+from tests.models.small import build_small_gpt, differentiate, make_batch
+
+
+def differentiate_compiled(gpt, batch, key):
+    compiled = tf.function(lambda batch, key: differentiate(gpt, batch, dropout_key=key), autograph=False)
+    return compiled(batch, key)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """Loss and gradients with dropout, activations kept."""
+    return differentiate_compiled(build_small_gpt(dropout=0.1), make_batch(), make_dropout_key(1, 5))
+
+
+def test_recomputed_activations_give_the_same_gradients_under_dropout(kept):
+    gpt = build_small_gpt(dropout=0.1, checkpointing=True)
+    loss, gradients = differentiate_compiled(gpt, make_batch(), make_dropout_key(1, 5))
+    np.testing.assert_array_equal(loss, kept[0])
+    for ours, expected in zip(gradients, kept[1], strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-7, rtol=1e-6)
+
+
+def count_executed(function, operation):
+    """How often an operation stands in a compiled function, its inner functions included."""
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    return sum(node.op == operation for node in nodes)
+
+
+def test_checkpointing_really_computes_again():
+    counts = []
+    for checkpointing in (False, True):
+        gpt = build_small_gpt(checkpointing=checkpointing)
+        step = tf.function(lambda batch, gpt=gpt: differentiate(gpt, batch), autograph=False)
+        counts.append(count_executed(step.get_concrete_function(make_batch()), "Softmax"))
+    # Two blocks of the GPT and two of the conditioning encoder.
+    assert counts[1] == counts[0] + 4
+
+
+def test_dropout_follows_its_key_alone():
+    gpt, batch = build_small_gpt(dropout=0.1), make_batch()
+
+    def measure(*key):
+        return float(gpt.compute_losses(batch, dropout_key=make_dropout_key(*key)).weigh())
+
+    assert measure(1, 5, 0) == measure(1, 5, 0)
+    assert len({measure(1, 5, 0), measure(2, 5, 0), measure(1, 6, 0), measure(1, 5, 1)}) == 4
+    assert float(gpt.compute_losses(batch).weigh()) == float(build_small_gpt().compute_losses(batch).weigh())
+
+
+def test_dropout_keeps_the_mean_and_drops_its_share():
+    ones = tf.ones([101, 99])
+    dropped = drop(ones, 0.1, make_dropout_key(3, 0)).numpy()
+    assert np.unique(dropped) == pytest.approx([0, 1 / 0.9], rel=1e-4)
+    assert np.mean(dropped == 0) == pytest.approx(0.1, abs=0.01)
+    assert np.mean(dropped) == pytest.approx(1, abs=0.02)
+
+
+def test_masks_of_different_places_are_independent():
+    first, second = (drop(tf.ones([10_000]), 0.5, key).numpy() > 0 for key in split_key(make_dropout_key(3, 0), 2))
+    assert np.mean(first == second) == pytest.approx(0.5, abs=0.03)
+
+
+def take_rows(batch, rows):
+    return GPTBatch(*(value if value is None else value[rows] for value in batch))
+
+
+def test_micro_batches_add_up_to_the_batch():
+    gpt, batch = build_small_gpt(), make_batch()
+    whole, gradients = differentiate(gpt, batch)
+    counts = {"text_count": gpt.compute_losses(batch).text.count, "audio_count": gpt.compute_losses(batch).audio.count}
+    added = [tf.zeros_like(gradient) for gradient in gradients]
+    total = 0.0
+    for rows in (slice(0, 1), slice(1, 3)):
+        with tf.GradientTape() as tape:
+            loss = gpt.compute_losses(take_rows(batch, rows)).weigh(**counts)
+        parts = tape.gradient(loss, [variable.value for variable in gpt.trainable_variables])
+        added = [sum_ + part for sum_, part in zip(added, parts, strict=True)]
+        total += float(loss)
+    assert total == pytest.approx(float(whole), rel=1e-6)
+    for ours, expected in zip(added, gradients, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=2e-6)
+
+
+def test_losses_are_per_token_and_weighted():
+    losses = GPTLosses(TokenLoss(tf.constant(6.0), tf.constant(3.0)), TokenLoss(tf.constant(8.0), tf.constant(2.0)))
+    assert float(losses.weigh()) == pytest.approx(0.01 * 2 + 4)
+    assert float(losses.weigh(tf.constant(6.0), tf.constant(8.0))) == pytest.approx(0.01 * 1 + 1)
+    assert float(TokenLoss(tf.constant(0.0), tf.constant(0.0)).mean) == 0
+
+
+def test_gradients_are_dense_so_that_their_norm_is_the_gradients_norm():
+    _, gradients = differentiate(build_small_gpt(), make_batch())
+    assert all(isinstance(gradient, tf.Tensor) for gradient in gradients)
+
+
+@pytest.mark.parametrize(("policy", "loss_scale"), [("mixed_float16", 1024.0), ("mixed_bfloat16", 1.0)])
+def test_half_precision_trains_without_nan(policy, loss_scale):
+    gpt, batch = build_small_gpt(dropout=0.1, checkpointing=True, dtype=policy), make_batch()
+    variables = [variable.value for variable in gpt.trainable_variables]
+
+    @tf.function(autograph=False)
+    def train(step):
+        with tf.GradientTape() as tape:
+            losses = gpt.compute_losses(batch, dropout_key=make_dropout_key(1, step))
+            scaled = losses.weigh() * loss_scale
+        for variable, gradient in zip(variables, tape.gradient(scaled, variables), strict=True):
+            variable.assign_sub(0.1 / loss_scale * gradient)
+        return losses
+
+    history = [train(tf.constant(step)) for step in range(8)]
+    assert all(losses.audio.total.dtype == tf.float32 for losses in history)
+    values = [float(losses.weigh()) for losses in history]
+    assert np.all(np.isfinite(values))
+    assert values[-1] < values[0]
+    assert all(variable.dtype == tf.float32 for variable in variables)
+    assert all(np.all(np.isfinite(variable.numpy())) for variable in variables)
+
+
+def test_half_precision_does_not_depend_on_the_global_policy():
+    gpt = build_small_gpt(dtype="mixed_float16")
+    assert gpt.make_prompt(make_batch().mel_BFM).dtype == tf.float16
+    assert gpt.blocks[0].qkv.compute_dtype == "float16"
+
+
+def test_a_shape_is_traced_once():
+    gpt = build_small_gpt(dropout=0.1)
+    step = tf.function(lambda batch, key: gpt.compute_losses(batch, dropout_key=key).weigh(), autograph=False)
+    for index in range(3):
+        step(make_batch(), make_dropout_key(1, tf.constant(index)))
+    assert step.experimental_get_tracing_count() == 1

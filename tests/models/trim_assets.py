@@ -1,0 +1,49 @@
+"""Writes the reference arrays that travel with the project: `python -m tests.models.trim_assets`.
+
+Kept is what the tests of this room read; intermediates, for finding where a port departs, stay with the full fixtures.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from tests.models.reference import ASSETS, PARITY
+
+KEPT = {
+    "gpt_state": ("state/",),
+    "a_cond": ("in/", "out/enc", "out/cond_latents"),
+    "b_gpt_train": (
+        "in/",
+        *("mid/text_in", "mid/mel_in", "mid/text_targets", "mid/mel_targets", "mid/attention_mask"),
+        "out/",
+    ),
+    "c_gpt_latents": ("in/", "out/"),
+    "d_dvae": (
+        *("state/", "in/", "mid/z", "out/codes", "out/decoded_mel", "out/grad/", "out/eval_commitment_loss"),
+        *("out/train_loss", "out/train_commitment_loss", "out/train_out", "out/train_after_"),
+    ),
+    "h_generate": ("in/", "out/codes_", "out/logits_stops", "out/latents_"),
+    "j_logits_processors": ("in/", "out/scores_"),
+}
+SHAPES = {"model": "xtts_v2_full_shapes", "dvae": "dvae_v2_full_shapes", "groups": "xtts_v2_optimizer_groups"}
+FACTS = {"b_gpt_train": ("grad_norms",), "d_dvae": ("grad_norms",), "j_logits_processors": ("config",)}
+
+
+def trim_assets() -> None:
+    """Writes every asset of this room."""
+    for case, prefixes in KEPT.items():
+        with np.load(PARITY / f"{case}.npz") as arrays:
+            kept = {name: arrays[name] for name in arrays.files if name.startswith(prefixes)}
+        np.savez_compressed(ASSETS / f"models_{case}.npz", **kept)
+    for case, names in FACTS.items():
+        facts = json.loads((PARITY / f"{case}.json").read_text())
+        text = json.dumps({name: facts[name] for name in names}, indent=1)
+        (ASSETS / f"models_{case}.json").write_text(text + "\n")
+    published = {name: json.loads((PARITY / f"{file}.json").read_text()) for name, file in SHAPES.items()}
+    (ASSETS / "models_published.json").write_text(json.dumps(published) + "\n")
+
+
+if __name__ == "__main__":
+    trim_assets()
