@@ -4,6 +4,7 @@ model.safetensors   the weights, by Coqui's names
 dvae.safetensors    the DVAE's, where there is one
 config.yaml         the configuration, as `--config` takes it
 vocab.json          the tokenizer's vocabulary, where there is one
+speakers.safetensors  named voices, where there are any
 config.json         what the imported file said about itself, where it was imported
 manifest.json       format, sizes, checksums
 """
@@ -33,6 +34,10 @@ DVAE_NAME = "dvae.safetensors"
 CONFIG_NAME = "config.yaml"
 SOURCE_CONFIG_NAME = "config.json"
 VOCABULARY_NAME = "vocab.json"
+SPEAKERS_NAME = "speakers.safetensors"
+
+Voices = Mapping[str, Mapping[str, Tensor]]
+"""Name of a voice -> its tensors, `gpt_cond_latent` and `speaker_embedding`."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class ModelDirectory:
     dvae: Mapping[str, LazyTensor] | None
     vocabulary: str | None
     """The text of vocab.json."""
+    speakers: Mapping[str, Mapping[str, LazyTensor]]
+    """Named voices; empty where there are none."""
     source_config: Mapping[str, Any] | None
 
 
@@ -56,6 +63,7 @@ def write_model_directory(
     model: Mapping[str, Tensor],
     dvae: Mapping[str, Tensor] | None = None,
     vocabulary: str | None = None,
+    speakers: Voices | None = None,
     source_config: Mapping[str, Any] | None = None,
     notice: str | None = None,
 ) -> None:
@@ -67,6 +75,7 @@ def write_model_directory(
         model: tensors by name.
         dvae: tensors of the DVAE by name.
         vocabulary: the text of vocab.json.
+        speakers: named voices.
         source_config: what the file the model was imported from said about itself.
         notice: a sentence that must travel with the weights, such as their licence.
     """
@@ -80,6 +89,9 @@ def write_model_directory(
         files.write_text(CONFIG_NAME, dump_yaml(dump_sections(config)))
         if vocabulary is not None:
             files.write_text(VOCABULARY_NAME, vocabulary)
+        if speakers:
+            with files.create(SPEAKERS_NAME) as file:
+                write_safetensors(file, _flatten_voices(speakers))
         if source_config is not None:
             files.write_json(SOURCE_CONFIG_NAME, source_config)
 
@@ -111,5 +123,19 @@ def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool
         model=open_safetensors(directory / MODEL_NAME),
         dvae=open_safetensors(directory / DVAE_NAME) if DVAE_NAME in manifest.files else None,
         vocabulary=read_text(VOCABULARY_NAME),
+        speakers=_group_voices(open_safetensors(directory / SPEAKERS_NAME)) if SPEAKERS_NAME in manifest.files else {},
         source_config=json.loads(source_config) if source_config is not None else None,
     )
+
+
+def _flatten_voices(speakers: Voices) -> dict[str, Tensor]:
+    # The part first: a name may hold any character, a part's name holds no slash.
+    return {f"{part}/{name}": tensor for name, voice in speakers.items() for part, tensor in voice.items()}
+
+
+def _group_voices(tensors: Mapping[str, LazyTensor]) -> dict[str, dict[str, LazyTensor]]:
+    voices: dict[str, dict[str, LazyTensor]] = {}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition("/")
+        voices.setdefault(name, {})[part] = tensor
+    return voices

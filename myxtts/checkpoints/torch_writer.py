@@ -50,9 +50,15 @@ def write_torch_file(path: str | os.PathLike[str], content: Any) -> None:
         content: dictionaries (keys: text or whole numbers), lists, tuples, text, bytes, numbers, booleans, None, and
             tensors: NumPy arrays or `LazyTensor`s. A tensor that stands in several places is stored once.
     """
-    writer = _PickleWriter(Path(path))
+    with open_file_atomically(path) as handle:
+        write_torch(handle, content, Path(path))
+
+
+def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
+    """The same into an open file, for a directory that is written atomically as a whole. The path is for messages."""
+    writer = _PickleWriter(path)
     program = writer.write(content)
-    with open_file_atomically(path) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
         _add_record(archive, handle, "data.pkl", program)
         _add_record(archive, handle, "byteorder", sys.byteorder.encode())
         for key, tensor in enumerate(writer.tensors):

@@ -19,8 +19,13 @@ COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
+    "import": "convert a Coqui XTTS checkpoint to a model directory",
+    "export": "write a model's weights for others: safetensors, or the files Coqui's tools load",
 }
 """Command -> its line of help. Each is a module of this package with `run(words, prog)`."""
+
+MODULES: Mapping[str, str] = {"import": "import_model", "export": "export_model"}
+"""Commands whose module has another name: `import` is a word of the language."""
 
 
 class Command(Protocol):
@@ -109,7 +114,7 @@ def _load_command(name: str) -> Command:
         near = nearest_name(name, COMMANDS)
         hint = f"Did you mean `myxtts {near}`?" if near else f"Commands: {', '.join(COMMANDS)}."
         raise CommandLineError(f"There is no command {name!r}. {hint}")
-    return importlib.import_module(f"myxtts.cli.{name}")
+    return importlib.import_module(f"myxtts.cli.{MODULES.get(name, name)}")
 
 
 if __name__ == "__main__":

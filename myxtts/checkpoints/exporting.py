@@ -1,0 +1,159 @@
+"""From a model directory of ours to files that others read, tensor by tensor, without building a network."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
+from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.checkpoints.atomic_directory import write_directory_atomically
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.model_directory import ModelDirectory
+from myxtts.checkpoints.safetensors_file import write_safetensors
+from myxtts.checkpoints.tensor import Tensor
+from myxtts.checkpoints.torch_writer import write_torch
+from myxtts.config import LANGUAGES, ModelConfig
+from myxtts.models.names import OPTIONAL
+from myxtts.models.sizes import read_sizes
+from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
+
+SPEECH_RATE_HZ = 24_000
+SPEECH_HOP_SAMPLES = 256
+SPEAKER_CHANNELS = 512
+
+
+def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
+    """Writes the weights under Coqui's names as safetensors files; returns the names of the files."""
+
+    def write(folder: Path) -> None:
+        with (folder / "model.safetensors").open("wb") as file:
+            write_safetensors(file, complete_model(model))
+        if model.dvae is not None:
+            with (folder / "dvae.safetensors").open("wb") as file:
+                write_safetensors(file, complete_dvae(model))
+        _write_vocabulary(model, folder)
+
+    write_directory_atomically(target, write)
+    return _list_files(target)
+
+
+def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
+    """Writes the files Coqui's tools load (`model.pth`, `config.json`, `vocab.json` and what else there is).
+
+    Raises `ModelFileError` for a model without a part that those tools cannot do without.
+    """
+    if model.vocabulary is None:
+        raise ModelFileError(
+            model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."
+        )
+    state = complete_model(model)
+    config = dict(model.source_config or make_coqui_config(model.config.model))
+
+    def write(folder: Path) -> None:
+        _write_torch(folder / "model.pth", {"model": state, "config": config})
+        (folder / "config.json").write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        _write_vocabulary(model, folder)
+        if model.dvae is not None:
+            _write_torch(folder / "dvae.pth", dict(complete_dvae(model)))
+        if "mel_stats" in model.model:
+            _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
+        if model.speakers:
+            voices = {name: dict(voice) for name, voice in model.speakers.items()}
+            _write_torch(folder / "speakers_xtts.pth", voices)
+
+    write_directory_atomically(target, write)
+    return _list_files(target)
+
+
+def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
+    """The model's tensors with the constants that Coqui's files hold besides, in the order of Coqui's files."""
+    sizes = read_sizes(model.config.model)
+    has_decoder = _has(model.model, "hifigan_decoder.waveform_decoder.")
+    has_speaker = _has(model.model, "hifigan_decoder.speaker_encoder.")
+    weights = list_xtts_weights(
+        sizes.gpt, sizes.decoder if has_decoder else None, sizes.speaker if has_speaker else None
+    )
+    return _complete(weights, model.model)
+
+
+def complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
+    """The DVAE's tensors with the statistics that Coqui's file holds besides."""
+    return _complete(list_dvae_weights(read_sizes(model.config.model).dvae), model.dvae or {})
+
+
+def make_coqui_config(model: ModelConfig) -> dict[str, Any]:
+    """What `config.json` must say of a model that was not imported."""
+    return {
+        "model": "xtts",
+        "model_args": {
+            "gpt_layers": model.gpt_layers,
+            "gpt_n_model_channels": model.gpt_width,
+            "gpt_n_heads": model.gpt_heads,
+            "gpt_number_text_tokens": model.text_tokens,
+            "gpt_num_audio_tokens": model.audio_codes + 2,
+            "gpt_start_audio_token": model.audio_codes,
+            "gpt_stop_audio_token": model.audio_codes + 1,
+            "gpt_max_text_tokens": model.max_text_tokens,
+            "gpt_max_audio_tokens": model.max_audio_tokens,
+            "gpt_max_prompt_tokens": model.max_prompt_tokens,
+            "gpt_code_stride_len": SAMPLES_PER_CODE,
+            "gpt_use_masking_gt_prompt_approach": True,
+            "gpt_use_perceiver_resampler": True,
+            "input_sample_rate": SAMPLE_RATE_HZ,
+            "output_sample_rate": SPEECH_RATE_HZ,
+            "output_hop_length": SPEECH_HOP_SAMPLES,
+            "decoder_input_dim": model.gpt_width,
+            "d_vector_dim": SPEAKER_CHANNELS,
+            "cond_d_vector_in_each_upsampling_layer": True,
+        },
+        "audio": {"sample_rate": SAMPLE_RATE_HZ, "output_sample_rate": SPEECH_RATE_HZ},
+        "languages": list(LANGUAGES),
+    }
+
+
+def _complete(weights: Iterable[Weight], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    complete: dict[str, Tensor] = {}
+    for weight in weights:
+        if weight.key in tensors:
+            complete[weight.key] = tensors[weight.key]
+        elif OPTIONAL.search(weight.key):
+            complete[weight.key] = _make_constant(weight)
+    # What the table does not know was let in by --allow-unexpected, and goes out as it came.
+    return {**complete, **{key: tensor for key, tensor in tensors.items() if key not in complete}}
+
+
+def _make_constant(weight: Weight) -> np.ndarray:
+    match weight.variable.rpartition(".")[2]:
+        case "emphasis":
+            constant = np.array([-PREEMPHASIS, 1.0], np.float32)
+        case "window":
+            constant = make_window(SPEAKER_MEL)
+        case "filterbank":
+            constant = make_filterbank(SPEAKER_MEL)
+        case _:
+            return np.zeros(weight.shape, weight.dtype)
+    return constant.astype(np.float32).reshape(weight.shape)
+
+
+def _has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in tensors)
+
+
+def _write_torch(path: Path, content: Any) -> None:
+    with path.open("w+b") as handle:
+        write_torch(handle, content, path)
+
+
+def _write_vocabulary(model: ModelDirectory, folder: Path) -> None:
+    if model.vocabulary is not None:
+        (folder / "vocab.json").write_text(model.vocabulary, encoding="utf-8")
+
+
+def _list_files(target: str | os.PathLike[str]) -> list[str]:
+    return sorted(path.name for path in Path(target).iterdir())

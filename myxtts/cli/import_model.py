@@ -1,0 +1,59 @@
+"""`myxtts import`: a Coqui checkpoint becomes a model directory of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from myxtts.cli.parser import Parser
+
+
+def build_parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=f"{prog} MODEL.pth",
+        description="Convert a Coqui XTTS checkpoint (model.pth, or a trainer's checkpoint) to a model directory. Needs no "
+        "torch, and executes nothing from the file.",
+    )
+    parser.add_argument("model", metavar="MODEL.pth", type=Path, help="the checkpoint")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the model directory to write")
+    parser.add_argument("--dvae", metavar="FILE", type=Path, help="dvae.pth: needed to fine-tune")
+    parser.add_argument("--vocab", metavar="FILE", type=Path, help="vocab.json: needed to fine-tune and to speak")
+    parser.add_argument(
+        "--mel-stats", metavar="FILE", type=Path, help="mel_stats.pth, where the model does not hold it"
+    )
+    parser.add_argument("--speakers", metavar="FILE", type=Path, help="speakers_xtts.pth: named voices")
+    parser.add_argument("--allow-missing", action="store_true", help="go on where tensors are missing")
+    parser.add_argument("--allow-unexpected", action="store_true", help="go on where there are tensors nobody knows")
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+    from myxtts.checkpoints.licence import XTTS_WEIGHTS_NOTICE
+    from myxtts.models.names import count_parameters
+
+    files = CoquiFiles(arguments.model, arguments.dvae, arguments.vocab, arguments.mel_stats, arguments.speakers)
+    report = import_coqui_files(
+        files, arguments.out, allow_missing=arguments.allow_missing, allow_unexpected=arguments.allow_unexpected
+    )
+    model = report.config
+    counts = ", ".join(
+        f"{part.replace('_', ' ')} {count / 1e6:.1f} M" for part, count in count_parameters(model).items()
+    )
+    print(
+        f"Read    {report.kind.value}: {report.tensors} tensors, {report.dvae_tensors} of the DVAE, {len(report.voices)} voices"
+    )
+    print(
+        f"Model   {model.gpt_layers} layers, {model.gpt_width} wide, {model.gpt_heads} heads, {model.text_tokens} text tokens"
+    )
+    print(f"Size    {counts}")
+    if report.ignored:
+        print(f"Ignored {len(report.ignored)} entries of no use here, such as {next(iter(report.ignored))}")
+    if not report.differences.is_match:
+        print(f"Allowed {report.differences.describe()}")
+    for part in report.missing_parts:
+        print(f"Lacks   {part}")
+    print(f"Written {arguments.out}")
+    print(f"\n{XTTS_WEIGHTS_NOTICE}")
+    return 0

@@ -1,0 +1,172 @@
+"""From Coqui's files to ours and back: the same bits, and clear words where something does not fit."""
+
+import json
+
+import numpy as np
+import pytest
+
+from myxtts.checkpoints.coqui import read_coqui_file
+from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError
+from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
+from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.safetensors_file import open_safetensors
+from myxtts.checkpoints.torch_writer import write_torch_file
+from myxtts.config import XTTSConfig
+from myxtts.models.names import OPTIONAL
+from myxtts.models.sizes import read_sizes
+from myxtts.models.weights import list_dvae_weights, list_xtts_weights
+from tests.data.shared import ROOT
+
+VOCABULARY = ROOT / "tests" / "assets" / "parity" / "tiny_vocab.json"
+CONFIG = XTTSConfig(
+    model={
+        "size": "tiny", "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 2, "dvae_width": 16, "decoder_width": 32,
+        "audio_codes": 30, "text_tokens": 188, "max_text_tokens": 40, "max_audio_tokens": 50,
+    },
+    data={"max_text_length": 40, "max_clip_seconds": 2},
+)  # fmt: skip
+
+
+def draw_tensors(weights, seed):
+    """Random tensors of these shapes, without the constants that an import leaves out."""
+    rng = np.random.default_rng(seed)
+    return {
+        weight.key: rng.standard_normal(weight.shape, dtype=np.float32)
+        for weight in weights
+        if not OPTIONAL.search(weight.key)
+    }
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model directory with every part."""
+    folder = tmp_path_factory.mktemp("models") / "ours"
+    sizes = read_sizes(CONFIG.model)
+    rng = np.random.default_rng(3)
+    voice = {
+        "gpt_cond_latent": rng.random((1, 32, 64), np.float32),
+        "speaker_embedding": rng.random((1, 512, 1), np.float32),
+    }
+    write_model_directory(
+        folder,
+        config=CONFIG,
+        model=draw_tensors(list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker), 1),
+        dvae=draw_tensors(list_dvae_weights(sizes.dvae), 2),
+        vocabulary=VOCABULARY.read_text(encoding="utf-8"),
+        speakers={"Claribel Dervla": voice, "a/b": voice},
+    )
+    return read_model_directory(folder)
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports") / "coqui"
+    export_coqui(model, folder)
+    return folder
+
+
+def import_all(folder, target, **options):
+    files = CoquiFiles(
+        folder / "model.pth",
+        folder / "dvae.pth",
+        folder / "vocab.json",
+        folder / "mel_stats.pth",
+        folder / "speakers_xtts.pth",
+    )
+    return import_coqui_files(files, target, **options)
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(tensor), err_msg=name)
+
+
+def test_import_of_an_export_is_bit_identical(model, exported, tmp_path):
+    report = import_all(exported, tmp_path / "again")
+    again = read_model_directory(tmp_path / "again")
+    assert_equal(again.model, model.model)
+    assert_equal(again.dvae, model.dvae)
+    assert again.vocabulary == model.vocabulary
+    assert report.voices == ("Claribel Dervla", "a/b") == tuple(again.speakers)
+    assert_equal(again.speakers["a/b"], model.speakers["a/b"])
+    assert again.config.model.model_dump(exclude={"size"}) == CONFIG.model.model_dump(exclude={"size"})
+    assert (report.missing_parts, report.differences.is_match) == ((), True)
+    assert "non-commercial" in again.manifest.facts["notice"]
+
+
+def test_an_export_has_every_key_of_coquis_file_constants_included(model, exported):
+    sizes = read_sizes(CONFIG.model)
+    expected = {w.key: w.shape for w in list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)}
+    state = complete_model(model)
+    assert {key: tuple(tensor.shape) for key, tensor in state.items()} == expected
+    assert np.asarray(state["hifigan_decoder.speaker_encoder.bn1.num_batches_tracked"]).dtype == np.int64
+    np.testing.assert_allclose(
+        np.asarray(state["hifigan_decoder.speaker_encoder.torch_spec.0.filter"]).ravel(), [-0.97, 1.0], rtol=1e-6
+    )
+    assert json.loads((exported / "config.json").read_text())["model_args"]["gpt_layers"] == 2
+
+
+def test_safetensors_have_the_same_names(model, tmp_path):
+    names = export_safetensors(model, tmp_path / "safe")
+    assert names == ["dvae.safetensors", "model.safetensors", "vocab.json"]
+    found = open_safetensors(tmp_path / "safe" / "model.safetensors")
+    assert found.keys() == complete_model(model).keys()
+    assert_equal(read_coqui_file(tmp_path / "safe" / "model.safetensors").arrays, model.model)
+
+
+def test_a_trainer_checkpoint_brings_its_dvae(model, tmp_path):
+    state = {f"xtts.{name}": tensor for name, tensor in model.model.items()}
+    state |= {f"dvae.{name}": tensor for name, tensor in model.dvae.items()}
+    write_torch_file(tmp_path / "best_model.pth", {"model": state, "step": 12, "optimizer": {"lr": 1.0}})
+    report = import_coqui_files(CoquiFiles(tmp_path / "best_model.pth"), tmp_path / "out")
+    assert_equal(read_model_directory(tmp_path / "out").dvae, model.dvae)
+    assert report.missing_parts == ("vocabulary: needed to fine-tune and to speak",)
+
+
+def test_missing_and_unexpected_tensors_are_errors_unless_allowed(model, tmp_path):
+    state = dict(model.model)
+    del state["gpt.mel_head.bias"]
+    state["gpt.surprise"] = np.zeros(3, np.float32)
+    path = tmp_path / "model.pth"
+    write_torch_file(path, {"model": state})
+    with pytest.raises(KeyMismatchError, match=r"(?s)1 missing:\n  gpt.mel_head.bias.*1 unexpected:\n  gpt.surprise"):
+        import_coqui_files(CoquiFiles(path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    report = import_coqui_files(CoquiFiles(path), tmp_path / "out", allow_missing=True, allow_unexpected=True)
+    assert report.differences.missing == ("gpt.mel_head.bias",)
+
+
+def test_a_wrong_shape_is_never_allowed(model, tmp_path):
+    state = {**model.model, "gpt.final_norm.bias": np.zeros(65, np.float32)}
+    write_torch_file(tmp_path / "model.pth", {"model": state})
+    with pytest.raises(KeyMismatchError, match=r"gpt.final_norm.bias: must be \(64,\), but is \(65,\)"):
+        import_coqui_files(
+            CoquiFiles(tmp_path / "model.pth"), tmp_path / "out", allow_missing=True, allow_unexpected=True
+        )
+
+
+def test_files_in_the_wrong_place_are_named(exported, tmp_path):
+    with pytest.raises(ModelFileError, match=r"is a DVAE file. Give the model first, and this one by --dvae"):
+        import_coqui_files(CoquiFiles(exported / "dvae.pth"), tmp_path / "out")
+    with pytest.raises(ModelFileError, match="holds no DVAE"):
+        import_coqui_files(CoquiFiles(exported / "model.pth", dvae=exported / "mel_stats.pth"), tmp_path / "out")
+    with pytest.raises(ModelFileError, match=r"Give mel_stats.pth by --mel-stats"):
+        import_coqui_files(CoquiFiles(exported / "model.pth", mel_statistics=exported / "dvae.pth"), tmp_path / "out")
+    with pytest.raises(ModelFileError, match=r"Give speakers_xtts.pth by --speakers"):
+        import_coqui_files(CoquiFiles(exported / "model.pth", speakers=exported / "dvae.pth"), tmp_path / "out")
+
+
+def test_a_vocabulary_of_another_model_is_refused(model, exported, tmp_path):
+    document = json.loads(model.vocabulary)
+    document["model"]["vocab"]["zzz"] = 500
+    (tmp_path / "vocab.json").write_text(json.dumps(document))
+    with pytest.raises(ModelFileError, match="has 501 text tokens, but the model was made for 188"):
+        import_coqui_files(CoquiFiles(exported / "model.pth", vocabulary=tmp_path / "vocab.json"), tmp_path / "out")
+
+
+def test_coquis_files_need_a_vocabulary(model, tmp_path):
+    write_model_directory(tmp_path / "bare", config=CONFIG, model=model.model)
+    with pytest.raises(ModelFileError, match="has no vocabulary"):
+        export_coqui(read_model_directory(tmp_path / "bare"), tmp_path / "out")
