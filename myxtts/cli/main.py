@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
+    "bench": "measure a part of MyXTTS against plain ways of doing the same",
     "import": "convert a Coqui XTTS checkpoint to a model directory",
     "export": "write a model's weights for others: safetensors, or the files Coqui's tools load",
 }

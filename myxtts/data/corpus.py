@@ -33,6 +33,20 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.samples)
 
+    def take(self, clips: NDArray[np.intp]) -> Corpus:
+        """A corpus of these clips, in this order. They are numbered anew."""
+        return Corpus(
+            root=self.root,
+            audio=self.audio.take(clips),
+            text=self.text.take(clips),
+            speaker=self.speaker.take(clips),
+            language=self.language.take(clips),
+            samples=self.samples[clips],
+            tokens=self.tokens[clips],
+            size_bytes=self.size_bytes[clips],
+            mtime_ns=self.mtime_ns[clips],
+        )
+
     def find_file(self, clip: int) -> Path:
         """The audio file of a clip."""
         return self.root / self.audio[clip]

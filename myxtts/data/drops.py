@@ -32,6 +32,8 @@ class DropReason(StrEnum):
     TEXT_EMPTY = "text_empty"
     TEXT_TOO_LONG = "text_too_long"
     UNKNOWN_CHARACTERS = "unknown_characters"
+    CHANGED = "changed"
+    """Since the scan."""
 
 
 _ADVICE = {

@@ -29,3 +29,7 @@ class IndexFolderError(MachineError):
 
 class WorkerError(MachineError):
     """A worker process failed in a way that is not a property of the file it read."""
+
+
+class TooManyFailuresError(MachineError):
+    """Too many clips that a scan found usable cannot be read any more."""

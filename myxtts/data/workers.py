@@ -134,7 +134,8 @@ class _Pool:
             positions = list(range(self._next, min(self._next + CHUNK_ITEMS, len(self._items))))
             self._next += len(positions)
         if positions:
-            worker.send(positions, [self._items[position] for position in positions])
+            worker.chunks.append(positions)
+            worker.give([self._items[position] for position in positions])
 
     def _bury(self, worker: _Worker) -> Iterator[tuple[int, Any]]:
         """Take a dead worker's work back, and find out which item killed it."""
@@ -147,21 +148,27 @@ class _Pool:
                 f"{_MOST_CRASHES_IN_A_ROW} worker processes in a row died of signal {signal}, whatever they worked on "
                 f"({self._task.factory}). The machine may be out of memory, or a library is broken."
             )
-        suspects = worker.chunks.popleft()
-        if len(suspects) == 1:
-            yield suspects[0], Crashed(signal)
-        else:
-            self._again.extend([position] for position in suspects)
+        if worker.is_ready:
+            suspects = worker.chunks.popleft()
+            if len(suspects) == 1:
+                yield suspects[0], Crashed(signal)
+            else:
+                self._again.extend([position] for position in suspects)
         self._again.extend(worker.chunks)
         self._start_worker()
 
 
-class _Worker:
-    """One process and the chunks it was given."""
+class WorkerProcess:
+    """One process that does a task, item list by item list, and the socket that leads to it.
 
-    def __init__(self, task: Task):
-        self.chunks: deque[list[int]] = deque()
+    Args:
+        pass_fds: file descriptors that the task needs; they keep their numbers.
+    """
+
+    def __init__(self, task: Task, pass_fds: Sequence[int] = ()):
         self.is_closed = False
+        self.is_ready = False
+        """Whether it has begun with what it was given. One that died before that did not die of an item."""
         self._buffer = b""
         # A file in memory, not a pipe: nobody reads along, and a full pipe would stop the worker.
         self._stderr = os.memfd_create("worker-stderr")
@@ -172,26 +179,26 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *pass_fds],
                 env=_make_environment(),
                 # Ctrl-C is for the process that asked for the work; it ends its workers.
                 start_new_session=True,
             )
-        self._send_line({"factory": task.factory, "settings": dict(task.settings)})
+        self._send({"factory": task.factory, "settings": dict(task.settings)})
 
-    def send(self, positions: list[int], items: list[Any]) -> None:
-        self.chunks.append(positions)
-        self._send_line(items)
+    def give(self, *item_lists: list[Any]) -> None:
+        """Queue work. Each list is answered by one list of results, in this order."""
+        self._send(*item_lists)
 
-    def _send_line(self, message: Any) -> None:
+    def _send(self, *messages: Any) -> None:
         try:
-            self.socket.sendall(json.dumps(message).encode("ascii") + b"\n")
+            self.socket.sendall(b"".join(json.dumps(message).encode("ascii") + b"\n" for message in messages))
         except (BrokenPipeError, ConnectionResetError):
             # Its death is read from the socket's end, where all deaths are handled.
             return
 
     def receive(self) -> list[list[Any]]:
-        """The results that have arrived, chunk by chunk."""
+        """The lists of results that have arrived; waits for at least a part of one. Sets `is_closed` when it is dead."""
         try:
             data = self.socket.recv(1 << 16)
         except ConnectionResetError:
@@ -201,10 +208,18 @@ class _Worker:
             return []
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         replies = [json.loads(line) for line in lines]
-        for reply in replies:
-            if isinstance(reply, dict):
-                raise UserError(reply["user_error"]) if "user_error" in reply else MachineError(reply["error"])
-        return replies
+        for notice in replies:
+            if isinstance(notice, dict):
+                self._heed(notice)
+        return [reply for reply in replies if isinstance(reply, list)]
+
+    def _heed(self, notice: Mapping[str, str]) -> None:
+        match notice:
+            case {"user_error": text}:
+                raise UserError(text)
+            case {"error": text}:
+                raise MachineError(text)
+        self.is_ready = True
 
     def find_death_signal(self) -> int:
         """Which signal killed the process. Raises `WorkerError` when it ended by itself, which is a fault of ours."""
@@ -218,6 +233,7 @@ class _Worker:
         return -code
 
     def stop(self) -> None:
+        """End the process, at the latest when it has done its present item, and wait for it."""
         self.socket.close()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -225,6 +241,14 @@ class _Worker:
             self._process.kill()
             self._process.wait()
         os.close(self._stderr)
+
+
+class _Worker(WorkerProcess):
+    """A worker of a pool and the chunks it was given."""
+
+    def __init__(self, task: Task):
+        super().__init__(task)
+        self.chunks: deque[list[int]] = deque()
 
 
 def _make_environment() -> dict[str, str]:
@@ -246,10 +270,11 @@ def serve(connection: socket.socket) -> None:
         for line in stream:
             message = json.loads(line)
             try:
+                reply: Any = {"ready": ""}
                 if work is None:
                     work = Task(**message).load()
-                    continue
-                reply: Any = [work(item) for item in message]
+                else:
+                    reply = [work(item) for item in message]
             except MyXTTSError as error:
                 reply = {"user_error" if isinstance(error, UserError) else "error": str(error)}
             stream.write(json.dumps(reply).encode("ascii") + b"\n")

@@ -1,0 +1,140 @@
+"""`myxtts bench data`: how fast this machine turns clips into batches, and against what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from myxtts.cli.data import choose_scan
+from myxtts.cli.parser import Parser
+from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config.flags import add_setting_flags
+from myxtts.errors import CommandLineError
+
+if TYPE_CHECKING:
+    from myxtts.data.throughput import Rate
+    from myxtts.data.throughput_bench import BenchResult
+    from myxtts.data.throughput_loops import Material
+
+SHOWN = (
+    "data.train_data", "data.language", "data.vocabulary", "data.batch_size", "data.num_workers",
+    "data.pipeline_buffer_size", "data.use_tf_native_loading",
+)  # fmt: skip
+
+MOST_CLIPS = 2000
+"""As many clips of a corpus are read, over and over: they stay in memory, so that it is not the disk that is measured."""
+
+_OWN_VOCABULARY_TOKENS = 1000
+
+
+def build_parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description="Measure reading: each stage alone, then our reader against a plain loop, naive tf.data and the machine's "
+        "own parallel gain, in turn. Takes every flag of `train` and the same --config.",
+    )
+    parser.add_argument(
+        "--seconds", metavar="N", type=float, default=1.0, help="length of each measurement (default: 1)"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write all figures")
+    add_setting_flags(parser, show=SHOWN)
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    if not 0 < arguments.seconds <= 3600:
+        raise CommandLineError(f"--seconds must be a number from 0 to 3600, but is {arguments.seconds:g}.")
+    config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
+    # Not imported above: --help needs none of it.
+    from myxtts.cli.files import write_text
+    from myxtts.data.throughput_bench import bench_reading
+
+    with TemporaryDirectory(prefix="myxtts-bench-") as folder:
+        material = _prepare(config, Path(folder))
+        result = bench_reading(material, config.data, arguments.seconds)
+    print(format_result(result, material.corpus.root))
+    if arguments.json:
+        figures = {
+            "corpus": str(material.corpus.root),
+            **asdict(result),
+            "machine_gain": result.machine_gain,
+            "gain": result.gain,
+            "over_naive": result.over_naive,
+        }
+        write_text(arguments.json, json.dumps(figures, indent=1) + "\n")
+        print(f"Figures  {arguments.json}")
+    return 0
+
+
+def _prepare(config: XTTSConfig, folder: Path) -> Material:
+    """Some clips of the corpus, their texts and their batches. Without a vocabulary one is made in `folder`."""
+    import numpy as np
+
+    from myxtts.data.buckets import plan_buckets
+    from myxtts.data.sampler import IndexSampler
+    from myxtts.data.scan import scan_corpus
+    from myxtts.data.text_ids import collect_text_ids
+    from myxtts.data.throughput_loops import Material
+    from myxtts.text.vocabulary import train_vocabulary
+
+    corpus = scan_corpus(**choose_scan(config)).corpus
+    corpus = corpus.take(np.linspace(0, len(corpus) - 1, min(len(corpus), MOST_CLIPS)).astype(np.intp))
+    if config.data.vocabulary:
+        vocabulary = Path(config.data.vocabulary)
+    else:
+        texts: dict[str, list[str]] = {}
+        for clip in range(len(corpus)):
+            texts.setdefault(corpus.language[clip], []).append(corpus.text[clip])
+        tokenizer = train_vocabulary(texts, folder / "vocab.json", text_tokens=_OWN_VOCABULARY_TOKENS)
+        vocabulary = tokenizer.path
+        lengths = [len(tokenizer.encode(corpus.text[clip], corpus.language[clip])) for clip in range(len(corpus))]
+        corpus = replace(corpus, tokens=np.array(lengths, dtype=np.int32))
+    ids = collect_text_ids(corpus, vocabulary, workers=0, folder=None)
+    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=config.data.batch_size)
+    sampler = IndexSampler(plan, seed=config.training.seed, accumulation=config.training.gradient_accumulation_steps)
+    return Material(corpus, ids, sampler, vocabulary)
+
+
+def format_result(result: BenchResult, root: Path) -> str:
+    """The figures as plain text, within 80 columns."""
+    from myxtts.data.throughput_bench import PLAIN, TARGET_SHARE
+
+    needed = TARGET_SHARE * result.machine_gain
+    plain = result.loading[PLAIN].clips_per_s
+    lines = [
+        f"Corpus   {root}: {result.clips} clips of {result.mean_seconds:.1f} s on average, read from memory",
+        f"Machine  {result.workers} workers; load average {result.load_average[0]:.1f} before, "
+        f"{result.load_average[1]:.1f} after; {result.discarded} of {result.windows + result.discarded} windows discarded (steal)",
+        "",
+        "stage (one thread, alone)         utterances/s  audio s/s",
+        *(_format_row(name, rate) for name, rate in result.stages.items()),
+        "",
+        f"batches of {result.batch_size:<20}   utterances/s  audio s/s  x plain loop",
+        *(
+            f"{_format_row(name, rate)}  {rate.clips_per_s / plain:>12.2f}{'  <- a run uses this' if name == result.in_force else ''}"
+            for name, rate in result.loading.items()
+        ),
+        "",
+        f"TF-native loading is not in force: {result.native_objection}."
+        if result.native_objection
+        else "TF-native loading is in force.",
+        f"The machine's own parallel gain: {result.machine_gain:.2f} ({result.workers} pinned processes over one).",
+        f"Target   {TARGET_SHARE} of it, {needed:.2f} times the plain loop: {result.gain:.2f}, {_judge(result.gain >= needed)}",
+        f"Target   not below naive tf.data: {result.over_naive:.2f} times as fast, {_judge(result.over_naive >= 1)}",
+    ]
+    return "\n".join(lines)
+
+
+def _format_row(name: str, rate: Rate | None) -> str:
+    if rate is None:
+        return f"{name:<32}    not needed"
+    return f"{name:<32}  {rate.clips_per_s:>12.0f}  {rate.audio_seconds_per_s:>9.0f}"
+
+
+def _judge(is_met: bool) -> str:
+    return "met" if is_met else "not met"

@@ -1,0 +1,127 @@
+"""From a place in the run to a host batch, apart from the samples: all of it pure functions of the place.
+
+Shapes: B rows, S samples, L text tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.slices import Slices, choose_evaluation_slices, draw_slices
+from myxtts.audio.units import SAMPLES_PER_CODE
+from myxtts.data.clip_loading import ClipFile
+from myxtts.data.corpus import Corpus
+from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.positions import Position
+from myxtts.data.replacements import ReplacementJournal, replace_failed
+from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
+from myxtts.data.text_ids import TextIds
+
+STOP_TEXT_TOKENS = 1
+STOP_CODES = 4
+"""Targets behind a text and behind a clip's codes, as XTTS is trained."""
+
+
+class BatchMaker:
+    """Makes the batches of one corpus.
+
+    Args:
+        corpus: the clips the sampler draws from.
+        ids: their texts.
+        for_validation: conditioning slices are fixed instead of drawn anew in each epoch.
+        static_shapes: batches have their bucket's shape; else they are as long as their longest clip and text need.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        ids: TextIds,
+        sampler: IndexSampler,
+        *,
+        for_validation: bool = False,
+        static_shapes: bool = True,
+    ):
+        assert len(corpus) == len(ids) == len(sampler.plan.bucket_of_clip), "three views of one corpus"
+        self.sampler = sampler
+        self._corpus = corpus
+        self._ids = ids
+        self._for_validation = for_validation
+        self._static_shapes = static_shapes
+        self._root = f"{corpus.root}/"
+
+    def plan_step(self, step: int, journal: ReplacementJournal) -> GlobalBatch:
+        """The clips of a global batch, those that failed replaced."""
+        return replace_failed(self.sampler.make_batch(step), self.sampler, journal)
+
+    def describe_clip(self, clip: int) -> str:
+        """A clip's file, as reports name it."""
+        return self._corpus.audio[clip]
+
+    def find_file(self, clip: int) -> ClipFile | None:
+        """What must be loaded for a clip number; None for an empty row."""
+        if clip == EMPTY_ROW:
+            return None
+        corpus = self._corpus
+        return ClipFile(
+            self._root + corpus.audio[clip],
+            int(corpus.samples[clip]),
+            int(corpus.size_bytes[clip]),
+            int(corpus.mtime_ns[clip]),
+        )
+
+    def count_targets(self, batch: GlobalBatch) -> TargetTotals:
+        """What the losses of a global batch are divided by."""
+        clips = batch.clips
+        samples, slices = self._corpus.samples[clips], self._choose_slices(batch.epoch, clips)
+        codes = -(-samples // SAMPLES_PER_CODE)
+        ends = slices.starts + slices.lengths
+        return TargetTotals(
+            text=int(np.sum(self._corpus.tokens[clips] + STOP_TEXT_TOKENS)),
+            audio=int(np.sum(codes + STOP_CODES)),
+            prompt=int(np.sum(ends // SAMPLES_PER_CODE - slices.starts // SAMPLES_PER_CODE)),
+        )
+
+    def make_batch(
+        self, batch: GlobalBatch, position: Position, totals: TargetTotals, wav_BS: NDArray[np.float32]
+    ) -> HostBatch:
+        """The host batch of a micro-batch whose samples were loaded in its bucket's shape."""
+        micro_batch = batch.micro_batches[position.micro_batch]
+        clips = micro_batch.clips
+        wav_lengths = self._measure(self._corpus.samples, clips)
+        text_lengths = self._measure(self._corpus.tokens, clips)
+        tokens = micro_batch.bucket.tokens
+        if not self._static_shapes:
+            tokens = max(1, int(text_lengths.max()))
+            codes = max(1, -(-int(wav_lengths.max()) // SAMPLES_PER_CODE))
+            wav_BS = np.ascontiguousarray(wav_BS[:, : codes * SAMPLES_PER_CODE])
+        slices = self._slice_rows(batch.epoch, micro_batch)
+        return HostBatch(
+            position=position,
+            epoch=batch.epoch,
+            bucket_number=micro_batch.bucket_number,
+            first_row=micro_batch.first_row,
+            totals=totals,
+            clips_B=clips,
+            weights_B=(clips != EMPTY_ROW).astype(np.float32),
+            wav_BS=wav_BS,
+            wav_lengths_B=wav_lengths,
+            text_BL=self._ids.pad(clips, tokens),
+            text_lengths_B=text_lengths,
+            slice_starts_B=slices.starts,
+            slice_lengths_B=slices.lengths,
+        )
+
+    def _measure(self, lengths_N: NDArray[np.integer], clips: NDArray[np.int32]) -> NDArray[np.int32]:
+        return np.where(clips == EMPTY_ROW, 0, lengths_N[clips]).astype(np.int32)
+
+    def _slice_rows(self, epoch: int, micro_batch: MicroBatch) -> Slices:
+        is_clip = micro_batch.clips != EMPTY_ROW
+        slices = self._choose_slices(epoch, np.maximum(micro_batch.clips, 0))
+        return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
+
+    def _choose_slices(self, epoch: int, clips: NDArray[np.int32]) -> Slices:
+        samples = self._corpus.samples[clips]
+        if self._for_validation:
+            return choose_evaluation_slices(samples)
+        return draw_slices(samples, seed=self.sampler.seed, epoch=epoch, sample_ids=clips)

@@ -1,0 +1,173 @@
+"""Loads done by TensorFlow's own input pipeline: for plain wav files only, and without Python in its graph.
+
+Which files make which batch comes through a queue, so one pipeline lives as long as the run. Files that turn out not to
+be plain wav, or cannot be read, are loaded in this process instead: with the same samples, or the right failure.
+
+Shapes: B rows, S samples, H bytes of a file's head.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.data.clip_loading import ClipFile
+from myxtts.data.dataset_optimizer import get_optimized_dataset_options
+from myxtts.data.loading import Load, LoadingEngine, Samples, load_pending
+from myxtts.data.pcm_wav import BYTES_PER_SAMPLE, FIRST_CHUNK, FORMAT_CHUNK, PCM_SCALE
+from myxtts.utils.commons import get_device_context
+
+HEAD_BYTES = 1024
+"""In which the data chunk must begin. Programs that write more in front of it are rare."""
+
+MOST_CHUNKS = 3
+"""Chunks before the data chunk that are skipped, apart from the format chunk. ffmpeg writes one."""
+
+
+class NativeEngine(LoadingEngine):
+    """Loads in tf.data.
+
+    Args:
+        workers: batches that are read at a time.
+        depth: loads that may be under way.
+        parallel_batch, map_fusion: the tf.data optimisations of these names.
+    """
+
+    def __init__(self, workers: int, depth: int, *, parallel_batch: bool = True, map_fusion: bool = True):
+        self._arrays: dict[int, tuple[Samples, Any]] = {}
+        self._numbers: dict[Load, int] = {}
+        self._next_number = 0
+        self._arrived = 0
+        options = get_optimized_dataset_options(parallel_batch=parallel_batch, map_fusion=map_fusion)
+        options.threading.private_threadpool_size = workers
+        with get_device_context("/CPU:0"):
+            # Never full: a reader starts no more loads than it may have under way, plus those it has cancelled.
+            self._queue = tf.queue.FIFOQueue(
+                np.iinfo(np.int32).max, [tf.int64, tf.string, tf.int32, tf.int64, tf.int32]
+            )
+            requests = tf.data.Dataset.counter().map(self._take_request)
+            # Behind a buffer of its own, so that no optimisation can run it in parallel with itself.
+            batches = requests.prefetch(1).map(load_batch, num_parallel_calls=workers, deterministic=True)
+            self._iterator = iter(batches.prefetch(depth).with_options(options))
+
+    def _take_request(self, count: Any) -> Any:
+        request = self._queue.dequeue()
+        for part, shape in zip(request, ([], [None], [None], [None], []), strict=True):
+            part.set_shape(shape)
+        return request
+
+    def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
+        load = Load(files, samples)
+        self._numbers[load] = self._next_number
+        with get_device_context("/CPU:0"):
+            self._queue.enqueue(
+                [
+                    tf.constant(self._next_number, tf.int64),
+                    tf.constant([os.fsencode(file.path) if file else b"" for file in files], tf.string),
+                    tf.constant([file.samples if file else 0 for file in files], tf.int32),
+                    tf.constant([file.size_bytes if file else 0 for file in files], tf.int64),
+                    tf.constant(samples, tf.int32),
+                ]
+            )
+        self._next_number += 1
+        return load
+
+    def finish(self, load: Load) -> None:
+        number = self._numbers[load]
+        while number >= self._arrived:
+            self._receive()
+        if number not in self._arrays:
+            self._arrays[number] = np.zeros((load.rows, load.samples), np.float32), np.zeros(load.rows, np.bool_)
+        wav_BS, is_loaded_B = self._arrays[number]
+        for row in [row for row in load.pending if is_loaded_B[row] and _is_unchanged(load.files[row])]:
+            load.note(row, None)
+        if load.pending:
+            wav_BS = wav_BS.copy()
+            load_pending(load, wav_BS)
+            self._arrays[number] = wav_BS, is_loaded_B
+
+    def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
+        load.change_file(row, file)
+        wav_BS, is_loaded_B = self._arrays[self._numbers[load]]
+        is_loaded_B[row] = False
+        wav_BS[row] = 0.0
+
+    def take(self, load: Load) -> Samples:
+        return self._arrays.pop(self._numbers.pop(load))[0]
+
+    def cancel(self, load: Load) -> None:
+        self._arrays.pop(self._numbers.pop(load), None)
+
+    def close(self) -> None:
+        with get_device_context("/CPU:0"):
+            self._queue.close(cancel_pending_enqueues=True)
+        # Its threads end with it.
+        del self._iterator
+        self._arrays.clear()
+
+    def _receive(self) -> None:
+        number = self._arrived
+        self._arrived += 1
+        try:
+            with get_device_context("/CPU:0"):
+                batch = next(self._iterator)
+        except tf.errors.OpError:
+            # A file could not be opened. Its batch takes part in the order, but brings nothing.
+            return
+        assert int(batch[0]) == number, "tf.data keeps the order of batches"
+        if number in self._numbers.values():
+            self._arrays[number] = batch[1].numpy(), batch[2].numpy().copy()
+
+
+def _is_unchanged(file: ClipFile | None) -> bool:
+    assert file is not None
+    try:
+        status = os.stat(file.path)
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+
+
+def load_batch(number: Any, paths_B: Any, lengths_B: Any, sizes_B: Any, samples: Any) -> tuple[Any, Any, Any]:
+    """The number, (B, S) samples, and which rows were loaded (B,): those whose file is plain wav of the expected size."""
+    contents_B = tf.map_fn(
+        lambda path: tf.cond(path == b"", lambda: tf.constant(b""), lambda: tf.io.read_file(path)), paths_B
+    )
+    heads_BH = tf.cast(tf.io.decode_raw(contents_B, tf.uint8, fixed_length=HEAD_BYTES), tf.int32)
+    starts_B, data_bytes_B = _find_data(heads_BH)
+    is_loaded_B = (
+        _match_format(heads_BH)
+        & (data_bytes_B == lengths_B * BYTES_PER_SAMPLE)
+        & (starts_B + data_bytes_B <= tf.strings.length(contents_B))
+        & (tf.cast(tf.strings.length(contents_B), tf.int64) == sizes_B)
+    )
+    data_B = tf.strings.substr(contents_B, tf.where(is_loaded_B, starts_B, 0), tf.where(is_loaded_B, data_bytes_B, 0))
+    integers_BS = tf.io.decode_raw(data_B, tf.int16, fixed_length=samples * BYTES_PER_SAMPLE)
+    return number, tf.cast(integers_BS, tf.float32) * PCM_SCALE, is_loaded_B
+
+
+def _match_format(heads_BH: Any) -> Any:
+    """(B,) whether the head of a file is that of plain wav, up to the format chunk's end."""
+    expected = np.frombuffer(b"RIFF....WAVE" + FORMAT_CHUNK, np.uint8).astype(np.int32)
+    is_free = np.isin(np.arange(len(expected)), range(4, 8))
+    return tf.reduce_all((heads_BH[:, : len(expected)] == expected) | is_free, axis=1)
+
+
+def _find_data(heads_BH: Any) -> tuple[Any, Any]:
+    """(B,) where the data chunk's content begins, and its size in bytes; 0 where it does not begin in the head."""
+    starts_B = tf.fill([tf.shape(heads_BH)[0]], FIRST_CHUNK + len(FORMAT_CHUNK))
+    name = np.frombuffer(b"data", np.uint8).astype(np.int32)
+    for chunk in range(MOST_CHUNKS + 1):
+        places_B8 = tf.minimum(starts_B[:, None] + np.arange(8, dtype=np.int32), HEAD_BYTES - 1)
+        header_B8 = tf.gather(heads_BH, places_B8, batch_dims=1)
+        is_data_B = tf.reduce_all(header_B8[:, :4] == name, axis=1)
+        # Signed: a chunk of 2 GB or more becomes negative, and is found nowhere.
+        size_B = tf.reduce_sum(header_B8[:, 4:] * np.array([1, 1 << 8, 1 << 16, 1 << 24], np.int32), axis=1)
+        if chunk < MOST_CHUNKS:
+            skipped_B = tf.clip_by_value(starts_B + 8 + size_B + size_B % 2, 0, HEAD_BYTES - 1)
+            starts_B = tf.where(is_data_B, starts_B, skipped_B)
+    return tf.where(is_data_B, starts_B + 8, 0), tf.where(is_data_B, size_B, 0)

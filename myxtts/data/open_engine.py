@@ -1,0 +1,135 @@
+"""Which engine loads the clips of a run, how many at a time and how far ahead: decided here, and said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import inspect_clip
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.config import DataConfig
+from myxtts.data.buckets import BucketPlan
+from myxtts.data.cache.free_space import read_free_memory_bytes
+from myxtts.data.corpus import Corpus
+from myxtts.data.loading import InProcessEngine, LoadingEngine
+from myxtts.data.loading_workers import WorkerEngine
+from myxtts.data.pcm_wav import BYTES_PER_SAMPLE
+from myxtts.data.workers import count_workers
+
+_log = logging.getLogger(__name__)
+
+MOST_AUTO_WORKERS = 8
+"""More cores are left to the rest of the run unless asked for: eight read some thousand clips a second."""
+
+MEMORY_SHARE = 0.25
+"""Of the free memory, for batches that are read ahead."""
+
+_HEADER_SLACK_BYTES = 1024
+_HEADERS_LOOKED_AT = 32
+
+
+@dataclass(frozen=True)
+class ReadAhead:
+    """How far ahead is read."""
+
+    depth: int
+    """Micro-batches."""
+    slot_samples: int
+    """The most samples one of them has."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory it takes when it is full."""
+        return self.depth * self.slot_samples * 4
+
+
+def choose_workers(data: DataConfig) -> int:
+    """How many clips are read at a time; 0 is one, in this process."""
+    return min(count_workers(), MOST_AUTO_WORKERS) if data.num_workers == "auto" else data.num_workers
+
+
+def choose_read_ahead(
+    data: DataConfig, plans: Sequence[BucketPlan], *, accumulation: int, free_bytes: int | None = None
+) -> ReadAhead:
+    """How many micro-batches are read ahead: `--buffer-size`, less where memory is short, never less than one update's.
+
+    Args:
+        plans: of all corpora the engine will serve.
+        accumulation: micro-batches of a global batch.
+        free_bytes: memory that can be had; asked of the machine unless given.
+    """
+    slot_samples = max(bucket.rows * bucket.samples for plan in plans for bucket in plan.buckets)
+    free_bytes = read_free_memory_bytes() if free_bytes is None else free_bytes
+    fitting = int(free_bytes * MEMORY_SHARE) // (slot_samples * 4)
+    # One more than an update's, so that its successor is begun while it is taken.
+    least = accumulation + 1
+    ahead = ReadAhead(max(least, min(data.pipeline_buffer_size, fitting)), slot_samples)
+    if ahead.depth < data.pipeline_buffer_size:
+        _log.warning(
+            "Reading ahead %d batches instead of %d: %.1f GB of memory are free, and a quarter of it is for them.",
+            ahead.depth,
+            data.pipeline_buffer_size,
+            free_bytes / 1e9,
+        )
+    _log.info("Reading ahead up to %d batches (%.0f MB of host memory).", ahead.depth, ahead.size_bytes / 1e6)
+    return ahead
+
+
+def open_engine(data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead) -> LoadingEngine:
+    """The engine for these corpora, started. The log says which one it is and why."""
+    workers = choose_workers(data)
+    objection = explain_no_native_loading(data, corpora)
+    if objection is None:
+        # Not imported above: the other engines do without TensorFlow.
+        from myxtts.data.loading_tf import NativeEngine
+
+        _log.info("TF-native loading is in force: tf.data reads %d batches at a time.", max(1, workers))
+        return NativeEngine(
+            max(1, workers),
+            ahead.depth,
+            parallel_batch=data.enable_parallel_batch,
+            map_fusion=data.enable_map_fusion,
+        )
+    if workers == 0:
+        _log.info("TF-native loading is not in force (%s): clips are read in this process.", objection)
+        return InProcessEngine()
+    _log.info("TF-native loading is not in force (%s): %d reader processes.", objection, workers)
+    return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
+
+
+def explain_no_native_loading(data: DataConfig, corpora: Sequence[Corpus]) -> str | None:
+    """Why TensorFlow's own operations cannot read these corpora, or None when they can.
+
+    A file's size must fit plain wav, and some headers are looked at. A file that is another one nevertheless is read all
+    the same, only not by TensorFlow.
+    """
+    if not data.use_tf_native_loading:
+        return "use_tf_native_loading is off"
+    wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
+    for corpus in corpora:
+        extra = corpus.size_bytes - corpus.samples * BYTES_PER_SAMPLE
+        others = np.flatnonzero((extra < 0) | (extra > _HEADER_SLACK_BYTES))
+        if len(others):
+            return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
+        for clip in np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist():
+            found = _describe_other_format(corpus, clip)
+            if found:
+                return f"clips must be {wanted}, but {corpus.audio[clip]} is {found}"
+    return None
+
+
+def _describe_other_format(corpus: Corpus, clip: int) -> str:
+    try:
+        info = inspect_clip(corpus.find_file(clip))
+    except ClipError as error:
+        return f"unreadable ({error.problem})"
+    facts = (info.container, info.encoding, info.channels, info.rate_hz)
+    return (
+        ""
+        if facts == ("WAV", "PCM_16", 1, SAMPLE_RATE_HZ)
+        else f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"
+    )

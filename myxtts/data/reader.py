@@ -1,0 +1,203 @@
+"""Host batches in the order of the run, read ahead: the same at every place, whoever reads and whatever fails.
+
+A clip that fails is replaced by another one, always the same one, and reported. A batch carries totals of its whole global
+batch, so none of a global batch's micro-batches is given out before all of its clips were read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+from myxtts.data.batch_maker import BatchMaker
+from myxtts.data.clip_loading import LoadFailure
+from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.errors import TooManyFailuresError
+from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.loading import Load, LoadingEngine
+from myxtts.data.positions import Position, count_micro_batches, follow_position
+from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.sampler import EMPTY_ROW, GlobalBatch
+
+_log = logging.getLogger(__name__)
+
+RECENT_CLIPS = 200
+MOST_FAILED_SHARE = 0.2
+"""Of the recent clips. Beyond it the disk is gone or the corpus was changed: no training is better than on what is left."""
+
+
+@dataclass(eq=False)
+class _Step:
+    """A global batch whose clips are being loaded."""
+
+    batch: GlobalBatch
+    loads: list[Load | None] = field(default_factory=list)
+    """By micro-batch, as far as begun; None once given out."""
+    totals: TargetTotals | None = None
+    """Known when every clip was read."""
+
+
+class BatchReader:
+    """Gives the host batch of any place. Places asked for in order are read ahead.
+
+    Args:
+        maker: knows which clips make which batch.
+        engine: loads them. It is the caller's to close, and may serve several readers.
+        depth: micro-batches that may be under way, at least those of one global batch.
+        report: where clips that fail are reported.
+        journal: failures of the run so far; those that happen are added to it.
+        end_step: nothing is read ahead from this step on.
+    """
+
+    def __init__(
+        self,
+        maker: BatchMaker,
+        engine: LoadingEngine,
+        *,
+        depth: int,
+        report: DropReport,
+        journal: ReplacementJournal | None = None,
+        end_step: int | None = None,
+    ):
+        assert depth >= maker.sampler.accumulation, "a global batch is read as a whole"
+        self.report = report
+        self.journal = journal if journal is not None else ReplacementJournal()
+        self._maker = maker
+        self._engine = engine
+        self._depth = depth
+        self._end_step = end_step
+        self._steps: deque[_Step] = deque()
+        self._expected = self._ahead = Position(0)
+        self._under_way = 0
+        self._recent: deque[bool] = deque(maxlen=RECENT_CLIPS)
+
+    def read(self, position: Position) -> HostBatch:
+        """The batch of a place. Cheap when it follows the last one; any other place starts reading anew there."""
+        if not 0 <= position.micro_batch < count_micro_batches(self._maker.sampler, position.step):
+            raise IndexError(f"micro-batch {position.micro_batch} of step {position.step}")
+        if position != self._expected or not self._steps:
+            self._seek(position)
+        self._start_loads(needed_step=position.step)
+        step = self._steps[0]
+        totals = step.totals or self._finish_step(step, position.micro_batch)
+        load = step.loads[position.micro_batch]
+        assert load is not None
+        wav = self._engine.take(load)
+        step.loads[position.micro_batch] = None
+        self._under_way -= 1
+        batch = self._maker.make_batch(step.batch, position, totals, wav)
+        self._expected = follow_position(self._maker.sampler, position)
+        if self._expected.step != position.step:
+            self._steps.popleft()
+        # Now rather than at the next call: readers shall work while the caller does.
+        self._start_loads()
+        return batch
+
+    def read_steps(self, first_step: int, end_step: int) -> Iterator[HostBatch]:
+        """All batches from one step to another, which is left out."""
+        position = Position(first_step)
+        while position.step < end_step:
+            yield self.read(position)
+            position = follow_position(self._maker.sampler, position)
+
+    def set_aside(self, position: Position, row: int, detail: str) -> str:
+        """Replace the clip in a row of a batch from now on, and return its name: something behind the reader cannot use it."""
+        batch = self._maker.plan_step(position.step, self.journal)
+        micro_batch = batch.micro_batches[position.micro_batch]
+        clip = int(micro_batch.clips[row])
+        if clip == EMPTY_ROW:
+            raise IndexError(f"row {row} of {position} is empty")
+        self._record(batch.step, micro_batch.first_row + row, clip, LoadFailure(DropReason.CORRUPT, detail))
+        self.stop()
+        return self._maker.describe_clip(clip)
+
+    def stop(self) -> None:
+        """End what is under way. Reading goes on wherever it is asked to."""
+        for step in self._steps:
+            for load in step.loads:
+                if load is not None:
+                    self._engine.cancel(load)
+        self._steps.clear()
+        self._under_way = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _seek(self, position: Position) -> None:
+        self.stop()
+        self._expected = position
+        # From the step's beginning, for its totals.
+        self._ahead = Position(position.step)
+
+    def _start_loads(self, needed_step: int | None = None) -> None:
+        """Begin loads as far ahead as allowed: up to the end, or beyond it for the step that is asked for."""
+        while self._under_way < self._depth and (
+            self._end_step is None or self._ahead.step < self._end_step or self._ahead.step == needed_step
+        ):
+            self._start_load()
+
+    def _start_load(self) -> None:
+        position = self._ahead
+        if not self._steps or self._steps[-1].batch.step != position.step:
+            self._steps.append(_Step(self._maker.plan_step(position.step, self.journal)))
+        step = self._steps[-1]
+        micro_batch = step.batch.micro_batches[position.micro_batch]
+        files = [self._maker.find_file(clip) for clip in micro_batch.clips.tolist()]
+        step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
+        self._under_way += 1
+        self._ahead = follow_position(self._maker.sampler, position)
+
+    def _finish_step(self, step: _Step, first_wanted: int) -> TargetTotals:
+        """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
+        for number, load in enumerate(step.loads):
+            assert load is not None
+            self._finish_load(step, number, load)
+            if number < first_wanted:
+                self._engine.cancel(load)
+                step.loads[number] = None
+                self._under_way -= 1
+        if len(step.batch.clips) == 0:
+            raise TooManyFailuresError(
+                f"Step {step.batch.step} has no clip left that can be read.\n{self.report.format_table()}"
+            )
+        step.totals = self._maker.count_targets(step.batch)
+        return step.totals
+
+    def _finish_load(self, step: _Step, number: int, load: Load) -> None:
+        tried = len(load.files) - load.files.count(None)
+        self._engine.finish(load)
+        while load.failures:
+            failures = sorted(load.failures.items())
+            self._note_tried(tried, len(failures))
+            for row, failure in failures:
+                micro_batch = step.batch.micro_batches[number]
+                self._record(step.batch.step, micro_batch.first_row + row, int(micro_batch.clips[row]), failure)
+            step.batch = self._maker.plan_step(step.batch.step, self.journal)
+            clips = step.batch.micro_batches[number].clips
+            for row, _ in failures:
+                self._engine.retry(load, row, self._maker.find_file(int(clips[row])))
+            tried = len(load.pending)
+            self._engine.finish(load)
+        self._note_tried(tried, 0)
+
+    def _record(self, step: int, row: int, clip: int, failure: LoadFailure) -> None:
+        self.journal.record(Failure(step, row, clip))
+        name = self._maker.describe_clip(clip)
+        self.report.replaced.append(Drop(failure.reason, name, f"step {step}, row {row}", failure.detail))
+        _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, step, failure.reason, failure.detail)
+
+    def _note_tried(self, tried: int, failed: int) -> None:
+        self._recent.extend([False] * (tried - failed) + [True] * failed)
+        bad = sum(self._recent) if failed else 0
+        if bad > RECENT_CLIPS * MOST_FAILED_SHARE:
+            raise TooManyFailuresError(
+                f"Of the last {len(self._recent)} clips {bad} could not be read, though the scan found nothing wrong with "
+                f"them. Is the disk still there? If the corpus was changed, start again: the run goes on after a new scan.\n"
+                f"{self.report.format_table()}"
+            )

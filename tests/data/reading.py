@@ -1,0 +1,115 @@
+"""Small corpora that are ready to be read, and readers of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from myxtts.data.batch_maker import BatchMaker
+from myxtts.data.buckets import plan_buckets
+from myxtts.data.checks import make_vocabulary_task
+from myxtts.data.corpus import Corpus
+from myxtts.data.drops import DropReport
+from myxtts.data.host_batch import HostBatch
+from myxtts.data.loading import InProcessEngine, LoadingEngine
+from myxtts.data.loading_workers import WorkerEngine
+from myxtts.data.reader import BatchReader
+from myxtts.data.replacements import ReplacementJournal
+from myxtts.data.sampler import IndexSampler
+from myxtts.data.scan import scan_corpus
+from myxtts.data.text_ids import TextIds, collect_text_ids
+from myxtts.data.verdicts import ClipLimits
+from tests.data.shared import ROOT, find_shared_data
+
+VOCABULARY = ROOT / "tests" / "assets" / "parity" / "tiny_vocab.json"
+SLOT_SAMPLES = 1 << 22
+DEPTH = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Texted:
+    """A corpus and its token ids."""
+
+    corpus: Corpus
+    ids: TextIds
+
+
+def scan_small(path: Path, index_folder: Path) -> Texted:
+    """A corpus scanned with the small vocabulary."""
+    result = scan_corpus(
+        path,
+        limits=ClipLimits(max_tokens=402),
+        text_task=make_vocabulary_task(VOCABULARY),
+        workers=0,
+        index_folder=index_folder,
+    )
+    return Texted(result.corpus, collect_text_ids(result.corpus, VOCABULARY, workers=0, folder=None))
+
+
+def copy_corpus(folder: Path, *, wavs: int = 0, flacs: int = 0) -> Path:
+    """A folder with real recordings: LJSpeech as wav, kathleen as flac."""
+    (folder / "wavs").mkdir(parents=True)
+    lines: list[str] = []
+    for name, count in (("ljspeech_mini", wavs), ("kathleen", flacs)):
+        if count:
+            source = find_shared_data(name)
+            chosen = (source / "metadata.csv").read_text(encoding="utf-8").splitlines()[:count]
+            lines += chosen
+            for line in chosen:
+                (file,) = (source / "wavs").glob(f"{line.partition('|')[0]}.*")
+                shutil.copy2(file, folder / "wavs")
+    (folder / "metadata.csv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def make_sampler(corpus: Corpus, *, batch_size: int = 4, accumulation: int = 1, seed: int = 3) -> IndexSampler:
+    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
+    return IndexSampler(plan, seed=seed, accumulation=accumulation)
+
+
+def make_engine(kind: str, depth: int = DEPTH) -> LoadingEngine:
+    """`here`, `2 workers` or `tensorflow`."""
+    if kind == "here":
+        return InProcessEngine()
+    if kind == "tensorflow":
+        from myxtts.data.loading_tf import NativeEngine
+
+        return NativeEngine(2, depth)
+    return WorkerEngine(int(kind.split()[0]), depth, SLOT_SAMPLES)
+
+
+@contextmanager
+def open_reader(
+    texted: Texted,
+    kind: str = "here",
+    *,
+    sampler: IndexSampler | None = None,
+    journal: ReplacementJournal | None = None,
+    depth: int = DEPTH,
+    end_step: int | None = None,
+    **options: Any,
+) -> Iterator[BatchReader]:
+    """A reader with an engine of its own."""
+    maker = BatchMaker(texted.corpus, texted.ids, sampler or make_sampler(texted.corpus), **options)
+    report = DropReport(lines=len(texted.corpus), kept_seconds=texted.corpus.total_seconds)
+    with (
+        make_engine(kind, depth) as engine,
+        BatchReader(maker, engine, depth=depth, report=report, journal=journal, end_step=end_step) as reader,
+    ):
+        yield reader
+
+
+def freeze(batch: HostBatch) -> list[Any]:
+    """Everything a batch holds, comparable, and independent of memory that is used again."""
+    values = [getattr(batch, field.name) for field in fields(batch)]
+    return [(v.dtype.name, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in values]
+
+
+def freeze_all(batches: Sequence[HostBatch] | Iterator[HostBatch]) -> list[list[Any]]:
+    return [freeze(batch) for batch in batches]

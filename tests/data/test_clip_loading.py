@@ -1,0 +1,99 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import read_clip
+from myxtts.data.clip_loading import ClipFile, load_clip
+from myxtts.data.drops import DropReason
+from tests.data.shared import find_shared_data, write_clips
+from tests.data.wav_files import OTHER, PLAIN
+
+
+def make_file(path, samples):
+    status = path.stat()
+    return ClipFile(str(path), samples, status.st_size, status.st_mtime_ns)
+
+
+def make_row(samples=30_000):
+    return np.full(samples, 9.0, np.float32)
+
+
+def check_load(path, assumed_samples):
+    """`load_clip` must give what `read_clip` gives: the samples, or the reason there are none."""
+    expected, problem, message = np.zeros(0, np.float32), "", ""
+    try:
+        expected = read_clip(path)
+    except ClipError as error:
+        problem, message = error.problem.value, str(error)
+    row = make_row(len(expected) + 5000)
+    failure = load_clip(make_file(path, assumed_samples if problem else len(expected)), row)
+    if problem:
+        assert failure is not None
+        assert failure.reason == problem
+        assert failure.detail in message
+    else:
+        assert failure is None
+        assert row[: len(expected)].tobytes() == expected.tobytes()
+        assert not row[len(expected) :].any()
+
+
+FORMATS = [path.name for path in sorted(find_shared_data("formats", "audio").iterdir())]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_what_the_audio_room_reads_or_its_reason(name):
+    check_load(find_shared_data("formats", "audio", name), 1000)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *OTHER])
+def test_plain_and_odd_wav_files_alike(name, tmp_path):
+    path = tmp_path / "clip.wav"
+    path.write_bytes({**PLAIN, **OTHER}[name])
+    check_load(path, 6000)
+
+
+@pytest.fixture
+def clip(tmp_path) -> Path:
+    write_clips(tmp_path, ["a"])
+    return tmp_path / "wavs" / "a.wav"
+
+
+def test_a_file_of_another_time_or_size_has_changed(clip):
+    file = make_file(clip, 22050)
+
+    assert load_clip(file._replace(mtime_ns=1), make_row()).reason is DropReason.CHANGED
+    assert load_clip(file._replace(size_bytes=7), make_row()).reason is DropReason.CHANGED
+    assert load_clip(file, make_row()) is None
+
+
+@pytest.mark.parametrize("expected", [22049, 22051])
+@pytest.mark.parametrize("rate_hz", [22050, 16000])
+def test_a_file_of_another_length_has_changed(clip, expected, rate_hz):
+    import soundfile
+
+    soundfile.write(clip, np.sin(np.arange(rate_hz)) * 0.1, rate_hz)
+
+    failure = load_clip(make_file(clip, expected), make_row(expected))
+
+    assert failure.reason is DropReason.CHANGED
+    assert failure.detail == f"has 22050 samples, but had {expected} when it was scanned"
+
+
+def test_a_file_that_may_not_be_read_is_missing(clip, monkeypatch):
+    file = make_file(clip, 22050)
+    # Root may read everything, so the refusal is played.
+    monkeypatch.setattr("builtins.open", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "Denied")))
+
+    failure = load_clip(file, make_row())
+
+    assert (failure.reason, failure.detail) == (DropReason.MISSING, "cannot be read: Denied")
+
+
+def test_a_name_in_capitals_is_read(clip):
+    os.rename(clip, clip.with_suffix(".WAV"))
+    row = make_row()
+    assert load_clip(make_file(clip.with_suffix(".WAV"), 22050), row) is None
+    assert np.array_equal(row[:22050], read_clip(clip.with_suffix(".WAV")))

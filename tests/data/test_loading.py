@@ -1,0 +1,140 @@
+"""What every engine must do alike."""
+
+import os
+
+import numpy as np
+import pytest
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import read_clip
+from myxtts.data.clip_loading import ClipFile, LoadFailure
+from myxtts.data.drops import DropReason
+from tests.data.reading import DEPTH, make_engine
+from tests.data.shared import find_shared_data, make_tone
+from tests.data.wav_files import OTHER, PLAIN
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+WIDTH = 1 << 18
+
+
+@pytest.fixture(params=["here", "1 worker", "2 workers", "tensorflow"])
+def engine(request):
+    with make_engine(request.param) as engine:
+        yield engine
+
+
+def describe(path, samples=None):
+    status = os.stat(path)
+    return ClipFile(str(path), len(read_clip(path)) if samples is None else samples, status.st_size, status.st_mtime_ns)
+
+
+@pytest.fixture(scope="module")
+def files():
+    folder = find_shared_data("ljspeech_mini", "wavs")
+    return [describe(path) for path in sorted(folder.iterdir())[:20]]
+
+
+def check_rows(array, files):
+    for row, file in zip(array, files, strict=True):
+        expected = read_clip(file.path) if file else np.zeros(0, np.float32)
+        assert np.array_equal(row[: len(expected)], expected)
+        assert not row[len(expected) :].any()
+
+
+def test_loads_come_out_as_they_went_in(engine, files):
+    loads = [engine.start(files[first : first + 3], WIDTH) for first in range(0, 15, 3)]
+    for number in (2, 0, 4, 1, 3):
+        engine.finish(loads[number])
+        array = engine.take(loads[number])
+        assert array.shape == (3, WIDTH)
+        check_rows(array, files[number * 3 : number * 3 + 3])
+        del array
+
+
+def test_other_formats_and_rates(engine, tmp_path):
+    import soundfile
+
+    soundfile.write(tmp_path / "a.flac", make_tone(1.3), 22050)
+    soundfile.write(tmp_path / "b.ogg", make_tone(1.1), 22050)
+    soundfile.write(tmp_path / "c.wav", np.stack([make_tone(0.9), -0.3 * make_tone(0.9)], axis=1), 22050)
+    files = [describe(tmp_path / name) for name in ("a.flac", "b.ogg", "c.wav")]
+
+    load = engine.start(files, WIDTH)
+    engine.finish(load)
+
+    assert load.failures == {}
+    check_rows(engine.take(load), files)
+
+
+def test_wav_files_of_every_kind(engine, tmp_path):
+    files, is_usable = [], []
+    for number, content in enumerate([*PLAIN.values(), *OTHER.values()]):
+        path = tmp_path / f"{number}.wav"
+        path.write_bytes(content)
+        try:
+            samples = len(read_clip(path))
+        except ClipError:
+            samples = 0
+        is_usable.append(0 < samples <= 8192)
+        files.append(describe(path, samples if is_usable[-1] else 6000))
+
+    load = engine.start(files, 8192)
+    engine.finish(load)
+
+    assert sorted(load.failures) == [row for row, usable in enumerate(is_usable) if not usable]
+    array = engine.take(load)
+    usable = [row for row, usable in enumerate(is_usable) if usable]
+    assert len(PLAIN) < len(usable) < len(files)
+    check_rows(array[usable], [files[row] for row in usable])
+
+
+def test_failures_name_their_row_and_reason(engine, files, tmp_path):
+    gone = files[0]._replace(path=str(tmp_path / "gone.wav"))
+    changed = files[1]._replace(mtime_ns=1)
+    longer = files[2]._replace(samples=files[2].samples - 1)
+
+    load = engine.start([gone, files[3], None, changed, longer], WIDTH)
+    engine.finish(load)
+
+    assert load.failures == {
+        0: LoadFailure(DropReason.MISSING, "cannot be read: No such file or directory"),
+        3: LoadFailure(DropReason.CHANGED, "the file is not the one that was scanned; start again to scan it anew"),
+        4: LoadFailure(
+            DropReason.CHANGED,
+            f"has {files[2].samples} samples, but had {files[2].samples - 1} when it was scanned",
+        ),
+    }
+    engine.retry(load, 0, files[5])
+    engine.retry(load, 3, gone)
+    engine.retry(load, 4, None)
+    engine.finish(load)
+    assert sorted(load.failures) == [3]
+    engine.retry(load, 3, files[6])
+    engine.finish(load)
+    assert load.failures == {}
+    check_rows(engine.take(load), [files[5], files[3], None, files[6], None])
+
+
+def test_a_failure_does_not_disturb_the_loads_behind_it(engine, files, tmp_path):
+    gone = files[0]._replace(path=str(tmp_path / "gone.wav"))
+    loads = [engine.start([gone, files[number]], WIDTH) for number in range(DEPTH)]
+    for number, load in enumerate(loads):
+        engine.finish(load)
+        assert list(load.failures) == [0]
+        assert np.array_equal(engine.take(load)[1, : files[number].samples], read_clip(files[number].path))
+
+
+def test_cancelled_loads_make_room_and_their_samples_turn_up_nowhere(engine, files):
+    for turn in range(12):
+        for load in [engine.start(files[:4], WIDTH) for _ in range(DEPTH)]:
+            engine.cancel(load)
+        wanted = files[turn : turn + 2]
+        load = engine.start(wanted, WIDTH)
+        engine.finish(load)
+        check_rows(engine.take(load), wanted)
+
+
+def test_closing_in_the_middle_leaves_nothing(engine, files):
+    for _ in range(DEPTH):
+        engine.start(files[:8], WIDTH)

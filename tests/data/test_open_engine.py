@@ -1,0 +1,100 @@
+import logging
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.config import DataConfig
+from myxtts.data.loading import InProcessEngine
+from myxtts.data.loading_workers import WorkerEngine
+from myxtts.data.open_engine import (
+    MOST_AUTO_WORKERS,
+    ReadAhead,
+    choose_read_ahead,
+    choose_workers,
+    explain_no_native_loading,
+    open_engine,
+)
+from myxtts.data.workers import count_workers
+from tests.data.reading import make_sampler, scan_small
+from tests.data.shared import make_tone, write_metadata
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+AHEAD = ReadAhead(3, 1 << 20)
+
+
+def test_plain_wav_corpora_are_read_by_tensorflow_and_it_is_said(lj, caplog):
+    from myxtts.data.loading_tf import NativeEngine
+
+    caplog.set_level(logging.INFO)
+    with open_engine(DataConfig(num_workers=2), [lj.corpus], AHEAD) as engine:
+        assert isinstance(engine, NativeEngine)
+    assert "TF-native loading is in force: tf.data reads 2 batches at a time." in caplog.text
+
+
+def test_other_corpora_are_read_by_processes_and_it_is_said_why(lj, mixed, caplog):
+    caplog.set_level(logging.INFO)
+    with open_engine(DataConfig(num_workers=1), [lj.corpus, mixed.corpus], AHEAD) as engine:
+        assert isinstance(engine, WorkerEngine)
+    assert (
+        "TF-native loading is not in force (25 of 37 clips are not 16-bit PCM mono wav at 22050 Hz, such as "
+        "wavs/arctic_a0001.flac): 1 reader processes." in caplog.text
+    )
+
+
+def test_it_can_be_turned_off(lj, caplog):
+    caplog.set_level(logging.INFO)
+    with open_engine(DataConfig(num_workers=0, use_tf_native_loading=False), [lj.corpus], AHEAD) as engine:
+        assert isinstance(engine, InProcessEngine)
+    assert "(use_tf_native_loading is off): clips are read in this process." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rate_hz", "channels", "subtype"), [(44100, 1, "PCM_U8"), (22050, 2, "PCM_U8"), (11025, 1, "PCM_32")]
+)
+def test_files_of_the_right_size_and_the_wrong_format_are_found_by_their_headers(tmp_path, rate_hz, channels, subtype):
+    (tmp_path / "corpus/wavs").mkdir(parents=True)
+    tone = np.stack([make_tone(1.0, rate_hz)] * channels, axis=1)
+    soundfile.write(tmp_path / "corpus/wavs/a.wav", tone, rate_hz, subtype=subtype)
+    write_metadata(tmp_path / "corpus", "a|Odd.")
+    corpus = scan_small(tmp_path / "corpus", tmp_path / "index").corpus
+
+    objection = explain_no_native_loading(DataConfig(), [corpus])
+
+    assert objection is not None
+    assert f"but wavs/a.wav is WAV {subtype}, {channels} channels, {rate_hz} Hz" in objection
+
+
+def test_automatic_workers_are_as_many_as_cores_but_not_too_many(monkeypatch):
+    assert choose_workers(DataConfig()) == min(count_workers(), MOST_AUTO_WORKERS)
+    monkeypatch.setattr("myxtts.data.open_engine.count_workers", lambda: 64)
+    assert choose_workers(DataConfig()) == MOST_AUTO_WORKERS
+    assert choose_workers(DataConfig(num_workers=40)) == 40
+
+
+def test_read_ahead_is_what_was_asked_for_where_memory_allows(lj, caplog):
+    caplog.set_level(logging.INFO)
+    plan = make_sampler(lj.corpus).plan
+    largest = max(bucket.rows * bucket.samples for bucket in plan.buckets)
+
+    ahead = choose_read_ahead(DataConfig(pipeline_buffer_size=50), [plan], accumulation=1, free_bytes=1 << 40)
+
+    assert (ahead.depth, ahead.slot_samples) == (50, largest)
+    assert f"Reading ahead up to 50 batches ({50 * largest * 4 / 1e6:.0f} MB of host memory)." in caplog.text
+    assert "instead of" not in caplog.text
+
+
+def test_read_ahead_shrinks_with_the_memory_and_it_is_said(lj, caplog):
+    plan = make_sampler(lj.corpus).plan
+    largest = max(bucket.rows * bucket.samples for bucket in plan.buckets)
+
+    ahead = choose_read_ahead(DataConfig(), [plan], accumulation=1, free_bytes=largest * 4 * 4 * 10)
+
+    assert ahead.depth == 10
+    assert "Reading ahead 10 batches instead of 50" in caplog.text
+
+
+def test_a_global_batch_always_fits(lj):
+    plan = make_sampler(lj.corpus).plan
+    assert choose_read_ahead(DataConfig(), [plan], accumulation=84, free_bytes=0).depth == 85

@@ -1,0 +1,245 @@
+import os
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+
+from myxtts.audio.reading import read_clip
+from myxtts.audio.slices import choose_evaluation_slices, draw_slices
+from myxtts.data.batch_maker import BatchMaker
+from myxtts.data.drops import DropReport
+from myxtts.data.loading import InProcessEngine
+from myxtts.data.positions import Position
+from myxtts.data.reader import BatchReader
+from myxtts.data.sampler import EMPTY_ROW
+from myxtts.text.tokenizer import Tokenizer
+from tests.data.reading import (
+    DEPTH,
+    VOCABULARY,
+    freeze,
+    freeze_all,
+    make_sampler,
+    open_reader,
+    scan_small,
+)
+from tests.data.shared import write_clips, write_metadata
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+ENGINES = ["here", "1 worker", "3 workers", "tensorflow"]
+
+
+def read_epoch(texted, kind="here", *, sampler=None, **options):
+    sampler = sampler or make_sampler(texted.corpus)
+    with open_reader(texted, kind, sampler=sampler, **options) as reader:
+        return freeze_all(reader.read_steps(0, sampler.steps_per_epoch))
+
+
+@pytest.mark.parametrize("corpus", ["lj", "mixed"])
+def test_all_engines_give_the_same_bits(corpus, request):
+    texted = request.getfixturevalue(corpus)
+    expected = read_epoch(texted)
+    for kind in ENGINES[1:]:
+        assert read_epoch(texted, kind) == expected, kind
+
+
+def test_a_batch_holds_what_the_files_say(mixed):
+    sampler = make_sampler(mixed.corpus, accumulation=2)
+    tokenizer = Tokenizer(VOCABULARY)
+    with open_reader(mixed, "2 workers", sampler=sampler) as reader:
+        for batch in reader.read_steps(0, sampler.steps_per_epoch):
+            bucket = sampler.plan.buckets[batch.bucket_number]
+            assert batch.shape == (bucket.rows, bucket.samples, bucket.tokens)
+            for row, clip in enumerate(batch.clips_B.tolist()):
+                if clip == EMPTY_ROW:
+                    assert_empty(batch, row)
+                    continue
+                wav = read_clip(mixed.corpus.find_file(clip))
+                ids = tokenizer.encode(mixed.corpus.text[clip], mixed.corpus.language[clip])
+                assert batch.weights_B[row] == 1
+                assert batch.wav_lengths_B[row] == len(wav)
+                assert np.array_equal(batch.wav_BS[row], np.pad(wav, (0, bucket.samples - len(wav))))
+                assert batch.text_lengths_B[row] == len(ids)
+                assert batch.text_BL[row].tolist() == ids + [0] * (bucket.tokens - len(ids))
+                slices = draw_slices([len(wav)], seed=sampler.seed, epoch=batch.epoch, sample_ids=[clip])
+                assert (batch.slice_starts_B[row], batch.slice_lengths_B[row]) == (slices.starts[0], slices.lengths[0])
+
+
+def assert_empty(batch, row):
+    assert batch.weights_B[row] == 0
+    assert not batch.wav_BS[row].any()
+    assert not batch.text_BL[row].any()
+    numbers = (batch.wav_lengths_B, batch.text_lengths_B, batch.slice_starts_B, batch.slice_lengths_B)
+    assert [int(array[row]) for array in numbers] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_rows_without_a_clip_are_zeros(kind, lj):
+    # 33 clips do not fill batches of 8; what an earlier batch left in the memory must not show.
+    sampler = make_sampler(lj.corpus, batch_size=8)
+    with open_reader(lj, kind, sampler=sampler) as reader:
+        empty = [
+            assert_empty(batch, row)
+            for batch in reader.read_steps(0, 2 * sampler.steps_per_epoch)
+            for row in np.flatnonzero(batch.clips_B == EMPTY_ROW)
+        ]
+    assert empty
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_epoch_sees_every_clip_once(kind, lj):
+    sampler = make_sampler(lj.corpus, accumulation=2)
+    with open_reader(lj, kind, sampler=sampler) as reader:
+        for epoch in range(3):
+            first = epoch * sampler.steps_per_epoch
+            batches = list(reader.read_steps(first, first + sampler.steps_per_epoch))
+            assert {batch.epoch for batch in batches} == {epoch}
+            seen = Counter(clip for batch in batches for clip in batch.clips_B.tolist() if clip != EMPTY_ROW)
+            assert seen == Counter(range(len(lj.corpus)))
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_place_gives_the_same_batch_however_it_is_come_to(kind, mixed):
+    sampler = make_sampler(mixed.corpus, accumulation=3)
+    with open_reader(mixed, "here", sampler=sampler) as reader:
+        expected = {batch.position: freeze(batch) for batch in reader.read_steps(0, 3)}
+
+    with open_reader(mixed, kind, sampler=make_sampler(mixed.corpus, accumulation=3)) as reader:
+        places = [(1, 1), (1, 1), (1, 2), (2, 0), (0, 2), (0, 0), (0, 1), (2, 2), (0, 0)]
+        for place in places:
+            assert freeze(reader.read(Position(*place))) == expected[place], place
+
+
+def test_totals_are_those_of_the_whole_global_batch(lj):
+    sampler = make_sampler(lj.corpus, accumulation=3)
+    with open_reader(lj, sampler=sampler) as reader:
+        for step in range(sampler.steps_per_epoch):
+            batches = list(reader.read_steps(step, step + 1))
+            counted = [(b, row) for b in batches for row in np.flatnonzero(b.weights_B)]
+            text = sum(int(b.text_lengths_B[row]) + 1 for b, row in counted)
+            audio = sum(-(-int(b.wav_lengths_B[row]) // 1024) + 4 for b, row in counted)
+            spans = [(int(b.slice_starts_B[row]), int(b.slice_lengths_B[row])) for b, row in counted]
+            prompt = sum((start + length) // 1024 - start // 1024 for start, length in spans)
+            assert len(batches) > 1 or step == sampler.steps_per_epoch - 1
+            assert {(b.totals.text, b.totals.audio, b.totals.prompt) for b in batches} == {(text, audio, prompt)}
+
+
+def test_validation_slices_are_the_same_in_every_epoch(lj):
+    sampler = make_sampler(lj.corpus)
+    with open_reader(lj, sampler=sampler, for_validation=True) as reader:
+        for batch in reader.read_steps(0, 2 * sampler.steps_per_epoch):
+            rows = batch.clips_B != EMPTY_ROW
+            slices = choose_evaluation_slices(batch.wav_lengths_B[rows])
+            assert np.array_equal(batch.slice_starts_B[rows], slices.starts)
+            assert np.array_equal(batch.slice_lengths_B[rows], slices.lengths)
+
+
+@pytest.mark.parametrize("kind", ["2 workers", "tensorflow"])
+def test_without_static_shapes_a_batch_is_as_long_as_its_longest_clip_and_text(kind, lj):
+    sampler = make_sampler(lj.corpus)
+    with (
+        open_reader(lj, sampler=sampler) as padded,
+        open_reader(lj, kind, sampler=sampler, static_shapes=False) as reader,
+    ):
+        for batch in reader.read_steps(0, sampler.steps_per_epoch):
+            samples = -(-int(batch.wav_lengths_B.max()) // 1024) * 1024
+            full = padded.read(batch.position)
+            assert batch.shape == (full.rows, samples, batch.text_lengths_B.max())
+            assert np.array_equal(batch.wav_BS, full.wav_BS[:, :samples])
+            assert np.array_equal(batch.text_BL, full.text_BL[:, : batch.shape[2]])
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_batches_that_are_kept_are_not_overwritten(kind, lj):
+    expected = read_epoch(lj)
+    sampler = make_sampler(lj.corpus)
+    with open_reader(lj, kind, sampler=sampler) as reader:
+        kept = list(reader.read_steps(0, sampler.steps_per_epoch))
+        assert len(kept) > DEPTH
+        assert freeze_all(kept) == expected
+    assert freeze_all(kept) == expected
+
+
+def test_killed_readers_change_nothing(lj):
+    expected = read_epoch(lj)
+    sampler = make_sampler(lj.corpus)
+    got = []
+    with open_reader(lj, "2 workers", sampler=sampler) as reader:
+        for batch in reader.read_steps(0, sampler.steps_per_epoch):
+            got.append(freeze(batch))
+            del batch
+            if len(got) % 3 == 0:
+                psutil.Process().children()[len(got) % 2].kill()
+    assert got == expected
+    assert reader.report.replaced == []
+
+
+class CountingEngine(InProcessEngine):
+    """Knows how many loads are under way, and the most that ever were."""
+
+    def __init__(self):
+        super().__init__()
+        self.under_way = self.most = self.started = 0
+
+    def start(self, files, samples):
+        self.under_way += 1
+        self.started += 1
+        self.most = max(self.most, self.under_way)
+        return super().start(files, samples)
+
+    def take(self, load):
+        self.under_way -= 1
+        return super().take(load)
+
+
+def open_counting(texted, sampler, depth, end_step=None):
+    engine = CountingEngine()
+    report = DropReport(lines=1, kept_seconds=1.0)
+    maker = BatchMaker(texted.corpus, texted.ids, sampler)
+    return engine, BatchReader(maker, engine, depth=depth, report=report, end_step=end_step)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_reading_ahead_is_bounded_and_goes_on_while_the_caller_works(lj, accumulation):
+    engine, reader = open_counting(lj, make_sampler(lj.corpus, accumulation=accumulation), depth=4)
+
+    for _ in reader.read_steps(0, 5):
+        assert engine.under_way == 4
+
+    assert engine.most == 4
+
+
+def test_nothing_is_read_ahead_beyond_the_end(lj):
+    sampler = make_sampler(lj.corpus, accumulation=2)
+    engine, reader = open_counting(lj, sampler, depth=50, end_step=3)
+
+    batches = list(reader.read_steps(0, 3))
+
+    assert engine.started == len(batches) == 6
+    assert reader.read(Position(3)).position == (3, 0)
+
+
+def test_a_place_that_does_not_exist_is_refused(lj):
+    with open_reader(lj) as reader, pytest.raises(IndexError, match="micro-batch 1 of step 0"):
+        reader.read(Position(0, 1))
+
+
+def test_one_clip_is_a_corpus(tmp_path):
+    write_clips(tmp_path / "one", ["a"])
+    write_metadata(tmp_path / "one", "a|Alone.")
+    texted = scan_small(tmp_path / "one", tmp_path / "index")
+
+    epochs = read_epoch(texted, "1 worker", sampler=make_sampler(texted.corpus, batch_size=4, accumulation=2))
+
+    assert len(epochs) == 1
+
+
+def test_a_folder_whose_name_is_not_utf8_is_read(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_clips(tmp_path / "plain", ["é"])
+    write_metadata(tmp_path / "plain", "é|A cup of coffee.")
+    (tmp_path / "plain").rename(folder)
+    texted = scan_small(folder, tmp_path / "index")
+
+    assert read_epoch(texted, "1 worker") == read_epoch(texted, "tensorflow") == read_epoch(texted)

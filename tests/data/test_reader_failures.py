@@ -1,0 +1,232 @@
+"""Clips that fail while a run reads them."""
+
+import json
+import logging
+import os
+import textwrap
+
+import numpy as np
+import pytest
+
+from myxtts.data.drops import DropReason
+from myxtts.data.errors import TooManyFailuresError
+from myxtts.data.positions import Position
+from myxtts.data.replacements import Failure
+from myxtts.data.resume import SamplerPosition, load_position, save_position, take_fingerprint
+from myxtts.data.sampler import EMPTY_ROW
+from tests.data.reading import freeze, freeze_all, make_sampler, open_reader, scan_small
+from tests.data.shared import write_clips, write_metadata
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+ENGINES = ["here", "2 workers", "tensorflow"]
+STEPS = 5
+
+
+def damage(corpus, clips):
+    """Make four clips fail, each in its own way. Returns the reasons by file name."""
+    missing, cut, longer, touched = (corpus.find_file(int(clip)) for clip in clips)
+    missing.unlink()
+    rewrite(cut, lambda content: content[:-4000])
+    rewrite(longer, lambda content: content + bytes(4000))
+    os.utime(touched, ns=(1, 1))
+    reasons = (DropReason.MISSING, DropReason.CHANGED, DropReason.CHANGED, DropReason.CHANGED)
+    return {f"wavs/{path.name}": reason for path, reason in zip((missing, cut, longer, touched), reasons, strict=True)}
+
+
+def rewrite(path, change):
+    """Another content under the old time, as a restored backup has it."""
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_bytes(change(path.read_bytes()))
+    os.utime(path, ns=times)
+
+
+def read_steps(texted, kind, steps=STEPS, **options):
+    sampler = make_sampler(texted.corpus, accumulation=2)
+    with open_reader(texted, kind, sampler=sampler, **options) as reader:
+        return freeze_all(reader.read_steps(0, steps)), reader
+
+
+def list_early_clips(texted, count):
+    """Clips of the first steps, one a step."""
+    sampler = make_sampler(texted.corpus, accumulation=2)
+    return [int(sampler.make_batch(step).micro_batches[-1].clips[0]) for step in range(count)]
+
+
+def test_failing_clips_are_replaced_alike_by_all_engines_and_reported(own_lj, caplog):
+    whole, _ = read_steps(own_lj, "here")
+    expected = damage(own_lj.corpus, list_early_clips(own_lj, 4))
+
+    batches, reader = read_steps(own_lj, "here")
+
+    assert batches != whole
+    assert {drop.file: drop.reason for drop in reader.report.replaced}.items() >= expected.items()
+    assert reader.report.replaced[0].where.startswith("step 0, row ")
+    assert json.loads(json.dumps(reader.report.to_json()))["replaced"][0]["reason"] in ("missing", "changed")
+    assert "is replaced by another clip: missing, cannot be read: No such file or directory." in caplog.text
+    for kind in ENGINES[1:]:
+        others, other = read_steps(own_lj, kind)
+        assert others == batches, kind
+        assert other.journal.list_failures() == reader.journal.list_failures()
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_replaced_clip_never_reaches_a_batch_and_its_substitute_is_counted(kind, own_lj):
+    bad = list_early_clips(own_lj, 4)
+    damage(own_lj.corpus, bad)
+    sampler = make_sampler(own_lj.corpus, accumulation=2)
+    with open_reader(own_lj, kind, sampler=sampler) as reader:
+        for step in range(4):
+            batches = list(reader.read_steps(step, step + 1))
+            lengths = [int(b.wav_lengths_B[row]) for b in batches for row in np.flatnonzero(b.weights_B)]
+            assert not set(bad) & {clip for b in batches for clip in b.clips_B.tolist()}
+            assert bad[step] in sampler.make_batch(step).clips
+            # The failure was in the last micro-batch; the first one knows of it all the same.
+            assert {b.totals.audio for b in batches} == {sum(-(-samples // 1024) + 4 for samples in lengths)}
+            assert all(b.wav_BS[row].any() for b in batches for row in np.flatnonzero(b.weights_B))
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_resumed_run_repeats_replacements_even_if_the_clip_can_be_read_again(kind, own_lj):
+    clip = list_early_clips(own_lj, 3)[2]
+    path = own_lj.corpus.find_file(clip)
+    content, status = path.read_bytes(), path.stat()
+    path.unlink()
+    unbroken, reader = read_steps(own_lj, kind)
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    sampler = make_sampler(own_lj.corpus, accumulation=2)
+    fingerprint = take_fingerprint(own_lj.corpus, sampler)
+    # The failure at step 2 is found while step 0 is trained on; the run is saved there and killed.
+    state = json.loads(json.dumps(save_position(SamplerPosition(1, reader.journal), fingerprint, sampler)))
+
+    position = load_position(state, fingerprint)
+    with open_reader(own_lj, kind, sampler=sampler, journal=position.journal) as resumed:
+        batches = freeze_all(resumed.read_steps(position.step, STEPS))
+
+    assert batches == unbroken[2:]
+    assert resumed.report.replaced == []
+    without_journal, _ = read_steps(own_lj, kind)
+    assert without_journal != unbroken
+
+
+def test_a_substitute_may_fail_too(own_lj):
+    sampler = make_sampler(own_lj.corpus, accumulation=2)
+    first = int(sampler.make_batch(0).micro_batches[0].clips[0])
+    own_lj.corpus.find_file(first).unlink()
+    _, reader = read_steps(own_lj, "here", steps=1)
+    (place,) = {(failure.step, failure.row) for failure in reader.journal.list_failures()}
+    with open_reader(own_lj, sampler=sampler) as reader:
+        second = int(reader.read(Position(0)).clips_B[0])
+    own_lj.corpus.find_file(second).unlink()
+
+    batches, reader = read_steps(own_lj, "2 workers", steps=1)
+
+    assert {first, second} <= reader.journal.find_failed(*place)
+    assert read_steps(own_lj, "tensorflow", steps=1)[0] == batches
+
+
+def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
+    sampler = make_sampler(own_lj.corpus, accumulation=2)
+    own_lj.corpus.find_file(5).unlink()
+    with open_reader(own_lj, sampler=sampler) as reader:
+        list(reader.read_steps(0, 2 * sampler.steps_per_epoch))
+
+    steps = {failure.step // sampler.steps_per_epoch for failure in reader.journal.list_failures() if failure.clip == 5}
+    assert steps == {0, 1}
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_corpus_that_vanishes_ends_the_run_with_the_report(kind, own_lj):
+    for clip in range(len(own_lj.corpus)):
+        own_lj.corpus.find_file(clip).unlink()
+
+    with open_reader(own_lj, kind) as reader, pytest.raises(TooManyFailuresError) as caught:
+        list(reader.read_steps(0, 100))
+
+    assert "replaced during training" in str(caught.value)
+    assert "LJ001-00" in str(caught.value)
+    assert len(reader.report.replaced) <= 60
+
+
+def test_a_batch_of_which_nothing_is_left_is_an_error(tmp_path):
+    write_clips(tmp_path / "two", ["a", "b"])
+    write_metadata(tmp_path / "two", "a|One.", "b|Two.")
+    texted = scan_small(tmp_path / "two", tmp_path / "index")
+    for name in "ab":
+        (tmp_path / "two" / "wavs" / f"{name}.wav").unlink()
+
+    with open_reader(texted) as reader, pytest.raises(TooManyFailuresError, match="Step 0 has no clip left"):
+        reader.read(Position(0))
+
+
+def test_one_of_two_clips_leaves_an_empty_row(tmp_path):
+    write_clips(tmp_path / "two", ["a", "b"])
+    write_metadata(tmp_path / "two", "a|One.", "b|Two.")
+    texted = scan_small(tmp_path / "two", tmp_path / "index")
+    texted.corpus.find_file(0).unlink()
+
+    for kind in ENGINES:
+        with open_reader(texted, kind, sampler=make_sampler(texted.corpus, batch_size=2)) as reader:
+            batch = reader.read(Position(0))
+            (row,) = np.flatnonzero(batch.clips_B == EMPTY_ROW)
+            assert batch.weights_B.sum() == 1
+            assert not batch.wav_BS[row].any()
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_clip_set_aside_from_outside_is_replaced_from_then_on(kind, lj, caplog):
+    caplog.set_level(logging.WARNING)
+    with open_reader(lj, kind) as reader:
+        before = reader.read(Position(1))
+        clip = int(before.clips_B[2])
+        name = reader.set_aside(Position(1), 2, "kills the encoder")
+        after = freeze(reader.read(Position(1)))
+        replaced = reader.read(Position(1)).clips_B
+
+    assert name == lj.corpus.audio[clip]
+    assert clip not in replaced
+    assert np.flatnonzero(replaced != before.clips_B).tolist() == [2]
+    assert reader.journal.list_failures() == [Failure(1, 2, clip)]
+    assert "kills the encoder" in caplog.text
+    with open_reader(lj, journal=reader.journal) as other:
+        assert freeze(other.read(Position(1))) == after
+
+
+def make_deadly(folder, monkeypatch, name, signal):
+    """Has every reader process die of a signal when it reads a file of this name."""
+    (folder / "sitecustomize.py").write_text(
+        textwrap.dedent(
+            f"""
+            import os
+            import myxtts.data.clip_loading as loading
+            real = loading.load_clip
+            def load(file, row):
+                if file.path.endswith({name!r}):
+                    os.kill(os.getpid(), {signal})
+                return real(file, row)
+            loading.load_clip = load
+            """
+        )
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+@pytest.mark.parametrize("signal", [11, 9])
+def test_a_clip_that_keeps_killing_readers_is_replaced(signal, lj, tmp_path, monkeypatch):
+    sampler = make_sampler(lj.corpus)
+    deadly = int(sampler.make_batch(1).clips[1])
+    make_deadly(tmp_path, monkeypatch, lj.corpus.audio[deadly], signal)
+
+    with open_reader(lj, "2 workers", sampler=sampler) as reader:
+        batches = freeze_all(reader.read_steps(0, 4))
+
+    (failure,) = reader.journal.list_failures()
+    assert failure.clip == deadly
+    (drop,) = reader.report.replaced
+    assert (
+        drop.detail
+        == f"{ {11: 2, 9: 5}[signal] } reader processes died while they read it, the last of signal {signal}"
+    )
+    with open_reader(lj, sampler=sampler, journal=reader.journal) as other:
+        assert freeze_all(other.read_steps(0, 4)) == batches

@@ -1,0 +1,90 @@
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from myxtts.data.columns import NameColumnBuilder, TextColumnBuilder
+from myxtts.data.corpus import Corpus
+from myxtts.data.split import count_validation_clips, split_corpus
+
+
+def make_corpus(names, folder):
+    speakers = NameColumnBuilder()
+    for _ in names:
+        speakers.append("a")
+    numbers = np.arange(len(names), dtype=np.int64)
+    return Corpus(
+        root=folder,
+        audio=TextColumnBuilder(names).build(),
+        text=TextColumnBuilder(names).build(),
+        speaker=speakers.build(),
+        language=speakers.build(),
+        samples=numbers + 20000,
+        tokens=numbers.astype(np.int32) + 5,
+        size_bytes=numbers,
+        mtime_ns=numbers,
+    )
+
+
+def list_validation(names, folder, seed=0):
+    corpus = make_corpus(names, folder)
+    return {corpus.audio[int(clip)] for clip in split_corpus(corpus, seed).validation}
+
+
+@given(clips=st.integers(1, 300), seed=st.integers(0, 2**63 - 1))
+def test_every_clip_is_in_one_part(tmp_path_factory, clips, seed):
+    corpus = make_corpus([f"wavs/{i}.wav" for i in range(clips)], tmp_path_factory.getbasetemp())
+    split = split_corpus(corpus, seed)
+    assert sorted([*split.train, *split.validation]) == list(range(clips))
+    assert len(split.train) >= 1
+    assert list(split.train) == sorted(split.train)
+
+
+@pytest.mark.parametrize(
+    ("clips", "expected"), [(1, 0), (2, 1), (49, 1), (100, 2), (13_100, 262), (25_600, 512), (10**6, 512)]
+)
+def test_how_many(clips, expected):
+    assert count_validation_clips(clips) == expected
+
+
+def test_the_order_of_lines_does_not_matter(tmp_path):
+    names = [f"wavs/{i}.wav" for i in range(500)]
+    assert list_validation(names, tmp_path) == list_validation(names[::-1], tmp_path)
+
+
+def test_another_seed_gives_another_split_and_another_folder_the_same(tmp_path):
+    names = [f"wavs/{i}.wav" for i in range(500)]
+    chosen = list_validation(names, tmp_path)
+    assert chosen == list_validation(names, tmp_path / "elsewhere")
+    assert chosen != list_validation(names, tmp_path, seed=1)
+
+
+def test_few_clips_change_sides_when_the_corpus_grows(tmp_path):
+    names = [f"wavs/{i}.wav" for i in range(5000)]
+    before = list_validation(names, tmp_path)
+    after = list_validation([*names, *(f"wavs/new_{i}.wav" for i in range(50))], tmp_path)
+    assert len(before - after) <= 5
+
+
+def test_the_choice_is_fixed_for_ever(tmp_path):
+    assert list_validation([f"{i}.wav" for i in range(100)], tmp_path, seed=7) == {"22.wav", "41.wav"}
+
+
+def test_it_is_said(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    split_corpus(make_corpus([f"{i}.wav" for i in range(200)], tmp_path), seed=3)
+    assert "Validation: 4 of 200 clips" in caplog.text
+    assert "chosen by seed 3, such as " in caplog.text
+
+
+def test_a_part_is_a_corpus_of_its_own(tmp_path):
+    corpus = make_corpus([f"{i}.wav" for i in range(200)], tmp_path)
+    part = corpus.take(split_corpus(corpus, 0).validation)
+    assert len(part) == 4
+    for clip in range(4):
+        number = int(part.audio[clip].removesuffix(".wav"))
+        assert part.samples[clip] == corpus.samples[number]
+        assert part.text[clip] == corpus.text[number]
+        assert part.find_file(clip) == corpus.find_file(number)

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+
+from myxtts.data import text_ids
+from myxtts.data.checks import make_vocabulary_task
+from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.errors import BatchPlanError
+from myxtts.data.scan import scan_corpus
+from myxtts.data.text_ids import collect_text_ids
+from myxtts.text.tokenizer import Tokenizer
+from myxtts.text.vocabulary import train_vocabulary
+from tests.data.reading import VOCABULARY
+
+
+def collect(texted, folder, workers=0, vocabulary=VOCABULARY):
+    return collect_text_ids(texted.corpus, vocabulary, workers=workers, folder=folder)
+
+
+def refuse_tokenising(*arguments):
+    raise AssertionError("texts are tokenised again")
+
+
+def test_ids_are_the_tokenizer_s(mixed):
+    tokenizer = Tokenizer(VOCABULARY)
+    ids = collect(mixed, None)
+    assert ids.ids.dtype == np.uint16
+    for text in range(len(ids)):
+        assert ids[text].tolist() == tokenizer.encode(mixed.corpus.text[text], "en")
+
+
+def test_workers_give_the_same(mixed, monkeypatch):
+    monkeypatch.setattr(text_ids, "_WORTH_A_WORKER", 5)
+    assert np.array_equal(collect(mixed, None, workers=2).ids, collect(mixed, None).ids)
+
+
+def test_several_languages(tmp_path):
+    scan = scan_corpus(demo_corpus_path(), workers=0, index_folder=tmp_path)
+    corpus = scan.corpus
+    texts = {name: [] for name in corpus.language.names}
+    for clip in range(len(corpus)):
+        texts[corpus.language[clip]].append(corpus.text[clip])
+    tokenizer = train_vocabulary(texts, tmp_path / "vocab.json", text_tokens=300)
+    task = make_vocabulary_task(tokenizer.path)
+    corpus = scan_corpus(demo_corpus_path(), text_task=task, workers=0, index_folder=tmp_path).corpus
+
+    ids = collect_text_ids(corpus, tokenizer.path, workers=0, folder=None)
+
+    assert {"en", "fa"} == set(corpus.language.names)
+    for clip in range(len(corpus)):
+        assert ids[clip].tolist() == tokenizer.encode(corpus.text[clip], corpus.language[clip])
+
+
+def test_the_next_start_finds_them(mixed, tmp_path, monkeypatch):
+    first = collect(mixed, tmp_path)
+    monkeypatch.setattr(text_ids, "_tokenise", refuse_tokenising)
+    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-40], lambda content: b"", lambda content: b"x" * 999])
+def test_a_torn_file_is_made_anew(damage, mixed, tmp_path, monkeypatch):
+    first = collect(mixed, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+    assert list(tmp_path.iterdir()) == [file]
+    monkeypatch.setattr(text_ids, "_tokenise", refuse_tokenising)
+    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+
+
+def test_a_flipped_bit_is_noticed(mixed, tmp_path):
+    first = collect(mixed, tmp_path)
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+
+
+def test_other_texts_have_their_own_file(mixed, lj, tmp_path):
+    collect(mixed, tmp_path)
+    ids = collect(lj, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert np.array_equal(ids.ids, lj.ids.ids)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(mixed, tmp_path, caplog):
+    folder = tmp_path / "not there"
+    assert np.array_equal(collect(mixed, folder).ids, mixed.ids.ids)
+    assert "the next start makes them anew" in caplog.text
+
+
+def test_lengths_of_another_vocabulary_are_refused(mixed, tmp_path):
+    other = train_vocabulary({"en": [mixed.corpus.text[0]]}, tmp_path / "other.json", text_tokens=60)
+    with pytest.raises(BatchPlanError, match="Scan the corpus with this vocabulary"):
+        collect(mixed, None, vocabulary=other.path)
+
+
+def test_padding_and_taking(mixed):
+    ids = mixed.ids
+    clips = np.array([7, -1, 0, 3], np.int32)
+    width = int(mixed.corpus.tokens.max())
+
+    padded = ids.pad(clips, width)
+    taken = ids.take(np.array([7, 0, 3]))
+
+    assert padded.dtype == np.int32
+    for row, clip in enumerate(clips.tolist()):
+        expected = ids[clip].tolist() if clip >= 0 else []
+        assert padded[row].tolist() == expected + [0] * (width - len(expected))
+    assert [taken[text].tolist() for text in range(len(taken))] == [ids[clip].tolist() for clip in (7, 0, 3)]
+    last = len(ids) - 1
+    assert ids.pad(np.array([last]), width)[0, : len(ids[last])].tolist() == ids[last].tolist()
