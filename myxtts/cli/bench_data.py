@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ SHOWN = (
     "data.pipeline_buffer_size", "data.use_tf_native_loading",
 )  # fmt: skip
 
+ROUNDS = 5
 MOST_CLIPS = 2000
 """As many clips of a corpus are read, over and over: they stay in memory, so that it is not the disk that is measured."""
 
@@ -53,10 +55,14 @@ def run(words: Sequence[str], prog: str) -> int:
     # Not imported above: --help needs none of it.
     from myxtts.cli.files import write_text
     from myxtts.data.throughput_bench import bench_reading
+    from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
 
+    # Reading needs no GPU, and TensorFlow would take the memory of each that it sees.
+    os.environ[VISIBLE_DEVICES] = ""
+    prepare_environment(os.environ)
     with TemporaryDirectory(prefix="myxtts-bench-") as folder:
         material = _prepare(config, Path(folder))
-        result = bench_reading(material, config.data, arguments.seconds)
+        result = bench_reading(material, config.data, arguments.seconds, ROUNDS)
     print(format_result(result, material.corpus.root))
     if arguments.json:
         figures = {

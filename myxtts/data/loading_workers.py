@@ -97,8 +97,7 @@ class WorkerEngine(LoadingEngine):
         while not self._memory.has_room and self._cancelled:
             self._receive(wait=True)
         self._slots[load] = self._memory.acquire()
-        for row, file in enumerate(files):
-            self._queue_row(load, row, file)
+        self._waiting.extend(job for row in range(load.rows) for job in self._make_jobs(load, row))
         self._receive(wait=False)
         self._feed()
         return load
@@ -110,7 +109,8 @@ class WorkerEngine(LoadingEngine):
 
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
         load.change_file(row, file)
-        self._queue_row(load, row, file)
+        # Before all others: somebody waits for it.
+        self._waiting.extendleft(self._make_jobs(load, row))
         self._feed()
 
     def take(self, load: Load) -> Samples:
@@ -129,12 +129,13 @@ class WorkerEngine(LoadingEngine):
         self._selector.close()
         self._memory.close()
 
-    def _queue_row(self, load: Load, row: int, file: ClipFile | None) -> None:
+    def _make_jobs(self, load: Load, row: int) -> list[_Job]:
+        """The job of loading a row; none for a row of zeros, which is made here."""
+        file = load.files[row]
         if file is None:
             self._memory.view(self._slots[load], load.rows, load.samples)[row] = 0.0
-            return
-        first = self._memory.find_offset(self._slots[load]) + row * load.samples
-        self._waiting.append(_Job(load, row, file, first))
+            return []
+        return [_Job(load, row, file, self._memory.find_offset(self._slots[load]) + row * load.samples)]
 
     def _feed(self) -> None:
         """Share waiting jobs out: the next one to the process with the least to do."""

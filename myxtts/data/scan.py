@@ -72,9 +72,8 @@ def scan_corpus(
     _report_links(clips, follow_symlinks)
     is_duplicate = _find_duplicates(clips)
     wanted = clips.is_found & ~is_duplicate & (follow_symlinks | ~clips.is_linked)
-    is_demo = metadata.root.resolve() == demo_corpus_path()
     asking = Asking(
-        folder=choose_index_folder(metadata.root, given=index_folder, prefer_cache=is_demo),
+        folder=find_index_folder(metadata.root, index_folder),
         workers=count_workers() if workers is None else workers,
         progress=progress or _ignore_progress,
     )
@@ -88,6 +87,11 @@ def scan_corpus(
     )
     _judge_report(path, report, corpus, strict)
     return ScanResult(corpus, report, clip_facts.checked, int(clips.is_linked.sum()))
+
+
+def find_index_folder(root: Path, given: Path | None = None) -> Path | None:
+    """Where what was found out about a corpus is remembered: never in the demo corpus, which is part of the program."""
+    return choose_index_folder(root, given=given, prefer_cache=root.resolve() == demo_corpus_path())
 
 
 def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:

@@ -32,6 +32,7 @@ _WORTH_A_WORKER = 2000
 """So many texts pay for starting a process."""
 
 _PROGRESS_STEP = 1000
+_TAKEN_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,15 @@ class TextIds:
             return self
         starts, lengths = self.offsets[texts], np.diff(self.offsets)[texts]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return TextIds(self.ids[places], offsets)
+        ids = np.empty(offsets[-1], dtype=self.ids.dtype)
+        # Bit by bit: the places of all ids at once would take four times the ids' own memory.
+        for first in range(0, len(texts), _TAKEN_AT_ONCE):
+            some = slice(first, first + _TAKEN_AT_ONCE)
+            begin, end = offsets[first], offsets[min(first + _TAKEN_AT_ONCE, len(texts))]
+            ids[begin:end] = self.ids[
+                np.repeat(starts[some] - offsets[:-1][some], lengths[some]) + np.arange(begin, end)
+            ]
+        return TextIds(ids, offsets)
 
     def pad(self, texts: NDArray[np.integer], width: int) -> NDArray[np.int32]:
         """(texts, width) ids with zeros behind each text; negative numbers give rows of zeros."""

@@ -14,8 +14,6 @@ from myxtts.data.open_engine import ReadAhead, choose_read_ahead, choose_workers
 from myxtts.data.throughput import Contender, Rate, measure_in_turn
 from myxtts.data.throughput_loops import Material, measure_stages, open_pinned_processes, open_plain_loop, open_reader
 
-ROUNDS = 5
-
 TARGET_SHARE = 0.85
 """Of the machine's own parallel gain: what our reader must at least reach over the plain loop."""
 
@@ -59,7 +57,7 @@ class BenchResult:
         return self.loading[self.in_force].clips_per_s / self.loading[NAIVE].clips_per_s
 
 
-def bench_reading(material: Material, data: DataConfig, seconds: float, rounds: int = ROUNDS) -> BenchResult:
+def bench_reading(material: Material, data: DataConfig, seconds: float, rounds: int) -> BenchResult:
     """Measure each stage alone, then all contenders in turn, `rounds` times `seconds` each."""
     load_before = os.getloadavg()[0]
     workers = max(1, choose_workers(data))

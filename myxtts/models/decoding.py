@@ -123,11 +123,20 @@ def continue_decoding(gpt: GPT, decoding: Decoding, *, rule: Sampling | Greedy, 
         return (_say(gpt, now, hidden_BC, rule),)
 
     def fill_room(now: Decoding) -> tuple[Decoding]:
-        (now,) = tf.while_loop(has_room, say_next, (_make_room(now),), shape_invariants=(_leave_time_open(now),))
+        (now,) = tf.while_loop(has_room, say_next, (_make_room(now),), shape_invariants=(specify_decoding(now),))
         return (now,)
 
-    (ended,) = tf.while_loop(goes_on, fill_room, (decoding,), shape_invariants=(_leave_time_open(decoding),))
+    (ended,) = tf.while_loop(goes_on, fill_room, (decoding,), shape_invariants=(specify_decoding(decoding),))
     return Decoding(*ended)
+
+
+def specify_decoding(decoding: Decoding) -> Decoding:
+    """Specs of a generation at any position: the signature of a compiled `continue_decoding`, which would otherwise
+    be traced again each time the cache grows."""
+    specs = Decoding(*tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), decoding))
+    batch, heads, _, width = specs.keys[0].shape
+    caches = tuple(tf.TensorSpec([batch, heads, None, width], cache.dtype) for cache in specs.keys)
+    return specs._replace(keys=caches, values=caches, bias_BS=tf.TensorSpec([batch, None], specs.bias_BS.dtype))
 
 
 def _make_room(now: Decoding) -> Decoding:
@@ -138,13 +147,6 @@ def _make_room(now: Decoding) -> Decoding:
         values=tuple(tf.pad(cache, after) for cache in now.values),
         bias_BS=tf.pad(now.bias_BS, [[0, 0], [0, missing]], constant_values=HIDDEN),
     )
-
-
-def _leave_time_open(now: Decoding) -> Decoding:
-    """The shapes of a generation, with any number of positions."""
-    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, now)
-    open_caches = tuple(tf.TensorShape([*cache.shape[:2], None, cache.shape[3]]) for cache in now.keys)
-    return shapes._replace(keys=open_caches, values=open_caches, bias_BS=tf.TensorShape([now.bias_BS.shape[0], None]))
 
 
 def _read_prefix(

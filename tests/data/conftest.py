@@ -5,7 +5,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests.data.reading import Texted, copy_corpus, scan_small
+from tests.data.reading import Texted, copy_corpus, scan_demo, scan_small
 
 # A busy machine makes single examples slow; that is no finding.
 settings.register_profile("steady", deadline=None)
@@ -24,6 +24,12 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Texted:
     """Real clips of two corpora, wav and flac."""
     folder = tmp_path_factory.mktemp("mixed")
     return scan_small(copy_corpus(folder / "corpus", wavs=12, flacs=25), folder / "index")
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Texted:
+    """The corpus that comes with MyXTTS: flac, English and Persian."""
+    return scan_demo(tmp_path_factory.mktemp("demo"))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.checks import make_vocabulary_task
 from myxtts.data.corpus import Corpus
+from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import InProcessEngine, LoadingEngine
@@ -25,6 +26,7 @@ from myxtts.data.sampler import IndexSampler
 from myxtts.data.scan import scan_corpus
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.verdicts import ClipLimits
+from myxtts.text.vocabulary import train_vocabulary
 from tests.data.shared import ROOT, find_shared_data
 
 VOCABULARY = ROOT / "tests" / "assets" / "parity" / "tiny_vocab.json"
@@ -40,16 +42,26 @@ class Texted:
     ids: TextIds
 
 
-def scan_small(path: Path, index_folder: Path) -> Texted:
-    """A corpus scanned with the small vocabulary."""
+def scan_small(path: Path, index_folder: Path, vocabulary: Path = VOCABULARY) -> Texted:
+    """A corpus scanned with a small vocabulary."""
     result = scan_corpus(
         path,
         limits=ClipLimits(max_tokens=402),
-        text_task=make_vocabulary_task(VOCABULARY),
+        text_task=make_vocabulary_task(vocabulary),
         workers=0,
         index_folder=index_folder,
     )
-    return Texted(result.corpus, collect_text_ids(result.corpus, VOCABULARY, workers=0, folder=None))
+    return Texted(result.corpus, collect_text_ids(result.corpus, vocabulary, workers=0, folder=None))
+
+
+def scan_demo(folder: Path) -> Texted:
+    """The demo corpus, which has two languages, with a vocabulary made for it."""
+    corpus = scan_corpus(demo_corpus_path(), workers=0, index_folder=folder).corpus
+    texts: dict[str, list[str]] = {}
+    for clip in range(len(corpus)):
+        texts.setdefault(corpus.language[clip], []).append(corpus.text[clip])
+    vocabulary = train_vocabulary(texts, folder / "vocab.json", text_tokens=300).path
+    return scan_small(demo_corpus_path(), folder, vocabulary)
 
 
 def copy_corpus(folder: Path, *, wavs: int = 0, flacs: int = 0) -> Path:

@@ -4,6 +4,7 @@ from collections import Counter
 import numpy as np
 import psutil
 import pytest
+import soundfile
 
 from myxtts.audio.reading import read_clip
 from myxtts.audio.slices import choose_evaluation_slices, draw_slices
@@ -36,12 +37,24 @@ def read_epoch(texted, kind="here", *, sampler=None, **options):
         return freeze_all(reader.read_steps(0, sampler.steps_per_epoch))
 
 
-@pytest.mark.parametrize("corpus", ["lj", "mixed"])
+@pytest.mark.parametrize("corpus", ["lj", "mixed", "demo"])
 def test_all_engines_give_the_same_bits(corpus, request):
     texted = request.getfixturevalue(corpus)
     expected = read_epoch(texted)
     for kind in ENGINES[1:]:
         assert read_epoch(texted, kind) == expected, kind
+
+
+@pytest.mark.parametrize("rate_hz", [16000, 44100, 48000])
+def test_clips_of_other_rates_have_the_same_bits_whatever_the_number_of_workers(rate_hz, tmp_path):
+    (tmp_path / "corpus/wavs").mkdir(parents=True)
+    for name, seconds in (("a", 1.0), ("b", 2.3), ("c", 4.1)):
+        noise = np.random.default_rng(len(name)).normal(size=round(seconds * rate_hz))
+        soundfile.write(tmp_path / f"corpus/wavs/{name}.wav", 0.1 * noise, rate_hz)
+    write_metadata(tmp_path / "corpus", "a|One.", "b|Two.", "c|Three.")
+    texted = scan_small(tmp_path / "corpus", tmp_path / "index")
+
+    assert read_epoch(texted, "1 worker") == read_epoch(texted, "3 workers")
 
 
 def test_a_batch_holds_what_the_files_say(mixed):

@@ -2,14 +2,11 @@ import numpy as np
 import pytest
 
 from myxtts.data import text_ids
-from myxtts.data.checks import make_vocabulary_task
-from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.errors import BatchPlanError
-from myxtts.data.scan import scan_corpus
 from myxtts.data.text_ids import collect_text_ids
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
-from tests.data.reading import VOCABULARY
+from tests.data.reading import VOCABULARY, scan_demo
 
 
 def collect(texted, folder, workers=0, vocabulary=VOCABULARY):
@@ -34,20 +31,13 @@ def test_workers_give_the_same(mixed, monkeypatch):
 
 
 def test_several_languages(tmp_path):
-    scan = scan_corpus(demo_corpus_path(), workers=0, index_folder=tmp_path)
-    corpus = scan.corpus
-    texts = {name: [] for name in corpus.language.names}
-    for clip in range(len(corpus)):
-        texts[corpus.language[clip]].append(corpus.text[clip])
-    tokenizer = train_vocabulary(texts, tmp_path / "vocab.json", text_tokens=300)
-    task = make_vocabulary_task(tokenizer.path)
-    corpus = scan_corpus(demo_corpus_path(), text_task=task, workers=0, index_folder=tmp_path).corpus
+    demo = scan_demo(tmp_path)
+    tokenizer = Tokenizer(tmp_path / "vocab.json")
 
-    ids = collect_text_ids(corpus, tokenizer.path, workers=0, folder=None)
-
-    assert {"en", "fa"} == set(corpus.language.names)
-    for clip in range(len(corpus)):
-        assert ids[clip].tolist() == tokenizer.encode(corpus.text[clip], corpus.language[clip])
+    assert set(demo.corpus.language.names) == {"en", "fa"}
+    for clip in range(len(demo.corpus)):
+        text, language = demo.corpus.text[clip], demo.corpus.language[clip]
+        assert demo.ids[clip].tolist() == tokenizer.encode(text, language)
 
 
 def test_the_next_start_finds_them(mixed, tmp_path, monkeypatch):
@@ -95,7 +85,9 @@ def test_lengths_of_another_vocabulary_are_refused(mixed, tmp_path):
         collect(mixed, None, vocabulary=other.path)
 
 
-def test_padding_and_taking(mixed):
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+def test_padding_and_taking(mixed, at_once, monkeypatch):
+    monkeypatch.setattr(text_ids, "_TAKEN_AT_ONCE", at_once)
     ids = mixed.ids
     clips = np.array([7, -1, 0, 3], np.int32)
     width = int(mixed.corpus.tokens.max())

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.decoding import continue_decoding, generate, start_decoding
+from myxtts.models import decoding as decoding_module
+from myxtts.models.decoding import continue_decoding, generate, specify_decoding, start_decoding
 from myxtts.models.sampling import Greedy, Sampling
 from myxtts.models.sequences import SequenceTooLongError
 from tests.models.reference import GPT_SIZE, differ, load_case
@@ -61,8 +62,12 @@ def test_logits_are_the_references(gpt, say_greedily, arrays):
 
 def test_a_generation_cut_into_pieces_is_the_same(gpt, say_greedily, arrays):
     prompt, text = tf.constant(arrays["in/cond_latents"]), tf.constant(arrays["in/text_stops"], tf.int32)
-    piece = tf.function(lambda decoding: continue_decoding(gpt, decoding, rule=Greedy(), codes=7), autograph=False)
     decoding = start_decoding(gpt, prompt, text, rule=Greedy(), max_codes=GPT_SIZE.max_new_codes)
+    piece = tf.function(
+        lambda decoding: continue_decoding(gpt, decoding, rule=Greedy(), codes=7),
+        input_signature=[specify_decoding(decoding)],
+        autograph=False,
+    )
     counts = [int(decoding.count)]
     while not decoding.stopped_B[0]:
         earlier = decoding.codes_BM.numpy()
@@ -75,6 +80,16 @@ def test_a_generation_cut_into_pieces_is_the_same(gpt, say_greedily, arrays):
     np.testing.assert_array_equal(decoding.codes_BM, whole.codes_BM)
     assert differ(decoding.latents_BMC[:, :31], whole.latents_BMC[:, :31].numpy()) < 1e-5
     assert piece.experimental_get_tracing_count() == 1
+
+
+def test_the_cache_grows_as_often_as_needed(gpt, arrays, monkeypatch):
+    monkeypatch.setattr(decoding_module, "ROOM", 5)
+    prompt, text = tf.constant(arrays["in/cond_latents"]), tf.constant(arrays["in/text_stops"])
+    said = tf.function(generate, autograph=False)(gpt, prompt, text, rule=Greedy(), max_codes=40)
+    np.testing.assert_array_equal(said.codes_BM[:, : said.count], arrays["out/codes_stops"])
+    prefix = 32 + text.shape[1] + 3
+    assert said.keys[0].shape[2] == prefix + 30
+    assert int(said.place) == prefix + int(said.count) - 1
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,160 @@
+"""How a network starts: fresh weights, sizes from a configuration, a larger vocabulary."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from myxtts.audio.filterbanks import SPEAKER_MEL, make_filterbank
+from myxtts.config import ModelConfig
+from myxtts.models.build import build_dvae, build_gpt, build_xtts
+from myxtts.models.gpt import GPT
+from myxtts.models.initialise import initialise_weights
+from myxtts.models.names import to_checkpoint
+from myxtts.models.sizes import DecoderSize, GPTSize, read_sizes
+from myxtts.models.speaker import SpeakerEncoder
+from myxtts.models.vocabulary import VocabularyShrinkError, grow_gpt
+from myxtts.models.waveform import WaveformDecoder
+from tests.models.reference import SPEAKER_SIZE, differ, load_state
+from tests.models.small import SIZE, build_small_gpt, make_batch
+
+WIDE = GPTSize(layers=2, width=128, heads=4, text_tokens=300, audio_codes=200, max_text_tokens=60, max_audio_tokens=80)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    gpt = GPT(WIDE)
+    initialise_weights(gpt, 1)
+    return to_checkpoint(gpt)
+
+
+@pytest.mark.parametrize(
+    ("key", "deviation"),
+    [
+        ("text_embedding.weight", 1.0),
+        ("mel_embedding.weight", 1.0),
+        ("text_pos_embedding.emb.weight", 0.02),
+        ("mel_pos_embedding.emb.weight", 0.02),
+        ("gpt.h.0.attn.c_attn.weight", 0.02),
+        ("gpt.h.1.mlp.c_fc.weight", 0.02),
+        ("gpt.h.1.mlp.c_proj.weight", 0.02 / np.sqrt(4)),
+        ("gpt.h.0.attn.c_proj.weight", 0.02 / np.sqrt(4)),
+        ("conditioning_perceiver.latents", 0.02),
+    ],
+)
+def test_normal_starts(fresh, key, deviation):
+    assert np.std(fresh[key]) == pytest.approx(deviation, rel=0.05)
+    assert abs(np.mean(fresh[key])) < 0.05 * deviation
+    assert np.max(np.abs(fresh[key])) > 2.5 * deviation
+
+
+@pytest.mark.parametrize(
+    ("key", "fan_in"),
+    [
+        ("text_head.weight", 128),
+        ("text_head.bias", 128),
+        ("mel_head.weight", 128),
+        ("conditioning_encoder.init.weight", 80),
+        ("conditioning_encoder.attn.0.qkv.weight", 128),
+        ("conditioning_perceiver.layers.0.0.to_out.weight", 512),
+        ("conditioning_perceiver.layers.1.1.2.weight", 341),
+    ],
+)
+def test_uniform_starts(fresh, key, fan_in):
+    bound = 1 / np.sqrt(fan_in)
+    assert 0.95 * bound < np.max(np.abs(fresh[key])) <= bound
+    assert np.std(fresh[key]) == pytest.approx(bound / np.sqrt(3), rel=0.05)
+
+
+def test_constant_starts(fresh):
+    for key, value in fresh.items():
+        if "norm" in key or ".ln_" in key:
+            assert np.all(value == (0 if key.endswith("bias") else 1)), key
+    assert not np.any(fresh["conditioning_encoder.attn.0.proj_out.weight"])
+    assert not np.any(fresh["gpt.h.0.attn.c_attn.bias"])
+
+
+def test_a_start_follows_its_seed(fresh):
+    again, other = GPT(WIDE), GPT(WIDE)
+    initialise_weights(again, 1)
+    initialise_weights(other, 2)
+    assert all(np.array_equal(fresh[key], value) for key, value in to_checkpoint(again).items())
+    assert np.any(fresh["text_head.weight"] != to_checkpoint(other)["text_head.weight"])
+    first, second = (fresh[f"gpt.h.{layer}.attn.c_attn.weight"] for layer in (0, 1))
+    assert np.any(first != second)
+
+
+def test_weight_normed_kernels_start_as_their_directions():
+    decoder = WaveformDecoder(DecoderSize(latent_width=16, width=16, speaker_width=8))
+    initialise_weights(decoder, 1)
+    for conv in (decoder.ups[0], decoder.resblocks[4].dilated[1]):
+        assert differ(conv.fuse(), conv.directions.numpy()) < 1e-6
+        assert np.any(conv.directions.numpy())
+
+
+def test_a_fresh_speaker_encoder_exports_the_front_end_of_the_reference():
+    encoder = SpeakerEncoder(SPEAKER_SIZE)
+    initialise_weights(encoder, 1)
+    exported, expected = to_checkpoint(encoder), load_state("f_speaker_encoder")
+    for key in ("torch_spec.0.filter", "torch_spec.1.spectrogram.window", "torch_spec.1.mel_scale.fb"):
+        assert differ(exported[key], expected[key]) < 1e-4, key
+    assert np.array_equal(exported["torch_spec.1.mel_scale.fb"], make_filterbank(SPEAKER_MEL))
+
+
+SMALL = {"size": "tiny", "gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 8, "decoder_width": 16}
+
+
+def test_a_configuration_reaches_every_part():
+    config = ModelConfig(**SMALL, text_tokens=50, audio_codes=32, dropout=0.3, enable_gradient_checkpointing=True)
+    xtts = build_xtts(config, seed=1, dtype="mixed_float16", start_text_token=7)
+    assert (xtts.gpt.size.layers, xtts.gpt.size.width, xtts.gpt.size.heads) == (1, 16, 2)
+    assert (xtts.gpt.size.start_text_token, xtts.gpt.size.start_audio_token, xtts.gpt.size.stop_audio_token) == (
+        7,
+        32,
+        33,
+    )
+    assert (xtts.gpt.dropout, xtts.gpt.checkpointing, xtts.gpt.conditioning_encoder.checkpointing) == (0.3, True, True)
+    assert (xtts.dvae.size.width, xtts.dvae.size.codes) == (8, 32)
+    assert (xtts.decoder.size.latent_width, xtts.decoder.size.width, xtts.decoder.size.speaker_width) == (16, 16, 512)
+    assert {part.compute_dtype for part in (xtts.gpt, xtts.dvae, xtts.decoder, xtts.speaker_encoder)} == {"float16"}
+
+
+def test_parts_start_the_same_alone_and_joined():
+    config = ModelConfig(**SMALL, text_tokens=50, audio_codes=32)
+    xtts = build_xtts(config, seed=4)
+    for joined, alone in ((xtts.gpt, build_gpt(config, seed=4)), (xtts.dvae, build_dvae(config, seed=4))):
+        ours, expected = to_checkpoint(joined), to_checkpoint(alone)
+        assert all(np.array_equal(ours[key], expected[key]) for key in expected)
+
+
+def test_without_a_seed_weights_wait_for_a_checkpoint():
+    assert not np.any(build_gpt(ModelConfig(**SMALL), seed=None).text_embedding.numpy())
+
+
+def test_limits_of_the_published_model():
+    gpt = read_sizes(ModelConfig(size="big")).gpt
+    assert (gpt.text_positions, gpt.audio_positions, gpt.max_new_codes) == (404, 608, 602)
+    assert (gpt.audio_tokens, gpt.perceiver_hidden_width) == (1026, 2730)
+
+
+def test_a_grown_vocabulary_keeps_old_rows_and_repeats_the_last():
+    old = build_small_gpt()
+    grown = grow_gpt(old, 35, seed=1)
+    before, after = to_checkpoint(old), to_checkpoint(grown)
+    for key, value in before.items():
+        if key.startswith(("text_embedding", "text_head")):
+            np.testing.assert_array_equal(after[key][:30], value)
+            np.testing.assert_array_equal(after[key][-1], value[-1])
+        else:
+            np.testing.assert_array_equal(after[key], value)
+    for key in ("text_embedding.weight", "text_head.weight"):
+        assert np.std(after[key][30:34]) == pytest.approx(1, abs=0.3)
+    assert not np.any(after["text_head.bias"][30:34])
+    assert dataclasses.replace(grown.size, text_tokens=30) == SIZE
+    # What was known is said as before: new tokens only join the softmax of the text.
+    assert float(grown.compute_losses(make_batch()).audio.total) == float(old.compute_losses(make_batch()).audio.total)
+
+
+def test_a_vocabulary_cannot_shrink():
+    with pytest.raises(VocabularyShrinkError, match="at least 30 tokens, but has 29"):
+        grow_gpt(build_small_gpt(), 29, seed=1)
