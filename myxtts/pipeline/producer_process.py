@@ -1,0 +1,356 @@
+"""The trainer's side of the producer process: a source of prepared batches that survives the producer.
+
+A batch counts once its commit message has arrived. What was committed stays valid when the producer dies; what was
+not is granted to the next producer, in the same slot. So every position is handed on once and in order, whenever and
+however often the producer is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from numpy.typing import NDArray
+
+from myxtts.errors import ProducerFailedError
+from myxtts.pipeline.death import Death
+from myxtts.pipeline.errors import MalformedMessageError, SlotDamagedError
+from myxtts.pipeline.handoff import SLOTS, EndOfStream
+from myxtts.pipeline.messages import (
+    Committed,
+    Event,
+    Ready,
+    RowSetAside,
+    TaskSpec,
+    order_begin,
+    order_grant,
+    order_set_aside,
+)
+from myxtts.pipeline.producer_life import Launch, ProducerLife, TimeLimits
+from myxtts.pipeline.recovery import Recovery, Remedy
+from myxtts.pipeline.ring import Ring
+from myxtts.pipeline.row_search import NoSingleRow, OutOfMemoryDeath, RowSearch
+from myxtts.pipeline.set_aside_journal import SetAsideJournal
+from myxtts.pipeline.slot_table import SlotTable
+from myxtts.pipeline.stage import StageFacts
+from myxtts.pipeline.waiting import HandoffFacts, SharedMeter
+from myxtts.pipeline.wake import Wake
+
+logger = logging.getLogger(__name__)
+
+
+class Prepared(NamedTuple):
+    """A batch in its slot."""
+
+    position: int
+    arrays: dict[str, NDArray[Any]]
+    """Views of the slot, to be copied before it is released: `ring.copy_arrays`."""
+
+
+@dataclass(frozen=True)
+class ProducerEvent:
+    """Something worth telling about a producer."""
+
+    time_s: float
+    """Seconds since the epoch."""
+    kind: str
+    """started, ready, died, shrunk, set aside, cleared."""
+    position: int | None
+    reason: str
+    report: str = ""
+    """Of a death: the end of what the process wrote, its stacks when it hung or crashed."""
+
+
+OnSetAside = Callable[[RowSetAside], None]
+
+
+class ProducerProcess:
+    """Batches prepared in a process of its own. A `Source`: one thread takes and releases, any thread may stop it.
+
+    Args:
+        task: what the process prepares. In `settings`, `preparation_batch` is halved when memory runs out.
+        slot_bytes: the largest batch.
+        first_position: where to begin; batches come in the order of positions.
+        end_position: the first position that is not wanted; None for a stream without end.
+        memory_limit_bytes: what the task may take beyond its imports, enforced by the operating system after warm-up.
+            None where the device enforces its own limit.
+        environment: the process's environment variables; by default those of this one.
+        set_aside: the journal of an earlier run, as pairs of position and row.
+        on_set_aside: is told once of every clip newly set aside, in the thread that takes.
+        free_bytes: host memory that may be used; by default the kernel's estimate.
+    """
+
+    def __init__(
+        self,
+        task: TaskSpec,
+        *,
+        slot_bytes: int,
+        slots: int = SLOTS,
+        first_position: int = 0,
+        end_position: int | None = None,
+        memory_limit_bytes: int | None = None,
+        time_limits: TimeLimits | None = None,
+        environment: Mapping[str, str] | None = None,
+        set_aside: Sequence[tuple[int, int]] = (),
+        on_set_aside: OnSetAside | None = None,
+        free_bytes: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._task = task
+        self._memory_limit_bytes = memory_limit_bytes
+        self._time_limits = time_limits or TimeLimits()
+        self._environment = dict(os.environ if environment is None else environment)
+        self._journal = SetAsideJournal(set_aside)
+        self._on_set_aside = on_set_aside
+        self._lock = threading.Lock()
+        self._slots = SlotTable(slots, first_position, end_position)
+        self._recovery = Recovery(task.settings.get("preparation_batch"))
+        self._deadly_position: int | None = None
+        self._failure: ProducerFailedError | None = None
+        self._events: list[ProducerEvent] = []
+        self._meter = SharedMeter("producer", clock)
+        self._made = 0
+        self._busy_s = 0.0
+        self._life: ProducerLife | None = None
+        self._is_closed = False
+        self._ring = Ring.create(slots, slot_bytes, free_bytes)
+        self._wake = Wake()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Starts the process. Returns at once; loading and warm-up happen there."""
+        with self._lock:
+            self._slots.grant_free()
+            self._start_life()
+
+    def take(self) -> Prepared:
+        """The batch at the next position, as views of its slot.
+
+        Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when no restart can help.
+        """
+        with self._lock, self._meter.taking():
+            try:
+                return self._take()
+            except ProducerFailedError as error:
+                self._failure = error
+                raise
+
+    def release(self) -> None:
+        """Frees the slot of the batch taken first: its views will show another batch."""
+        with self._lock:
+            self._slots.release()
+            grants = self._slots.grant_free()
+            if self._life is not None:
+                self._life.give(order_grant(grant.slot, grant.position) for grant in grants)
+
+    def stop(self) -> None:
+        """Makes `take` raise `Stopped`, now and from now on. For any thread."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the process, waits for it, and gives its memory back."""
+        self.stop()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._end_life()
+            finally:
+                self._ring.close()
+                self._wake.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The present process, if there is one."""
+        life = self._life
+        return None if life is None else life.pid
+
+    @property
+    def preparation_batch(self) -> int | None:
+        """Rows prepared at a time, after what running out of memory has made of it."""
+        return self._recovery.preparation_batch
+
+    @property
+    def journal(self) -> list[tuple[int, int]]:
+        """Position and row of every clip set aside, for the next run's `set_aside`."""
+        return self._journal.pairs
+
+    @property
+    def events(self) -> list[ProducerEvent]:
+        """What happened to the producers so far."""
+        return list(self._events)
+
+    def read_facts(self, reset: bool = False) -> HandoffFacts:
+        """Who waited for whom. The giver's waiting is the process's own measure of it."""
+        return self._meter.read(reset)
+
+    def read_stage_facts(self) -> StageFacts:
+        """What the process has done so far."""
+        return StageFacts("producer", self._made, self._busy_s)
+
+    def _take(self) -> Prepared:
+        while True:
+            self._wake.check()
+            if self._failure is not None:
+                raise self._failure
+            # A death is seen to before a ready batch is handed on: the next producer needs time to start.
+            while self._life is not None and (event := self._life.receive()) is not None:
+                self._handle(event)
+            prepared = self._open_ready_slot()
+            if prepared is not None:
+                return prepared
+            if self._slots.is_at_end():
+                raise EndOfStream
+            if self._deadly_position is not None:
+                self._search_deadly_row(self._deadly_position)
+            elif self._life is None:
+                self._start_life()
+            else:
+                assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
+                self._handle(self._life.wait(self._wake))
+
+    def _open_ready_slot(self) -> Prepared | None:
+        """Takes the next batch if it is ready and whole; a damaged one is made again."""
+        ready = self._slots.find_ready()
+        if ready is None:
+            return None
+        grant, content = ready
+        try:
+            arrays = self._ring.read(grant.slot, content)
+        except (SlotDamagedError, MalformedMessageError) as error:
+            self._meter.note_lost()
+            self._slots.put_back()
+            if self._life is not None:
+                self._handle(self._life.condemn(f"batch {grant.position}: {error}"))
+            return None
+        self._slots.take()
+        # Only now: a batch that turned out to be damaged was no progress.
+        self._recovery.note_progress()
+        self._meter.note_taken()
+        return Prepared(grant.position, arrays)
+
+    def _handle(self, event: Event | Death) -> None:
+        match event:
+            case Death():
+                self._life = None
+                self._recover(event)
+            case Committed():
+                self._note_commit(event)
+            case RowSetAside():
+                self._note_set_aside(event)
+            case Ready():
+                self._record("ready", None, "loaded and warm")
+
+    def _note_commit(self, event: Committed) -> None:
+        try:
+            self._slots.commit(event.slot, event.position, event.content)
+        except MalformedMessageError as error:
+            assert self._life is not None
+            self._handle(self._life.condemn(str(error)))
+            return
+        self._made += 1
+        self._busy_s += event.worked_s
+        self._meter.note_ready(event.made_at, event.waited_s)
+
+    def _note_set_aside(self, event: RowSetAside) -> None:
+        if self._journal.confirm():
+            self._record("set aside", event.position, f"row {event.row}: {event.name}")
+            logger.warning("Set aside %s: it kills the producer (batch %d).", event.name, event.position)
+            if self._on_set_aside is not None:
+                self._on_set_aside(event)
+
+    def _recover(self, death: Death) -> None:
+        self._record_death(death)
+        if not self._slots.has_work_left():
+            return
+        if self._choose_remedy(death) is Remedy.FIND_ROW:
+            # Not now: batches that are ready are handed on first.
+            self._deadly_position = death.position
+        else:
+            self._start_life()
+
+    def _choose_remedy(self, death: Death) -> Remedy:
+        before = self._recovery.preparation_batch
+        remedy = self._recovery.decide(death)
+        if self._recovery.preparation_batch != before:
+            self._record(
+                "shrunk", death.position, f"preparation batch {self._recovery.preparation_batch} after {before}"
+            )
+            logger.warning("Preparing %d rows at a time instead of %d.", self._recovery.preparation_batch, before)
+        return remedy
+
+    def _search_deadly_row(self, position: int) -> None:
+        logger.warning("Batch %d killed two producers; looking for the clip.", position)
+        self._deadly_position = None
+        search = RowSearch(position, lambda: self._make_life(grants=False), self._wake, self._record_death)
+        try:
+            row = search.find()
+        except OutOfMemoryDeath as error:
+            self._choose_remedy(error.death)
+            return
+        except NoSingleRow as error:
+            raise ProducerFailedError(
+                f"Batch {position} kills the producer, but no single clip of it does ({error}). The last deaths: "
+                + "; ".join(event.reason for event in self._events if event.kind == "died")[-2000:]
+            ) from None
+        self._recovery.note_search()
+        if row is None:
+            self._record("cleared", position, "the batch killed two producers, but not a third")
+        else:
+            self._journal.add(position, row)
+
+    def _start_life(self) -> None:
+        self._life = self._make_life(grants=True)
+
+    def _make_life(self, *, grants: bool) -> ProducerLife:
+        settings = dict(self._task.settings)
+        if self._recovery.preparation_batch is not None:
+            settings["preparation_batch"] = self._recovery.preparation_batch
+        task = replace(self._task, settings=settings)
+        orders = [order_begin(task, self._ring.slots, self._ring.slot_bytes, self._memory_limit_bytes)]
+        orders += order_set_aside(self._journal.pairs)
+        if grants:
+            orders += [order_grant(grant.slot, grant.position) for grant in self._slots.list_granted()]
+        self._journal.begin_confirming()
+        life = ProducerLife(
+            Launch(
+                ring_descriptor=self._ring.fileno(),
+                environment=self._environment,
+                orders=tuple(orders),
+                is_limited=self._memory_limit_bytes is not None,
+                limits=self._time_limits,
+            )
+        )
+        self._record("started", self._slots.next_position, f"process {life.pid}")
+        return life
+
+    def _end_life(self) -> None:
+        if self._life is not None:
+            life, self._life = self._life, None
+            life.end()
+
+    def _record_death(self, death: Death) -> None:
+        self._record("died", death.position, str(death), death.report)
+        logger.warning("The producer died: %s.%s", death, death.quote_report())
+
+    def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
+        self._events.append(ProducerEvent(time.time(), kind, position, reason, report))

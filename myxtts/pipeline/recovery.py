@@ -1,0 +1,83 @@
+"""What to do when a producer has died: start another, start one that needs less memory, look for the clip, or give up."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from myxtts.errors import ProducerFailedError
+from myxtts.pipeline.death import Cause, Death
+
+MOST_RESTARTS = 10
+"""Without a batch in between."""
+MOST_SEARCHES = 4
+"""For clips that kill, without a batch in between."""
+_DEATHS_BEFORE_SEARCH = 2
+
+
+class Remedy(Enum):
+    RESTART = auto()
+    FIND_ROW = auto()
+    """The batch killed two producers: find out which of its clips does."""
+
+
+class Recovery:
+    """Remembers deaths and decides about each.
+
+    Args:
+        preparation_batch: rows prepared at a time, or None when the task does not say.
+    """
+
+    def __init__(self, preparation_batch: int | None):
+        self.preparation_batch = preparation_batch
+        self._restarts = 0
+        self._searches = 0
+        self._position: int | None = None
+        self._deaths_here = 0
+
+    def note_progress(self) -> None:
+        """A batch was made: earlier deaths no longer count."""
+        self._restarts = self._searches = 0
+        self._forget_position()
+
+    def note_search(self) -> None:
+        """A search for a clip has ended, with or without finding one."""
+        self._searches += 1
+        self._forget_position()
+
+    def decide(self, death: Death) -> Remedy:
+        """What to do about a death. Raises `ProducerFailedError` when nothing is left to try."""
+        if death.cause in (Cause.OUT_OF_MEMORY, Cause.PROBABLY_OUT_OF_MEMORY):
+            if self.preparation_batch is not None and self.preparation_batch > 1:
+                self.preparation_batch //= 2
+                self._forget_position()
+                return Remedy.RESTART
+            if death.cause is Cause.OUT_OF_MEMORY:
+                raise ProducerFailedError(self._explain_no_memory(death))
+        self._restarts += 1
+        if self._restarts > MOST_RESTARTS or self._searches > MOST_SEARCHES:
+            raise ProducerFailedError(
+                f"The producer died {self._restarts} times without preparing a batch. Last: {death}{death.quote_report()}"
+            )
+        if death.cause is not Cause.DAMAGE and self._count_death_here(death.position) == _DEATHS_BEFORE_SEARCH:
+            return Remedy.FIND_ROW
+        return Remedy.RESTART
+
+    def _count_death_here(self, position: int | None) -> int:
+        """Deaths in a row at one batch; a death that has nothing to do with a batch blames none."""
+        if position is None:
+            return 0
+        if position != self._position:
+            self._position, self._deaths_here = position, 0
+        self._deaths_here += 1
+        return self._deaths_here
+
+    def _forget_position(self) -> None:
+        self._position, self._deaths_here = None, 0
+
+    def _explain_no_memory(self, death: Death) -> str:
+        what = (
+            "Preparing one clip at a time does not fit into the producer's memory."
+            if self.preparation_batch == 1
+            else "The producer's memory does not suffice, and its task has no preparation_batch that could be halved."
+        )
+        return f"{what} Raise --data-gpu-memory, or drop the longest clips. The producer ended with: {death}{death.quote_report()}"

@@ -1,0 +1,47 @@
+"""Whatever a test of this room does: no thread, process, descriptor or shared memory survives it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def list_descriptors() -> list[str]:
+    names = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            names.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            # The one this function looked through.
+            continue
+    return sorted(names)
+
+
+def list_what_is_there() -> dict[str, list[str]]:
+    """Threads, children, descriptors and shared memory of this process."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return {
+        "threads": sorted(f"{thread.name} {thread.ident}" for thread in threading.enumerate()),
+        "children": sorted(path.read_text() for path in Path("/proc/self/task").glob("*/children")),
+        "descriptors": list_descriptors(),
+        "shared memory": [line for line in maps if "memfd:myxtts" in line],
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = list_what_is_there()
+    yield
+    if list_what_is_there() != before:
+        # Views of slots may hang in cycles; those are not left behind.
+        gc.collect()
+    after = list_what_is_there()
+    # A thread that was there before, such as the test runner's own, may have ended.
+    assert set(after.pop("threads")) <= set(before.pop("threads"))
+    assert "".join(after.pop("children")) == "".join(before.pop("children")) == ""
+    assert after == before

@@ -1,0 +1,70 @@
+"""Producer processes for tests, and what must come out of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from myxtts.pipeline.handoff import EndOfStream
+from myxtts.pipeline.messages import TaskSpec
+from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.ring import copy_arrays
+from tests.pipeline.tasks import make_expected
+from tests.support.processes import ROOT
+
+SLOT_BYTES = 1 << 16
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def make_producer(
+    *faults: dict[str, Any],
+    factory: str = "tests.pipeline.tasks:make_plain",
+    batch: int | None = None,
+    more: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> ProducerProcess:
+    """A producer of a task with these faults; `more` are further settings, `arguments` those of the producer."""
+    settings: dict[str, Any] = {"faults": list(faults), **(more or {})}
+    if batch is not None:
+        settings["preparation_batch"] = batch
+    return ProducerProcess(
+        TaskSpec(factory, settings),
+        **({"slot_bytes": SLOT_BYTES, "end_position": 12, "environment": ENVIRONMENT} | arguments),
+    )
+
+
+def take_all(
+    producer: ProducerProcess, before_release: Callable[[int], None] = lambda position: None
+) -> dict[int, dict[str, np.ndarray]]:
+    """Everything a producer makes, by position, in the order of arrival."""
+    batches = {}
+    while True:
+        try:
+            position, views = producer.take()
+        except EndOfStream:
+            return batches
+        assert position not in batches
+        batches[position] = copy_arrays(views, np.array)
+        del views
+        before_release(position)
+        producer.release()
+
+
+def assert_all_right(
+    batches: dict[int, dict[str, np.ndarray]], positions: range, set_aside: Sequence[tuple[int, int]] = ()
+) -> None:
+    """Nothing lost, nothing doubled, in order, and every bit as an undisturbed task makes it."""
+    assert list(batches) == list(positions)
+    for position, arrays in batches.items():
+        expected = make_expected(position, set_aside)
+        assert list(arrays) == list(expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(arrays[name], array)
+            assert arrays[name].dtype == array.dtype
+
+
+def list_kinds(producer: ProducerProcess) -> list[str]:
+    return [event.kind for event in producer.events]

@@ -1,0 +1,199 @@
+"""Tasks for producer processes: numbers instead of speech, and every way in which a task can go wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from myxtts import pipeline
+
+ROWS = 5
+SUBSTITUTE = 1_000_000
+ENGINE = str(Path(pipeline.__file__).parent)
+
+
+class ResourceExhaustedError(Exception):
+    """As TensorFlow's is called."""
+
+
+class NumbersTask:
+    """A batch is the numbers of its clips and noise that depends on them.
+
+    Settings:
+        pause_s: how long each row takes.
+        faults: what goes wrong; each is a dictionary with `do`, and optionally `clip` or `position` for where it happens,
+            `stage` for when (`row` unless told), `above` for preparation batches from which on, and `once` for a file
+            that remembers that it has happened.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], report_stage: Any):
+        self._settings = settings
+        self._report_stage = report_stage
+        self._substitutes: dict[tuple[int, int], int] = {}
+        self._fail("load")
+
+    def warm_up(self) -> None:
+        self._fail("warm-up")
+
+    def prepare(self, position: int) -> dict[str, np.ndarray]:
+        self._fail("prepare", position=position)
+        clips = self._list_clips(position)
+        self.probe(position, range(ROWS))
+        rows = [make_row(clip) for clip in clips]
+        return {"clips": np.array(clips, np.int32), "noise": np.stack(rows), "position": np.array(position)}
+
+    def count_rows(self, position: int) -> int:
+        return ROWS
+
+    def probe(self, position: int, rows: Sequence[int]) -> None:
+        clips = self._list_clips(position)
+        for row in rows:
+            time.sleep(self._settings.get("pause_s", 0.0))
+            self._fail("row", position=position, clip=clips[row], rows=len(rows))
+
+    def set_aside(self, position: int, row: int) -> str:
+        name = f"clip {self._list_clips(position)[row]}"
+        self._substitutes[position, row] = self._substitutes.get((position, row), 0) + 1
+        return name
+
+    def _list_clips(self, position: int) -> list[int]:
+        return [position * ROWS + row + SUBSTITUTE * self._substitutes.get((position, row), 0) for row in range(ROWS)]
+
+    def _fail(self, stage: str, **here: int) -> None:
+        for fault in self._settings.get("faults", []):
+            wanted = {key: fault[key] for key in ("clip", "position", "rows") if key in fault}
+            if fault.get("stage", "row") != stage or any(here.get(key) != value for key, value in wanted.items()):
+                continue
+            if self._settings.get("preparation_batch", 1) <= fault.get("above", 0):
+                continue
+            if "once" in fault:
+                path = Path(fault["once"])
+                if path.exists():
+                    continue
+                path.touch()
+            self._report_stage(fault.get("report", stage))
+            DEEDS[fault["do"]]()
+
+
+def make_row(clip: int) -> np.ndarray:
+    return np.random.default_rng(clip).standard_normal(500).astype(np.float32)
+
+
+def make_expected(position: int, set_aside: Sequence[tuple[int, int]] = ()) -> dict[str, np.ndarray]:
+    """The batch as it must arrive."""
+    task = NumbersTask({}, lambda stage: None)
+    for pair in set_aside:
+        task.set_aside(*pair)
+    return task.prepare(position)
+
+
+def make_plain(settings: Mapping[str, Any], report_stage: Any) -> NumbersTask:
+    return NumbersTask(settings, report_stage)
+
+
+def make_mortal(settings: Mapping[str, Any], report_stage: Any) -> NumbersTask:
+    """A task whose process is killed before the n-th line of the engine that it executes from here on.
+
+    Settings:
+        line: the n.
+        once: a file that is made when that happens; the next process lives.
+    """
+    if not Path(settings["once"]).exists():
+        _die_before_line(settings["line"], Path(settings["once"]))
+    return NumbersTask(settings, report_stage)
+
+
+def _die_before_line(line: int, done: Path) -> None:
+    left = line
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(ENGINE):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                done.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    threading.settrace(trace)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        frame.f_trace = trace
+        frame = frame.f_back
+
+
+def _hang_natively() -> None:
+    # With the interpreter's lock held, as a driver call can: no Python code of this process runs any more.
+    ctypes.PyDLL(None).sleep(600)
+
+
+def _raise_value_error() -> None:
+    raise ValueError("the clip is upside down")
+
+
+def _raise_memory_error() -> None:
+    raise MemoryError
+
+
+def _raise_resource_exhausted() -> None:
+    try:
+        raise ResourceExhaustedError("OOM when allocating tensor with shape[1024,80,4096]")
+    except ResourceExhaustedError as error:
+        raise RuntimeError("preparing failed") from error
+
+
+def _leave_a_thread_behind() -> None:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    raise ValueError("with a thread still running")
+
+
+def _allocate() -> None:
+    # Never written to, so it costs nothing where it is allowed.
+    np.empty(1 << 27, np.float64)
+
+
+HELD: list[np.ndarray] = []
+
+
+def _hold() -> None:
+    HELD.append(np.ones(4 << 20, np.float64))
+
+
+def _fork_and_die() -> None:
+    if os.fork() == 0:
+        # Holds the inherited end of the connection for a while.
+        time.sleep(1)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+DEEDS = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "abort": os.abort,
+    "exit": lambda: os._exit(3),
+    "leave": lambda: sys.exit(0),
+    "hang": lambda: time.sleep(600),
+    "hang natively": _hang_natively,
+    "raise": _raise_value_error,
+    "memory": _raise_memory_error,
+    "exhaust": _raise_resource_exhausted,
+    "thread": _leave_a_thread_behind,
+    "allocate": _allocate,
+    "hold": _hold,
+    "fork": _fork_and_die,
+    "chatter": lambda: print("x" * 200_000, flush=True),
+}

@@ -1,0 +1,74 @@
+import json
+
+import numpy as np
+import pytest
+
+from myxtts.pipeline.errors import MalformedMessageError
+from myxtts.pipeline.messages import (
+    Committed,
+    Failed,
+    RanOutOfMemory,
+    Ready,
+    RowsCounted,
+    RowSetAside,
+    Survived,
+    order_set_aside,
+    parse_event,
+)
+from myxtts.pipeline.ring import SlotContent
+from myxtts.pipeline.slot_layout import describe_arrays
+from myxtts.pipeline.wire import MESSAGE_BYTES
+
+CONTENT = SlotContent(describe_arrays({"a": np.zeros((2, 3), np.float32)}), 12)
+EVENTS = [
+    Ready(),
+    Committed(1, 5, CONTENT, 0.25, 1.5, 100.0),
+    RowsCounted(8),
+    Survived(),
+    RowSetAside(3, 1, "a.wav"),
+    RanOutOfMemory("mel", 3, "OOM"),
+    Failed("import", None, "ValueError: x", "Traceback"),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_events_survive_the_wire(event):
+    assert parse_event(json.loads(json.dumps(event.dump()))) == event
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slot": "1"}, {"slot": None}, {"position": 1.5}, {"layout": [["a", "object", [1]]]}, {"checksum": "x"},
+        {"waited_s": float("nan")}, {"worked_s": -1.0}, {"made_at": float("inf")}, {"made_at": None},
+    ],
+)  # fmt: skip
+def test_a_commit_with_a_wrong_value_is_refused(change):
+    with pytest.raises(MalformedMessageError):
+        parse_event(EVENTS[1].dump() | change)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {}, {"event": "party"}, {"event": 1}, {"event": "committed"},
+        {"event": "rows", "rows": -1}, {"event": "rows", "rows": 10**9}, {"event": "failed"}, {"event": "failed", "stage": "x", "position": 1}, {"event": "out of memory", "stage": "x", "position": "1"}, {"event": "set aside"},
+    ],
+)  # fmt: skip
+def test_what_no_sound_producer_says_is_refused(message):
+    with pytest.raises(MalformedMessageError):
+        parse_event(message)
+
+
+def test_the_longest_texts_still_fit_into_a_message():
+    long = "\udc80" * 100_000
+    for event in (Failed(long, 1, long, long), RanOutOfMemory(long, 1, long), RowSetAside(1, 1, long)):
+        assert len(json.dumps(event.dump())) < MESSAGE_BYTES
+    assert Failed("", None, "", "beginning" + long + "end").dump()["traceback"].endswith("end")
+
+
+def test_a_long_journal_is_sent_in_pieces_that_fit():
+    pairs = [(10**9 + number, number) for number in range(2500)]
+    orders = order_set_aside(pairs)
+    assert [tuple(pair) for order in orders for pair in order["pairs"]] == pairs
+    assert max(len(json.dumps(order)) for order in orders) < MESSAGE_BYTES

@@ -1,0 +1,311 @@
+"""Every way in which a producer process can die, and what becomes of the run."""
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from myxtts.errors import ProducerFailedError
+from myxtts.pipeline import producer_process, recovery
+from myxtts.pipeline.handoff import EndOfStream, Stopped
+from myxtts.pipeline.messages import Ready, RowsCounted, order_count_rows
+from myxtts.pipeline.producer_life import TimeLimits
+from myxtts.pipeline.ring import Ring
+from tests.pipeline.producers import assert_all_right, list_kinds, make_producer, take_all
+from tests.pipeline.tasks import ROWS, SUBSTITUTE
+
+IMPATIENT = TimeLimits(steady_s=1.0)
+"""Only for batches after the first: everything before them may take its time on a busy machine."""
+
+
+def list_reasons(producer, kind):
+    return [event.reason for event in producer.events if event.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("deed", "position"),
+    [("kill", 0), ("kill", 5), ("kill", 11), ("segfault", 5), ("abort", 5), ("exit", 5), ("fork", 5)],
+)
+def test_a_death_costs_nothing_but_time(tmp_path, deed, position):
+    fault = {"do": deed, "clip": position * ROWS + 3, "once": str(tmp_path / "done")}
+    with make_producer(fault) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert list_kinds(producer) == ["started", "ready", "died", "started", "ready"]
+        death = producer.events[2]
+    assert death.position == position
+    names = {"kill": "SIGKILL", "segfault": "SIGSEGV", "abort": "SIGABRT", "exit": "exit code 3", "fork": "SIGKILL"}
+    assert names[deed] in death.reason
+    assert f"in stage 'row' of batch {position}" in death.reason
+    assert " MB resident" in death.reason
+
+
+@pytest.mark.parametrize("stage", ["load", "warm-up"])
+def test_a_death_before_the_first_batch_blames_no_batch(tmp_path, stage):
+    with make_producer({"do": "kill", "stage": stage, "once": str(tmp_path / "done")}) as producer:
+        assert_all_right(take_all(producer), range(12))
+        (death,) = [event for event in producer.events if event.kind == "died"]
+    assert death.position is None
+    assert f"in stage '{stage}'" in death.reason
+
+
+@pytest.fixture
+def two_restarts(monkeypatch):
+    """The limit of restarts, lowered: each of them takes its time."""
+    monkeypatch.setattr(recovery, "MOST_RESTARTS", 2)
+
+
+@pytest.mark.usefixtures("two_restarts")
+def test_a_producer_that_never_gets_anywhere_is_given_up():
+    with (
+        make_producer({"do": "kill", "stage": "warm-up"}) as producer,
+        pytest.raises(ProducerFailedError, match=r"died 3 times without preparing a batch. Last: .*'warm-up'"),
+    ):
+        producer.take()
+
+
+def test_batches_committed_before_a_death_are_still_handed_on():
+    with make_producer() as producer:
+        position, _ = producer.take()
+        assert position == 0
+        while len(producer._slots.list_granted()) > 0:
+            # The three slots: one taken, two committed.
+            producer._handle(producer._life.wait(producer._wake))
+        os.kill(producer.pid, signal.SIGKILL)
+        psutil.Process(producer.pid).wait()
+        first_pid = producer.pid
+        positions = [producer.take().position for _ in range(2)]
+        assert positions == [1, 2]
+        assert producer.pid != first_pid, "the next producer is started before it is needed"
+        assert list_kinds(producer)[-1] == "started"
+
+
+def test_a_death_after_the_last_batch_is_noted_and_nothing_is_restarted():
+    with make_producer(end_position=3) as producer:
+        for _ in range(3):
+            producer.take()
+        os.kill(producer.pid, signal.SIGKILL)
+        psutil.Process(producer.pid).wait()
+        with pytest.raises(EndOfStream):
+            producer.take()
+        assert list_kinds(producer) == ["started", "ready", "died"]
+
+
+def test_a_hanging_producer_is_killed_and_its_stack_reported(tmp_path):
+    fault = {"do": "hang natively", "position": 5, "once": str(tmp_path / "done"), "report": "resample"}
+    with make_producer(fault, time_limits=IMPATIENT) as producer:
+        assert_all_right(take_all(producer), range(12))
+    hangs = [event for event in producer.events if event.kind == "died" and event.position == 5]
+    assert hangs[0].reason.startswith(
+        "hang (said nothing for 1 s) in stage 'resample' of batch 5; last memory reading: "
+    )
+    assert "_hang_natively" in hangs[0].report
+
+
+def test_the_time_limits_are_those_of_what_the_producer_is_doing(tmp_path):
+    limits = TimeLimits(start_s=1000, import_s=1000, first_s=2.0, steady_s=1000)
+    fault = {"do": "hang", "stage": "warm-up", "once": str(tmp_path / "done")}
+    with make_producer(fault, time_limits=limits) as producer:
+        producer.take()
+        assert list_reasons(producer, "died")[0].startswith("hang (said nothing for 2 s) in stage 'warm-up'")
+
+
+def test_the_silence_while_nobody_listens_is_not_a_hang():
+    limits = TimeLimits(first_s=60.0)
+    with make_producer(end_position=0, time_limits=limits) as producer:
+        life = producer._life
+        while not isinstance(life.wait(producer._wake), Ready):
+            pass
+        life._look_at_status()
+        os.kill(life.pid, signal.SIGSTOP)
+        # The trainer was busy with something else for longer than the limit.
+        life._clock = lambda: time.monotonic() + 1000.0
+        life.give([order_count_rows(0)])
+        timer = threading.Timer(0.2, os.kill, [life.pid, signal.SIGCONT])
+        timer.start()
+        assert life.wait(producer._wake) == RowsCounted(ROWS)
+        timer.join()
+
+
+def test_a_clip_that_kills_is_found_and_set_aside():
+    row = ROWS - 1
+    poison = 4 * ROWS + row
+    news = []
+    with make_producer({"do": "kill", "clip": poison}, on_set_aside=news.append) as producer:
+        assert_all_right(take_all(producer), range(12), [(4, row)])
+        assert producer.journal == [(4, row)]
+        assert list_reasons(producer, "set aside") == [f"row {row}: clip {poison}"]
+    assert [(event.position, event.row, event.name) for event in news] == [(4, row, f"clip {poison}")]
+
+
+def test_a_clip_whose_substitute_kills_too():
+    faults = [{"do": "kill", "clip": ROWS + 1}, {"do": "kill", "clip": ROWS + 1 + SUBSTITUTE}]
+    with make_producer(*faults, end_position=4) as producer:
+        batches = take_all(producer)
+        assert producer.journal == [(1, 1), (1, 1)]
+        assert_all_right(batches, range(4), producer.journal)
+
+
+@pytest.mark.soak
+def test_a_clip_that_hangs_is_set_aside_as_well():
+    limits = TimeLimits(first_s=2.0, steady_s=1.0)
+    with make_producer({"do": "hang", "clip": 1 * ROWS}, end_position=3, time_limits=limits) as producer:
+        assert_all_right(take_all(producer), range(3), [(1, 0)])
+
+
+def test_a_batch_that_kills_without_any_of_its_clips_is_named():
+    with (
+        make_producer({"do": "kill", "position": 3, "rows": ROWS}) as producer,
+        pytest.raises(ProducerFailedError, match="Batch 3 kills the producer, but no single clip of it does"),
+    ):
+        take_all(producer)
+
+
+def test_two_deaths_at_one_batch_by_chance_set_nothing_aside(tmp_path):
+    faults = [{"do": "kill", "clip": 4 * ROWS, "once": str(tmp_path / name)} for name in "ab"]
+    with make_producer(*faults) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert producer.journal == []
+        assert "cleared" in list_kinds(producer)
+
+
+def test_a_kill_during_the_search_blames_no_clip(tmp_path):
+    # Two deaths call for the search; the third hits the first probe, so that only one of two confirmations is false.
+    faults = [{"do": "kill", "clip": 4 * ROWS, "once": str(tmp_path / name)} for name in "abc"]
+    with make_producer(*faults) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert producer.journal == []
+
+
+def test_stop_ends_a_search():
+    with make_producer({"do": "kill", "clip": 1 * ROWS}) as producer:
+        deaths = []
+
+        def stop_at_search(death):
+            deaths.append(death)
+            if len(deaths) == 3:
+                producer.stop()
+
+        producer._record_death = stop_at_search
+        with pytest.raises(Stopped):
+            take_all(producer)
+
+
+@pytest.mark.parametrize("deed", ["memory", "exhaust"])
+def test_running_out_of_memory_halves_the_preparation_batch(deed):
+    with make_producer({"do": deed, "position": 5, "above": 3}, batch=16) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert producer.preparation_batch == 2
+        assert list_reasons(producer, "shrunk") == [
+            "preparation batch 8 after 16",
+            "preparation batch 4 after 8",
+            "preparation batch 2 after 4",
+        ]
+        assert {reason.split(" (")[0] for reason in list_reasons(producer, "died")} == {"out of memory"}
+
+
+def test_running_out_of_memory_with_one_row_at_a_time_ends_the_run():
+    with (
+        make_producer({"do": "memory", "position": 5}, batch=2) as producer,
+        pytest.raises(ProducerFailedError, match=r"one clip at a time does not fit.*--data-gpu-memory.*of batch 5"),
+    ):
+        take_all(producer)
+
+
+def test_an_enforced_limit_makes_the_task_run_out_of_memory():
+    # The limit leaves no room for an array of 1 GB; smaller preparation batches do not make one.
+    fault = {"do": "allocate", "position": 5, "above": 4}
+    with make_producer(fault, batch=8, memory_limit_bytes=256 << 20) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert producer.preparation_batch == 4
+        (reason,) = list_reasons(producer, "died")
+    assert reason.startswith("out of memory (")
+    assert "Unable to allocate 1.00 GiB" in reason
+
+
+def test_what_was_imported_does_not_count_towards_the_limit():
+    with make_producer(memory_limit_bytes=16 << 20, end_position=3) as producer:
+        assert_all_right(take_all(producer), range(3))
+        assert psutil.Process(producer.pid).memory_info().rss > 16 << 20
+
+
+def test_without_a_limit_the_same_task_does_not():
+    with make_producer({"do": "allocate", "position": 5, "above": 4}, batch=8, end_position=7) as producer:
+        take_all(producer)
+        assert list_reasons(producer, "died") == []
+
+
+def test_a_limit_that_is_passed_by_warming_up_alone_is_named():
+    with (
+        make_producer({"do": "hold", "stage": "warm-up"}, memory_limit_bytes=16 << 20, batch=1) as producer,
+        pytest.raises(ProducerFailedError, match=r"in use after warm-up; the limit is 16.0 MB\) in stage 'warm-up'"),
+    ):
+        producer.take()
+
+
+@pytest.mark.parametrize("deed", ["segfault", "abort"])
+def test_a_crash_under_a_limit_is_probably_out_of_memory(deed):
+    with make_producer({"do": deed, "position": 5, "above": 2}, batch=8, memory_limit_bytes=1 << 30) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert producer.preparation_batch == 2
+        reasons = list_reasons(producer, "died")
+    assert len(reasons) == 2
+    assert all(reason.startswith("probably out of memory (SIG") and "of batch 5" in reason for reason in reasons)
+
+
+def test_a_kill_under_a_limit_is_not_taken_for_memory(tmp_path):
+    fault = {"do": "kill", "position": 5, "once": str(tmp_path / "done")}
+    with make_producer(fault, batch=8, memory_limit_bytes=1 << 30) as producer:
+        assert_all_right(take_all(producer), range(12))
+        assert producer.preparation_batch == 8
+
+
+def test_a_damaged_slot_is_made_again():
+    with make_producer() as producer:
+        writer = Ring.attach(os.dup(producer._ring.fileno()), producer._ring.slots, producer._ring.slot_bytes)
+        damaged = []
+
+        def damage_next(position):
+            # Between its commit and its taking, the next batch changes in one bit.
+            if position == 3:
+                while producer._slots.find_ready() is None:
+                    producer._handle(producer._life.wait(producer._wake))
+                writer._get_slot(producer._slots.find_ready()[0].slot)[100] ^= 1
+                damaged.append(position + 1)
+
+        assert_all_right(take_all(producer, damage_next), range(12))
+        writer.close()
+        assert damaged == [4]
+        (reason,) = list_reasons(producer, "died")
+    assert reason.startswith("damage (batch 4: The content of slot")
+
+
+@pytest.mark.usefixtures("two_restarts")
+def test_damage_that_repeats_itself_ends_the_run(monkeypatch):
+    def find_damage(self, slot, content):
+        raise producer_process.SlotDamagedError("always")
+
+    monkeypatch.setattr(Ring, "read", find_damage)
+    with (
+        make_producer() as producer,
+        pytest.raises(ProducerFailedError, match="died 3 times without preparing a batch"),
+    ):
+        producer.take()
+
+
+@pytest.mark.usefixtures("two_restarts")
+def test_a_producer_that_talks_nonsense_is_not_believed():
+    with (
+        make_producer(factory="tests.pipeline.test_producer_deaths:make_babbler") as producer,
+        pytest.raises(ProducerFailedError, match="damage"),
+    ):
+        producer.take()
+
+
+def make_babbler(settings, report_stage):
+    """A task that has got hold of its process's connection."""
+    producer = report_stage.__closure__[0].cell_contents
+    producer._connection.send({"event": "committed", "slot": 7, "position": "?"})
+    raise SystemExit

@@ -1,0 +1,164 @@
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from myxtts.errors import ProducerFailedError
+from myxtts.pipeline.death import Cause, Death, classify_exit
+from myxtts.pipeline.last_word import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from myxtts.pipeline.process_memory import MemoryReading
+from myxtts.pipeline.recovery import MOST_RESTARTS, MOST_SEARCHES, Recovery, Remedy
+from myxtts.pipeline.row_search import NoSingleRow, find_deadly_row
+from tests.pipeline.tasks import ResourceExhaustedError
+
+
+def die(cause=Cause.SIGNAL, position=7, **others):
+    facts = {"detail": "SIGKILL", "stage": "prepare", "memory": MemoryReading(1 << 30, 2 << 30, 9 << 30), "report": ""}
+    return Death(cause, position=position, **(facts | others))
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "is_limited", "oom_kills", "cause"),
+    [
+        (OUT_OF_MEMORY_EXIT_CODE, False, 0, Cause.OUT_OF_MEMORY),
+        (0, False, 0, Cause.EXIT),
+        (3, True, 5, Cause.EXIT),
+        (-signal.SIGSEGV, False, 0, Cause.SIGNAL),
+        (-signal.SIGSEGV, True, 0, Cause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGBUS, True, 0, Cause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGABRT, True, 0, Cause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGTERM, True, 0, Cause.SIGNAL),
+        (-signal.SIGKILL, True, 0, Cause.SIGNAL),
+        (-signal.SIGKILL, False, 1, Cause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGTERM, False, 1, Cause.SIGNAL),
+        (-64, False, 0, Cause.SIGNAL),
+    ],
+)
+def test_a_death_is_classified_by_its_exit(exit_code, is_limited, oom_kills, cause):
+    assert classify_exit(exit_code, is_limited=is_limited, oom_kills=oom_kills)[0] is cause
+
+
+def test_a_death_says_where_why_and_with_how_much_memory():
+    death = die(Cause.PROBABLY_OUT_OF_MEMORY, detail="SIGSEGV under a memory limit", stage="mel")
+    assert str(death) == (
+        "probably out of memory (SIGSEGV under a memory limit) in stage 'mel' of batch 7; "
+        "last memory reading: 1.0 GB resident, 2.0 GB at most"
+    )
+
+
+def wrap(error):
+    outer = RuntimeError("outer")
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (type("_ArrayMemoryError", (MemoryError,), {})(), True),
+        (ResourceExhaustedError(), True),
+        (wrap(ResourceExhaustedError()), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (OSError(28, "No space left on device"), False),
+        (ValueError("MemoryError"), False),
+        (wrap(ValueError()), False),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_errors(error, expected):
+    assert is_out_of_memory(error, is_limited=False) is expected
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("a.so: failed to map segment from shared object"), RuntimeError("can't start new thread")]
+)
+def test_what_a_limit_refuses_is_known_in_disguise(error):
+    assert is_out_of_memory(error, is_limited=True)
+    assert not is_out_of_memory(error, is_limited=False)
+
+
+@pytest.mark.parametrize("cause", [Cause.OUT_OF_MEMORY, Cause.PROBABLY_OUT_OF_MEMORY])
+def test_out_of_memory_halves_the_preparation_batch_down_to_one(cause):
+    recovery = Recovery(11)
+    batches = []
+    while recovery.preparation_batch > 1:
+        assert recovery.decide(die(cause)) is Remedy.RESTART
+        batches.append(recovery.preparation_batch)
+    assert batches == [5, 2, 1]
+
+
+def test_out_of_memory_with_one_row_at_a_time_says_what_to_change():
+    with pytest.raises(ProducerFailedError, match=r"one clip at a time does not fit.*Raise --data-gpu-memory.*batch 7"):
+        Recovery(1).decide(die(Cause.OUT_OF_MEMORY))
+    with pytest.raises(ProducerFailedError, match="no preparation_batch"):
+        Recovery(None).decide(die(Cause.OUT_OF_MEMORY))
+
+
+def test_a_probable_out_of_memory_with_one_row_at_a_time_is_looked_into():
+    recovery = Recovery(1)
+    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) is Remedy.RESTART
+    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) is Remedy.FIND_ROW
+
+
+def test_two_deaths_at_one_batch_call_for_a_search_and_two_at_different_ones_do_not():
+    recovery = Recovery(None)
+    assert [recovery.decide(die(position=position)) for position in (7, 8, 8)] == [
+        Remedy.RESTART,
+        Remedy.RESTART,
+        Remedy.FIND_ROW,
+    ]
+
+
+def test_deaths_between_batches_and_for_damage_blame_no_batch():
+    recovery = Recovery(None)
+    deaths = [die(), die(position=None), die(Cause.DAMAGE), die(position=None)]
+    assert {recovery.decide(death) for death in deaths} == {Remedy.RESTART}
+    assert recovery.decide(die()) is Remedy.FIND_ROW
+
+
+def test_progress_makes_up_for_deaths():
+    recovery = Recovery(None)
+    for _ in range(5 * MOST_RESTARTS):
+        assert recovery.decide(die()) is Remedy.RESTART
+        recovery.note_progress()
+
+
+def test_restarts_without_progress_come_to_an_end_with_the_last_words():
+    recovery = Recovery(None)
+    for _ in range(MOST_RESTARTS):
+        recovery.decide(die(position=None, stage="import"))
+    with pytest.raises(ProducerFailedError, match=r"died 11 times without preparing a batch(.|\n)*no such device"):
+        recovery.decide(die(position=None, stage="import", report="no such device"))
+
+
+def test_searches_without_progress_come_to_an_end():
+    recovery = Recovery(None)
+    for _ in range(MOST_SEARCHES + 1):
+        recovery.decide(die())
+        recovery.note_search()
+    with pytest.raises(ProducerFailedError):
+        recovery.decide(die())
+
+
+@given(count=st.integers(1, 100), data=st.data())
+def test_the_deadly_row_is_found_among_any_number(count, data):
+    deadly = data.draw(st.sets(st.integers(0, count - 1), max_size=3))
+    tries = []
+
+    def kills(rows):
+        tries.append(rows)
+        return bool(deadly & set(rows))
+
+    found = find_deadly_row(count, kills)
+    assert found in deadly if deadly else found is None
+    assert len(tries) <= 2 * count.bit_length() + 1
+
+
+def test_rows_that_kill_only_together_are_told_apart_from_a_deadly_one():
+    with pytest.raises(NoSingleRow, match="rows 4 to 7"):
+        find_deadly_row(8, lambda rows: {5, 6} <= set(rows))
+
+
+def test_a_batch_without_rows_has_no_deadly_one():
+    assert find_deadly_row(0, lambda rows: True) is None

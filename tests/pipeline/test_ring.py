@@ -1,0 +1,259 @@
+import mmap
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from myxtts.pipeline.checksum import compute_checksum
+from myxtts.pipeline.errors import (
+    MalformedMessageError,
+    RingMemoryError,
+    SlotContentError,
+    SlotDamagedError,
+    SlotTooSmallError,
+)
+from myxtts.pipeline.ring import Ring, SlotContent, copy_arrays
+from myxtts.pipeline.shared_memory import reserve_shared_memory
+from myxtts.pipeline.slot_layout import ALIGNMENT, DTYPES, ArraySpec, dump_layout, parse_layout, place_arrays
+from tests.support.processes import run_code
+
+SLOT_BYTES = 1 << 16
+
+
+class Pair:
+    """Both sides of one ring."""
+
+    def __init__(self, slots=3, slot_bytes=SLOT_BYTES):
+        self.reader = Ring.create(slots, slot_bytes)
+        self.writer = Ring.attach(os.dup(self.reader.fileno()), slots, self.reader.slot_bytes)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.reader.close()
+        self.writer.close()
+
+
+@pytest.fixture
+def pair():
+    with Pair() as pair:
+        yield pair
+
+
+ARRAYS = st.dictionaries(
+    st.text(max_size=12),
+    st.sampled_from(sorted(DTYPES)).flatmap(
+        lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+    ),
+    max_size=6,
+)
+
+
+@given(batches=st.lists(ARRAYS, min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_what_is_packed_is_read_bit_for_bit(batches):
+    with Pair() as pair:
+        for number, arrays in enumerate(batches):
+            slot = number % 3
+            content = pair.writer.pack(slot, arrays)
+            # As it arrives over the wire.
+            content = SlotContent(parse_layout(dump_layout(content.layout)), content.checksum)
+            views = pair.reader.read(slot, content)
+            assert list(views) == list(arrays)
+            for name, array in arrays.items():
+                assert views[name].dtype == array.dtype
+                assert views[name].shape == array.shape
+                assert views[name].tobytes() == array.tobytes()
+                assert not views[name].size or views[name].ctypes.data % ALIGNMENT == 0
+            del views
+
+
+def test_arrays_of_any_memory_order_are_packed(pair):
+    array = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)[::-1]
+    views = pair.reader.read(0, pair.writer.pack(0, {"a": array}))
+    np.testing.assert_array_equal(views["a"], array)
+
+
+def test_slots_do_not_touch_each_other(pair):
+    full = np.full(SLOT_BYTES, 255, np.uint8)
+    zero = pair.writer.pack(1, {"a": np.zeros(SLOT_BYTES, np.uint8)})
+    pair.writer.pack(0, {"a": full})
+    pair.writer.pack(2, {"a": full})
+    assert not pair.reader.read(1, zero)["a"].any()
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_its_sizes(pair):
+    arrays = {"codes": np.zeros(10, np.int32), "mel": np.zeros((4, SLOT_BYTES // 16 + 1), np.float32)}
+    with pytest.raises(
+        SlotTooSmallError,
+        match=r"slot of 64.0 kB, but needs 64.1 kB: mel float32\[4, 4097\] 64.0 kB, codes int32\[10\] 40 B",
+    ):
+        pair.writer.pack(0, arrays)
+
+
+def test_a_batch_may_fill_its_slot_to_the_last_byte(pair):
+    content = pair.writer.pack(2, {"a": np.ones(SLOT_BYTES, np.uint8)})
+    assert pair.reader.read(2, content)["a"].sum() == SLOT_BYTES
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(["text"]), np.array([object()]), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.zeros(2, "M8[s]"),
+        np.zeros(2, [("a", "f4")]), [1, 2], np.zeros((1,) * 9),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_carried_is_refused_by_name(pair, array):
+    with pytest.raises(SlotContentError, match="'bad'"):
+        pair.writer.pack(0, {"good": np.zeros(1), "bad": array})
+
+
+def test_the_reader_cannot_write(pair):
+    views = pair.reader.read(0, pair.writer.pack(0, {"a": np.zeros(4)}))
+    with pytest.raises(ValueError, match="read-only"):
+        views["a"][0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        views["a"].flags.writeable = True
+
+
+def test_copies_survive_the_next_batch_and_views_do_not(pair):
+    views = pair.reader.read(0, pair.writer.pack(0, {"a": np.full(100, 1.0, np.float32)}))
+    copies = copy_arrays(views, np.array)
+    pair.writer.pack(0, {"a": np.full(100, 2.0, np.float32)})
+    assert copies["a"].sum() == 100
+    assert views["a"].sum() == 200
+
+
+@pytest.mark.parametrize("size", [8, 1024 * 8, 1024 * 24 + 64])
+def test_every_changed_bit_changes_the_checksum(size):
+    data = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
+    whole = compute_checksum(data)
+    for place in {0, 1, size // 2, size - 1}:
+        for bit in range(8):
+            damaged = data.copy()
+            damaged[place] ^= 1 << bit
+            assert compute_checksum(damaged) != whole
+
+
+@pytest.mark.parametrize("unit", [8192, 3 * 8192])
+def test_blocks_that_change_places_change_the_checksum(unit):
+    data = np.random.default_rng(0).integers(0, 256, 8 * 24576, dtype=np.uint8)
+    damaged = data.reshape(-1, unit)[::-1].ravel().copy()
+    assert compute_checksum(damaged) != compute_checksum(data)
+
+
+def test_a_page_of_an_older_batch_changes_the_checksum():
+    old, new = (np.random.default_rng(seed).integers(0, 256, 1 << 16, dtype=np.uint8) for seed in range(2))
+    for start in range(0, new.size, mmap.PAGESIZE):
+        torn = new.copy()
+        torn[start : start + mmap.PAGESIZE] = old[start : start + mmap.PAGESIZE]
+        assert compute_checksum(torn) != compute_checksum(new)
+
+
+def test_an_empty_content_has_a_checksum():
+    assert compute_checksum(np.zeros(0, np.uint8)) == compute_checksum(np.zeros(0, np.uint8))
+
+
+def test_a_damaged_slot_is_found(pair):
+    content = pair.writer.pack(1, {"a": np.arange(5000)})
+    pair.reader.read(1, content)
+    pair.writer._get_slot(1)[30000] ^= 1
+    with pytest.raises(SlotDamagedError, match="slot 1"):
+        pair.reader.read(1, content)
+
+
+@pytest.mark.parametrize("slot", [-1, 3, 10**9])
+def test_a_slot_that_does_not_exist_is_not_read(pair, slot):
+    with pytest.raises(MalformedMessageError):
+        pair.reader.read(slot, SlotContent((), 0))
+
+
+@pytest.mark.parametrize("shape", [(SLOT_BYTES + 1,), (1 << 20, 1 << 20), (2, SLOT_BYTES // 2 + 1)])
+def test_a_layout_larger_than_the_slot_is_not_read(pair, shape):
+    with pytest.raises(MalformedMessageError, match="do not lie within"):
+        pair.reader.read(0, SlotContent((ArraySpec("a", "uint8", shape),), 0))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None, {}, "abc", [1], [[]], [["a", "float32"]], [["a", "float32", [1], 0]], [[1, "float32", [1]]],
+        [["a", "object", [1]]], [["a", "O", [1]]], [["a", "S9999999", [1]]], [["a", "float128", [1]]],
+        [["a", "float32", "1"]], [["a", "float32", [-1]]], [["a", "float32", [1.0]]], [["a", "float32", [True]]],
+        [["a", "float32", [1] * 9]], [["a", "float32", [1 << 60]]], [["a", "float32", [0, 1 << 62, 1 << 62]]],
+        [["a", "float32", [1]], ["a", "float32", [1]]], [["a" * 1000, "float32", [1]]], [["a", "float32", [1]]] * 1000,
+    ],
+)  # fmt: skip
+def test_a_layout_that_no_sound_producer_sends_is_refused(values):
+    with pytest.raises(MalformedMessageError):
+        parse_layout(values)
+
+
+def test_places_follow_from_the_layout_and_do_not_overlap():
+    layout = (ArraySpec("a", "uint8", (1,)), ArraySpec("b", "float64", (9,)), ArraySpec("c", "bool", (0,)))
+    assert [offset for _, offset in place_arrays(layout)] == [0, 64, 192]
+
+
+def test_memory_that_is_not_there_is_refused_before_it_is_touched():
+    with pytest.raises(RingMemoryError, match=r"3.0 GB of shared host memory are needed, but only 2.0 GB are free"):
+        Ring.create(3, 1 << 30, free_bytes=2 << 30)
+    with pytest.raises(RingMemoryError, match="--batch-size"):
+        Ring.create(3, 1 << 60)
+
+
+def test_a_limit_of_the_system_is_a_clear_error_and_not_a_signal():
+    # In a process of its own: the limit cannot be lifted again.
+    answer = run_code(
+        "import resource\n"
+        "from myxtts.pipeline.errors import RingMemoryError\n"
+        "from myxtts.pipeline.ring import Ring\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "try:\n    Ring.create(3, 1 << 20)\n"
+        "except RingMemoryError as error:\n    report(str(error))\n"
+    )
+    assert "3.0 MB of shared host memory cannot be reserved: File too large" in answer
+
+
+def test_address_space_that_is_not_there_is_a_clear_error():
+    answer = run_code(
+        "import os, resource\n"
+        "from myxtts.pipeline.errors import RingMemoryError\n"
+        "from myxtts.pipeline.process_memory import read_process_memory\n"
+        "from myxtts.pipeline.ring import Ring\n"
+        "limit = read_process_memory(os.getpid()).address_space_bytes + (1 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "before = len(os.listdir('/proc/self/fd'))\n"
+        "try:\n    Ring.create(3, 1 << 24)\n"
+        "except RingMemoryError as error:\n    report([str(error), len(os.listdir('/proc/self/fd')) - before])\n"
+    )
+    assert "3 slots of 16.0 MB cannot be mapped" in answer[0]
+    assert answer[1] == 0
+
+
+def test_the_memory_is_reserved_and_its_size_is_sealed():
+    descriptor = reserve_shared_memory(1 << 20)
+    try:
+        assert os.fstat(descriptor).st_blocks * 512 == 1 << 20, "not reserved: the first writer could die of SIGBUS"
+        for size in (0, 1 << 19, 1 << 21):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, size)
+        assert not os.get_inheritable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_slots_begin_on_pages():
+    ring = Ring.create(2, 1)
+    assert ring.slot_bytes == mmap.PAGESIZE
+    ring.close()
+
+
+def test_views_outlive_a_closed_ring():
+    with Pair() as pair:
+        views = pair.reader.read(0, pair.writer.pack(0, {"a": np.arange(10)}))
+    assert views["a"].sum() == 45
+    pair.reader.close()
