@@ -244,7 +244,7 @@ class ProducerProcess:
             return None
         self._slots.take()
         # Only now: a batch that turned out to be damaged was no progress.
-        self._recovery.note_progress()
+        self._recovery.note_progress(grant.position)
         self._meter.note_taken()
         return Prepared(grant.position, arrays)
 

@@ -34,10 +34,11 @@ class Recovery:
         self._position: int | None = None
         self._deaths_here = 0
 
-    def note_progress(self) -> None:
-        """A batch was made: earlier deaths no longer count."""
+    def note_progress(self, position: int) -> None:
+        """A batch was made: deaths at it no longer count. Those at a later one do: it is still to be made."""
         self._restarts = self._searches = 0
-        self._forget_position()
+        if self._position is None or position >= self._position:
+            self._forget_position()
 
     def note_search(self) -> None:
         """A search for a clip has ended, with or without finding one."""

@@ -120,8 +120,16 @@ def test_deaths_between_batches_and_for_damage_blame_no_batch():
 def test_progress_makes_up_for_deaths():
     recovery = Recovery(None)
     for _ in range(5 * MOST_RESTARTS):
-        assert recovery.decide(die()) is Remedy.RESTART
-        recovery.note_progress()
+        death = die()
+        assert recovery.decide(death) is Remedy.RESTART
+        recovery.note_progress(death.position)
+
+
+def test_progress_at_an_earlier_batch_does_not_clear_a_later_one():
+    recovery = Recovery(None)
+    assert recovery.decide(die(position=4)) is Remedy.RESTART
+    recovery.note_progress(3)
+    assert recovery.decide(die(position=4)) is Remedy.FIND_ROW
 
 
 def test_restarts_without_progress_come_to_an_end_with_the_last_words():
