@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from myxtts.models.layers import Part
+from myxtts.models.layers import Part, measure
 
 DECAY = 0.99
 SMOOTHING = 1e-5
@@ -50,7 +50,7 @@ class Codebook(Part):
         z_ND = tf.reshape(tf.cast(z_BTD, tf.float32), [-1, self.width])
         # Less the vector's own square, which is the same for all codes and only costs digits.
         distances_NK = tf.reduce_sum(tf.square(vectors_KD), -1) - 2 * tf.matmul(z_ND, vectors_KD, transpose_b=True)
-        return tf.reshape(tf.argmin(distances_NK, -1), tf.shape(z_BTD)[:-1])
+        return tf.reshape(tf.argmin(distances_NK, -1), measure(z_BTD)[:-1])
 
     def look_up(self, codes_BT: tf.Tensor) -> tf.Tensor:
         """The vectors (B, T, D) of codes, float32, without gradient."""

@@ -18,7 +18,7 @@ READ_LATER = {
     "4/8 the pipeline and the trainers": {
         "data.val_data", "data.enable_xla", "data.mixed_precision", "data.model_start_delay", "data.pad_to_fixed_length",
         "data.prefetch_to_gpu", "training.checkpoint_dir", "training.deterministic", "training.epochs",
-        "training.learning_rate", "training.max_steps", "training.on_oom", "training.resume", "training.tensorboard_log_dir",
+        "training.learning_rate", "training.max_steps", "training.on_oom", "training.resume", "training.stage", "training.tensorboard_log_dir",
     },
     "7/8 beyond one machine": {"training.cluster", "data.data_service"},
 }  # fmt: skip
@@ -39,13 +39,14 @@ def find_readers():
         for node in nodes:
             for child in ast.walk(node):
                 if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Load):
-                    found |= {f"{section}.{child.attr}" for section in _name_sections(child.value)}
+                    own = path.parent.name == "config"
+                    found |= {f"{section}.{child.attr}" for section in _name_sections(child.value, own)}
     return found
 
 
-def _name_sections(base):
+def _name_sections(base, own):
     name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
-    if name in ("config", "self"):
+    if name == "config" or (own and name == "self"):
         return set(SECTIONS)
     return {section for section in SECTIONS if name in (section, f"{section}_config")}
 
