@@ -1,5 +1,7 @@
-"""4. Files to host batches: which clips there are, which can be used, and in which order.
+"""4. Files to host batches: which clips there are, which can be used, in which order, and their samples.
 
 `ljspeech` reads metadata, `scan` looks at every clip once and remembers it (`index`), `drops` says what was set aside,
-`buckets` and `sampler` decide which clips make which batch. Only modules that handle `tf.data` import TensorFlow.
+`split` sets a validation set apart, `text_ids` tokenises, `buckets` and `sampler` decide which clips make which batch,
+`reader` gives the batches, loaded by one of three engines (`open_engine` says which). Only modules that handle `tf.data`
+import TensorFlow.
 """

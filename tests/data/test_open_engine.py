@@ -17,7 +17,7 @@ from myxtts.data.open_engine import (
 )
 from myxtts.data.workers import count_workers
 from tests.data.reading import make_sampler, scan_small
-from tests.data.shared import make_tone, write_metadata
+from tests.data.shared import make_tone, write_clips, write_metadata
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -64,6 +64,18 @@ def test_files_of_the_right_size_and_the_wrong_format_are_found_by_their_headers
 
     assert objection is not None
     assert f"but wavs/a.wav is WAV {subtype}, {channels} channels, {rate_hz} Hz" in objection
+
+
+def test_one_larger_file_among_many_is_found_by_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("myxtts.data.open_engine._HEADERS_LOOKED_AT", 1)
+    write_clips(tmp_path / "corpus", ["a", "c"])
+    soundfile.write(tmp_path / "corpus/wavs/b.wav", make_tone(), 22050, subtype="FLOAT")
+    write_metadata(tmp_path / "corpus", "a|Plain.", "b|Float.", "c|Plain.")
+    corpus = scan_small(tmp_path / "corpus", tmp_path / "index").corpus
+
+    objection = explain_no_native_loading(DataConfig(), [corpus])
+
+    assert objection == "1 of 3 clips are not 16-bit PCM mono wav at 22050 Hz, such as wavs/b.wav"
 
 
 def test_automatic_workers_are_as_many_as_cores_but_not_too_many(monkeypatch):

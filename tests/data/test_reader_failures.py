@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import textwrap
 
 import numpy as np
@@ -134,6 +135,24 @@ def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
 
     steps = {failure.step // sampler.steps_per_epoch for failure in reader.journal.list_failures() if failure.clip == 5}
     assert steps == {0, 1}
+
+
+def test_too_many_failures_end_the_run_though_every_batch_could_be_filled(own_lj):
+    for clip in range(0, len(own_lj.corpus), 2):
+        own_lj.corpus.find_file(clip).unlink()
+
+    with open_reader(own_lj) as reader, pytest.raises(TooManyFailuresError) as caught:
+        list(reader.read_steps(0, 1000))
+
+    assert re.search(r"Of the last \d+ clips 4\d could not be read", str(caught.value))
+
+
+def test_some_failures_in_every_epoch_do_not_end_a_run(own_lj):
+    own_lj.corpus.find_file(3).unlink()
+    with open_reader(own_lj) as reader:
+        for _ in reader.read_steps(0, 60 * make_sampler(own_lj.corpus).steps_per_epoch):
+            pass
+    assert len(reader.report.replaced) >= 60
 
 
 @pytest.mark.parametrize("kind", ENGINES)
