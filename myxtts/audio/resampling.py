@@ -26,6 +26,11 @@ ROLLOFF = 0.99
 BAND_OUTPUTS = 48
 """Wide enough for the matrix product to be efficient, narrow enough to leave most zeros out."""
 
+TILE_PRODUCTS = 1 << 18
+"""Multiplications in one matrix product. OpenBLAS shares larger ones out among threads, and then the last bits of a clip
+depend on how many there are: a reader process with one thread and the trainer with many would hear different clips.
+Threads that wait for a busy core also made such a product up to forty times slower."""
+
 MAX_KERNEL_NUMBERS = 1 << 23
 """Largest kernel, counted as the reference holds it, that is worth being exact for."""
 
@@ -51,6 +56,11 @@ class SincKernel:
     bands: tuple[Band, ...]
 
     @property
+    def tile_blocks(self) -> int:
+        """Blocks that are multiplied at a time."""
+        return max(1, TILE_PRODUCTS // max(band.taps.size for band in self.bands))
+
+    @property
     def reach(self) -> int:
         """Samples one block hears, from `margin` before its start. Never more than two blocks' worth."""
         return max(band.offset + len(band.taps) for band in self.bands)
@@ -71,16 +81,18 @@ def resample_clip(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDA
         resampled = soxr.resample(samples, from_hz, to_hz, quality="HQ")[:length]
         return np.pad(resampled, (0, length - len(resampled)))
     kernel = make_kernel(from_hz, to_hz)
-    blocks = -(-len(samples) // kernel.block_inputs)
-    padded = np.zeros(blocks * kernel.block_inputs + kernel.reach, np.float32)
+    rows = kernel.tile_blocks
+    tiles = -(-len(samples) // (rows * kernel.block_inputs))
+    padded = np.zeros(tiles * rows * kernel.block_inputs + kernel.reach, np.float32)
     padded[kernel.margin : kernel.margin + len(samples)] = samples
-    output = np.empty((blocks, kernel.block_outputs), np.float32)
+    output = np.empty((tiles, rows, kernel.block_outputs), np.float32)
+    strides = (rows * kernel.block_inputs * 4, kernel.block_inputs * 4, 4)
     start = 0
     for band in kernel.bands:
         inputs, outputs = band.taps.shape
         # Views, not copies: a block is never shorter than a band's inputs, so BLAS takes them as they are.
-        heard = as_strided(padded[band.offset :], (blocks, inputs), (kernel.block_inputs * 4, 4), writeable=False)
-        np.matmul(heard, band.taps, out=output[:, start : start + outputs])
+        heard = as_strided(padded[band.offset :], (tiles, rows, inputs), strides, writeable=False)
+        np.matmul(heard, band.taps, out=output[:, :, start : start + outputs])
         start += outputs
     return output.reshape(-1)[:length]
 
