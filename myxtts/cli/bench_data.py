@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from myxtts.cli.data import choose_scan
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
+    from myxtts.data.corpus import Corpus
     from myxtts.data.throughput import Rate
     from myxtts.data.throughput_bench import BenchResult
     from myxtts.data.throughput_loops import Material
+    from myxtts.data.workers import Task
 
 SHOWN = (
     "data.train_data", "data.language", "data.vocabulary", "data.batch_size", "data.num_workers",
@@ -29,8 +30,6 @@ SHOWN = (
 ROUNDS = 5
 MOST_CLIPS = 2000
 """As many clips of a corpus are read, over and over: they stay in memory, so that it is not the disk that is measured."""
-
-_OWN_VOCABULARY_TOKENS = 1000
 
 
 def build_parser(prog: str) -> Parser:
@@ -79,31 +78,33 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def _prepare(config: XTTSConfig, folder: Path) -> Material:
     """Some clips of the corpus, their texts and their batches. Without a vocabulary one is made in `folder`."""
-    import numpy as np
-
     from myxtts.data.buckets import plan_buckets
+    from myxtts.data.checks import make_vocabulary_task
     from myxtts.data.sampler import IndexSampler
-    from myxtts.data.scan import scan_corpus
+    from myxtts.data.scan_choice import scan_train_data
     from myxtts.data.text_ids import collect_text_ids
     from myxtts.data.throughput_loops import Material
-    from myxtts.text.vocabulary import train_vocabulary
+    from myxtts.data.vocabulary_choice import make_vocabulary
 
-    corpus = scan_corpus(**choose_scan(config)).corpus
-    corpus = corpus.take(np.linspace(0, len(corpus) - 1, min(len(corpus), MOST_CLIPS)).astype(np.intp))
-    if config.data.vocabulary:
-        vocabulary = Path(config.data.vocabulary)
-    else:
-        texts: dict[str, list[str]] = {}
-        for clip in range(len(corpus)):
-            texts.setdefault(corpus.language[clip], []).append(corpus.text[clip])
-        tokenizer = train_vocabulary(texts, folder / "vocab.json", text_tokens=_OWN_VOCABULARY_TOKENS)
-        vocabulary = tokenizer.path
-        lengths = [len(tokenizer.encode(corpus.text[clip], corpus.language[clip])) for clip in range(len(corpus))]
-        corpus = replace(corpus, tokens=np.array(lengths, dtype=np.int32))
+    vocabulary = Path(config.data.vocabulary) if config.data.vocabulary else folder / "vocab.json"
+
+    def choose_text_task(corpus: Corpus) -> Task:
+        if not config.data.vocabulary:
+            make_vocabulary(_thin_out(corpus), vocabulary, most_tokens=config.model.text_tokens)
+        return make_vocabulary_task(vocabulary)
+
+    corpus = _thin_out(scan_train_data(config, choose_text_task).corpus)
     ids = collect_text_ids(corpus, vocabulary, workers=0, folder=None)
     plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=config.data.batch_size)
     sampler = IndexSampler(plan, seed=config.training.seed, accumulation=config.training.gradient_accumulation_steps)
     return Material(corpus, ids, sampler, vocabulary)
+
+
+def _thin_out(corpus: Corpus) -> Corpus:
+    """At most `MOST_CLIPS` clips, from all over the corpus."""
+    import numpy as np
+
+    return corpus.take(np.linspace(0, len(corpus) - 1, min(len(corpus), MOST_CLIPS)).astype(np.intp))
 
 
 def format_result(result: BenchResult, root: Path) -> str:
@@ -133,6 +134,10 @@ def format_result(result: BenchResult, root: Path) -> str:
         f"Target   {TARGET_SHARE} of it, {needed:.2f} times the plain loop: {result.gain:.2f}, {_judge(result.gain >= needed)}",
         f"Target   not below naive tf.data: {result.over_naive:.2f} times as fast, {_judge(result.over_naive >= 1)}",
     ]
+    if result.was_busy:
+        lines.append(
+            "Warning  the machine was busy, and a contender with more threads then gets more of it: measure again."
+        )
     return "\n".join(lines)
 
 

@@ -61,6 +61,13 @@ class DataConfig(Section):
     max_text_length: int = setting(
         200, "texts of more tokens are set aside", Flag("--max-text-length", metavar="N"), ge=1, le=16384
     )
+    prompt_seconds: float = setting(
+        6.0,
+        "longest voice prompt in training; shorter ones are followed by silence up to it",
+        Flag("--prompt-seconds", metavar="SECONDS"),
+        ge=0.5,
+        le=6.0,
+    )
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
     follow_symlinks: bool = setting(
         True,
@@ -94,7 +101,11 @@ class DataConfig(Section):
         ge=0.0,
         le=86400.0,
     )
-    use_tf_native_loading: bool = setting(True, "read 16-bit PCM wav files inside TensorFlow's own input pipeline")
+    use_tf_native_loading: bool | Auto = setting(
+        "auto",
+        "read 16-bit PCM wav files inside TensorFlow's own input pipeline; auto = only where no reader processes are used",
+        union_mode="left_to_right",
+    )
     enable_parallel_batch: bool = setting(True, "copy the clips of a batch in parallel")
     enable_map_fusion: bool = setting(True, "let tf.data fuse neighbouring map stages")
     prefetch_to_gpu: bool = setting(True, "keep prepared batches on the device instead of on the host")
@@ -109,6 +120,15 @@ class DataConfig(Section):
         "where prepared codes are kept: off, memory, disk or auto",
         Flag("--cache", metavar="WHERE"),
     )
+    augment_gain_db: float = setting(0.0, "augmentation: louder or softer by up to so many dB; 0 is off", ge=0.0, le=40.0)
+    augment_noise_db: float | None = setting(
+        None, "augmentation: white noise of up to this level relative to full scale (-60 is little)", ge=-120.0, le=0.0
+    )
+    augment_speed: float = setting(
+        0.0, "augmentation: faster or slower by up to this share; changes the pitch too", ge=0.0, le=0.5
+    )
+    augment_frame_masks: int = setting(0, "augmentation: stretches of the prompt's mel made silent", ge=0, le=16)
+    augment_band_masks: int = setting(0, "augmentation: groups of the prompt's mel bands made silent", ge=0, le=16)
     data_service: str | None = setting(
         None,
         "host:port of a tf.data service that reads for this run",

@@ -95,7 +95,7 @@ def find_card_preset(name: str, total_mib: int) -> CardPreset | None:
 
 
 DRIVEN_BY_PRESETS = frozenset(
-    {"batch_size", "learning_rate", "gradient_accumulation_steps"}
+    {"batch_size", "learning_rate", "gradient_accumulation_steps", "lr_schedule", "warmup_steps", "clip_norm"}
     | {name for table in MODEL_SIZES.values() for name in table}
     | {key.partition(".")[2] for table in OPTIMIZATION_LEVELS.values() for key in table}
 )
@@ -134,6 +134,9 @@ def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     values: dict[str, Any] = {
         "data.batch_size": FINE_TUNING_BATCH,
         "training.learning_rate": FINE_TUNING_LEARNING_RATE,
+        "training.lr_schedule": "constant",
+        "training.warmup_steps": 0,
+        "training.clip_norm": 0.0,
     }
     if batch is not None:
         values["training.gradient_accumulation_steps"] = -(-FINE_TUNING_CLIPS_PER_UPDATE // batch)

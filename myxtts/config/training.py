@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import field_validator
+
 from myxtts.config.section import Section
-from myxtts.config.setting import Flag, setting, switch
+from myxtts.config.setting import Auto, Flag, setting, switch
 
 RequestedMode = Literal["auto", "single", "dual", "isolated"]
 
@@ -33,6 +35,40 @@ class TrainingConfig(Section):
         gt=0.0,
         le=10.0,
     )
+    lr_schedule: Literal["cosine", "constant"] = setting(
+        "cosine",
+        "cosine (falls to a tenth over the run) or constant (default: cosine; fine-tuning constant)",
+        Flag("--lr-schedule", metavar="SHAPE"),
+    )
+    warmup_steps: int = setting(
+        100,
+        "updates over which the learning rate rises from zero (default: 100; fine-tuning 0)",
+        Flag("--warmup-steps", metavar="N"),
+        ge=0,
+        le=1_000_000,
+    )
+    weight_decay: float = setting(
+        0.01, "share of the learning rate by which matrices shrink in each update", ge=0.0, le=1.0
+    )
+    clip_norm: float = setting(
+        1.0,
+        "longest gradient; longer ones are scaled down; 0 is no limit (default: 1; fine-tuning 0)",
+        Flag("--clip-norm", metavar="LENGTH"),
+        ge=0.0,
+        le=1e6,
+    )
+    ema_decay: float = setting(
+        0.0,
+        "keep a moving average of the weights with this decay, validated and saved beside them; 0 is none",
+        Flag("--ema-decay", metavar="DECAY"),
+        ge=0.0,
+        lt=1.0,
+    )
+    loss_mean: Literal["tokens", "batches"] = setting(
+        "tokens",
+        "what counts alike in an update: every token, or every batch whatever its length (as the reference has it)",
+    )
+    blank_prompt: bool = setting(False, "leave out of the loss what the voice prompt was cut from")
     gradient_accumulation_steps: int = setting(
         1, "batches whose gradients make one update", Flag("--grad-accum", metavar="N"), ge=1, le=65536
     )
@@ -44,6 +80,48 @@ class TrainingConfig(Section):
         "auto: continue an unfinished run if there is one",
         Flag("--resume", value="require", help="continue the run in --checkpoint-dir; an error if there is none"),
         Flag("--reset-training", value="reset", help="start anew and keep the old run aside"),
+    )
+    validation_interval: int | Auto = setting(
+        "auto",
+        "updates between two validations; auto = whole epochs, at least 100 updates",
+        Flag("--validation-interval", metavar="N"),
+        union_mode="left_to_right",
+    )
+    checkpoint_interval: int | Auto = setting(
+        "auto",
+        "updates between two checkpoints; auto = at every validation",
+        Flag("--checkpoint-interval", metavar="N"),
+        union_mode="left_to_right",
+    )
+    keep_last: int = setting(2, "newest checkpoints that are kept", Flag("--keep-last", metavar="N"), ge=1, le=10_000)
+    keep_best: int = setting(
+        1, "best checkpoints that are kept beside them", Flag("--keep-best", metavar="N"), ge=0, le=10_000
+    )
+    best_metric: Literal["val_loss", "train_loss"] = setting(
+        "val_loss", "what makes a checkpoint the best", Flag("--best-metric", metavar="METRIC")
+    )
+    early_stopping: int = setting(
+        0,
+        "stop after so many validations without a better loss; 0 is never",
+        Flag("--early-stopping", metavar="N"),
+        ge=0,
+        le=1_000_000,
+    )
+    log_interval: int = setting(
+        10, "updates between two readings of the losses", Flag("--log-interval", metavar="N"), ge=1, le=100_000
+    )
+    codec: str | None = setting(
+        None,
+        "folder of a trained codec (default: that of --init-from, or one trained first)",
+        Flag("--codec", metavar="DIR"),
+        min_length=1,
+    )
+    codec_steps: int = setting(
+        1000,
+        "updates of the codec where it is trained first",
+        Flag("--codec-steps", metavar="N"),
+        ge=1,
+        le=1_000_000_000,
     )
     tensorboard_log_dir: str | None = setting(
         None,
@@ -76,3 +154,10 @@ class TrainingConfig(Section):
     cluster: str | None = setting(
         None, "file that names the machines of a distributed run", Flag("--cluster", metavar="FILE"), min_length=1
     )
+
+    @field_validator("validation_interval", "checkpoint_interval")
+    @classmethod
+    def _check_interval(cls, value: int | Auto) -> int | Auto:
+        if value == "auto" or 1 <= value <= 1_000_000_000:
+            return value
+        raise ValueError(f'must be "auto" or a whole number from 1 to 1000000000, but is {value}.')

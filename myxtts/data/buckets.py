@@ -9,6 +9,7 @@ padding. So exactly one batch of an epoch can be short; its missing rows are emp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,10 @@ ENOUGH_WASTE = 0.08
 """Fewer shapes mean fewer traces: the smallest number of buckets that wastes at most this share is taken."""
 NOT_WORTH_SHAPES = 0.02
 """Small corpora never get there: then the fewest shapes that compute at most this much more than the best."""
+
+
+ClipLengths = tuple[NDArray[np.integer], NDArray[np.integer]]
+"""Lengths of the same clips in samples and in text tokens."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class BucketPlan:
     buckets: tuple[Bucket, ...]
     bucket_of_clip: NDArray[np.uint8]
     batches_of_bucket: tuple[int, ...]
-    """Batches of each bucket in one epoch. Of the last bucket's batches one may be short."""
+    """Batches of each bucket in one epoch. Of those of the last bucket that has any, one may be short."""
     waste: PaddingWaste
 
     @property
@@ -111,6 +116,40 @@ def plan_buckets(
     return _assign_clips(min(good, key=lambda shapes: len(shapes.buckets)), samples_N, tokens_N)
 
 
+def assign_buckets(
+    buckets: Sequence[Bucket], samples_N: NDArray[np.integer], tokens_N: NDArray[np.integer]
+) -> BucketPlan:
+    """The plan of clips that are batched in given shapes, such as those of a larger corpus that they are part of.
+
+    Buckets may get no batch. Clips that do not fill a batch move on only as far as the corpus's own longest clips.
+
+    Args:
+        buckets: ordered as those of a plan; the last one holds every clip.
+        samples_N, tokens_N: the clips' lengths, at least one.
+    """
+    members = np.bincount(_find_buckets(buckets, samples_N, tokens_N), minlength=len(buckets))
+    assert len(members) == len(buckets), "the last bucket holds every clip"
+    return _assign_clips(_Shapes(tuple(buckets), tuple(_count_batches(buckets, members))), samples_N, tokens_N)
+
+
+def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> list[BucketPlan]:
+    """A plan for each part of a corpus, such as training and validation, all with the same buckets.
+
+    The shapes follow from all clips together, so each is traced once whichever part asks for it first.
+
+    Args:
+        parts: their clips' lengths in samples and in tokens, at least one clip each.
+        batch_size: as for `plan_buckets`.
+    """
+    samples_N, tokens_N = (np.concatenate(lengths) for lengths in zip(*parts, strict=True))
+    buckets = plan_buckets(samples_N, tokens_N, batch_size=batch_size).buckets
+    plans = [assign_buckets(buckets, *part) for part in parts]
+    # Enough clips for a batch may be too few in each part. They all move on then, so their bucket is no shape at all.
+    is_used = np.any([plan.batches_of_bucket for plan in plans], axis=0)
+    used = [bucket for bucket, is_kept in zip(buckets, is_used, strict=True) if is_kept]
+    return [assign_buckets(used, *part) for part in parts]
+
+
 @dataclass(frozen=True)
 class _Shapes:
     buckets: tuple[Bucket, ...]
@@ -145,10 +184,7 @@ def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_si
 
 
 def _assign_clips(shapes: _Shapes, samples_N: NDArray[np.integer], tokens_N: NDArray[np.integer]) -> BucketPlan:
-    bucket_of_clip = np.maximum(
-        np.searchsorted([bucket.samples for bucket in shapes.buckets], samples_N),
-        np.searchsorted([bucket.tokens for bucket in shapes.buckets], tokens_N),
-    )
+    bucket_of_clip = _find_buckets(shapes.buckets, samples_N, tokens_N)
     waste = PaddingWaste(
         samples=int(np.sum(samples_N, dtype=np.int64)),
         padded_samples=shapes.padded_samples,
@@ -158,19 +194,28 @@ def _assign_clips(shapes: _Shapes, samples_N: NDArray[np.integer], tokens_N: NDA
     return BucketPlan(shapes.buckets, bucket_of_clip.astype(np.uint8), shapes.batches, waste)
 
 
+def _find_buckets(
+    buckets: Sequence[Bucket], samples_N: NDArray[np.integer], tokens_N: NDArray[np.integer]
+) -> NDArray[np.intp]:
+    return np.maximum(
+        np.searchsorted([bucket.samples for bucket in buckets], samples_N),
+        np.searchsorted([bucket.tokens for bucket in buckets], tokens_N),
+    )
+
+
 def _count_rows(samples: int, most_samples: int, batch_size: int, row_multiple: int) -> int:
     fitting = most_samples // samples // row_multiple * row_multiple
     return min(batch_size, max(row_multiple, fitting))
 
 
-def _count_batches(buckets: list[Bucket], members: NDArray[np.int64]) -> list[int]:
-    batches: list[int] = []
+def _count_batches(buckets: Sequence[Bucket], members: NDArray[np.integer]) -> list[int]:
+    batches = [0] * len(buckets)
     left_over = 0
-    for bucket, count in zip(buckets, members.tolist(), strict=True):
-        full, left_over = divmod(left_over + count, bucket.rows)
-        batches.append(full)
+    longest = int(np.flatnonzero(members)[-1])
+    for number in range(longest + 1):
+        batches[number], left_over = divmod(left_over + int(members[number]), buckets[number].rows)
     if left_over:
-        batches[-1] += 1
+        batches[longest] += 1
     return batches
 
 

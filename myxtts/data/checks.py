@@ -9,6 +9,7 @@ from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import check_clip, inspect_clip
 from myxtts.data.workers import Task, Work
 from myxtts.text.errors import MissingLanguageTagError, UnsupportedLanguageError
+from myxtts.text.languages import CHARACTER_LIMITS
 from myxtts.text.tokenizer import Tokenizer
 
 LONGEST_DECODED_SECONDS = 120.0
@@ -52,7 +53,12 @@ def check_audio(path: str) -> list[int | str]:
 
 def make_character_check() -> Work:
     """The work of `CHARACTER_TASK`."""
-    return lambda item: [len(item[0]), ""]
+
+    def check_text(item: list[str]) -> list[int | str]:
+        text, language = item
+        return [len(text) if language in CHARACTER_LIMITS else NO_LANGUAGE, ""]
+
+    return check_text
 
 
 def make_vocabulary_check(vocabulary: str) -> Work:

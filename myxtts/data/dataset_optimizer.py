@@ -44,13 +44,14 @@ def configure_tensorflow_for_max_throughput() -> tf.data.Options:
 
 
 def apply_aggressive_prefetching(
-    dataset: tf.data.Dataset, batch_size: int, prefetch_to_device: str | None = None
+    dataset: tf.data.Dataset, batch_size: int, prefetch_to_device: str | None = None, *, depth: int | None = None
 ) -> tf.data.Dataset:
     """The dataset with batches ready ahead on the host and, where a device is given, on the device.
 
-    How many follows from the batch size as `--prefetch-buffer-size auto` does. Must be the last step of a pipeline.
+    How many follows from the batch size as `--prefetch-buffer-size auto` does, unless `depth` is given. Must be the last
+    step of a pipeline.
     """
-    depth = DataConfig(batch_size=batch_size).prefetch_depth
+    depth = DataConfig(batch_size=batch_size).prefetch_depth if depth is None else depth
     dataset = dataset.prefetch(depth)
     if prefetch_to_device is None:
         return dataset

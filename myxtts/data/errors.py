@@ -33,3 +33,7 @@ class WorkerError(MachineError):
 
 class TooManyFailuresError(MachineError):
     """Too many clips that a scan found usable cannot be read any more."""
+
+
+class SnapshotError(MachineError):
+    """What a run reads was not written down, or cannot be read back."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from array import array
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from myxtts.config.section import nearest_name
 from myxtts.data.columns import NameColumn, NameColumnBuilder, TextColumn, TextColumnBuilder
 from myxtts.data.errors import MetadataError
-from myxtts.data.metadata_lines import MalformedLine, MetadataLine, read_lines
+from myxtts.data.metadata_lines import MalformedLine, read_lines
+from myxtts.text.errors import UnsupportedLanguageError
+from myxtts.text.languages import resolve_language
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
             audio.append(line.audio)
             text.append(line.text)
             speaker.append(line.speaker or file.speaker)
-            languages.append(_normalise_language(line, language))
+            languages.append(_find_language(line.language or language))
     _refuse_mostly_malformed(malformed, len(line_numbers))
     return Metadata(
         root=root,
@@ -122,13 +125,16 @@ def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...
     own = _find_in_folder(path, split)
     if own is not None:
         return (MetadataFile(own, "", path.resolve().name),)
-    folders = sorted((entry for entry in path.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
+    entries = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    folders = sorted(entries, key=lambda entry: entry.name)
     found = [(folder, _find_in_folder(folder, split)) for folder in folders]
     files = tuple(MetadataFile(file, f"{folder.name}/", folder.name) for folder, file in found if file is not None)
     if not files:
         raise MetadataError(f"{path}: {_describe_missing(path, split)}")
+    _log.info("%s: %d speaker folders.", path, len(files))
     others = ", ".join(folder.name for folder, file in found if file is None)
-    _log.info("%s: %d speaker folders. Folders without metadata: %s.", path, len(files), others or "none")
+    if others:
+        _log.warning("%s: folders without metadata are left out: %s.", path, others)
     return files
 
 
@@ -162,8 +168,13 @@ def _suggest_path(path: Path) -> str:
     return f'Did you mean "{folder / near}"?' if near else "Nothing is ever downloaded: give a corpus on this machine."
 
 
-def _normalise_language(line: MetadataLine, default: str) -> str:
-    return line.language.lower().replace("_", "-") if line.language else default
+@lru_cache(maxsize=256)
+def _find_language(written: str) -> str:
+    """The code of a language; as it is written where there is none, for the report of what is set aside."""
+    try:
+        return resolve_language(written)
+    except UnsupportedLanguageError:
+        return written
 
 
 def _refuse_mostly_malformed(malformed: list[SetAsideLine], usable: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +15,12 @@ from myxtts.audio.reading import inspect_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import DataConfig
 from myxtts.data.buckets import BucketPlan
-from myxtts.data.cache.free_space import read_free_memory_bytes
 from myxtts.data.corpus import Corpus
 from myxtts.data.loading import InProcessEngine, LoadingEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE
 from myxtts.data.workers import count_workers
+from myxtts.devices.host_memory import read_free_memory_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -79,36 +81,67 @@ def choose_read_ahead(
     return ahead
 
 
+class Engine(StrEnum):
+    """Who loads the clips of a run."""
+
+    NATIVE = "TensorFlow's input pipeline"
+    PROCESSES = "reader processes"
+    HERE = "this process"
+
+
+class EngineChoice(NamedTuple):
+    """Who loads the clips of a run, and why it is not TensorFlow's input pipeline if it is not."""
+
+    engine: Engine
+    why_not_native: str | None
+
+
+def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
+    """Who loads these corpora."""
+    others = Engine.PROCESSES if choose_workers(data) else Engine.HERE
+    if not data.use_tf_native_loading:
+        return EngineChoice(others, "use_tf_native_loading is off")
+    if data.use_tf_native_loading == "auto" and others is Engine.PROCESSES:
+        # Measured by `myxtts bench data`: three times as fast on plain wav, where TensorFlow spends its time on page faults.
+        return EngineChoice(others, "reader processes are faster")
+    objection = explain_no_native_loading(corpora)
+    return EngineChoice(others if objection else Engine.NATIVE, objection)
+
+
 def open_engine(data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead) -> LoadingEngine:
     """The engine for these corpora, started. The log says which one it is and why."""
+    choice = choose_engine(data, corpora)
     workers = choose_workers(data)
-    objection = explain_no_native_loading(data, corpora)
-    if objection is None:
-        # Not imported above: the other engines do without TensorFlow.
-        from myxtts.data.loading_tf import NativeEngine
-
+    if choice.engine is Engine.NATIVE:
         _log.info("TF-native loading is in force: tf.data reads %d batches at a time.", max(1, workers))
-        return NativeEngine(
-            max(1, workers),
-            ahead.depth,
-            parallel_batch=data.enable_parallel_batch,
-            map_fusion=data.enable_map_fusion,
-        )
-    if workers == 0:
-        _log.info("TF-native loading is not in force (%s): clips are read in this process.", objection)
+    elif choice.engine is Engine.HERE:
+        _log.info("TF-native loading is not in force (%s): clips are read in this process.", choice.why_not_native)
+    else:
+        _log.info("TF-native loading is not in force (%s): %d reader processes.", choice.why_not_native, workers)
+    return start_engine(choice.engine, data, ahead)
+
+
+def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingEngine:
+    """An engine of this kind."""
+    workers = max(1, choose_workers(data))
+    if engine is Engine.HERE:
         return InProcessEngine()
-    _log.info("TF-native loading is not in force (%s): %d reader processes.", objection, workers)
-    return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
+    if engine is Engine.PROCESSES:
+        return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
+    # Not imported above: the other engines do without TensorFlow.
+    from myxtts.data.loading_tf import NativeEngine
+
+    return NativeEngine(
+        workers, ahead.depth, parallel_batch=data.enable_parallel_batch, map_fusion=data.enable_map_fusion
+    )
 
 
-def explain_no_native_loading(data: DataConfig, corpora: Sequence[Corpus]) -> str | None:
+def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
     """Why TensorFlow's own operations cannot read these corpora, or None when they can.
 
     A file's size must fit plain wav, and some headers are looked at. A file that is another one nevertheless is read all
     the same, only not by TensorFlow.
     """
-    if not data.use_tf_native_loading:
-        return "use_tf_native_loading is off"
     wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
     for corpus in corpora:
         extra = corpus.size_bytes - corpus.samples * BYTES_PER_SAMPLE

@@ -78,9 +78,7 @@ class BatchReader:
         """The batch of a place. Cheap when it follows the last one; any other place starts reading anew there."""
         if not 0 <= position.micro_batch < count_micro_batches(self._maker.sampler, position.step):
             raise IndexError(f"micro-batch {position.micro_batch} of step {position.step}")
-        if position != self._expected or not self._steps:
-            self._seek(position)
-        self._start_loads(needed_step=position.step)
+        self.read_ahead(position)
         step = self._steps[0]
         totals = step.totals or self._finish_step(step, position.micro_batch)
         load = step.loads[position.micro_batch]
@@ -95,6 +93,12 @@ class BatchReader:
         # Now rather than at the next call: readers shall work while the caller does.
         self._start_loads()
         return batch
+
+    def read_ahead(self, position: Position) -> None:
+        """Begin to load what will be read at a place soon, while something else is being done."""
+        if position != self._expected or not self._steps:
+            self._seek(position)
+        self._start_loads(needed_step=position.step)
 
     def read_steps(self, first_step: int, end_step: int) -> Iterator[HostBatch]:
         """All batches from one step to another, which is left out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the order of batches depends on. Kept in parts, so that a difference can be named."""
+    """What the batches of a run depend on. Kept in parts, so that a difference can be named."""
 
     clips: int
     seconds: float
@@ -31,6 +32,9 @@ class Fingerprint:
     shapes: str
     accumulation: int
     seed: int
+    validation: str
+    """Of the validation clips: they share the shapes, and decide what is best and when to stop."""
+    vocabulary: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +45,15 @@ class SamplerPosition:
     journal: ReplacementJournal
 
 
-def take_fingerprint(corpus: Corpus, sampler: IndexSampler) -> Fingerprint:
-    """The fingerprint of a corpus's kept clips and of how they are batched."""
+def take_fingerprint(
+    corpus: Corpus, sampler: IndexSampler, *, validation: Corpus | None = None, vocabulary: Path | None = None
+) -> Fingerprint:
+    """The fingerprint of a corpus's kept clips and of how they are batched.
+
+    Args:
+        validation: the clips they are validated with.
+        vocabulary: the file their texts are tokenised with.
+    """
     shapes = [[b.rows, b.samples, b.tokens] for b in sampler.plan.buckets]
     return Fingerprint(
         clips=len(corpus),
@@ -55,7 +66,15 @@ def take_fingerprint(corpus: Corpus, sampler: IndexSampler) -> Fingerprint:
         shapes=_digest(np.array(shapes, dtype=np.int64)),
         accumulation=sampler.accumulation,
         seed=sampler.seed,
+        validation=_digest(*_list_contents(validation)) if validation is not None else "",
+        vocabulary=_digest(vocabulary.read_bytes()) if vocabulary is not None else "",
     )
+
+
+def _list_contents(corpus: Corpus) -> tuple[bytes | bytearray | NDArray[np.generic], ...]:
+    """What a loss over the clips of a corpus depends on."""
+    texts = (corpus.text.blob, corpus.text.offsets, "|".join(corpus.language.names).encode(), corpus.language.codes)
+    return corpus.audio.blob, corpus.audio.offsets, corpus.samples, corpus.tokens, *texts
 
 
 def _digest(*parts: bytes | bytearray | NDArray[np.generic]) -> str:
@@ -89,7 +108,7 @@ def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> Sampler
     changes = _describe_changes(Fingerprint(**state["fingerprint"]), fingerprint)
     if changes:
         raise ResumeError(
-            "The run cannot go on where it stopped, because the order of batches would be another one:\n"
+            "The run cannot go on where it stopped, because its batches would be other ones:\n"
             + "\n".join(f"  - {change}" for change in changes)
             + "\nBring back what the run was started with, or start anew with --reset-training."
         )
@@ -115,6 +134,10 @@ def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
         changes.append(f"the seed is {now.seed}, but was {saved.seed}")
     if saved.accumulation != now.accumulation:
         changes.append(f"--grad-accum is {now.accumulation}, but was {saved.accumulation}")
+    if not changes and saved.vocabulary != now.vocabulary:
+        changes.append("the vocabulary has other tokens")
+    if not changes and saved.validation != now.validation:
+        changes.append("the validation clips, their lengths or their texts are other ones")
     if not changes and saved.shapes != now.shapes:
         changes.append("the batch size, or the number of ranks it is shared by, is another one")
     return changes

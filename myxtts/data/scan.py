@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,9 @@ from myxtts.data.verdicts import ClipLimits, Evidence, judge_lines, list_malform
 from myxtts.data.workers import Task, count_workers
 
 _log = logging.getLogger(__name__)
+
+TextTaskMaker = Callable[[Corpus], Task]
+"""Chooses how texts are measured, given the clips that can be used as far as their audio is concerned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +47,7 @@ def scan_corpus(
     split: Split = "train",
     language: str = "en",
     limits: ClipLimits | None = None,
-    text_task: Task = CHARACTER_TASK,
+    text_task: Task | TextTaskMaker = CHARACTER_TASK,
     clip_task: Task = CLIP_TASK,
     follow_symlinks: bool = True,
     strict: bool = False,
@@ -59,7 +64,7 @@ def scan_corpus(
         split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
         language: of lines that name none.
         limits: what clips must keep to.
-        text_task: how texts are measured; see `checks`.
+        text_task: how texts are measured; see `checks`. Or what makes it from the clips, such as a new vocabulary.
         clip_task: how audio files are checked; see `checks`.
         follow_symlinks: whether clips behind symbolic links are used or set aside.
         strict: make it an error to set anything aside.
@@ -78,9 +83,17 @@ def scan_corpus(
         progress=progress or _ignore_progress,
     )
     clip_facts = collect_clip_facts(metadata.root, clips, wanted, clip_task, asking)
-    text_facts = collect_text_facts(metadata.text, metadata.language, text_task, asking)
-    evidence = Evidence(metadata, clips, is_duplicate, clip_facts, text_facts)
-    corpus, drops = judge_lines(evidence, limits or ClipLimits(), follow_symlinks=follow_symlinks)
+    limits = limits or ClipLimits()
+
+    def weigh_evidence(task: Task) -> Evidence:
+        text_facts = collect_text_facts(metadata.text, metadata.language, task, asking)
+        return Evidence(metadata, clips, is_duplicate, clip_facts, text_facts)
+
+    if not isinstance(text_task, Task):
+        unlimited = replace(limits, max_tokens=sys.maxsize)
+        usable, _ = judge_lines(weigh_evidence(CHARACTER_TASK), unlimited, follow_symlinks=follow_symlinks)
+        text_task = text_task(usable) if len(usable) else CHARACTER_TASK
+    corpus, drops = judge_lines(weigh_evidence(text_task), limits, follow_symlinks=follow_symlinks)
     malformed = list_malformed(metadata)
     report = DropReport(
         lines=len(metadata) + len(malformed), kept_seconds=corpus.total_seconds, drops=[*malformed, *drops]

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from myxtts.config import DataConfig
-from myxtts.data.loading import LoadingEngine
-from myxtts.data.loading_workers import WorkerEngine
-from myxtts.data.open_engine import ReadAhead, choose_read_ahead, choose_workers, explain_no_native_loading
+from myxtts.data.open_engine import (
+    Engine,
+    ReadAhead,
+    choose_engine,
+    choose_read_ahead,
+    choose_workers,
+    explain_no_native_loading,
+    start_engine,
+)
 from myxtts.data.throughput import Contender, Rate, measure_in_turn
 from myxtts.data.throughput_loops import Material, measure_stages, open_pinned_processes, open_plain_loop, open_reader
+from myxtts.data.workers import count_workers
 
 TARGET_SHARE = 0.85
 """Of the machine's own parallel gain: what our reader must at least reach over the plain loop."""
 
-PLAIN, NAIVE, PROCESSES, NATIVE = "plain loop, one thread", "naive tf.data", "ours, reader processes", "ours, TF-native"
+PLAIN, NAIVE = "plain loop, one thread", "naive tf.data"
+PROCESSES, NATIVE, HERE = "ours, reader processes", "ours, TF-native", "ours, in this process"
 ONE_PINNED, ALL_PINNED = "one pinned process, decoding", "all pinned processes, decoding"
+
+_NAMES = {Engine.PROCESSES: PROCESSES, Engine.NATIVE: NATIVE, Engine.HERE: HERE}
 
 
 @dataclass(frozen=True)
@@ -40,10 +50,20 @@ class BenchResult:
     """Of the machine, at the beginning and at the end."""
     windows: int
     discarded: int
+    cores: int
+    """That this process may use."""
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether others used more than a quarter of the machine when it began. Who has more threads then gets more of it."""
+        return self.load_average[0] > self.cores / 4
 
     @property
     def machine_gain(self) -> float:
         """What as many pinned processes as there are workers do, over one. No reader can be expected to gain more."""
+        if self.workers == 1:
+            # The same thing measured twice: what differs is the machine's mood.
+            return 1.0
         return self.loading[ALL_PINNED].clips_per_s / self.loading[ONE_PINNED].clips_per_s
 
     @property
@@ -62,47 +82,46 @@ def bench_reading(material: Material, data: DataConfig, seconds: float, rounds: 
     load_before = os.getloadavg()[0]
     workers = max(1, choose_workers(data))
     ahead = choose_read_ahead(data, [material.sampler.plan], accumulation=material.sampler.accumulation)
-    objection = explain_no_native_loading(data, [material.corpus])
+    choice = choose_engine(data, [material.corpus])
+    is_plain_wav = explain_no_native_loading([material.corpus]) is None
+    engines = [Engine.PROCESSES, *([Engine.NATIVE] if is_plain_wav else [])]
+    if choice.engine not in engines:
+        engines.append(choice.engine)
     stages = measure_stages(material, seconds)
-    contenders = _list_contenders(material, data, ahead, workers, seconds, is_plain_wav=objection is None)
+    contenders = {
+        **_list_baselines(material, data, workers, seconds, is_plain_wav=is_plain_wav),
+        **{_NAMES[engine]: _make_contender(material, data, ahead, engine) for engine in engines},
+    }
     measured = measure_in_turn(contenders, rounds, seconds)
     return BenchResult(
         clips=len(material.corpus),
         mean_seconds=material.corpus.total_seconds / len(material.corpus),
         batch_size=data.batch_size,
         workers=workers,
-        in_force=PROCESSES if objection else NATIVE,
-        native_objection=objection,
+        in_force=_NAMES[choice.engine],
+        native_objection=choice.why_not_native,
         stages=stages,
         loading=measured.rates,
         load_average=(load_before, os.getloadavg()[0]),
         windows=measured.windows,
         discarded=measured.discarded,
+        cores=count_workers(),
     )
 
 
-def _list_contenders(
-    material: Material, data: DataConfig, ahead: ReadAhead, workers: int, seconds: float, *, is_plain_wav: bool
+def _list_baselines(
+    material: Material, data: DataConfig, workers: int, seconds: float, *, is_plain_wav: bool
 ) -> dict[str, Contender]:
     # Not imported above: a process that only decodes must not wait for TensorFlow.
-    from myxtts.data.loading_tf import NativeEngine
     from myxtts.data.throughput_tf import open_naive_dataset
 
-    ours: dict[str, Callable[[], LoadingEngine]] = {
-        PROCESSES: partial(WorkerEngine, workers, ahead.depth, ahead.slot_samples)
-    }
-    if is_plain_wav:
-        ours[NATIVE] = partial(
-            NativeEngine,
-            workers,
-            ahead.depth,
-            parallel_batch=data.enable_parallel_batch,
-            map_fusion=data.enable_map_fusion,
-        )
     return {
         PLAIN: partial(open_plain_loop, material),
         NAIVE: partial(open_naive_dataset, material, data.batch_size, is_plain_wav=is_plain_wav),
-        **{name: partial(open_reader, material, make_engine, ahead.depth) for name, make_engine in ours.items()},
         ONE_PINNED: partial(open_pinned_processes, material, 1, seconds),
         ALL_PINNED: partial(open_pinned_processes, material, workers, seconds),
     }
+
+
+def _make_contender(material: Material, data: DataConfig, ahead: ReadAhead, engine: Engine) -> Contender:
+    return partial(open_reader, material, partial(start_engine, engine, data, ahead), ahead.depth)

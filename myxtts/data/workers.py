@@ -17,10 +17,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from myxtts.data.errors import WorkerError
+from myxtts.devices.child_environment import make_importable
 from myxtts.errors import MachineError, MyXTTSError, UserError
 
 Work = Callable[[Any], Any]
@@ -175,7 +175,8 @@ class WorkerProcess:
         self.socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                # Without the working folder on its path: what lies there by chance must not be imported.
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
@@ -252,11 +253,8 @@ class _Worker(WorkerProcess):
 
 
 def _make_environment() -> dict[str, str]:
-    package_parent = str(Path(__file__).resolve().parents[2])
-    path = os.environ.get("PYTHONPATH", "")
     return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, path])),
+        **make_importable(os.environ),
         # A worker is one core's worth of work: numeric libraries must not start a thread per core in each.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -15,11 +15,6 @@ TOOLS = Path(sys.executable).parent
 
 READ_LATER = {
     # Settings whose reader is part of a piece of work that is not done. Each names it; empty when all are built.
-    "4/8 the pipeline and the trainers": {
-        "data.val_data", "data.enable_xla", "data.mixed_precision", "data.model_start_delay", "data.pad_to_fixed_length",
-        "data.prefetch_to_gpu", "training.checkpoint_dir", "training.deterministic", "training.epochs",
-        "training.learning_rate", "training.max_steps", "training.on_oom", "training.resume", "training.stage", "training.tensorboard_log_dir",
-    },
     "7/8 beyond one machine": {"training.cluster", "data.data_service"},
 }  # fmt: skip
 

@@ -1,12 +1,13 @@
 """`myxtts bench data`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from myxtts.cli import bench, bench_data
 from myxtts.data.throughput import Rate
-from myxtts.data.throughput_bench import ALL_PINNED, NAIVE, NATIVE, ONE_PINNED, PLAIN, PROCESSES, BenchResult
+from myxtts.data.throughput_bench import ALL_PINNED, HERE, NAIVE, NATIVE, ONE_PINNED, PLAIN, PROCESSES, BenchResult
 from myxtts.errors import CommandLineError
 from tests.support.processes import run_code
 
@@ -19,32 +20,46 @@ def quick(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-@pytest.mark.parametrize(("corpus", "native"), [("lj", True), ("mixed", False)])
-def test_all_contenders_are_measured_and_judged(corpus, native, request, quick, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("corpus", "native", "workers", "in_force"),
+    [
+        ("lj", "auto", "2", PROCESSES),
+        ("lj", "true", "2", NATIVE),
+        ("mixed", "true", "2", PROCESSES),
+        ("mixed", "auto", "0", HERE),
+    ],
+)
+def test_all_contenders_are_measured_and_what_a_run_uses_is_judged(
+    corpus, native, workers, in_force, request, quick, tmp_path, capsys
+):
     root = request.getfixturevalue(corpus).corpus.root
     flags = ["--train-data", str(root), "--seconds", "0.05", "--buffer-size", "4", "--json", str(tmp_path / "out.json")]
+    flags += ["--num-workers", workers, "--set", f"data.use_tf_native_loading={native}"]
 
     assert bench.run(["data", *flags], "myxtts bench") == 0
 
     text = capsys.readouterr().out
     figures = json.loads((tmp_path / "out.json").read_text())
-    assert set(figures["loading"]) == {PLAIN, NAIVE, PROCESSES, ONE_PINNED, ALL_PINNED} | (
-        {NATIVE} if native else set()
-    )
+    possible = {PROCESSES, NATIVE} if corpus == "lj" else {PROCESSES}
+    assert set(figures["loading"]) == {PLAIN, NAIVE, ONE_PINNED, ALL_PINNED, in_force} | possible
     assert all(rate["clips_per_s"] > 0 for rate in figures["loading"].values())
-    assert figures["in_force"] == (NATIVE if native else PROCESSES)
-    assert ("TF-native loading is in force." in text) == native
+    assert figures["in_force"] == in_force
+    assert figures["gain"] == pytest.approx(
+        figures["loading"][in_force]["clips_per_s"] / figures["loading"][PLAIN]["clips_per_s"]
+    )
+    assert [line.startswith(in_force) for line in text.splitlines() if "a run uses this" in line] == [True]
+    assert ("TF-native loading is in force." in text) == (in_force == NATIVE)
     assert "times the plain loop" in text
     assert "not below naive tf.data" in text
 
 
-def make_result(**rates):
+def make_result(workers=2, **rates):
     loading = {PLAIN: 100.0, NAIVE: 150.0, PROCESSES: 200.0, ONE_PINNED: 100.0, ALL_PINNED: 180.0} | rates
     return BenchResult(
         clips=10,
         mean_seconds=3.0,
         batch_size=8,
-        workers=2,
+        workers=workers,
         in_force=PROCESSES,
         native_objection="clips are flac",
         stages={"decode": Rate(50.0, 150.0), "resample": None},
@@ -52,6 +67,7 @@ def make_result(**rates):
         load_average=(0.5, 1.0),
         windows=25,
         discarded=1,
+        cores=2,
     )
 
 
@@ -60,6 +76,17 @@ def test_targets_are_computed_from_the_same_run(tmp_path):
     assert "The machine's own parallel gain: 1.80 (2 pinned processes over one)." in text
     assert "0.85 of it, 1.53 times the plain loop: 2.00, met" in text
     assert "not below naive tf.data: 1.33 times as fast, met" in text
+
+
+def test_a_busy_machine_is_warned_of(tmp_path):
+    quiet = make_result()
+    busy = replace(quiet, load_average=(0.6, 1.0))
+    assert "Warning" not in bench_data.format_result(quiet, tmp_path)
+    assert "Warning  the machine was busy" in bench_data.format_result(busy, tmp_path)
+
+
+def test_one_worker_has_no_parallel_gain_to_reach():
+    assert make_result(workers=1).machine_gain == 1.0
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myxtts.data.bucket_edges import SAMPLES_STEP, TOKENS_STEP, LengthTable, list_sample_edges, tabulate_lengths
-from myxtts.data.buckets import MAX_BUCKETS, format_plan, plan_buckets
+from myxtts.data.buckets import MAX_BUCKETS, assign_buckets, format_plan, plan_buckets, plan_shared_buckets
 from myxtts.data.errors import BatchPlanError, NothingToTrainOnError
+from myxtts.data.sampler import EMPTY_ROW, IndexSampler
 from tests.data.shared import find_shared_data
 
 lengths = st.lists(
@@ -151,3 +152,50 @@ def test_impossible_batches_are_refused():
         plan_buckets(np.array([1]), np.array([1]), batch_size=3, row_multiple=2)
     with pytest.raises(NothingToTrainOnError):
         plan_buckets(np.array([], dtype=int), np.array([], dtype=int), batch_size=3)
+
+
+def test_parts_of_a_corpus_share_the_shapes_of_the_whole():
+    samples, tokens = make_ljspeech_lengths(1_000)
+    parts = [(samples[:900], tokens[:900]), (samples[900:], tokens[900:])]
+
+    train, validation = plan_shared_buckets(parts, batch_size=8)
+
+    assert train.buckets == validation.buckets == plan_buckets(samples, tokens, batch_size=8).buckets
+
+
+@given(lengths, st.integers(1, 20), st.data())
+def test_every_clip_of_a_part_fits_its_bucket_and_is_batched(lengths, batch_size, data):
+    samples, tokens = lengths
+    cut = data.draw(st.integers(1, max(1, len(samples) - 1)))
+    parts = [(samples[:cut], tokens[:cut]), (samples[cut:], tokens[cut:])][: 1 + (cut < len(samples))]
+
+    plans = plan_shared_buckets(parts, batch_size=batch_size)
+
+    assert len({plan.buckets for plan in plans}) == 1
+    assert all(map(any, zip(*(plan.batches_of_bucket for plan in plans), strict=True))), "a shape that nobody needs"
+    for (part_samples, part_tokens), plan in zip(parts, plans, strict=True):
+        shapes = np.array([[b.rows, b.samples, b.tokens] for b in plan.buckets])
+        sampler = IndexSampler(plan, seed=3)
+        batches = [sampler.make_batch(step).micro_batches[0] for step in range(sampler.steps_per_epoch)]
+        for batch in batches:
+            clips = batch.clips[batch.clips != EMPTY_ROW]
+            assert len(clips) > 0
+            assert len(batch.clips) == batch.bucket.rows
+            assert np.all(part_samples[clips] <= batch.bucket.samples)
+            assert np.all(part_tokens[clips] <= batch.bucket.tokens)
+        assert sorted(clip for batch in batches for clip in batch.clips if clip != EMPTY_ROW) == list(
+            range(len(part_samples))
+        )
+        rows = sum(n * b.rows for n, b in zip(plan.batches_of_bucket, plan.buckets, strict=True))
+        assert rows - len(part_samples) < shapes[np.flatnonzero(plan.batches_of_bucket)[-1], 0]
+
+
+def test_a_few_short_clips_are_not_padded_to_the_longest_shape():
+    samples, tokens = make_ljspeech_lengths(1_000)
+    buckets = plan_buckets(samples, tokens, batch_size=8).buckets
+
+    plan = assign_buckets(buckets, np.array([30_000, 31_000]), np.array([9, 9]))
+
+    (number,) = np.flatnonzero(plan.batches_of_bucket)
+    assert number == plan.bucket_of_clip.max() < len(buckets) - 1
+    assert plan.buckets == buckets

@@ -22,7 +22,7 @@ def test_has_a_clip_for_every_line_and_a_line_for_every_clip(metadata):
 def test_has_one_clear_english_voice_another_one_and_persian(metadata):
     voices = Counter((metadata.speaker[i], metadata.language[i]) for i in range(len(metadata)))
 
-    assert voices == {("slt", "en"): 46, ("rms", "en"): 8, ("fa", "fa"): 8}
+    assert voices == {("slt", "en"): 43, ("rms", "en"): 8, ("fa", "fa"): 8}
 
 
 def test_texts_are_different_and_written_out(metadata):
@@ -48,4 +48,4 @@ def test_is_small_and_says_where_it_comes_from():
 
     assert sum(path.stat().st_size for path in files) <= 4_000_000
     sources = (demo_corpus_path() / "SOURCES.txt").read_text(encoding="utf-8")
-    assert all(word in sources for word in ("flite", "espeak-ng", "Apache-2.0", "GPL-3.0"))
+    assert all(word in sources for word in ("Festival", "flite", "espeak-ng", "Apache-2.0", "GPL-3.0"))

@@ -84,6 +84,14 @@ class TestWithHeader:
 
         assert rows == [("a", "سلام", "sara", "fa"), ("b", "Hi.", tmp_path.name, "en")]
 
+    def test_region_and_case_of_a_language_do_not_make_another_one(self, tmp_path):
+        lines = [f"{n}|Hi.|{code}" for n, code in enumerate(("en_US", "EN", "zh", "pt-br", "tlh", ""))]
+        path = write_metadata(tmp_path, "id|text|language", *lines)
+
+        metadata = read_metadata(path, language="fr")
+
+        assert [metadata.language[n] for n in range(6)] == ["en", "en", "zh-cn", "pt", "tlh", "fr"]
+
     def test_reads_what_xtts_fine_tuners_have(self, tmp_path):
         path = write_metadata(tmp_path, "audio_file|text|speaker_name", "wavs/a.wav|Hello there.|coqui")
 
@@ -192,6 +200,16 @@ class TestFindMetadata:
 
         assert [file.prefix for file in metadata.files] == ["ali/", "sara/"]
         assert [row[2] for row in read_rows(metadata)] == ["ali reza", "ali", "sara"]
+
+    def test_a_folder_without_metadata_is_named(self, tmp_path, caplog):
+        write_metadata(tmp_path / "anna", "a|One.")
+        for name in ("ben", ".myxtts"):
+            (tmp_path / name).mkdir()
+
+        read_metadata(tmp_path)
+
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert caplog.text.rstrip().endswith("folders without metadata are left out: ben.")
 
     def test_says_what_is_there_instead(self, tmp_path):
         write_metadata(tmp_path, "a|One.", name="transcripts.csv")

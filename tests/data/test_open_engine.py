@@ -9,7 +9,9 @@ from myxtts.data.loading import InProcessEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.open_engine import (
     MOST_AUTO_WORKERS,
+    Engine,
     ReadAhead,
+    choose_engine,
     choose_read_ahead,
     choose_workers,
     explain_no_native_loading,
@@ -24,18 +26,42 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing")
 AHEAD = ReadAhead(3, 1 << 20)
 
 
-def test_plain_wav_corpora_are_read_by_tensorflow_and_it_is_said(lj, caplog):
+def test_left_to_itself_it_takes_the_faster_engine_and_says_so(lj, caplog):
+    caplog.set_level(logging.INFO)
+    with open_engine(DataConfig(num_workers=1), [lj.corpus], AHEAD) as engine:
+        assert isinstance(engine, WorkerEngine)
+    assert "TF-native loading is not in force (reader processes are faster): 1 reader processes." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("corpus", "data", "engine"),
+    [
+        ("lj", DataConfig(num_workers=2), Engine.PROCESSES),
+        ("lj", DataConfig(num_workers=0), Engine.NATIVE),
+        ("mixed", DataConfig(num_workers=0), Engine.HERE),
+        ("lj", DataConfig(num_workers=2, use_tf_native_loading=True), Engine.NATIVE),
+        ("mixed", DataConfig(num_workers=2, use_tf_native_loading=True), Engine.PROCESSES),
+        ("lj", DataConfig(num_workers=2, use_tf_native_loading=False), Engine.PROCESSES),
+    ],
+)
+def test_the_engine_follows_from_settings_and_files(corpus, data, engine, request):
+    choice = choose_engine(data, [request.getfixturevalue(corpus).corpus])
+    assert choice.engine is engine
+    assert (choice.why_not_native is None) == (engine is Engine.NATIVE)
+
+
+def test_plain_wav_corpora_are_read_by_tensorflow_where_asked_and_it_is_said(lj, caplog):
     from myxtts.data.loading_tf import NativeEngine
 
     caplog.set_level(logging.INFO)
-    with open_engine(DataConfig(num_workers=2), [lj.corpus], AHEAD) as engine:
+    with open_engine(DataConfig(num_workers=2, use_tf_native_loading=True), [lj.corpus], AHEAD) as engine:
         assert isinstance(engine, NativeEngine)
     assert "TF-native loading is in force: tf.data reads 2 batches at a time." in caplog.text
 
 
 def test_other_corpora_are_read_by_processes_and_it_is_said_why(lj, mixed, caplog):
     caplog.set_level(logging.INFO)
-    with open_engine(DataConfig(num_workers=1), [lj.corpus, mixed.corpus], AHEAD) as engine:
+    with open_engine(DataConfig(num_workers=1, use_tf_native_loading=True), [lj.corpus, mixed.corpus], AHEAD) as engine:
         assert isinstance(engine, WorkerEngine)
     assert (
         "TF-native loading is not in force (25 of 37 clips are not 16-bit PCM mono wav at 22050 Hz, such as "
@@ -60,7 +86,7 @@ def test_files_of_the_right_size_and_the_wrong_format_are_found_by_their_headers
     write_metadata(tmp_path / "corpus", "a|Odd.")
     corpus = scan_small(tmp_path / "corpus", tmp_path / "index").corpus
 
-    objection = explain_no_native_loading(DataConfig(), [corpus])
+    objection = explain_no_native_loading([corpus])
 
     assert objection is not None
     assert f"but wavs/a.wav is WAV {subtype}, {channels} channels, {rate_hz} Hz" in objection
@@ -73,7 +99,7 @@ def test_one_larger_file_among_many_is_found_by_its_size(tmp_path, monkeypatch):
     write_metadata(tmp_path / "corpus", "a|Plain.", "b|Float.", "c|Plain.")
     corpus = scan_small(tmp_path / "corpus", tmp_path / "index").corpus
 
-    objection = explain_no_native_loading(DataConfig(), [corpus])
+    objection = explain_no_native_loading([corpus])
 
     assert objection == "1 of 3 clips are not 16-bit PCM mono wav at 22050 Hz, such as wavs/b.wav"
 

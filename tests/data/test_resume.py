@@ -11,6 +11,7 @@ from myxtts.data.errors import ResumeError
 from myxtts.data.replacements import Failure, ReplacementJournal, replace_failed
 from myxtts.data.resume import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
 from myxtts.data.sampler import IndexSampler
+from tests.data.reading import VOCABULARY
 from tests.data.test_buckets import make_ljspeech_lengths
 from tests.data.test_sampler import list_rows
 
@@ -42,10 +43,11 @@ def make_corpus(clips: int = 40, **changes) -> Corpus:
 def make_run(
     *, seed: int = 1, accumulation: int = 2, batch_size: int = 4, **changes
 ) -> tuple[IndexSampler, Fingerprint]:
+    validation, vocabulary = changes.pop("validation", {}), changes.pop("vocabulary", VOCABULARY)
     corpus = make_corpus(**changes)
     plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
     sampler = IndexSampler(plan, seed=seed, accumulation=accumulation)
-    return sampler, take_fingerprint(corpus, sampler)
+    return sampler, take_fingerprint(corpus, sampler, validation=make_corpus(9, **validation), vocabulary=vocabulary)
 
 
 def save(step: int = 9, failures: tuple[Failure, ...] = ()) -> dict:
@@ -83,6 +85,11 @@ def test_a_position_survives_being_saved():
         ({"seed": 2}, "the seed is 2, but was 1"),
         ({"accumulation": 3}, "--grad-accum is 3, but was 2"),
         ({"batch_size": 8}, "the batch size"),
+        ({"validation": {"name": "wavs/other.wav"}}, "the validation clips"),
+        ({"validation": {"more_samples": 1}}, "the validation clips"),
+        ({"validation": {"text": "another text"}}, "the validation clips"),
+        ({"validation": {"language": "fa"}}, "the validation clips"),
+        ({"vocabulary": Path(__file__)}, "the vocabulary has other tokens"),
     ],
 )
 def test_resuming_with_something_else_says_what_changed(changes, words):
@@ -96,7 +103,11 @@ def test_resuming_with_something_else_says_what_changed(changes, words):
 
 
 def test_a_corpus_may_be_moved():
-    _, fingerprint = make_run(root="elsewhere", speaker="named after the new folder")
+    _, fingerprint = make_run(
+        root="elsewhere",
+        speaker="named after the new folder",
+        validation={"root": "elsewhere", "speaker": "named after the new folder"},
+    )
 
     assert load_position(save(), fingerprint).step == 9
 

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 
 from myxtts.data.checks import make_vocabulary_task
+from myxtts.data.corpus import Corpus
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReason
 from myxtts.data.errors import DroppedClipsError, NothingToTrainOnError
@@ -18,6 +19,8 @@ from myxtts.data.ljspeech import read_metadata
 from myxtts.data.scan import ScanResult, scan_corpus
 from myxtts.data.verdicts import ClipLimits
 from myxtts.data.workers import Task
+from myxtts.text.tokenizer import Tokenizer
+from tests.data.reading import VOCABULARY
 from tests.data.shared import ROOT, find_parity_file, find_shared_data, make_tone, write_clips, write_metadata
 
 
@@ -56,6 +59,17 @@ def make_damaged_corpus(folder: Path) -> dict[str, str]:
         "much|too|many|bars",
     )
     return reasons
+
+
+def test_a_language_nobody_reads_is_set_aside_without_a_vocabulary_too(tmp_path):
+    write_clips(tmp_path, ["a", "b"])
+    write_metadata(tmp_path, "id|text|language", "a|Hello.|en-GB", "b|nuqneH|tlh")
+
+    result = scan_corpus(tmp_path, workers=0, index_folder=tmp_path / "index")
+
+    assert list_drops(result) == {"b": DropReason.LANGUAGE}
+    assert result.drops.drops[0].detail == "tlh"
+    assert result.corpus.language.names == ("en",)
 
 
 def test_sets_aside_what_cannot_be_used_and_says_why(tmp_path):
@@ -285,6 +299,30 @@ class TestTexts:
 
         assert [(drop.reason, drop.detail) for drop in result.drops.drops] == [("language", "xx"), ("language", "fa")]
         assert "extend_vocabulary" in result.drops.format_table()
+
+
+class TestAMakerOfTextTasks:
+    def test_is_given_the_clips_whose_audio_can_be_used_however_long_their_texts(self, tmp_path):
+        write_clips(tmp_path, ["good", "wordy", "silent"])
+        write_clips(tmp_path, ["short"], seconds=0.1)
+        write_metadata(tmp_path, "good|one", f"wordy|{'many ' * 200}", "silent|", "short|one", "absent|one")
+        given = []
+
+        def make_task(corpus: Corpus) -> Task:
+            given.extend(corpus.audio)
+            return make_vocabulary_task(VOCABULARY)
+
+        result = scan_corpus(tmp_path, limits=ClipLimits(max_tokens=20), text_task=make_task, workers=0)
+
+        assert given == ["wavs/good.wav", "wavs/wordy.wav"]
+        assert result.corpus.tokens.tolist() == [len(Tokenizer(VOCABULARY).encode("one", "en"))]
+        assert list_drops(result)["wordy"] == "text_too_long"
+
+    def test_is_not_asked_where_there_is_none(self, tmp_path):
+        write_metadata(tmp_path, "absent|one")
+
+        with pytest.raises(NothingToTrainOnError, match="missing"):
+            scan_corpus(tmp_path, text_task=lambda corpus: pytest.fail("asked"), workers=0)
 
 
 def test_the_number_of_workers_changes_nothing(tmp_path):

@@ -103,3 +103,14 @@ def test_stopping_half_way_ends_the_workers():
     results.close()
 
     assert psutil.Process().children() == []
+
+
+def test_what_lies_in_the_working_folder_by_chance_is_not_imported(tmp_path, monkeypatch):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "selectors.py").write_text("raise RuntimeError('not the selectors of Python')\n")
+    monkeypatch.chdir(folder)
+
+    results = dict(run_task(Task("worker_tasks:make_double"), [4], 1))
+
+    assert results[0][0] == 8

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from myxtts.data.cache.clip_ids import ClipIds
 from myxtts.data.cache.disk_store import DiskStore
-from myxtts.data.cache.free_space import compute_memory_limit, read_free_memory_bytes
+from myxtts.data.cache.free_space import compute_memory_limit
 from myxtts.data.cache.key import GenerationKey
 from myxtts.data.cache.memory_store import MemoryStore
 from myxtts.data.cache.policy import Policy
 from myxtts.data.cache.records import Entries, decode_record, encode_records, is_sound, move_entries
 from myxtts.data.cache.table import EntryTable
+from myxtts.devices.host_memory import read_free_memory_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,397 @@
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from myxtts.config import XTTSConfig
+from myxtts.data.buckets import plan_shared_buckets
+from myxtts.data.columns import NameColumnBuilder, TextColumn, TextColumnBuilder
+from myxtts.data.corpus import Corpus
+from myxtts.data.drops import Drop, DropReason
+from myxtts.data.errors import DroppedClipsError, NothingToTrainOnError, SnapshotError
+from myxtts.data.resume import take_fingerprint
+from myxtts.data.run_data import SNAPSHOT_NAME, RunData, collect_run_data, load_run_data, save_run_data
+from myxtts.data.sampler import IndexSampler
+from myxtts.data.snapshot import read_snapshot, write_snapshot
+from myxtts.data.text_ids import TextIds
+from myxtts.text.tokenizer import Tokenizer
+from tests.data.reading import VOCABULARY, Texted, freeze_all, open_reader
+from tests.data.runs import make_config, write_corpus
+from tests.data.test_buckets import make_ljspeech_lengths
+
+LENGTHS = [0.6, 0.7, 0.9, 1.0, 1.1, 1.3, 1.6, 2.0, 2.4, 2.9]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """What is remembered about the demo corpus goes into the user's cache: not in a test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    return write_corpus(tmp_path / "corpus", LENGTHS)
+
+
+def list_names(corpus: Corpus) -> list[str]:
+    return list(corpus.audio)
+
+
+def list_batches(sampler: IndexSampler, steps: int) -> list[list[list[int]]]:
+    return [[m.clips.tolist() for m in sampler.make_batch(step).micro_batches] for step in range(steps)]
+
+
+def test_training_and_validation_are_ready_to_be_read(corpus, tmp_path):
+    data = collect_run_data(
+        make_config(corpus, training={"gradient_accumulation_steps": 2, "seed": 5}), folder=tmp_path
+    )
+
+    assert sorted(list_names(data.train) + list_names(data.validation)) == [f"wavs/{n}.wav" for n in range(10)]
+    assert len(data.validation) == 1
+    assert (data.sampler.seed, data.sampler.accumulation) == (5, 2)
+    assert (data.validation_sampler.seed, data.validation_sampler.accumulation) == (5, 1)
+    assert data.sampler.plan.buckets == data.validation_sampler.plan.buckets
+    assert data.validation_batches == 1
+    assert data.validation_sampler.make_batch(0).clips.tolist() == [0]
+    assert data.report.lines == 10
+    assert data.fingerprint == take_fingerprint(
+        data.train, data.sampler, validation=data.validation, vocabulary=data.tokenizer_path
+    )
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_ids_are_those_of_the_vocabulary_in_force(corpus, tmp_path, part):
+    data = collect_run_data(make_config(corpus), folder=tmp_path)
+
+    clips, ids = getattr(data, part), getattr(data, f"{part}_ids")
+    tokenizer = Tokenizer(data.tokenizer_path)
+    assert [ids[clip].tolist() for clip in range(len(clips))] == [tokenizer.encode(text, "en") for text in clips.text]
+    assert [len(ids[clip]) for clip in range(len(clips))] == clips.tokens.tolist()
+    assert tokenizer.unknown_id not in ids.ids
+    assert (data.text_tokens, data.start_text_token, data.stop_text_token) == (
+        tokenizer.text_tokens,
+        tokenizer.start_id,
+        tokenizer.stop_id,
+    )
+
+
+def test_the_demo_corpus_makes_a_run_of_its_own(tmp_path):
+    data = collect_run_data(XTTSConfig(model={"size": "tiny"}), folder=tmp_path)
+
+    assert len(data.train) + len(data.validation) == data.report.lines > 40
+    assert data.tokenizer_path == tmp_path / "vocab.json"
+    assert Tokenizer(data.tokenizer_path).languages == ("en", "fa")
+    assert not data.report.drops
+
+
+def test_the_same_run_is_the_same_from_anywhere(corpus, tmp_path, monkeypatch):
+    here = collect_run_data(make_config(corpus), folder=tmp_path / "a")
+    monkeypatch.chdir(corpus.parent)
+
+    there = collect_run_data(make_config(Path(corpus.name)), folder=Path("b"))
+
+    assert there.train.root == here.train.root == corpus
+    assert there.tokenizer_path == tmp_path / "b" / "vocab.json"
+    assert there.fingerprint == here.fingerprint
+    assert list_batches(there.sampler, 9) == list_batches(here.sampler, 9)
+
+
+def test_given_validation_clips_are_not_split_off(corpus, tmp_path):
+    validation = write_corpus(tmp_path / "validation", [0.8, 1.2, 3.0])
+
+    data = collect_run_data(make_config(corpus, val_data=str(validation)), folder=tmp_path)
+
+    assert (len(data.train), len(data.validation)) == (10, 3)
+    assert data.validation.root == validation
+    assert data.report.lines == 13
+    assert data.report.kept_seconds == pytest.approx(sum(LENGTHS) + 5.0, abs=0.01)
+
+
+def test_validation_clips_may_be_longer_than_any_training_clip(corpus, tmp_path):
+    validation = write_corpus(tmp_path / "validation", [0.8, 7.0])
+
+    data = collect_run_data(make_config(corpus, val_data=str(validation)), folder=tmp_path)
+
+    assert data.sampler.plan.buckets == data.validation_sampler.plan.buckets
+    assert data.sampler.plan.buckets[-1].samples >= 7 * 22050
+    assert data.sampler.plan.batches_of_bucket[-1] == 0, "no training batch is padded to a validation clip"
+    rounds = [data.validation_sampler.make_batch(step).clips.tolist() for step in range(data.validation_batches)]
+    assert sorted(clip for clips in rounds for clip in clips) == [0, 1]
+
+
+def test_validation_clips_that_are_trained_on_are_pointed_out(corpus, tmp_path, caplog):
+    collect_run_data(make_config(corpus, val_data=str(corpus)), folder=tmp_path)
+
+    assert "10 of 10 validation clips are trained on as well, such as wavs/0.wav" in caplog.text
+
+
+def test_what_is_set_aside_from_the_validation_clips_is_reported_too(corpus, tmp_path):
+    validation = write_corpus(tmp_path / "validation", [0.8, 0.2, 1.0], texts={2: "дом"})
+
+    data = collect_run_data(make_config(corpus, val_data=str(validation)), folder=tmp_path)
+
+    assert list_names(data.validation) == ["wavs/0.wav"]
+    assert {(drop.reason, drop.file) for drop in data.report.drops} == {
+        (DropReason.TOO_SHORT, "wavs/1.wav"),
+        (DropReason.UNKNOWN_CHARACTERS, "wavs/2.wav"),
+    }
+
+
+def test_a_round_of_validation_reads_every_clip_once_and_always_the_same(corpus, tmp_path):
+    validation = write_corpus(tmp_path / "validation", [0.8, 1.2, 3.0, 0.9, 1.0, 1.1])
+    data = collect_run_data(make_config(corpus, val_data=str(validation)), folder=tmp_path)
+    texted = Texted(data.validation, data.validation_ids)
+
+    with open_reader(texted, sampler=data.validation_sampler, for_validation=True) as reader:
+        first, second = ([*reader.read_steps(0, data.validation_batches)] for _ in range(2))
+
+    assert freeze_all(first) == freeze_all(second)
+    assert sorted(np.concatenate([b.clips_B[b.clips_B >= 0] for b in first]).tolist()) == list(range(6))
+    shapes = {(bucket.rows, bucket.samples, bucket.tokens) for bucket in data.sampler.plan.buckets}
+    assert {batch.shape for batch in first} <= shapes
+
+
+def test_one_clip_is_trained_on_without_validation(tmp_path):
+    data = collect_run_data(make_config(write_corpus(tmp_path / "corpus", [1.0])), folder=tmp_path)
+
+    assert (len(data.train), len(data.validation), len(data.validation_ids)) == (1, 0, 0)
+    assert data.validation_sampler is None
+    assert data.validation_batches == 0
+    save_run_data(data, tmp_path)
+    assert_same(load_run_data(tmp_path), data)
+
+
+def test_a_batch_may_be_larger_than_the_corpus(corpus, tmp_path):
+    data = collect_run_data(make_config(corpus, batch_size=100), folder=tmp_path)
+
+    clips = [data.sampler.make_batch(step).clips.tolist() for step in range(data.sampler.steps_per_epoch)]
+    assert sorted(clip for batch in clips for clip in batch) == list(range(9))
+    assert data.validation_sampler.make_batch(0).clips.tolist() == [0]
+
+
+def test_a_corpus_of_which_nothing_is_left_says_why(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", [0.1, 0.2, 1.0], texts={2: ""})
+
+    with pytest.raises(NothingToTrainOnError, match=r"too_short +2 +wavs/0.wav.*\n.*text_empty +1 "):
+        collect_run_data(make_config(corpus), folder=tmp_path)
+
+    assert not (tmp_path / "vocab.json").exists()
+
+
+def test_a_validation_corpus_of_which_nothing_is_left_is_named(corpus, tmp_path):
+    validation = write_corpus(tmp_path / "validation", [0.1])
+
+    with pytest.raises(NothingToTrainOnError, match=f"{validation}: no clip can be used"):
+        collect_run_data(make_config(corpus, val_data=str(validation)), folder=tmp_path)
+
+
+@pytest.fixture
+def wordy(tmp_path) -> Path:
+    """A corpus in which one text is too long for its clip."""
+    return write_corpus(tmp_path / "wordy", LENGTHS, texts={4: "a strange text of many letters " * 9})
+
+
+def test_texts_of_too_many_tokens_are_set_aside(wordy, tmp_path):
+    data = collect_run_data(make_config(wordy, max_text_length=40), folder=tmp_path)
+
+    (drop,) = data.report.drops
+    assert (drop.reason, drop.file) == (DropReason.TEXT_TOO_LONG, "wavs/4.wav")
+    assert int(drop.detail.removesuffix(" tokens")) > 40
+    assert len(data.train) + len(data.validation) == 9
+    assert data.train.tokens.max() <= 40
+
+
+def test_texts_are_measured_in_tokens_not_in_characters(wordy, tmp_path):
+    data = collect_run_data(make_config(wordy, max_text_length=200, strict=True), folder=tmp_path)
+
+    assert not data.report.drops
+    assert max(map(len, data.train.text)) > 200
+
+
+def test_strict_refuses_them(wordy, tmp_path):
+    with pytest.raises(DroppedClipsError, match=r"text_too_long +1"):
+        collect_run_data(make_config(wordy, max_text_length=40, strict=True), folder=tmp_path)
+
+
+def test_a_given_vocabulary_comes_before_that_of_a_checkpoint(corpus, tmp_path):
+    of_checkpoint, given = tmp_path / "of_checkpoint.json", tmp_path / "given.json"
+    shutil.copy(VOCABULARY, of_checkpoint)
+    shutil.copy(VOCABULARY, given)
+    config = make_config(corpus)
+
+    fine_tuned = collect_run_data(config, folder=tmp_path, vocabulary=of_checkpoint)
+    chosen = collect_run_data(make_config(corpus, vocabulary=str(given)), folder=tmp_path, vocabulary=of_checkpoint)
+
+    assert fine_tuned.tokenizer_path == of_checkpoint
+    assert chosen.tokenizer_path == given
+    assert not (tmp_path / "vocab.json").exists()
+
+
+def test_a_resumed_run_reads_the_same(corpus, tmp_path):
+    config = make_config(corpus)
+    first = collect_run_data(config, folder=tmp_path)
+    content = first.tokenizer_path.read_bytes()
+
+    again = collect_run_data(config, folder=tmp_path)
+
+    assert again.tokenizer_path.read_bytes() == content
+    assert again.fingerprint == first.fingerprint
+    assert_same(again, first)
+
+
+def test_a_killed_start_leaves_nothing_that_a_later_one_trips_over(corpus, tmp_path, monkeypatch):
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    config = make_config(corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr("myxtts.data.vocabulary_choice.train_vocabulary", die)
+        with pytest.raises(KeyboardInterrupt):
+            collect_run_data(config, folder=tmp_path / "run")
+
+    killed = collect_run_data(config, folder=tmp_path / "run")
+    unbroken = collect_run_data(config, folder=tmp_path / "other")
+
+    assert killed.tokenizer_path.read_bytes() == unbroken.tokenizer_path.read_bytes()
+
+
+def assert_same(one: object, other: object, path: str = "") -> None:
+    """Every value of two objects is the same, to the type of every column."""
+    if isinstance(one, np.ndarray):
+        assert isinstance(other, np.ndarray), path
+        assert one.dtype == other.dtype, path
+        assert np.array_equal(one, other), path
+    elif isinstance(one, TextColumn):
+        assert bytes(one.blob) == bytes(other.blob), path
+        assert_same(one.offsets, other.offsets, f"{path}.offsets")
+    elif is_dataclass(one):
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name), f"{path}.{field.name}")
+    elif isinstance(one, IndexSampler):
+        assert (one.seed, one.accumulation) == (other.seed, other.accumulation)
+        assert_same(one.plan, other.plan, f"{path}.plan")
+        assert list_batches(one, 9) == list_batches(other, 9)
+    elif hasattr(one, "to_json"):
+        assert (one.lines, one.kept_seconds, one.drops, one.replaced) == (
+            other.lines,
+            other.kept_seconds,
+            other.drops,
+            other.replaced,
+        )
+    else:
+        assert type(one) is type(other), path
+        assert one == other, path
+
+
+def make_large(folder: Path, clips: int = 13_100) -> RunData:
+    """Run data the size of LJSpeech, without a file behind it."""
+    samples, tokens = make_ljspeech_lengths(clips)
+    tokens = tokens.astype(np.int32)
+    names = NameColumnBuilder()
+    for clip in range(clips):
+        names.append(f"speaker \udcff {clip % 7}")
+    whole = Corpus(
+        root=folder / "corpus \udce9",
+        audio=TextColumnBuilder(f"wavs/LJ\udcfe{clip}.wav" for clip in range(clips)).build(),
+        text=TextColumnBuilder(f"این متن {clip} است" + " کلمه" * 12 for clip in range(clips)).build(),
+        speaker=names.build(),
+        language=names.build(),
+        samples=samples,
+        tokens=tokens,
+        size_bytes=samples * 2 + 44,
+        mtime_ns=samples + (1 << 60),
+    )
+    offsets = np.concatenate([[0], np.cumsum(tokens, dtype=np.int64)])
+    ids = TextIds((np.arange(offsets[-1]) % 6681).astype(np.uint16), offsets)
+    small = collect_run_data(make_config(write_corpus(folder / "small", [1.0, 1.0])), folder=folder)
+    validation, train = np.arange(clips) % 50 == 0, np.arange(clips) % 50 != 0
+    parts = [(samples[part], tokens[part]) for part in (train, validation)]
+    plan, validation_plan = plan_shared_buckets(parts, batch_size=8)
+    values = {field.name: getattr(small, field.name) for field in fields(small)} | {
+        "train": whole.take(np.flatnonzero(train)),
+        "validation": whole.take(np.flatnonzero(validation)),
+        "train_ids": ids.take(np.flatnonzero(train)),
+        "validation_ids": ids.take(np.flatnonzero(validation)),
+        "sampler": IndexSampler(plan, seed=2**63 - 1, accumulation=3),
+        "validation_sampler": IndexSampler(validation_plan, seed=2**63 - 1),
+    }
+    data = RunData(**values)
+    drops = [Drop(DropReason.NAN, f"wavs/\udcfd{n}.wav", f"metadata.csv, line {n}", "…") for n in range(500)]
+    data.report.drops = tuple(drops)
+    data.report.replaced.append(Drop(DropReason.CHANGED, "wavs/1.wav", "step 3, row 1", ""))
+    return data
+
+
+def test_a_snapshot_gives_back_everything_exactly_and_at_once(tmp_path):
+    data = make_large(tmp_path)
+    save_run_data(data, tmp_path)
+    started = time.process_time()
+
+    loaded = load_run_data(tmp_path)
+
+    assert time.process_time() - started < 1.0
+    assert_same(loaded, data)
+    assert loaded.fingerprint == data.fingerprint
+    assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
+
+
+def test_loading_needs_neither_tensorflow_nor_the_clips(corpus, tmp_path):
+    data = collect_run_data(make_config(corpus), folder=tmp_path)
+    save_run_data(data, tmp_path)
+    shutil.rmtree(corpus)
+    code = (
+        "import sys; from pathlib import Path; from myxtts.data.run_data import load_run_data; "
+        "data = load_run_data(Path(sys.argv[1])); assert 'tensorflow' not in sys.modules; "
+        "print(len(data.train), data.fingerprint.names)"
+    )
+
+    answer = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+
+    assert answer.stdout.split() == ["9", data.fingerprint.names]
+
+
+def test_a_snapshot_that_is_absent_torn_or_foreign_is_refused(corpus, tmp_path):
+    path = tmp_path / SNAPSHOT_NAME
+    with pytest.raises(SnapshotError, match=r"There is no .*the trainer writes it"):
+        load_run_data(tmp_path)
+
+    save_run_data(collect_run_data(make_config(corpus), folder=tmp_path), tmp_path)
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", content[:900] + b"~" * 20 + content[920:], b"not an archive"):
+        path.write_bytes(damaged)
+        with pytest.raises(SnapshotError, match="cannot be read"):
+            load_run_data(tmp_path)
+
+    path.write_bytes(content)
+    columns, facts = read_snapshot(path)
+    write_snapshot(path, columns, facts | {"version": 99})
+    with pytest.raises(SnapshotError, match="version 1, but has 99"):
+        load_run_data(tmp_path)
+
+
+def test_a_snapshot_that_cannot_be_written_is_an_error(corpus, tmp_path):
+    data = collect_run_data(make_config(corpus), folder=tmp_path)
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SnapshotError, match=r"--checkpoint-dir"):
+        save_run_data(data, tmp_path / "file")
+
+
+def test_decisions_are_logged(corpus, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+
+    data = collect_run_data(make_config(corpus), folder=tmp_path)
+
+    assert f"Vocabulary: {data.text_tokens} tokens for en, made from 10 texts" in caplog.text
+    assert "Validation: 1 of 10 clips" in caplog.text
+    assert caplog.text.count("10 of 10 clips can be used") == 1
+    assert asdict(data.fingerprint)["clips"] == 9
