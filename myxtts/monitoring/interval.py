@@ -1,0 +1,81 @@
+"""One row of every stretch of steps: what the loop counted, put together when it is logged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.monitoring.flow import Flow, subtract_flow
+from myxtts.monitoring.metrics_rows import MemoryUse, TrainRow
+from myxtts.monitoring.step_clock import StepClock
+from myxtts.monitoring.time_ledger import TimeLedger, measure_training
+
+
+class IntervalMeter:
+    """Counts batches between two log lines. Per batch it adds four numbers; all else happens in `close`."""
+
+    def __init__(self, clock: StepClock, ledger: TimeLedger, wall_clock: Callable[[], float] = time.time):
+        self._clock = clock
+        self._ledger = ledger
+        self._wall_clock = wall_clock
+        self._flow: Flow | None = None
+        self._retraces = 0
+        self._clear()
+
+    def count_batch(self, clips: int, samples: int, padded_samples: int) -> None:
+        """A batch was trained on. `padded_samples` are all samples of its shape, the padding included."""
+        self._batches += 1
+        self._clips += clips
+        self._samples += samples
+        self._padded_samples += padded_samples
+
+    def close(
+        self,
+        *,
+        step: int,
+        epoch: int,
+        losses: Sequence[float],
+        learning_rate: float | None,
+        scalars: Mapping[str, float] | None = None,
+        flow: Flow | None = None,
+        retraces: int = 0,
+        memory: Sequence[MemoryUse] = (),
+    ) -> TrainRow:
+        """The row of everything since the last one.
+
+        Args:
+            step: updates done.
+            losses: of every step since the last row.
+            flow: facts counted from the start of the pipeline; the row gets what is new in them.
+            retraces: counted from the start of the session.
+        """
+        durations_s, left_out = self._clock.take_window()
+        spent = self._ledger.take_window()
+        training_s = measure_training(spent)
+        row = TrainRow(
+            time_s=self._wall_clock(),
+            step=step,
+            epoch=epoch,
+            losses=tuple(losses),
+            learning_rate=learning_rate,
+            scalars=dict(scalars or {}),
+            step_times_s=tuple(durations_s),
+            left_out=left_out,
+            spent=spent,
+            batches=self._batches,
+            clips=self._clips,
+            samples=self._samples,
+            padded_samples=self._padded_samples,
+            clips_per_s=self._clips / training_s if training_s > 0 else None,
+            audio_seconds_per_s=self._samples / SAMPLE_RATE_HZ / training_s if training_s > 0 else None,
+            retraces=retraces - self._retraces,
+            flow=None if flow is None else subtract_flow(flow, self._flow),
+            memory=tuple(memory),
+        )
+        self._flow, self._retraces = flow, retraces
+        self._clear()
+        return row
+
+    def _clear(self) -> None:
+        self._batches = self._clips = self._samples = self._padded_samples = 0

@@ -1,0 +1,197 @@
+"""The run while it goes on: a live view in a terminal, else one plain line per log interval."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from myxtts.monitoring.bars import draw_bar
+from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.metrics_rows import MemoryUse, TrainRow, ValidationRow
+from myxtts.monitoring.progress import Progress
+from myxtts.monitoring.step_clock import StepTimes
+from myxtts.monitoring.words import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_share,
+    format_step_time,
+)
+
+BAR_WIDTH = 40
+WAIT_WIDTH = 12
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is shown at one moment."""
+
+    row: TrainRow
+    progress: Progress
+    times: StepTimes | None = None
+    """Since the start of the session."""
+    validation: ValidationRow | None = None
+    """The last one."""
+
+
+class View(Protocol):
+    """Shows a run. Everything happens in `show`, once per log interval."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, picture: Picture) -> None: ...
+
+
+def open_view(title: str, out: TextIO | None = None) -> View:
+    """The view that suits the stream (by default standard output): live in a terminal, else plain lines.
+
+    Example:
+        with open_view("gpt, isolated mode") as view:
+            view.show(Picture(row, progress))
+    """
+    stream = out or sys.stdout
+    console = Console(file=stream, highlight=False)
+    # A dumb terminal cannot move its cursor, so it gets lines too.
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveView(title, console)
+    return PlainView(stream)
+
+
+class PlainView:
+    """One line per picture."""
+
+    def __init__(self, out: TextIO):
+        self._out = out
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, picture: Picture) -> None:
+        self._out.write(format_line(picture) + "\n")
+        self._out.flush()
+
+
+class LiveView:
+    """A picture that is drawn over the one before; lines of the log scroll by above it."""
+
+    def __init__(self, title: str, console: Console):
+        self._title = title
+        self._console = console
+        # No refreshing thread: it would draw in the middle of a step, and nothing changes between two pictures.
+        self._live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        terminal = sys.stderr
+        self._live.start()
+        self._undo.callback(self._live.stop)
+        for handler in logging.getLogger("myxtts").handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is terminal:
+                # It holds the stream from before, and its lines would tear the picture; the live view's scroll by above.
+                handler.setStream(sys.stderr)
+                self._undo.callback(handler.setStream, terminal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def show(self, picture: Picture) -> None:
+        is_ascii = self._console.options.ascii_only
+        self._live.update(Text("\n".join(format_picture(self._title, picture, is_ascii)), no_wrap=True), refresh=True)
+
+
+def format_line(picture: Picture) -> str:
+    """The picture as one plain line."""
+    row, progress = picture.row, picture.progress
+    parts = [
+        f"step {row.step}/{progress.end_step}",
+        f"epoch {_format_epoch(picture)}",
+        f"loss {format_number(row.loss)}",
+        f"lr {format_number(row.learning_rate, 3)}",
+        f"{format_step_time(row.step_s)}/step",
+        f"{format_number(row.clips_per_s, 3)} clips/s",
+        f"{format_number(row.audio_seconds_per_s, 3)} audio-s/s",
+        f"waits {_format_stall(row.flow)}",
+        f"left {format_duration(progress.left_s)}",
+    ]
+    return "  ".join(parts)
+
+
+def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list[str]:
+    """The picture as lines of at most 80 columns."""
+    row, progress = picture.row, picture.progress
+    steps = f"step {format_count(row.step)} of {format_count(progress.end_step)}"
+    lines = [
+        f"{title}   {steps}   epoch {_format_epoch(picture)}",
+        f"{draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
+        f"loss {format_number(row.loss)}   validation {_format_validation(picture.validation)}   "
+        f"lr {format_number(row.learning_rate, 3)}",
+        f"step time {format_step_time(row.step_s)} (p95 {format_step_time(picture.times.p95_s if picture.times else None)})   "
+        f"{format_number(row.clips_per_s, 3)} clips/s   {format_number(row.audio_seconds_per_s, 3)} audio-s/s",
+        *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),
+        "memory   " + ("   ".join(_format_memory(use) for use in row.memory) or UNKNOWN),
+        f"next checkpoint {_format_checkpoint(progress)}",
+    ]
+    return [line[:80] for line in lines]
+
+
+def _format_epoch(picture: Picture) -> str:
+    epochs = picture.progress.epochs
+    return f"{picture.row.epoch + 1}" + (f" of {epochs}" if epochs else "")
+
+
+def _format_validation(row: ValidationRow | None) -> str:
+    return "-" if row is None else f"{format_number(row.loss)} (step {format_count(row.step)})"
+
+
+def _format_stall(flow: Flow | None) -> str:
+    if flow is None or not flow.handoffs:
+        return UNKNOWN
+    return format_share(flow.share(flow.handoffs[-1].taker_wait_s))
+
+
+def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
+    """Per hand-off how often a batch was ready, and which side waited."""
+    width = max((len(handoff.name) for handoff in flow.handoffs), default=0)
+    return [
+        f"{handoff.name:<{width}}  {draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {handoff.readiness:4.0%}   "
+        f"waits: {flow.name_giver(number)} {_percent(flow.share(handoff.giver_wait_s))}, "
+        f"{flow.name_taker(number)} {_percent(flow.share(handoff.taker_wait_s))}"
+        for number, handoff in enumerate(flow.handoffs)
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.0%}"
+
+
+def _format_memory(use: MemoryUse) -> str:
+    return f"{use.device} {format_bytes(use.used_bytes)} of {format_bytes(use.limit_bytes)}"
+
+
+def _format_checkpoint(progress: Progress) -> str:
+    if progress.next_checkpoint is None:
+        return "none"
+    steps = progress.next_checkpoint - progress.step
+    return f"in {format_count(steps)} steps ({format_duration(progress.checkpoint_s)})"

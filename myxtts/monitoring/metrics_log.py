@@ -1,0 +1,153 @@
+"""The metrics file of a run, `metrics.jsonl`: one JSON object per line, appended as it happens; the source of truth."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.monitoring.errors import MetricsFileError, MetricsWriteError
+from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, dump_row, load_row
+from myxtts.monitoring.time_ledger import measure_elapsed
+
+FILE_NAME = "metrics.jsonl"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The rows of a run, in the order in which they were written."""
+
+    rows: tuple[Row, ...]
+    unreadable: int
+    """Lines that are no rows: one torn by a crash, or damage."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a resume took away."""
+
+    rows: int
+    """Rows after the step that was resumed."""
+    unreadable: int
+    lost_s: float
+    """Time those rows had booked: it bought steps that are now done again."""
+
+
+class MetricsLog:
+    """Appends rows to a metrics file. Each is with the operating system before `write` returns, so no kill loses it."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: a row is one write, and a killed process leaves at most its last line torn.
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  closed by `close`
+        self._good_bytes = self._file.seek(0, os.SEEK_END)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, row: Row) -> None:
+        """Appends a row. Raises `MetricsWriteError` when it cannot be written whole; then nothing of it is."""
+        line = json.dumps(dump_row(row), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(f"{written} of {len(line)} bytes were written")
+        except OSError as error:
+            self._file.truncate(self._good_bytes)
+            raise MetricsWriteError(
+                f"{self._path}: a row could not be written ({error}). Make room on that disk, then resume the run."
+            ) from error
+        self._good_bytes += len(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_metrics_log(path: Path, resumed_step: int | None = None) -> tuple[MetricsLog, Cut]:
+    """The log of a run that starts anew, or is resumed with so many updates done.
+
+    On resume, rows after that step and lines torn by a crash are cut away, in one step: whatever happens, the file is the
+    old one or the new one. A new run begins with an empty file.
+    """
+    if resumed_step is None:
+        path.unlink(missing_ok=True)
+        return MetricsLog(path), Cut(0, 0, 0.0)
+    cut = cut_metrics(path, resumed_step) if path.exists() else Cut(0, 0, 0.0)
+    if cut.unreadable:
+        logger.warning("%s: %d unreadable lines were removed.", path, cut.unreadable)
+    return MetricsLog(path), cut
+
+
+def cut_metrics(path: Path, step: int) -> Cut:
+    """Removes rows after a step, and what is no row, from a metrics file."""
+    kept: list[bytes] = []
+    cut_rows: list[Row] = []
+    unreadable = 0
+    for line, row in _read_lines(path):
+        if row is None:
+            unreadable += 1
+        elif row.step > step:
+            cut_rows.append(row)
+        else:
+            kept.append(line)
+    if unreadable or cut_rows:
+        with open_file_atomically(path) as file:
+            file.writelines(kept)
+    return Cut(len(cut_rows), unreadable, sum(_count_booked(row) for row in cut_rows))
+
+
+def read_metrics(path: Path) -> Metrics:
+    """The rows of a metrics file of a finished, a stopped or a running run."""
+    if not path.is_file():
+        raise MetricsFileError(f"{path}: there is no metrics file. Give one, or the folder of a run that has trained.")
+    rows = [row for _, row in _read_lines(path)]
+    good = tuple(row for row in rows if row is not None)
+    if not good:
+        raise MetricsFileError(f"{path}: holds no rows of a run (yet).")
+    return Metrics(good, len(rows) - len(good))
+
+
+def list_losses(metrics: Metrics) -> list[tuple[int, float]]:
+    """The loss of every step: pairs of updates done and loss."""
+    pairs: list[tuple[int, float]] = []
+    for row in metrics.rows:
+        if isinstance(row, TrainRow):
+            first = row.step - len(row.losses) + 1
+            pairs += list(enumerate(row.losses, start=first))
+    return pairs
+
+
+def _read_lines(path: Path) -> Iterator[tuple[bytes, Row | None]]:
+    """Every line with its row, None where it is none. A last line without its end counts as torn."""
+    with open(path, "rb") as file:
+        for line in file:
+            yield line, _parse_line(line)
+
+
+def _parse_line(line: bytes) -> Row | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return load_row(json.loads(line))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _count_booked(row: Row) -> float:
+    if isinstance(row, TrainRow | SummaryRow):
+        return measure_elapsed(row.spent)
+    return row.lost_s if isinstance(row, RunRow) else 0.0

@@ -1,0 +1,154 @@
+"""A run in a few figures, made from its rows: where the time went, who waited, and what to try first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.monitoring.advice import Settings
+from myxtts.monitoring.findings import Finding, RunFacts, find_limit, find_timing_variation
+from myxtts.monitoring.flow import Flow, add_flows
+from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.speed_up import SpeedUp, measure_speed_up
+from myxtts.monitoring.step_clock import StepTimes, measure_durations
+from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed, measure_goodput, measure_training, sum_spent
+
+RUNNING = "running or killed"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The figures of a run over all its sessions. None is unknown."""
+
+    stage: str | None
+    mode: str | None
+    status: str
+    sessions: int
+    step: int
+    epoch: int | None
+    first_loss: float | None
+    last_loss: float | None
+    """Means over the first and the last row."""
+    best_validation: tuple[int, float] | None
+    """Step and loss."""
+    spent: Spent
+    times: StepTimes | None
+    flow: Flow | None
+    clips_per_s: float | None
+    audio_seconds_per_s: float | None
+    padding_waste: float | None
+    retraces: int
+    speed_up: SpeedUp | None
+    limit: Finding | None
+    variation: Finding | None
+
+    @property
+    def elapsed_s(self) -> float:
+        return measure_elapsed(self.spent)
+
+    @property
+    def goodput(self) -> float | None:
+        return measure_goodput(self.spent)
+
+    @property
+    def data_stall(self) -> float | None:
+        """Share of the time elapsed in which the training waited for a batch."""
+        return self.spent[Cause.DATA_STALL] / self.elapsed_s if self.elapsed_s > 0 else None
+
+
+def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | None = None) -> RunSummary:
+    """The summary of a run from its rows.
+
+    Args:
+        tail: time of a session about to end that no row has: the ledger's last window.
+        status: of that session; by default what the last row says.
+    """
+    runs = [row for row in rows if isinstance(row, RunRow)]
+    trains = [row for row in rows if isinstance(row, TrainRow)]
+    spent = _sum_time(rows, tail)
+    flow = add_flows([row.flow for row in trains if row.flow is not None])
+    durations_s = [duration for row in trains for duration in row.step_times_s]
+    times = measure_durations(durations_s, sum(row.left_out for row in trains))
+    settings = Settings(runs[-1].settings if runs else {})
+    mode = runs[-1].mode if runs else None
+    padding = _measure_padding(trains)
+    retraces = sum(row.retraces for row in trains)
+    facts = RunFacts(mode or "", settings, spent, flow, times, padding, retraces)
+    clips_per_s, audio_seconds_per_s = _measure_rates(trains)
+    return RunSummary(
+        stage=runs[-1].stage if runs else None,
+        mode=mode,
+        status=status or _find_status(rows),
+        sessions=len(runs),
+        step=max((row.step for row in rows), default=0),
+        epoch=trains[-1].epoch if trains else None,
+        first_loss=trains[0].loss if trains else None,
+        last_loss=trains[-1].loss if trains else None,
+        best_validation=_find_best([row for row in rows if isinstance(row, ValidationRow)]),
+        spent=spent,
+        times=times,
+        flow=flow,
+        clips_per_s=clips_per_s,
+        audio_seconds_per_s=audio_seconds_per_s,
+        padding_waste=padding,
+        retraces=retraces,
+        speed_up=measure_speed_up(flow, spent, sum(row.batches for row in trains)),
+        limit=find_limit(facts),
+        variation=find_timing_variation(times, flow, settings),
+    )
+
+
+def dump_summary(summary: RunSummary) -> dict[str, Any]:
+    """The summary as JSON, with the figures that are computed from others."""
+    figures = asdict(summary)
+    figures |= {
+        "elapsed_s": summary.elapsed_s,
+        "goodput": summary.goodput,
+        "data_stall": summary.data_stall,
+        "spent": {str(cause): seconds for cause, seconds in summary.spent.items()},
+        "verdict": str(summary.limit) if summary.limit else None,
+    }
+    if summary.times is not None:
+        figures["times"]["variation"] = summary.times.variation
+    if summary.speed_up is not None:
+        figures["speed_up"]["bound"] = summary.speed_up.bound
+    return figures
+
+
+def _sum_time(rows: Sequence[Row], tail: Spent | None) -> dict[Cause, float]:
+    spent = sum_spent([row.spent for row in rows if isinstance(row, TrainRow | SummaryRow)] + ([tail] if tail else []))
+    # What a killed session did after its last checkpoint was done again by the next one.
+    spent[Cause.RECOVERY] += math.fsum(row.lost_s for row in rows if isinstance(row, RunRow))
+    return spent
+
+
+def _measure_padding(trains: Sequence[TrainRow]) -> float | None:
+    padded = sum(row.padded_samples for row in trains)
+    return 1 - sum(row.samples for row in trains) / padded if padded else None
+
+
+def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | None]:
+    training_s = math.fsum(measure_training(row.spent) for row in trains)
+    if training_s <= 0:
+        return None, None
+    clips, samples = sum(row.clips for row in trains), sum(row.samples for row in trains)
+    return clips / training_s, samples / SAMPLE_RATE_HZ / training_s
+
+
+def _find_best(validations: Sequence[ValidationRow]) -> tuple[int, float] | None:
+    finite = [row for row in validations if math.isfinite(row.loss)]
+    best = min(finite, key=lambda row: row.loss, default=None)
+    return (best.step, best.loss) if best else None
+
+
+def _find_status(rows: Sequence[Row]) -> str:
+    """That of the last session: it has ended in order only if its summary came after its beginning."""
+    for row in reversed(rows):
+        if isinstance(row, SummaryRow):
+            return row.status
+        if isinstance(row, RunRow):
+            break
+    return RUNNING

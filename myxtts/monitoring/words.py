@@ -1,0 +1,50 @@
+"""Numbers as people read them; what is not known says so."""
+
+from __future__ import annotations
+
+from myxtts.pipeline import units
+
+UNKNOWN = "unknown"
+
+
+def format_duration(seconds: float | None) -> str:
+    """A stretch of time in its two largest units: `45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def format_step_time(seconds: float | None) -> str:
+    """The time of one step: milliseconds below one second."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2f} ms"
+
+
+def format_share(share: float | None) -> str:
+    """A part of a whole, in percent."""
+    return UNKNOWN if share is None else f"{share:.1%}"
+
+
+def format_number(value: float | None, digits: int = 4) -> str:
+    """A number to so many significant digits."""
+    return UNKNOWN if value is None else f"{value:.{digits}g}"
+
+
+def format_count(count: int | None) -> str:
+    return UNKNOWN if count is None else f"{count:,}"
+
+
+def format_bytes(size_bytes: int | None) -> str:
+    return UNKNOWN if size_bytes is None else units.format_bytes(size_bytes)

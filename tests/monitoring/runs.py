@@ -1,0 +1,96 @@
+"""Rows of a run that never was, made from a few numbers, so that every figure of it is known."""
+
+from __future__ import annotations
+
+import math
+
+from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.time_ledger import Cause
+from myxtts.pipeline.stage import StageFacts
+from myxtts.pipeline.waiting import HandoffFacts
+
+GIB = 2**30
+SETTINGS = {
+    "data": {
+        "batch_size": 8,
+        "num_workers": 2,
+        "pipeline_buffer_size": 50,
+        "prefetch_buffer_size": 8,
+        "cache": "off",
+        "mixed_precision": "float32",
+        "enable_xla": False,
+        "pad_to_fixed_length": True,
+        "max_clip_seconds": 12.0,
+    },
+    "training": {
+        "gradient_accumulation_steps": 2,
+        "rehearsal": False,
+        "checkpoint_interval": 100,
+        "validation_interval": 50,
+    },
+}
+
+
+def make_run_row(step: int = 0, **changes) -> RunRow:
+    values = {
+        "time_s": 1_700_000_000.0 + step, "step": step, "end_step": 400, "stage": "gpt", "mode": "isolated",
+        "devices": {"data": "/GPU:0", "model": "/GPU:1"}, "settings": SETTINGS, "environment": {"tensorflow": "2.21.0"},
+    }  # fmt: skip
+    return RunRow(**(values | changes))
+
+
+def make_flow(
+    elapsed_s: float = 10.0, train_waits: float = 0.02, transfer_waits: float = 0.5, busy: float = 0.5
+) -> Flow:
+    """Reading and preparing, transferring, training: waiting, and reading and preparing, as shares of the time."""
+    return Flow(
+        elapsed_s,
+        (
+            StageFacts("read", 20, 0.1 * busy * elapsed_s),
+            StageFacts("prepare", 20, 0.9 * busy * elapsed_s),
+            StageFacts("transfer", 20, 0.05 * elapsed_s),
+        ),
+        (
+            HandoffFacts("producer", 20, 0.4 * elapsed_s, transfer_waits * elapsed_s, 1 - transfer_waits),
+            HandoffFacts("on the model device", 20, 0.3 * elapsed_s, train_waits * elapsed_s, 1 - train_waits),
+        ),
+    )
+
+
+def make_train_row(step: int, steps: int = 10, **changes) -> TrainRow:
+    """Ten steps of 0.9 s and one second of other things."""
+    values = {
+        "time_s": 1_700_000_000.0 + step, "step": step, "epoch": step // 100,
+        "losses": tuple(3 + 2 * math.exp(-(step - steps + 1 + n) / 80) for n in range(steps)), "learning_rate": 2e-4,
+        "step_times_s": tuple(0.9 + 0.01 * (n % 5) for n in range(steps)), "left_out": 0,
+        "spent": {Cause.STEP: 9.0, Cause.DATA_STALL: 0.5, Cause.OTHER: 0.5}, "batches": 2 * steps, "clips": 16 * steps,
+        "samples": 16 * steps * 80_000, "padded_samples": 16 * steps * 100_000, "clips_per_s": 16.0, "audio_seconds_per_s": 58.0,
+        "retraces": 0, "flow": make_flow(), "memory": (MemoryUse("/GPU:1", 9 * GIB, 16 * GIB), MemoryUse("/GPU:0", None, 8 * GIB)),
+    }  # fmt: skip
+    return TrainRow(**(values | changes))
+
+
+def make_rows(steps: int = 400) -> list[Row]:
+    """A run with start-up, validation, checkpoints and one death of the producer."""
+    rows: list[Row] = [make_run_row()]
+    for step in range(10, steps + 1, 10):
+        spent = {Cause.STEP: 9.0, Cause.DATA_STALL: 0.5, Cause.OTHER: 0.5}
+        if step == 10:
+            spent = {Cause.START_UP: 20.0, Cause.TRACE: 10.0, Cause.STEP: 5.0}
+        flow = make_flow(train_waits=0.05 + 0.04 * math.sin(step / 40), transfer_waits=0.3 + 0.2 * math.cos(step / 60))
+        rows.append(make_train_row(step, spent=spent, flow=flow))
+        if step % 50 == 0:
+            loss = 3.1 + 2 * math.exp(-step / 80)
+            rows.append(ValidationRow(time_s=1_700_000_000.0 + step, step=step, loss=loss, is_best=True))
+        if step % 100 == 0:
+            rows.append(
+                EventRow(time_s=1_700_000_000.0 + step, step=step, name="checkpoint", text=f"step-{step}, 1.2 GB")
+            )
+    rows.insert(
+        20, EventRow(time_s=1_700_000_150.0, step=150, name="producer died", text="killed by <SIGKILL> & restarted")
+    )
+    rows.append(
+        SummaryRow(time_s=1_700_000_500.0, step=steps, status="finished", spent={Cause.CHECKPOINT: 5.0, Cause.VALIDATION: 5.0})
+    )  # fmt: skip
+    return rows

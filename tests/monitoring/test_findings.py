@@ -1,0 +1,167 @@
+import pytest
+
+from myxtts.cli.train import build_parser
+from myxtts.config import resolve_config
+from myxtts.monitoring.advice import Settings, advise_faster, advise_rarer, advise_smaller_batch, advise_steadier
+from myxtts.monitoring.findings import RunFacts, find_limit, find_timing_variation, list_findings
+from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.speed_up import measure_speed_up
+from myxtts.monitoring.step_clock import measure_durations
+from myxtts.monitoring.time_ledger import Cause
+from myxtts.pipeline.stage import StageFacts
+from tests.monitoring.runs import SETTINGS, make_flow
+
+JITTER = measure_durations([1.0, 3.0] * 20)
+STEADY = measure_durations([1.0, 1.1] * 20)
+
+
+def make_facts(mode="isolated", settings=None, **changes):
+    values = {
+        "spent": {Cause.START_UP: 500.0, Cause.STEP: 100.0},
+        "flow": make_flow(),
+        "times": STEADY,
+        "padding_waste": 0.1,
+        "retraces": 0,
+    }
+    return RunFacts(mode=mode, settings=Settings(settings or SETTINGS), **(values | changes))
+
+
+def change(section, **values):
+    return SETTINGS | {section: SETTINGS[section] | values}
+
+
+@pytest.mark.parametrize(
+    ("flow", "who", "flag"),
+    [
+        (make_flow(train_waits=0.4, transfer_waits=0.9), "waits for stage 'prepare'", "--buffer-size 100"),
+        (make_flow(train_waits=0.4, transfer_waits=0.0), "waits for stage 'transfer'", "--prefetch-buffer-size 16"),
+        (make_flow(train_waits=0.0), "nobody waits", "--max-clip-seconds 9"),
+        (None, "nobody waits", "--max-clip-seconds 9"),
+    ],
+)
+def test_high_variation_names_the_stage_and_one_setting(flow, who, flag):
+    finding = find_timing_variation(JITTER, flow, Settings(SETTINGS))
+    assert finding.title == "High timing variation"
+    assert "50.0%" in finding.evidence
+    assert who in finding.evidence
+    assert finding.flag == flag
+
+
+@pytest.mark.parametrize("times", [None, STEADY, measure_durations([1.0, 3.0])])
+def test_even_steps_and_too_few_of_them_are_no_finding(times):
+    assert find_timing_variation(times, make_flow(), Settings(SETTINGS)) is None
+
+
+def test_variation_with_shapes_that_are_not_fixed_advises_to_fix_them():
+    settings = Settings(change("data", pad_to_fixed_length=False))
+    assert find_timing_variation(JITTER, make_flow(), settings).flag == "--enable-static-shapes"
+
+
+def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
+    limit = find_limit(make_facts(spent={Cause.START_UP: 500.0, Cause.STEP: 95.0, Cause.DATA_STALL: 5.0}))
+    assert "training itself" in limit.title
+    assert "95.0%" in limit.evidence
+    assert limit.flag == "--mixed-precision"
+
+
+@pytest.mark.parametrize(
+    ("flow", "mode", "stage", "flag"),
+    [
+        (make_flow(train_waits=0.4, transfer_waits=0.9), "isolated", "prepare", "--cache auto"),
+        (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", "--prefetch-buffer-size 16"),
+        (
+            Flow(10.0, (StageFacts("read", 5, 1.0), StageFacts("prepare", 5, 3.0)), ()),
+            "single",
+            "prepare",
+            "--cache auto",
+        ),
+        (
+            Flow(10.0, (StageFacts("read", 5, 4.0), StageFacts("prepare", 5, 3.0)), ()),
+            "single",
+            "read",
+            "--num-workers 4",
+        ),
+    ],
+)
+def test_a_data_stall_is_blamed_on_the_stage_that_causes_it(flow, mode, stage, flag):
+    limit = find_limit(make_facts(mode=mode, flow=flow, spent={Cause.STEP: 60.0, Cause.DATA_STALL: 40.0}))
+    assert limit.title == f"Stage {stage!r} limits the run"
+    assert "40.0%" in limit.evidence
+    assert limit.flag == flag
+
+
+@pytest.mark.parametrize(
+    ("spent", "changes", "title", "flag"),
+    [
+        ({Cause.CHECKPOINT: 30.0}, {}, "Saving checkpoints", "--checkpoint-interval 200"),
+        ({Cause.VALIDATION: 30.0}, {}, "Validation", "--validation-interval 100"),
+        ({Cause.TRANSFER: 30.0}, {}, "Moving batches", "--prefetch-buffer-size 16"),
+        ({Cause.RECOVERY: 30.0}, {}, "Recovering", "--batch-size 4 --grad-accum 4"),
+        ({Cause.TRACE: 40.0}, {"retraces": 12, "settings": change("data", pad_to_fixed_length=False)}, "Tracing anew", "--enable-static-shapes"),
+        ({}, {"padding_waste": 0.5}, "Padding", "--batch-size 4 --grad-accum 4"),
+    ],
+)  # fmt: skip
+def test_whatever_takes_most_of_the_time_is_named(spent, changes, title, flag):
+    limit = find_limit(make_facts(spent={Cause.STEP: 70.0, Cause.START_UP: 900.0} | spent, **changes))
+    assert limit.title.startswith(title)
+    assert limit.flag == flag
+
+
+def test_the_dearest_finding_comes_first():
+    spent = {Cause.STEP: 50.0, Cause.CHECKPOINT: 20.0, Cause.VALIDATION: 30.0}
+    assert [finding.title.split()[0] for finding in list_findings(make_facts(spent=spent))] == ["Validation", "Saving"]
+
+
+def test_before_anything_was_trained_there_is_no_verdict():
+    assert find_limit(make_facts(spent={Cause.START_UP: 5.0})) is None
+
+
+def test_when_nothing_is_left_to_try_the_verdict_says_so():
+    settings = {
+        "data": {"mixed_precision": "mixed_float16", "enable_xla": True, "batch_size": 8},
+        "training": {"gradient_accumulation_steps": 1},
+    }
+    limit = find_limit(make_facts(settings=settings))
+    assert limit.flag is None
+    assert str(limit).endswith("No setting would change that.")
+
+
+def test_a_rehearsal_is_not_advised_to_use_half_precision():
+    assert find_limit(make_facts(settings=change("training", rehearsal=True))).flag == "--enable-xla"
+
+
+def test_every_piece_of_advice_is_a_flag_of_the_program():
+    settings, unknown = Settings(SETTINGS), Settings({})
+    stages = ("read", "prepare", "transfer", "train")
+    flags = {advise_steadier(stage, given) for stage in stages for given in (settings, unknown)}
+    flags |= {
+        advise_faster(stage, mode, given)
+        for stage in stages
+        for mode in ("single", "isolated")
+        for given in (settings, unknown)
+    }
+    flags |= {advise_faster("prepare", "single", Settings(change("data", cache="memory")))}
+    flags |= {
+        advise_faster("train", "single", Settings(change("data", mixed_precision="mixed_float16", enable_xla=True)))
+    }
+    flags |= {advise_rarer("--checkpoint-interval", None), advise_rarer("--validation-interval", 7)}
+    flags |= {advise_smaller_batch(settings), advise_smaller_batch(unknown)}
+    flags -= {None}
+    assert len(flags) > 10
+    for flag in flags:
+        resolve_config(flags=build_parser("train").parse_all(flag.split()).given)
+
+
+def test_speed_up_has_a_bound_and_what_was_reached():
+    # 20 batches: preparing takes 5 s of 10 s, so 0.25 s each; training 0.45 s each; a batch every 0.5 s.
+    speed_up = measure_speed_up(make_flow(), {Cause.STEP: 9.0, Cause.DATA_STALL: 1.0, Cause.START_UP: 99.0}, batches=20)
+    assert speed_up.bound == pytest.approx(1 + 0.25 / 0.45)
+    assert speed_up.reached == pytest.approx((0.25 + 0.45) / 0.5)
+
+
+@pytest.mark.parametrize(
+    ("flow", "step_s", "batches"),
+    [(None, 9.0, 20), (make_flow(busy=0.0), 9.0, 20), (make_flow(), 0.0, 20), (make_flow(), 9.0, 0)],
+)
+def test_speed_up_is_unknown_unless_both_sides_were_measured(flow, step_s, batches):
+    assert measure_speed_up(flow, {Cause.STEP: step_s}, batches) is None

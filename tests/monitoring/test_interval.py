@@ -1,0 +1,54 @@
+import pytest
+
+from myxtts.monitoring.interval import IntervalMeter
+from myxtts.monitoring.progress import ProgressMeter
+from myxtts.monitoring.step_clock import StepClock
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from tests.monitoring.clocks import ManualClock
+from tests.monitoring.runs import make_flow
+
+
+def test_a_row_holds_what_happened_since_the_one_before():
+    clock = ManualClock()
+    steps, ledger = StepClock(warm_up=0, clock=clock), TimeLedger(clock)
+    meter = IntervalMeter(steps, ledger, wall_clock=lambda: 77.0)
+    clock.move(5)
+    ledger.begin_loop()
+    steps.begin()
+    for _ in range(2):
+        with ledger.spend(Cause.DATA_STALL):
+            clock.move(1)
+        with ledger.spend(Cause.STEP):
+            clock.move(3)
+        meter.count_batch(clips=4, samples=4 * 22050, padded_samples=5 * 22050)
+        steps.end_step()
+    first = meter.close(step=2, epoch=0, losses=[5.0, 4.0], learning_rate=1e-4, flow=make_flow(8.0), retraces=1)
+    assert (first.time_s, first.step, first.loss, first.step_s) == (77.0, 2, 4.5, 4.0)
+    assert first.spent == {Cause.START_UP: 5, Cause.DATA_STALL: 2, Cause.STEP: 6}
+    assert (first.batches, first.clips, first.clips_per_s, first.audio_seconds_per_s) == (2, 8, 1.0, 1.0)
+    assert first.retraces == 1
+
+    clock.move(2)
+    second = meter.close(step=2, epoch=0, losses=[], learning_rate=None, flow=make_flow(10.0), retraces=1)
+    assert (second.loss, second.step_s, second.clips, second.retraces) == (None, None, 0, 0)
+    assert second.spent == {Cause.OTHER: 2}
+    assert second.flow.elapsed_s == 2.0
+
+
+def test_rates_are_unknown_before_any_training():
+    clock = ManualClock()
+    row = IntervalMeter(StepClock(clock=clock), TimeLedger(clock)).close(step=0, epoch=0, losses=[], learning_rate=None)
+    assert (row.clips_per_s, row.audio_seconds_per_s, row.flow) == (None, None, None)
+
+
+def test_time_left_is_known_from_the_second_measure_on():
+    clock = ManualClock()
+    meter = ProgressMeter(end_step=100, epochs=2, clock=clock)
+    clock.move(60)
+    first = meter.measure(10, next_checkpoint=50)
+    assert (first.left_s, first.checkpoint_s, first.share) == (None, None, 0.1)
+    clock.move(20)
+    second = meter.measure(20, next_checkpoint=50)
+    assert (second.step_s, second.left_s, second.checkpoint_s) == (2.0, 160.0, 60.0)
+    assert meter.measure(100).checkpoint_s is None
+    assert meter.measure(100).left_s == pytest.approx(0.0)

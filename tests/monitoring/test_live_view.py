@@ -1,0 +1,118 @@
+import io
+import logging
+import sys
+
+import pytest
+
+from myxtts.monitoring.bars import draw_bar
+from myxtts.monitoring.live_view import LiveView, Picture, PlainView, format_line, format_picture, open_view
+from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.monitoring.progress import Progress
+from tests.monitoring.runs import make_train_row
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def make_picture(step=200, **changes):
+    validation = ValidationRow(time_s=0.0, step=150, loss=3.25)
+    return Picture(make_train_row(step, **changes), Progress(step, 400, 4, 300, 0.95), None, validation)
+
+
+def test_without_a_terminal_there_is_one_plain_line_per_picture():
+    out = io.StringIO()
+    with open_view("gpt", out) as view:
+        assert isinstance(view, PlainView)
+        view.show(make_picture(200))
+        view.show(make_picture(210))
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("step 200/400  epoch 3 of 4  loss 3.1")
+    assert "920 ms/step" in first
+    assert "16 clips/s" in first
+    assert "waits 2.0%" in first
+    assert first.endswith("left 3 min 10 s")
+    assert second.startswith("step 210/400")
+    assert "\x1b" not in out.getvalue()
+
+
+def test_in_a_terminal_the_picture_shows_all_that_was_asked_for():
+    out = Terminal()
+    with open_view("gpt, isolated mode", out) as view:
+        assert isinstance(view, LiveView)
+        view.show(make_picture())
+    text = out.getvalue()
+    for words in (
+        "step 200 of 400", "epoch 3 of 4", "50.0%", "left 3 min 10 s", "validation 3.25 (step 150)", "lr 0.0002", "16 clips/s",
+        "58 audio-s/s", "ready  98%   waits: transfer 30%, train 2%", "/GPU:1 9.0 GB of 16.0 GB", "/GPU:0 unknown of 8.0 GB",
+        "next checkpoint in 100 steps (1 min 35 s)",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+@pytest.mark.parametrize("flow", [None, make_train_row(10).flow])
+def test_the_picture_fits_80_columns_and_ascii(flow):
+    lines = format_picture("a title that is far too long for this view, " * 2, make_picture(flow=flow), is_ascii=True)
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).isascii()
+
+
+def test_what_is_unknown_is_shown_as_unknown():
+    picture = Picture(
+        make_train_row(10, flow=None, memory=(), losses=(), learning_rate=None, step_times_s=(), clips_per_s=None),
+        Progress(10, 400, None, None, None),
+    )
+    text = "\n".join(format_picture("gpt", picture))
+    assert "loss unknown" in text
+    assert "step time unknown (p95 unknown)" in text
+    assert "who waits: unknown" in text
+    assert "memory   unknown" in text
+    assert "left unknown" in text
+    assert "next checkpoint none" in text
+    assert " 0 " not in format_line(picture)
+
+
+def test_lines_of_the_log_scroll_by_above_the_picture_and_come_back_afterwards(monkeypatch):
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    logger = logging.getLogger("myxtts")
+    handler = logging.StreamHandler(out)
+    logger.addHandler(handler)
+    try:
+        with open_view("gpt", out) as view:
+            view.show(make_picture())
+            before = len(out.getvalue())
+            logger.warning("checkpoint saved")
+            drawn = out.getvalue()[before:]
+            assert handler.stream is not out
+        assert handler.stream is out
+    finally:
+        logger.removeHandler(handler)
+    # Cursor up over the picture first, then the line, then the picture anew.
+    assert drawn.index("\x1b[") < drawn.index("checkpoint saved") < drawn.index("step 200 of 400")
+
+
+def test_a_log_that_goes_to_a_file_stays_there(monkeypatch):
+    out, file = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    with open_view("gpt", out) as view:
+        view.show(make_picture())
+        sys.stderr.write("to the file\n")
+    assert file.getvalue() == "to the file\n"
+    assert "to the file" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("share", "bar"), [(0.0, "----"), (0.5, "##--"), (1.0, "####"), (1.7, "####"), (-1.0, "----"), (None, "????")]
+)
+def test_bars(share, bar):
+    assert draw_bar(share, 4, is_ascii=True) == bar

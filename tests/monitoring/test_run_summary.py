@@ -1,0 +1,95 @@
+import json
+
+import pytest
+
+from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.monitoring.run_summary import RUNNING, dump_summary, summarise_run
+from myxtts.monitoring.summary_view import format_performance, format_summary
+from myxtts.monitoring.time_ledger import Cause
+from tests.monitoring.runs import make_flow, make_rows, make_run_row, make_train_row
+
+
+def test_figures_of_a_known_run():
+    summary = summarise_run(make_rows(400))
+    # Start-up 20, tracing 10, steps 5 + 39 * 9, stall and other 39 * 0.5 each, checkpoint and validation 5 each.
+    assert summary.elapsed_s == pytest.approx(35 + 39 * 10 + 10)
+    assert summary.goodput == pytest.approx(356 / 435)
+    assert summary.data_stall == pytest.approx(19.5 / 435)
+    assert summary.padding_waste == pytest.approx(0.2)
+    assert (summary.step, summary.status, summary.sessions, summary.retraces) == (400, "finished", 1, 0)
+    assert summary.best_validation == (400, pytest.approx(3.1134, abs=1e-3))
+    assert summary.times.steps == 400
+    assert summary.clips_per_s == pytest.approx(6400 / (356 + 39))
+    assert summary.speed_up.bound > summary.speed_up.reached > 1
+
+
+def test_the_end_of_a_session_that_no_row_has_counts():
+    summary = summarise_run([make_run_row(), make_train_row(10)], tail={Cause.CHECKPOINT: 5.0}, status="stopped")
+    assert summary.elapsed_s == 15.0
+    assert summary.spent[Cause.CHECKPOINT] == 5.0
+    assert summary.status == "stopped"
+
+
+def test_what_a_killed_session_lost_is_time_of_recovery():
+    rows = [make_run_row(), make_train_row(10), make_run_row(10, lost_s=30.0), make_train_row(20)]
+    summary = summarise_run(rows)
+    assert summary.spent[Cause.RECOVERY] == 30.0
+    assert summary.goodput == pytest.approx(18 / 50)
+    assert (summary.sessions, summary.status) == (2, RUNNING)
+
+
+def test_a_session_that_began_after_a_summary_is_not_finished():
+    assert summarise_run([*make_rows(), make_run_row(400)]).status == RUNNING
+
+
+def test_a_run_without_steps_is_unknown_and_not_zero():
+    text = format_summary(summarise_run([make_run_row()]))
+    assert "Goodput      unknown" in text
+    assert "Step time    unknown" in text
+    assert "Padding      unknown" in text
+    assert "Speed-up     unknown" in text
+    assert text.splitlines()[-1].startswith("Verdict      unknown")
+
+
+def test_a_validation_that_is_not_finite_is_never_the_best():
+    rows = [
+        make_run_row(),
+        *(ValidationRow(time_s=0.0, step=n, loss=loss) for n, loss in ((1, float("nan")), (2, 4.0))),
+    ]
+    assert summarise_run(rows).best_validation == (2, 4.0)
+
+
+def test_the_text_fits_80_columns_and_ends_with_the_verdict():
+    lines = format_summary(summarise_run(make_rows())).splitlines()
+    assert max(len(line) for line in lines) <= 80
+    text = " ".join(line.strip() for line in lines)
+    assert "Goodput      81.8%" in text
+    assert "on the model device: ready 9" in text
+    assert "train waits" in text
+    assert text.endswith("Try first: --mixed-precision")
+    assert "400 steps in 7 min 15 s" in text
+
+
+def test_the_dictionary_is_json_and_has_the_computed_figures():
+    figures = json.loads(json.dumps(dump_summary(summarise_run(make_rows()))))
+    assert figures["goodput"] == pytest.approx(356 / 435)
+    assert figures["spent"]["trace/compile"] == 10.0
+    assert figures["speed_up"]["bound"] > 1
+    assert figures["times"]["variation"] is not None
+    assert "Try first" in figures["verdict"]
+
+
+def test_the_pace_of_a_session_with_its_finding():
+    slow = [
+        make_train_row(step, step_times_s=(0.5, 1.5) * 5, flow=make_flow(train_waits=0.4, transfer_waits=0.9))
+        for step in (10, 20)
+    ]
+    summary = summarise_run([make_run_row(), *slow])
+    text = " ".join(
+        format_performance(summary.times, summary.clips_per_s, summary.audio_seconds_per_s, summary.variation).split()
+    )
+    assert "mean 1.00 s +- 500 ms (500 ms to 1.50 s), variation 50.0%" in text
+    assert "16 clips/s" in text
+    assert "High timing variation" in text
+    assert "'prepare'" in text
+    assert "Finding" not in format_performance(None, None, None, None)

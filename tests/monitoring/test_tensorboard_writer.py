@@ -1,0 +1,67 @@
+import importlib.util
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import myxtts.monitoring.tensorboard_writer as module
+from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.monitoring.tensorboard_writer import open_tensorboard
+from tests.monitoring.runs import make_train_row
+
+
+def read_events(folder):
+    import tensorflow as tf
+
+    found = {}
+    for path in sorted(folder.glob("events*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                found[value.tag, event.step] = tf.make_ndarray(value.tensor)
+    return found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the tensorboard package is not installed")
+def test_curves_pictures_and_audio_are_written(tmp_path):
+    import tensorflow as tf
+
+    mel_FM = np.random.default_rng(0).normal(size=(5, 8))
+    with open_tensorboard(tmp_path) as writer:
+        writer.write_train_row(make_train_row(10, losses=(2.0, 4.0), scalars={"grad_norm": 1.5}))
+        writer.write_validation_row(ValidationRow(time_s=0.0, step=10, loss=3.5))
+        writer.write_mel("mel/sentence", mel_FM, 10)
+        writer.write_audio("audio/sentence", np.zeros(100, np.float32), 24000, 10)
+    found = read_events(tmp_path)
+    assert found["train/loss", 10] == 3.0
+    assert found["train/grad_norm", 10] == 1.5
+    assert found["validation/loss", 10] == 3.5
+    assert found["speed/goodput", 10] == pytest.approx(0.9)
+    assert found["readiness/on the model device", 10] == pytest.approx(0.98)
+    assert found["memory_mb/GPU:1", 10] == 9 * 1024
+    # What is unknown leaves a gap, not a zero.
+    assert ("memory_mb/GPU:0", 10) not in found
+    width, height, png = found["mel/sentence", 10][:3]
+    assert (int(width), int(height)) == (20, 32)
+    picture = tf.io.decode_png(png).numpy()
+    assert (picture == module.paint_mel(mel_FM)).all()
+    samples, rate = tf.audio.decode_wav(found["audio/sentence", 10][0][0])
+    assert (samples.shape, int(rate)) == ((100, 1), 24000)
+
+
+def test_without_the_package_one_line_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level(logging.WARNING, logger="myxtts"):
+        assert open_tensorboard(tmp_path) is None
+    (record,) = caplog.records
+    assert "pip install tensorboard" in record.getMessage()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_else_in_this_room_imports_tensorflow():
+    names = ["live_view", "report", "summary_view", "interval", "memory_bill", "mel_picture", "tensorboard_writer"]
+    imports = "; ".join(f"import myxtts.monitoring.{name}" for name in names)
+    code = f"import sys; {imports}; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,34 @@
+import pytest
+
+from myxtts.monitoring.words import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_share,
+    format_step_time,
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.0 s"), (9.94, "9.9 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3599.7, "1 h 00 min"),
+        (7500, "2 h 05 min"), (90000, "1 d 01 h"), (None, "unknown"),
+    ],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0041, "4.10 ms"), (0.412, "412 ms"), (1.5, "1.50 s"), (None, "unknown")]
+)
+def test_step_times(seconds, text):
+    assert format_step_time(seconds) == text
+
+
+def test_unknown_is_never_zero():
+    for format_value in (format_bytes, format_count, format_number, format_share):
+        assert format_value(None) == "unknown"
+        assert format_value(0).startswith("0")
