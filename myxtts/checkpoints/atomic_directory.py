@@ -26,18 +26,20 @@ import errno
 import fcntl
 import functools
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from myxtts.checkpoints.errors import CheckpointWriteError
+from myxtts.checkpoints.errors import CheckpointWriteError, DiskFullError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_EXCHANGE_ERRORS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_TEMPORARY_NAME = re.compile(r"\.(?P<target>.+)\.(?:new|old|gone)-[0-9a-f]{16}")
 
 
 def write_directory_atomically(target: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
@@ -83,6 +85,26 @@ def open_file_atomically(target: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 temporary.unlink(missing_ok=True)
 
 
+def remove_directory_atomically(target: str | os.PathLike[str]) -> None:
+    """Deletes a directory such that a crash leaves it whole or gone; what is left of it then, recovery removes."""
+    target = Path(target).resolve()
+    gone = _name_temporary(target, "gone")
+    with _explain_write_errors(target):
+        target.rename(gone)
+        # Else a power cut could keep the old name and lose the files behind it.
+        _flush(target.parent)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def recover_folder(folder: str | os.PathLike[str]) -> None:
+    """Recovers every directory and file in a folder whose writing, replacement or removal was interrupted."""
+    folder = Path(folder).resolve()
+    with contextlib.suppress(OSError):
+        found = [_TEMPORARY_NAME.fullmatch(entry.name) for entry in folder.iterdir()]
+        for name in sorted({match["target"] for match in found if match}):
+            recover_directory(folder / name)
+
+
 def recover_directory(target: str | os.PathLike[str]) -> None:
     """Puts back a directory whose replacement was interrupted, and removes what dead writers left beside it.
 
@@ -93,9 +115,10 @@ def recover_directory(target: str | os.PathLike[str]) -> None:
         for old in _list_temporaries(target, "old"):
             if not target.exists() and _is_abandoned(old):
                 old.rename(target)
-        for leftover in _list_temporaries(target, "new") + _list_temporaries(target, "old"):
-            if _is_abandoned(leftover):
-                _remove(leftover)
+        for kind in ("new", "old", "gone"):
+            for leftover in _list_temporaries(target, kind):
+                if _is_abandoned(leftover):
+                    _remove(leftover)
 
 
 def _name_temporary(target: Path, kind: str) -> Path:
@@ -214,8 +237,14 @@ def _explain_write_errors(target: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _DISK_FULL_ERRORS:
             folder = next(parent for parent in target.parents if parent.exists())
-            free_mib = shutil.disk_usage(folder).free // 2**20
-            advice = f"the disk is full ({free_mib} MiB free). Delete old checkpoints there, or give another directory."
-        else:
-            advice = f"cannot be written ({error}). Check the permissions, or give another directory."
-        raise CheckpointWriteError(f"{target}: {advice} What was there before is untouched.") from error
+            free_bytes = shutil.disk_usage(folder).free
+            raise DiskFullError(
+                f"{target}: the disk is full ({free_bytes // 2**20} MiB free). Delete old checkpoints there, or give another "
+                "directory. What was there before is untouched.",
+                folder,
+                free_bytes,
+            ) from error
+        raise CheckpointWriteError(
+            f"{target}: cannot be written ({error}). Check the permissions, or give another directory. "
+            "What was there before is untouched."
+        ) from error

@@ -25,6 +25,10 @@ class ModelFileError(CheckpointError):
         super().__init__(f"{path}: {problem}")
 
 
+class DamagedFileError(ModelFileError):
+    """Part of a sealed directory is missing, cut short, changed or unreadable on the disk: an older copy may do."""
+
+
 class UnsafeModelFileError(ModelFileError):
     """A model file names a Python object that is not in the reader's closed list.
 
@@ -48,3 +52,24 @@ class KeyMismatchError(CheckpointError):
 
 class CheckpointWriteError(MachineError):
     """A checkpoint could not be written. What was there before is untouched."""
+
+
+class DiskFullError(CheckpointWriteError):
+    """There is no room for what should be written. What was there before is untouched.
+
+    Args:
+        message: what is wrong and what to do.
+        folder: where it should have been written.
+        free_bytes: room that was left there after the attempt.
+        needed_bytes: room it would have taken, where that is known.
+    """
+
+    def __init__(self, message: str, folder: Path, free_bytes: int, needed_bytes: int | None = None):
+        self.folder = folder
+        self.free_bytes = free_bytes
+        self.needed_bytes = needed_bytes
+        super().__init__(message)
+
+
+class NoWholeCheckpointError(CheckpointError):
+    """A folder had checkpoints, and none of them can be used any more."""

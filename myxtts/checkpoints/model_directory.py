@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
@@ -38,6 +38,18 @@ SPEAKERS_NAME = "speakers.safetensors"
 
 Voices = Mapping[str, Mapping[str, Tensor]]
 """Name of a voice -> its tensors, `gpt_cond_latent` and `speaker_embedding`."""
+
+
+class ModelContent(TypedDict, total=False):
+    """What a model directory is made of: the keyword arguments of `write_model_directory`."""
+
+    config: Required[XTTSConfig]
+    model: Required[Mapping[str, Tensor]]
+    dvae: Mapping[str, Tensor] | None
+    vocabulary: str | None
+    speakers: Voices | None
+    source_config: Mapping[str, Any] | None
+    notice: str | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,8 @@ def write_model_directory(
     speakers: Voices | None = None,
     source_config: Mapping[str, Any] | None = None,
     notice: str | None = None,
+    write_more: Callable[[DirectoryWriter], None] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Puts a model at `target`, in place of what is there, verified by reading it back.
 
@@ -78,6 +92,8 @@ def write_model_directory(
         speakers: named voices.
         source_config: what the file the model was imported from said about itself.
         notice: a sentence that must travel with the weights, such as their licence.
+        write_more: creates further files, sealed together with the model's.
+        facts: further entries for the manifest.
     """
 
     def write(files: DirectoryWriter) -> None:
@@ -94,8 +110,12 @@ def write_model_directory(
                 write_safetensors(file, _flatten_voices(speakers))
         if source_config is not None:
             files.write_json(SOURCE_CONFIG_NAME, source_config)
+        if write_more is not None:
+            write_more(files)
 
-    write_sealed_directory(target, KIND, FORMAT_VERSION, write, {"notice": notice} if notice else None)
+    write_sealed_directory(
+        target, KIND, FORMAT_VERSION, write, {**({"notice": notice} if notice else {}), **(facts or {})}
+    )
 
 
 def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> ModelDirectory:

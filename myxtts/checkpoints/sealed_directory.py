@@ -12,6 +12,7 @@ Written atomically (`atomic_directory`), and read back from the file system befo
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 
 from myxtts import __version__
 from myxtts.checkpoints.atomic_directory import recover_directory, write_directory_atomically
-from myxtts.checkpoints.errors import CheckpointWriteError, ModelFileError
+from myxtts.checkpoints.errors import CheckpointWriteError, DamagedFileError, ModelFileError
 
 MANIFEST_NAME = "manifest.json"
 _MAX_MANIFEST_BYTES = 2**20
@@ -145,26 +146,27 @@ def open_sealed_directory(
         raise ModelFileError(
             directory, "there is no such directory." if not directory.exists() else "is not a directory."
         )
-    manifest = _read_manifest(directory, kind, newest_version)
+    manifest = read_manifest(directory, kind, newest_version)
     for name, expected in manifest.files.items():
         _check_file(directory / name, expected, verify_checksums)
     return manifest
 
 
-def _read_manifest(directory: Path, kind: str, newest_version: int) -> Manifest:
+def read_manifest(directory: Path, kind: str, newest_version: int) -> Manifest:
+    """What a directory says it holds; the files themselves are not looked at."""
     path = directory / MANIFEST_NAME
     try:
         with open(path, "rb") as handle:
             content = json.loads(handle.read(_MAX_MANIFEST_BYTES))
     except FileNotFoundError:
-        raise ModelFileError(
+        raise DamagedFileError(
             directory,
             f"has no {MANIFEST_NAME}, so MyXTTS did not write it. A Coqui model is imported from its .pth file.",
         ) from None
     except OSError as error:
-        raise ModelFileError(path, f"cannot be read ({error.strerror}).") from None
+        raise _explain_read_error(path, error) from None
     except (ValueError, RecursionError):
-        raise ModelFileError(path, "is damaged: it is not JSON. Copy the directory again.") from None
+        raise DamagedFileError(path, "is damaged: it is not JSON. Copy the directory again.") from None
     try:
         manifest = Manifest(
             kind=content["format"],
@@ -176,7 +178,7 @@ def _read_manifest(directory: Path, kind: str, newest_version: int) -> Manifest:
             facts=dict(content.get("facts", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise ModelFileError(path, "is damaged: an entry is missing or wrong. Copy the directory again.") from None
+        raise DamagedFileError(path, "is damaged: an entry is missing or wrong. Copy the directory again.") from None
     if manifest.kind != kind:
         raise ModelFileError(directory, f"must be a {kind}, but is a {manifest.kind}.")
     if manifest.format_version > newest_version:
@@ -196,17 +198,23 @@ def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
     try:
         size_bytes = path.stat().st_size
         if size_bytes != expected.size_bytes:
-            raise ModelFileError(
+            raise DamagedFileError(
                 path,
                 f"must have {expected.size_bytes} bytes, but has {size_bytes}: it is cut short, or was changed. "
                 "Copy the directory again.",
             )
         if verify_checksum and _sum_file(path) != expected:
-            raise ModelFileError(path, "is damaged: its checksum is not the one recorded. Copy the directory again.")
+            raise DamagedFileError(path, "is damaged: its checksum is not the one recorded. Copy the directory again.")
     except FileNotFoundError:
-        raise ModelFileError(path, "is missing. Copy the directory again.") from None
+        raise DamagedFileError(path, "is missing. Copy the directory again.") from None
     except OSError as error:
-        raise ModelFileError(path, f"cannot be read ({error.strerror}).") from None
+        raise _explain_read_error(path, error) from None
+
+
+def _explain_read_error(path: Path, error: OSError) -> ModelFileError:
+    # What the disk cannot give back is damage; what this user may not read is none.
+    kind = DamagedFileError if error.errno == errno.EIO else ModelFileError
+    return kind(path, f"cannot be read ({error.strerror}).")
 
 
 def _sum_file(path: Path) -> FileFacts:

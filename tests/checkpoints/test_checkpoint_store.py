@@ -1,0 +1,271 @@
+"""The last and the best checkpoints are kept, damaged ones are set aside, and nothing goes before its successor is whole."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from myxtts.checkpoints import checkpoint_store
+from myxtts.checkpoints.errors import CheckpointWriteError, ModelFileError, NoWholeCheckpointError
+from myxtts.checkpoints.retention import DiskNeed
+from tests.checkpoints.training_states import (
+    assert_content,
+    collect_warnings,
+    list_steps,
+    make_content,
+    make_state,
+    open_store,
+    save,
+)
+
+
+def list_names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def fill(folder, losses, **options):
+    """A store of steps 10, 20, ... with these validation losses; None where there was no validation."""
+    store = open_store(folder, **options)
+    for number, loss in enumerate(losses, 1):
+        save(store, number * 10, **({} if loss is None else {"val_loss": loss}))
+    return store
+
+
+def test_an_empty_store_has_nothing(tmp_path):
+    store = open_store(tmp_path / "absent")
+    assert (store.latest(), store.best(), store.find(1), store.list()) == (None, None, None, [])
+    assert not (tmp_path / "absent").exists()
+
+
+def test_what_is_saved_is_found_again(tmp_path):
+    saved = save(open_store(tmp_path), 10, val_loss=3.0)
+    store = open_store(tmp_path)
+    assert store.latest() == store.best() == store.find(10) == saved
+    assert (saved.step, saved.metrics, saved.path) == (10, {"val_loss": 3.0}, tmp_path / "step-00000010")
+    files = [path.stat().st_size for path in saved.path.iterdir() if path.name != "manifest.json"]
+    assert saved.size_bytes == sum(files)
+    assert_content(saved)
+
+
+@pytest.mark.parametrize(
+    ("losses", "keep_last", "keep_best", "kept", "best"),
+    [
+        ([5, 4, 3, 2], 2, 1, [30, 40], 40),
+        ([1, 4, 3, 2], 2, 1, [10, 30, 40], 10),
+        ([1, 4, 3, 2], 1, 2, [10, 40], 10),
+        ([1, 2, 3, 4], 1, 2, [10, 20, 40], 10),
+        ([1, 2, 3, 4], 2, 0, [30, 40], 30),
+        ([1, 1, 1, 1], 1, 1, [10, 40], 10),
+        ([None, 7, None, None], 1, 1, [20, 40], 20),
+        ([None] * 4, 3, 1, [20, 30, 40], None),
+        ([math.nan, 9, math.inf, -math.inf], 1, 1, [20, 40], 20),
+    ],
+)
+def test_the_last_and_the_best_are_kept(tmp_path, losses, keep_last, keep_best, kept, best):
+    store = fill(tmp_path, losses, keep_last=keep_last, keep_best=keep_best)
+    assert list_steps(store) == kept
+    assert store.latest().step == 40
+    assert (store.best().step if best else store.best()) == best
+    assert list_names(tmp_path) == ["checkpoints.json", *(f"step-{step:08d}" for step in kept)]
+
+
+def test_the_index_says_why_each_is_kept(tmp_path):
+    fill(tmp_path, [1, 4, 3])
+    index = json.loads((tmp_path / "checkpoints.json").read_text())
+    assert (index["keep_last"], index["keep_best"], index["best_metric"]) == (2, 1, "val_loss")
+    assert [(entry["step"], entry["directory"], entry["kept_as"]) for entry in index["checkpoints"]] == [
+        (10, "step-00000010", ["best"]),
+        (20, "step-00000020", ["last"]),
+        (30, "step-00000030", ["last"]),
+    ]
+    assert index["checkpoints"][0]["metrics"] == {"val_loss": 1.0}
+    assert index["checkpoints"][0]["bytes"] > 1000
+
+
+def test_the_directories_alone_decide(tmp_path):
+    fill(tmp_path, [1, 4, 3])
+    (tmp_path / "checkpoints.json").write_text("nonsense")
+    shutil.rmtree(tmp_path / "step-00000010")
+    store = open_store(tmp_path)
+    assert list_steps(store) == [20, 30]
+    assert store.best().step == 30
+    save(store, 40, val_loss=9.0)
+    assert [entry["step"] for entry in json.loads((tmp_path / "checkpoints.json").read_text())["checkpoints"]] == [
+        30,
+        40,
+    ]
+
+
+def test_steps_are_numbers_and_not_words(tmp_path):
+    store = open_store(tmp_path, keep_last=1, keep_best=0)
+    save(store, 99_999_999)
+    save(store, 100_000_000)
+    assert list_steps(store) == [100_000_000]
+
+
+def test_another_metric_is_judged_by_what_the_checkpoints_say(tmp_path):
+    store = open_store(tmp_path, keep_last=9)
+    for step, val, train in ((10, 1.0, 9.0), (20, 2.0, 8.0)):
+        save(store, step, val_loss=val, train_loss=train)
+    by_train = checkpoint_store.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric="train_loss")
+    assert (store.best().step, by_train.best().step) == (10, 20)
+
+
+def test_nothing_is_removed_before_the_new_one_is_whole(tmp_path, monkeypatch):
+    store = fill(tmp_path, [5, 4, 3], keep_last=1)
+    seen = []
+    real = checkpoint_store.remove_directory_atomically
+
+    def remove(path):
+        newest = store.latest()
+        assert_content(newest)
+        seen.append((path.name, newest.step))
+        real(path)
+
+    monkeypatch.setattr(checkpoint_store, "remove_directory_atomically", remove)
+    save(store, 40, val_loss=2.0)
+    assert seen == [("step-00000030", 40)]
+
+
+def test_the_same_step_again_replaces_it(tmp_path):
+    store = fill(tmp_path, [5, 4])
+    save(store, 20, val_loss=1.0)
+    assert list_steps(store) == [10, 20]
+    assert store.find(20).metrics == {"val_loss": 1.0}
+
+
+def test_a_run_that_went_back_does_not_find_what_came_after(tmp_path):
+    store = fill(tmp_path, [1, 2, 3])
+    store.rewind(10)
+    assert store.latest().step == 10
+    assert list_names(tmp_path) == ["checkpoints.json", "newer-step-00000020", "newer-step-00000030", "step-00000010"]
+    save(store, 20, val_loss=4.0)
+    store.rewind(10)
+    assert "newer-step-00000020-2" in list_names(tmp_path), "nothing set aside is overwritten"
+
+
+def test_one_just_saved_stays_even_when_later_ones_are_there(tmp_path):
+    store = fill(tmp_path, [1, 2, 3], keep_last=1, keep_best=0)
+    save(store, 5)
+    assert list_steps(store) == [5, 30]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped weights": lambda d: flip(d / "model.safetensors"),
+    "flipped slots": lambda d: flip(d / "training.safetensors"),
+    "cut state": lambda d: (d / "training.json").write_bytes(b"{"),
+    "no slots": lambda d: (d / "training.safetensors").unlink(),
+    "empty manifest": lambda d: (d / "manifest.json").write_bytes(b""),
+    "no manifest": lambda d: (d / "manifest.json").unlink(),
+    "nothing": lambda d: [path.unlink() for path in d.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_one_is_set_aside_and_the_older_one_taken(tmp_path, damage):
+    fill(tmp_path, [5, 4, 3])
+    damage(tmp_path / "step-00000030")
+    with collect_warnings() as warnings:
+        found = open_store(tmp_path).latest()
+    assert found.step == 20
+    assert_content(found)
+    (warning,) = warnings
+    assert str(tmp_path / "step-00000030") in warning
+    assert f"set aside as {tmp_path / 'damaged-step-00000030'}" in warning
+    assert list_names(tmp_path) == ["checkpoints.json", "damaged-step-00000030", "step-00000020"]
+    with collect_warnings() as warnings:
+        assert open_store(tmp_path).latest().step == 20
+    assert warnings == [], "said once"
+
+
+def test_the_warning_names_the_damaged_file(tmp_path):
+    fill(tmp_path, [5, 4])
+    flip(tmp_path / "step-00000020" / "training.safetensors")
+    with collect_warnings() as (warnings):
+        open_store(tmp_path).latest()
+    assert warnings[0].startswith(f"{tmp_path}/step-00000020/training.safetensors: is damaged: its checksum")
+
+
+def test_a_damaged_best_one_gives_way_to_the_next_best(tmp_path):
+    fill(tmp_path, [5, 1, 3])
+    flip(tmp_path / "step-00000020" / "model.safetensors")
+    with collect_warnings() as warnings:
+        assert open_store(tmp_path).best().step == 30
+    assert len(warnings) == 1
+
+
+def test_a_run_whose_every_checkpoint_is_damaged_does_not_begin_again_unasked(tmp_path):
+    fill(tmp_path, [5, 4])
+    for name in ("step-00000010", "step-00000020"):
+        flip(tmp_path / name / "model.safetensors")
+    for _ in range(2):
+        with (
+            collect_warnings(),
+            pytest.raises(
+                NoWholeCheckpointError, match=r"damaged-step-00000010, damaged-step-00000020.*--reset-training"
+            ),
+        ):
+            open_store(tmp_path).latest()
+
+
+def test_one_of_a_newer_myxtts_is_an_error_and_left_alone(tmp_path):
+    fill(tmp_path, [5, 4])
+    path = tmp_path / "step-00000020" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
+    with pytest.raises(ModelFileError, match="written by a newer MyXTTS"):
+        open_store(tmp_path).latest()
+    assert (tmp_path / "step-00000020").exists()
+
+
+def test_other_things_in_the_folder_are_left_alone(tmp_path):
+    for name in ("step-best", "notes", ".step-1.keep", "step-5.tar", ".hidden.new-mine"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-77").write_text("a file")
+    before = list_names(tmp_path)
+    store = fill(tmp_path, [5, 4, 3, 2])
+    store.latest()
+    assert [name for name in list_names(tmp_path) if name in before] == before
+
+
+def test_what_killed_writers_left_is_removed(tmp_path):
+    store = fill(tmp_path, [5, 4])
+    leftovers = [f".step-00000099.new-{7:016x}", f".step-00000009.gone-{7:016x}", f".checkpoints.json.new-{7:016x}"]
+    for name in leftovers:
+        (tmp_path / name).mkdir()
+    store.latest()
+    assert list_names(tmp_path) == ["checkpoints.json", "step-00000010", "step-00000020"]
+
+
+def test_an_index_that_cannot_be_written_does_not_lose_the_checkpoint(tmp_path, monkeypatch):
+    def refuse(target):
+        raise CheckpointWriteError(f"{target}: cannot be written")
+
+    monkeypatch.setattr(checkpoint_store, "open_file_atomically", refuse)
+    with collect_warnings() as warnings:
+        assert save(open_store(tmp_path), 10).step == 10
+    assert "The list of checkpoints is not up to date" in warnings[0]
+
+
+def test_the_room_that_will_be_taken_is_told_before(tmp_path):
+    store = open_store(tmp_path / "deep" / "run", keep_last=3, keep_best=2)
+    content = make_content(1, size=250_000)
+    need = store.estimate_disk(content["model"], content["tensors"])
+    assert need.checkpoint_bytes == 2_000_016
+    assert (need.kept, need.present_bytes) == (5, 0)
+    assert need.peak_bytes == 6 * 2_000_016
+    assert need.free_bytes > 0
+    store.save(**content, state=make_state(1))
+    assert 2_000_016 < store.estimate_disk(content["model"], content["tensors"]).present_bytes < 2_010_000
+
+
+def test_what_is_there_already_needs_no_more_room():
+    need = DiskNeed(checkpoint_bytes=100, kept=3, present_bytes=300, free_bytes=100)
+    assert need.is_met
+    assert not DiskNeed(checkpoint_bytes=100, kept=3, present_bytes=300, free_bytes=99).is_met

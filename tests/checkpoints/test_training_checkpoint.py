@@ -1,0 +1,88 @@
+"""A training checkpoint gives back every value of a run, and is a model directory to everybody else."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
+from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.retention import Checkpoint
+from myxtts.checkpoints.training_checkpoint import (
+    TrainingState,
+    count_checkpoint_bytes,
+    read_training_checkpoint,
+    write_training_checkpoint,
+)
+from tests.checkpoints.training_states import CONFIG, assert_content, make_content, make_state
+
+
+@pytest.fixture
+def written(tmp_path):
+    target = tmp_path / "step-7"
+    write_training_checkpoint(target, **make_content(7), state=make_state(7, val_loss=0.1 + 0.2))
+    return target
+
+
+def test_a_checkpoint_reads_back_equal(written):
+    assert_content(Checkpoint(written, 7, {"val_loss": 0.1 + 0.2}, 0))
+
+
+def test_a_checkpoint_is_a_model_directory(written):
+    directory = read_model_directory(written)
+    np.testing.assert_array_equal(directory.model["gpt.w"].read(), np.full(100, 7, np.float32))
+    assert directory.config == CONFIG
+    assert directory.manifest.facts == {"step": 7, "metrics": {"val_loss": 0.1 + 0.2}}
+    assert {"training.json", "training.safetensors"} <= directory.manifest.files.keys()
+
+
+def test_a_codec_has_no_other_weights(tmp_path):
+    model = {"config": CONFIG, "model": {}, "dvae": {"codebook": np.arange(6.0)}}
+    write_training_checkpoint(tmp_path / "step-1", model=model, tensors={}, state=make_state(1))
+    directory, tensors, _ = read_training_checkpoint(tmp_path / "step-1")
+    assert (directory.model, tensors) == ({}, {})
+    np.testing.assert_array_equal(directory.dvae["codebook"].read(), np.arange(6.0))
+
+
+def test_metrics_may_be_numbers_of_numpy_and_not_a_number(tmp_path):
+    state = TrainingState(step=1, metrics={"train_loss": np.float32(0.5), "val_loss": math.nan})
+    write_training_checkpoint(tmp_path / "step-1", **make_content(1), state=state)
+    metrics = read_training_checkpoint(tmp_path / "step-1").state.metrics
+    assert metrics["train_loss"] == 0.5
+    assert math.isnan(metrics["val_loss"])
+
+
+def test_what_would_not_come_back_as_it_was_is_not_written(tmp_path):
+    state = TrainingState(step=1, metrics={}, extra={"counter": np.int64(3)})
+    with pytest.raises(TypeError, match="int64"):
+        write_training_checkpoint(tmp_path / "step-1", **make_content(1), state=state)
+    assert not (tmp_path / "step-1").exists()
+
+
+def test_a_model_without_the_state_of_a_run_says_how_to_use_it(tmp_path):
+    write_model_directory(tmp_path / "model", **make_content(1)["model"])
+    with pytest.raises(ModelFileError, match=r"without training\.json.*--init-from"):
+        read_training_checkpoint(tmp_path / "model")
+
+
+def test_a_state_of_another_version_is_no_damage(written):
+    path = written / "training.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}).ljust(path.stat().st_size))
+    with pytest.raises(DamagedFileError, match=r"training\.json: (is damaged|must have)"):
+        read_training_checkpoint(written)
+    manifest = json.loads((written / "manifest.json").read_text())
+    manifest["files"]["training.json"]["bytes"] = path.stat().st_size
+    (written / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ModelFileError, match="has version 9, but this MyXTTS reads version 1") as caught:
+        read_training_checkpoint(written, verify_checksums=False)
+    assert not isinstance(caught.value, DamagedFileError)
+
+
+def test_the_bytes_counted_are_those_on_the_disk_but_for_the_texts(tmp_path):
+    content = make_content(1, size=100_000)
+    write_training_checkpoint(tmp_path / "step-1", **content, state=make_state(1))
+    counted = count_checkpoint_bytes(content["model"], content["tensors"])
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "step-1").iterdir())
+    assert counted == 2 * 400_000 + 3 * 4 + 4
+    assert counted < on_disk < counted * 1.02
