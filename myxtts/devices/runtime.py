@@ -110,6 +110,48 @@ def set_thread_pools(intra_op: int, inter_op: int) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class Execution:
+    """What besides seed and devices decides about the bits of a result, and how operations are run."""
+
+    intra_op: int
+    """Threads inside an operation; 0 leaves the choice to TensorFlow."""
+    inter_op: int
+    is_deterministic: bool
+    is_synchronous: bool
+
+
+def read_execution() -> Execution:
+    """How this process runs operations. Initialises nothing."""
+    from tensorflow.python.framework import config as internal
+
+    return Execution(
+        intra_op=tf.config.threading.get_intra_op_parallelism_threads(),
+        inter_op=tf.config.threading.get_inter_op_parallelism_threads(),
+        # Of the four settings this one has a public setter only.
+        is_deterministic=internal.is_op_determinism_enabled(),
+        is_synchronous=tf.config.experimental.get_synchronous_execution(),
+    )
+
+
+def apply_execution(execution: Execution) -> None:
+    """Makes this process run operations as another one does; must come before initialisation."""
+    set_thread_pools(execution.intra_op, execution.inter_op)
+    if execution.is_deterministic:
+        enable_determinism()
+    set_synchronous_execution(execution.is_synchronous)
+
+
+def enable_determinism() -> None:
+    """Makes every operation give the same bits every time, or refuse. Cannot be undone."""
+    tf.config.experimental.enable_op_determinism()
+
+
+def set_synchronous_execution(is_synchronous: bool) -> None:
+    """Whether an eager call waits for its result. Without waiting a CPU behaves as GPUs do: errors come later."""
+    tf.config.experimental.set_synchronous_execution(is_synchronous)
+
+
 def list_logical_devices() -> list[str]:
     """The logical devices of this process, short names. Initialises TensorFlow: what is in force is now final."""
     return [f"/{device.device_type}:{device.name.rpartition(':')[2]}" for device in tf.config.list_logical_devices()]

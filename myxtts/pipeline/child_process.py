@@ -12,11 +12,10 @@ import fcntl
 import os
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
+from myxtts.devices.child_environment import make_importable
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer_main
 from myxtts.pipeline.process_memory import MemoryReading, read_process_memory
@@ -61,7 +60,7 @@ class ChildProcess:
                     stdout=self._stderr,
                     stderr=self._stderr,
                     pass_fds=descriptors,
-                    env=_make_importable(environment),
+                    env=make_importable(environment),
                     start_new_session=True,
                 )
             finally:
@@ -140,13 +139,3 @@ class ChildProcess:
             self._board.close()
             os.close(self._stderr)
             os.close(self._lifeline)
-
-
-def _make_importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with this package's folder on Python's path, where Python would not find it by itself."""
-    package_parent = str(Path(__file__).resolve().parents[2])
-    if package_parent in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        # Named explicitly, the folder of installed packages would come before Python's own modules.
-        return dict(environment)
-    path = environment.get("PYTHONPATH", "")
-    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, path]))}

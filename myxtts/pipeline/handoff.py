@@ -79,6 +79,11 @@ class Handoff(Generic[T]):
         with self._changed:
             return self._wait_for_item(timeout_s)
 
+    def wait_until_full(self, timeout_s: float) -> bool:
+        """Whether no more can be made ready, after waiting up to `timeout_s` for that. Raises as `take` does."""
+        with self._changed:
+            return self._wait_until(lambda: len(self._ready) == self.slots or self._finished, timeout_s)
+
     def release(self) -> None:
         """Frees the slot of an item taken before: nothing uses its buffers any more."""
         with self._changed:

@@ -1,0 +1,186 @@
+"""Where codes are kept: under which key, for which clips, and with `--cache auto` whether at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts import __version__
+from myxtts.audio.mels import TAIL_CODES
+from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.data.cache import (
+    CacheFolderError,
+    ClipIds,
+    Decision,
+    FeatureCache,
+    GenerationKey,
+    Measured,
+    decide_policy,
+    digest_arrays,
+    identify_files,
+    list_generations,
+    read_free_disk_bytes,
+)
+from myxtts.data.corpus import Corpus
+from myxtts.data.run_data import RunData
+from myxtts.data.scan import find_index_folder
+from myxtts.devices.host_memory import read_free_memory_bytes
+from myxtts.devices.runtime import Execution, read_execution
+from myxtts.pipeline.code_maker import CACHED_DTYPE, WIDTH_STEP_CODES
+from myxtts.pipeline.codec_loading import Codec
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.production import Production
+
+log = logging.getLogger(__name__)
+
+FOLDER_NAME = "features"
+_TRIED_CLIPS = 64
+_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+_XLA = "TF_XLA_FLAGS"
+
+
+class CacheChoice:
+    """What `--cache` means for a run.
+
+    Args:
+        device: logical name of the device that prepares.
+    """
+
+    def __init__(self, data: RunData, production: Production, codec: Codec, device: str):
+        self._data = data
+        self._production = production
+        mel_norms = np.array(production.preparation.mel_norms, np.float32)
+        self._key = make_code_key(codec.weights, mel_norms, device, read_execution())
+
+    def open(self, measure: Callable[[], float]) -> FeatureCache | None:
+        """The cache, or None where nothing is kept. The log says which and why.
+
+        Args:
+            measure: seconds that the codes of a clip take to make.
+        """
+        folder = self._production.cache_folder
+        decision = self._decide(folder, measure)
+        place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[decision.policy]
+        log.info("Codes are %s. %s", place, decision.reason)
+        return None if decision.policy == "off" else FeatureCache.open(decision.policy, folder, self._key)
+
+    def identify_clips(self) -> dict[Kind, ClipIds]:
+        """The ids of all clips, under which their codes are kept."""
+        return identify_clips(self._data)
+
+    def _decide(self, folder: Path, measure: Callable[[], float]) -> Decision:
+        asked = self._production.config.data.cache
+        if self._production.preparation.changes_waves:
+            return Decision("off", "Augmentation changes the clips every time.")
+        if asked != "auto":
+            return Decision(asked, f"--cache is {asked}.")
+        return decide_cache(
+            self._data,
+            folder,
+            self._key,
+            epochs=-(-(self._production.end_step - self._production.first_step) // self._data.sampler.steps_per_epoch),
+            prepare_seconds_per_clip=measure(),
+        )
+
+
+def choose_cache_folder(data: RunData, run_folder: Path) -> Path:
+    """Where codes of a corpus are kept on disk: beside what its scan found out, so that every run finds them."""
+    return (find_index_folder(data.train.root) or run_folder) / FOLDER_NAME
+
+
+def make_code_key(
+    weights: Mapping[str, NDArray[Any]], mel_norms: NDArray[np.float32], device: str, execution: Execution
+) -> GenerationKey:
+    """All that makes two runs get the same codes from the same recording, to the last bit.
+
+    Args:
+        weights: the DVAE's.
+        device: logical name of the device that prepares.
+        execution: how its process runs operations.
+    """
+    parameters = {
+        "version": __version__,
+        "sample_rate_hz": SAMPLE_RATE_HZ,
+        "tail_codes": TAIL_CODES,
+        "width_step_codes": WIDTH_STEP_CODES,
+        "mel_norms": digest_arrays({"mel_norms": mel_norms}),
+        "intra_op_threads": execution.intra_op,
+        "is_deterministic": execution.is_deterministic,
+        "onednn": os.environ.get(_ONEDNN, ""),
+        "xla": os.environ.get(_XLA, ""),
+    }
+    return GenerationKey(
+        feature="dvae_codes",
+        parameters=parameters,
+        encoder_digest=digest_arrays(weights),
+        precision="float32",
+        device_kind="gpu" if device.startswith("/GPU") else "cpu",
+    )
+
+
+def identify_clips(data: RunData) -> dict[Kind, ClipIds]:
+    """The ids of all clips, under which their codes are kept."""
+    is_one = data.train.root == data.validation.root
+    return {
+        Kind.TRAIN: _identify(data.train, b""),
+        # Two corpora may have files of equal name, size and time.
+        Kind.VALIDATION: _identify(data.validation, b"" if is_one else b"validation/"),
+    }
+
+
+def decide_cache(
+    data: RunData, folder: Path, key: GenerationKey, *, epochs: int, prepare_seconds_per_clip: float
+) -> Decision:
+    """What `--cache auto` means on this machine, for this corpus and codec.
+
+    Args:
+        epochs: still to come.
+        prepare_seconds_per_clip: as measured.
+    """
+    samples = np.concatenate([data.train.samples, data.validation.samples])
+    bytes_per_clip = float(np.mean(samples)) / SAMPLES_PER_CODE * CACHED_DTYPE.itemsize
+    known = [each.records for each in list_generations(folder) if each.folder.name == key.folder_name]
+    read_s = _measure_reading(folder, key, int(bytes_per_clip))
+    return decide_policy(
+        Measured(
+            prepare_seconds_per_clip=prepare_seconds_per_clip,
+            read_seconds_per_clip=read_s or 0.0,
+            bytes_per_clip=bytes_per_clip,
+            clip_count=len(samples),
+            epochs=epochs,
+            free_memory_bytes=read_free_memory_bytes(),
+            free_disk_bytes=0 if read_s is None else read_free_disk_bytes(folder),
+            clips_on_disk=sum(known),
+        )
+    )
+
+
+def _identify(corpus: Corpus, prefix: bytes) -> ClipIds:
+    paths = (prefix + path for path in corpus.audio.iter_bytes())
+    return identify_files(paths, corpus.size_bytes, corpus.mtime_ns)
+
+
+def _measure_reading(folder: Path, key: GenerationKey, size_bytes: int) -> float | None:
+    """Seconds to read the codes of one clip back from where they would be kept; None where nothing can be kept."""
+    trial = folder / f"trial-{secrets.token_hex(8)}"
+    ids = np.arange(2 * _TRIED_CLIPS, dtype=np.uint64).reshape(-1, 2)
+    codes = [np.zeros(max(1, size_bytes // CACHED_DTYPE.itemsize), CACHED_DTYPE)] * _TRIED_CLIPS
+    try:
+        with FeatureCache.open("disk", trial, key) as cache:
+            cache.put_many(ids, codes)
+            started = time.perf_counter()
+            cache.get_many(ids)
+            return (time.perf_counter() - started) / _TRIED_CLIPS
+    except CacheFolderError:
+        return None
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)

@@ -1,0 +1,151 @@
+"""Host batches by their number in the stream, training and validation alike, read ahead across both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.config import DataConfig
+from myxtts.data.batch_maker import BatchMaker
+from myxtts.data.host_batch import HostBatch
+from myxtts.data.open_engine import choose_read_ahead, open_engine
+from myxtts.data.positions import count_micro_batches
+from myxtts.data.reader import BatchReader
+from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.run_data import RunData
+from myxtts.data.sampler import EMPTY_ROW, MicroBatch
+from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.order import Kind, Place, RunOrder
+
+log = logging.getLogger(__name__)
+
+VALIDATION_DEPTH = 4
+"""Validation batches read ahead. A round is short, and what was read ahead of training waits meanwhile."""
+
+
+class HostItem(NamedTuple):
+    """A host batch and its place."""
+
+    facts: BatchFacts
+    host: HostBatch
+    step_clips: NDArray[np.int32]
+    """The clips of its whole global batch, those that failed replaced."""
+    replaced: tuple[Failure, ...]
+    """Failures in this batch's rows."""
+
+
+class HostSource:
+    """Reads the batch of any number; numbers asked for in order are read ahead. For one thread at a time.
+
+    Args:
+        data: the clips and their order.
+        order: which batch comes when.
+        config: how clips are read.
+        failures: of training clips in the run so far.
+    """
+
+    def __init__(self, data: RunData, order: RunOrder, config: DataConfig, failures: Iterable[Failure] = ()):
+        self._order = order
+        makers = {
+            Kind.TRAIN: BatchMaker(data.train, data.train_ids, data.sampler, static_shapes=config.pad_to_fixed_length)
+        }
+        if data.validation_sampler is not None and order.validation_batches:
+            makers[Kind.VALIDATION] = BatchMaker(
+                data.validation,
+                data.validation_ids,
+                data.validation_sampler,
+                for_validation=True,
+                static_shapes=config.pad_to_fixed_length,
+            )
+        plans = [maker.sampler.plan for maker in makers.values()]
+        ahead = choose_read_ahead(config, plans, accumulation=data.sampler.accumulation)
+        log.info("Buffer Size: %d", ahead.depth)
+        depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
+        ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
+        journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
+        corpora = [data.train, data.validation][: len(makers)]
+        self._makers = makers
+        self._engine = open_engine(config, corpora, replace(ahead, depth=sum(depths[kind] for kind in makers)))
+        self._readers = {
+            kind: BatchReader(
+                maker, self._engine, depth=depths[kind], report=data.report, journal=journals[kind], end_step=ends[kind]
+            )
+            for kind, maker in makers.items()
+        }
+
+    def read(self, number: int) -> HostItem:
+        """The batch with a number of the stream."""
+        place = self._order.find_place(number)
+        host = self._readers[place.kind].read(place.position)
+        self._read_ahead(number + 1, place)
+        # Only now is it known which clips of the step fail: the reader has tried all of them.
+        maker, journal = self._makers[place.kind], self._readers[place.kind].journal
+        step_clips = maker.plan_step(place.position.step, journal).clips
+        return HostItem(self._describe(number, place, host), host, step_clips, self._list_failures(place, host))
+
+    def read_rows(self, number: int, rows: Sequence[int]) -> HostItem:
+        """The batch with a number, in which only these rows are read: the others are empty."""
+        place = self._order.find_place(number)
+        maker, journal = self._makers[place.kind], self._readers[place.kind].journal
+        batch = maker.plan_step(place.position.step, journal)
+        micro_batch = batch.micro_batches[place.position.micro_batch]
+        clips = np.full_like(micro_batch.clips, EMPTY_ROW)
+        clips[list(rows)] = micro_batch.clips[list(rows)]
+        chosen = replace(batch, micro_batches=_exchange(batch.micro_batches, replace(micro_batch, clips=clips)))
+        load = self._engine.start([maker.find_file(clip) for clip in clips.tolist()], micro_batch.bucket.samples)
+        self._engine.finish(load)
+        host = maker.make_batch(chosen, place.position, maker.count_targets(batch), self._engine.take(load))
+        return HostItem(self._describe(number, place, host), host, batch.clips, ())
+
+    def count_rows(self, number: int) -> int:
+        """Rows of the batch with a number, empty ones included."""
+        place = self._order.find_place(number)
+        batch = self._makers[place.kind].sampler.make_batch(place.position.step)
+        return len(batch.micro_batches[place.position.micro_batch].clips)
+
+    def set_aside(self, number: int, row: int, detail: str) -> str:
+        """Replace the clip in a row of the batch with a number from now on, and return its name."""
+        place = self._order.find_place(number)
+        return self._readers[place.kind].set_aside(place.position, row, detail)
+
+    def close(self) -> None:
+        """End what is under way; no process, thread or memory of it is left."""
+        for reader in self._readers.values():
+            reader.stop()
+        self._engine.close()
+
+    def _read_ahead(self, number: int, before: Place) -> None:
+        """Begin with a round while the batch before it is still being prepared."""
+        if number < self._order.end_number:
+            place = self._order.find_place(number)
+            if place.kind is not before.kind:
+                self._readers[place.kind].read_ahead(place.position)
+
+    def _describe(self, number: int, place: Place, host: HostBatch) -> BatchFacts:
+        return BatchFacts(
+            number=number,
+            kind=place.kind,
+            updates=place.updates,
+            micro_batch=place.position.micro_batch,
+            micro_batches=count_micro_batches(self._makers[place.kind].sampler, place.position.step),
+            epoch=host.epoch,
+            bucket_number=host.bucket_number,
+            clips=int(np.count_nonzero(host.weights_B)),
+            samples=int(host.wav_lengths_B.sum()),
+            padded_samples=host.wav_BS.size,
+        )
+
+    def _list_failures(self, place: Place, host: HostBatch) -> tuple[Failure, ...]:
+        journal = self._readers[place.kind].journal
+        step = place.position.step
+        rows = range(host.first_row, host.first_row + host.rows)
+        return tuple(Failure(step, row, clip) for row in rows for clip in sorted(journal.find_failed(step, row)))
+
+
+def _exchange(micro_batches: tuple[MicroBatch, ...], other: MicroBatch) -> tuple[MicroBatch, ...]:
+    return tuple(other if each.first_row == other.first_row else each for each in micro_batches)

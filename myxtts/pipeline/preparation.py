@@ -1,0 +1,268 @@
+"""From a host batch to what the model trains on, on the device of the caller's scope. No threads, no scope of its own.
+
+What is prepared for a clip is a function of that clip and of what was drawn for it, to the last bit on a CPU: its
+neighbours, its bucket, the rows prepared at a time and a cache in between never change it.
+
+Shapes: B rows, S samples, F mel frames, M codes (of a mel: bands), T text tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from myxtts.audio.augment import AugmentDraws, draw_augmentation
+from myxtts.audio.augment_tf import augment_wav, mask_mel
+from myxtts.audio.filterbanks import CONDITIONING_MEL
+from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel, make_silent_frame
+from myxtts.audio.slices import Slices
+from myxtts.audio.slices_tf import cut_slices
+from myxtts.audio.units import HOP_SAMPLES, SAMPLES_PER_CODE
+from myxtts.data.cache import ClipIds, FeatureCache
+from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.positions import Position
+from myxtts.models.dvae import DVAE
+from myxtts.pipeline.code_maker import CodeMaker, choose_code_width
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.preparation_settings import PreparationSettings, Target
+from myxtts.pipeline.row_groups import RowGroup, group_rows
+from myxtts.pipeline.shaped_function import ShapedFunction
+from myxtts.pipeline.targets import ClipSpans, StepTotals, measure_spans
+
+CACHED_ROWS = 4
+"""Rows encoded together where most codes come from a cache: few go to waste."""
+
+Prepared = dict[str, Any]
+"""By name: tensors on the device, and NumPy arrays of what was never there."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """A batch and what is known about its rows."""
+
+    host: HostBatch
+    spans: ClipSpans
+    draws: AugmentDraws | None
+    kind: Kind
+
+    def take_draws(self, group: RowGroup) -> tuple[Any, ...]:
+        return () if self.draws is None else tuple(tf.constant(group.take(each)) for each in _list_draws(self.draws))
+
+
+class Preparer:
+    """Prepares batches on the device of the caller's scope, where the DVAE's variables are too.
+
+    Args:
+        settings: what batches are to hold.
+        seed: of the augmentation's draws.
+        dvae: makes the codes; None to train it.
+    """
+
+    def __init__(self, settings: PreparationSettings, *, seed: int, dvae: DVAE | None):
+        assert (dvae is None) == (settings.target is Target.CODEC), "codes are made for the GPT, by a DVAE"
+        self.settings = settings
+        self._seed = seed
+        self._mel_norms = np.array(settings.mel_norms, np.float32)
+        self._codes = None if dvae is None else CodeMaker(dvae, self._mel_norms)
+        self._compute_codec_mel = ShapedFunction(self._trace_codec_mel)
+        self._compute_prompt_mel = ShapedFunction(self._trace_prompt_mel)
+        self._augment = ShapedFunction(self._trace_augment)
+
+    def prepare(self, host: HostBatch, kind: Kind, totals: StepTotals, clip_ids: ClipIds | None = None) -> Prepared:
+        """The arrays of a batch.
+
+        Args:
+            totals: of its global batch.
+            clip_ids: of its clips by row, needed with a cache.
+        """
+        rows = self._measure(host, kind)
+        if self._codes is None:
+            return self._prepare_codec(rows, totals)
+        return self._prepare_gpt(rows, totals, clip_ids, self._codes)
+
+    def draw(self, kind: Kind, epoch: int, clips_B: NDArray[np.int32]) -> AugmentDraws | None:
+        """What augmentation does to clips in an epoch; None when nothing."""
+        augment = self.settings.augment
+        if augment is None or kind is Kind.VALIDATION:
+            return None
+        return draw_augmentation(augment, seed=self._seed, epoch=epoch, sample_ids=clips_B)
+
+    def warm_up(self, shapes: Iterable[tuple[int, int]], code_widths: Sequence[int] = ()) -> None:
+        """Traces everything for batches of these shapes, so that no later batch has to, and calls it once.
+
+        Args:
+            shapes: rows and samples.
+            code_widths: of the clips there are, from `choose_code_width`.
+        """
+        encoded: set[tuple[int, int]] = set()
+        for rows, samples in shapes:
+            for kind in (Kind.TRAIN, Kind.VALIDATION) if self.settings.augment else (Kind.VALIDATION,):
+                batch = self._measure(_make_silence(rows, samples), kind)
+                self._compute_mel(batch, next(group_rows(range(rows), self._choose_group(rows))))
+                encoded.add((self._choose_encoded(rows), self.settings.measure_samples(samples, kind)))
+        if self._codes is not None:
+            self._codes.warm_up(encoded, code_widths)
+
+    def measure_code_seconds(self, rows: int, samples: int) -> float:
+        """Seconds that the codes of a clip take to make, tried with a batch of this shape."""
+        assert self._codes is not None
+        wav_BS, lengths_B = tf.zeros((rows, samples)), tf.fill((rows,), samples)
+        clips = {row: (row, samples) for row in range(rows)}
+        counts_B = np.zeros(rows, np.int32)
+        self._codes.warm_up([(rows, samples)], [choose_code_width(samples)])
+        started = time.perf_counter()
+        self._codes.finish(self._codes.start(wav_BS, lengths_B, clips), counts_B)
+        return (time.perf_counter() - started) / rows
+
+    def use_cache(self, cache: FeatureCache) -> None:
+        """Looks codes up in a cache, and keeps them there. Of no use where clips sound different every time."""
+        assert self._codes is not None
+        assert not self.settings.changes_waves, "what changes every time cannot be kept"
+        self._codes.cache = cache
+
+    def count_traces(self) -> int:
+        """How often something was traced: constant once everything is warm."""
+        functions = (self._compute_codec_mel, self._compute_prompt_mel, self._augment)
+        own = sum(function.traces for function in functions)
+        return own + (0 if self._codes is None else self._codes.count_traces())
+
+    def _measure(self, host: HostBatch, kind: Kind) -> _Rows:
+        draws = self.draw(kind, host.epoch, host.clips_B)
+        slices = Slices(host.slice_starts_B, host.slice_lengths_B)
+        spans = measure_spans(host.wav_lengths_B, slices, self.settings.prompt_samples, draws)
+        return _Rows(host, spans, draws, kind)
+
+    def _prepare_codec(self, rows: _Rows, totals: StepTotals) -> Prepared:
+        groups = group_rows(range(rows.host.rows), self._choose_group(rows.host.rows))
+        return {
+            "mel_BFM": _join([self._compute_mel(rows, group)[0] for group in groups], rows.host.rows),
+            "frame_lengths_B": rows.spans.frames_B,
+            "weights_B": rows.host.weights_B,
+            "totals_2": np.array([totals.frames, totals.frames], np.float32),
+        }
+
+    def _prepare_gpt(self, rows: _Rows, totals: StepTotals, clip_ids: ClipIds | None, maker: CodeMaker) -> Prepared:
+        host, spans = rows.host, rows.spans
+        known = {} if maker.cache is None or clip_ids is None else maker.find_known(clip_ids)
+        started: dict[int, Any] = {}
+        mels = []
+        for group in group_rows(range(host.rows), self._choose_group(host.rows)):
+            mel_BFM, wav_BS, lengths_B = self._compute_mel(rows, group)
+            mels.append(mel_BFM)
+            if maker.cache is None:
+                started |= maker.start(wav_BS, lengths_B, _list_clips(rows, group))
+        if maker.cache is not None:
+            missing = [row for row in range(host.rows) if row not in known and host.weights_B[row] > 0]
+            for group in group_rows(missing, self._choose_encoded(host.rows)):
+                started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
+        made = maker.finish(started, spans.codes_B)
+        if clip_ids is not None and maker.cache is not None:
+            maker.keep(clip_ids, made)
+        width = self.settings.measure_samples(host.wav_BS.shape[1], rows.kind) // SAMPLES_PER_CODE
+        audio_total = totals.audio - (totals.prompt if self.settings.blank_prompt else 0)
+        return {
+            "mel_BFM": _join(mels, host.rows),
+            "text_BT": host.text_BL,
+            "text_lengths_B": host.text_lengths_B,
+            "codes_BM": _pad_codes({**known, **made}, host.rows, width),
+            "code_lengths_B": spans.codes_B,
+            "spans_B2": spans.spans_B2,
+            "weights_B": host.weights_B,
+            "totals_2": np.array([totals.text, audio_total], np.float32),
+        }
+
+    def _compute_mel(self, rows: _Rows, group: RowGroup) -> tuple[Any, Any, Any]:
+        """The mel that the trained model reads, and the clips and lengths it was made from."""
+        wav_BS, lengths_B = self._load(rows, group)
+        if self._codes is None:
+            return self._compute_codec_mel(wav_BS, lengths_B), wav_BS, lengths_B
+        starts_B, prompts_B = (tf.constant(group.take(each)) for each in (rows.spans.starts_B, rows.spans.prompts_B))
+        mel_BFM = self._compute_prompt_mel(wav_BS, starts_B, prompts_B, *rows.take_draws(group))
+        return mel_BFM, wav_BS, lengths_B
+
+    def _load(self, rows: _Rows, group: RowGroup) -> tuple[Any, Any]:
+        """Clips and their lengths on the device, augmented."""
+        # `tf.constant` copies. The reader uses the memory of a batch again, so nothing may go on showing it.
+        wav_BS = tf.constant(group.take(rows.host.wav_BS))
+        lengths_B = tf.constant(group.take(rows.host.wav_lengths_B))
+        if rows.draws is None or not self.settings.changes_waves:
+            return wav_BS, lengths_B
+        wav_BS, lengths_B = self._augment(wav_BS, lengths_B, *rows.take_draws(group))
+        return wav_BS, lengths_B
+
+    def _choose_group(self, rows: int) -> int:
+        return min(rows, self.settings.rows_at_a_time or rows)
+
+    def _choose_encoded(self, rows: int) -> int:
+        """Rows of a group that is encoded."""
+        is_cached = self._codes is not None and self._codes.cache is not None
+        return min(self._choose_group(rows), CACHED_ROWS) if is_cached else self._choose_group(rows)
+
+    def _trace_augment(self, wav_BS: Any, lengths_B: Any, *draws: Any) -> Any:
+        assert self.settings.augment is not None
+        return augment_wav(wav_BS, lengths_B, self.settings.augment, AugmentDraws(*draws))
+
+    def _trace_codec_mel(self, wav_BS: Any, lengths_B: Any) -> Any:
+        mel_BFM, _ = compute_dvae_mel(wav_BS, lengths_B, self._mel_norms)
+        return mel_BFM[:, : wav_BS.shape[1] // HOP_SAMPLES]
+
+    def _trace_prompt_mel(self, wav_BS: Any, starts_B: Any, prompts_B: Any, *draws: Any) -> Any:
+        prompts_BS = cut_slices(wav_BS, starts_B, prompts_B, self.settings.prompt_samples)
+        mel_BFM = compute_slice_mel(prompts_BS, self._mel_norms)
+        if not draws:
+            return mel_BFM
+        assert self.settings.augment is not None
+        frames_B = tf.minimum(1 + prompts_B // CONDITIONING_MEL.hop_samples, mel_BFM.shape[1])
+        silence = make_silent_frame(self._mel_norms)
+        return mask_mel(mel_BFM, frames_B, self.settings.augment, AugmentDraws(*draws), silence)
+
+
+def _list_draws(draws: AugmentDraws) -> list[NDArray[Any]]:
+    return [getattr(draws, field.name) for field in fields(draws)]
+
+
+def _list_clips(rows: _Rows, group: RowGroup) -> dict[int, tuple[int, int]]:
+    """Place in the group and length of each of its rows that holds a clip."""
+    return {
+        row: (place, int(rows.spans.samples_B[row]))
+        for place, row in enumerate(group.rows)
+        if rows.host.weights_B[row] > 0
+    }
+
+
+def _join(parts: Sequence[Any], rows: int) -> Any:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)[:rows]
+
+
+def _pad_codes(codes: dict[int, NDArray[Any]], rows: int, width: int) -> NDArray[np.int32]:
+    """(rows, width) codes with zeros behind each clip's own."""
+    codes_BM = np.zeros((rows, width), np.int32)
+    for row, own in codes.items():
+        codes_BM[row, : len(own)] = own
+    return codes_BM
+
+
+def _make_silence(rows: int, samples: int) -> HostBatch:
+    """A batch of silent clips, for tracing."""
+    zeros = np.zeros(rows, np.int32)
+    return HostBatch(
+        position=Position(0),
+        epoch=0,
+        bucket_number=0,
+        first_row=0,
+        totals=TargetTotals(0, 0, 0),
+        clips_B=zeros,
+        weights_B=np.zeros(rows, np.float32),
+        wav_BS=np.zeros((rows, samples), np.float32),
+        wav_lengths_B=zeros,
+        text_BL=np.zeros((rows, 1), np.int32),
+        text_lengths_B=zeros,
+        slice_starts_B=zeros,
+        slice_lengths_B=zeros,
+    )

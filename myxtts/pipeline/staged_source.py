@@ -1,0 +1,110 @@
+"""Batches from a pipeline that runs beside the training thread, whatever its first stages are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol, TypeVar
+
+from myxtts.pipeline.batch_meters import METERS, BatchMeters
+from myxtts.pipeline.batch_source import PipelineFacts
+from myxtts.pipeline.handoff import Handoff
+from myxtts.pipeline.preparation import Prepared
+from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.stage import Patience, Source, Stage, StageFacts, stop_stages, take_watched
+from myxtts.pipeline.transfer import DeviceBatch, place_batch
+from myxtts.pipeline.waiting import HandoffFacts
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item", covariant=True)
+
+
+class MeasuredSource(Source[Item], Protocol[Item]):
+    """A source that measures who waits at it."""
+
+    def read_facts(self, reset: bool = False) -> HandoffFacts: ...
+
+
+class StagedSource:
+    """Takes prepared batches from `prepared`, has a thread of its own copy them to the model device, and hands them on.
+
+    Args:
+        prepared: where prepared batches come from.
+        unpack: the arrays of what comes from there.
+        stages: the stages before it, not yet started.
+        resources: what has to be closed when all stages have ended.
+        device: the model device.
+        start_delay_s: the longest wait for all slots to be full before the first batch is handed on.
+        producer: of the isolated modes.
+    """
+
+    def __init__(
+        self,
+        prepared: MeasuredSource[Any],
+        *,
+        unpack: Callable[[Any], Prepared],
+        stages: Sequence[Stage[Any, Any]],
+        resources: ExitStack,
+        device: str,
+        start_delay_s: float,
+        producer: ProducerProcess | None = None,
+    ):
+        self._prepared = prepared
+        self._unpack = unpack
+        self._resources = resources
+        self._device = device
+        self._start_delay_s = start_delay_s
+        self._producer = producer
+        self._has_started = False
+        self._meters = self._shown_meters = BatchMeters()
+        self._shown_transfer = StageFacts("transfer", 0, 0.0)
+        self._placed: Handoff[DeviceBatch] = Handoff("on the model device")
+        self._transfer = Stage("transfer", self._place, prepared, self._placed)
+        self._stages = [*stages, self._transfer]
+        for stage in self._stages:
+            stage.start()
+
+    def take(self) -> DeviceBatch:
+        if self._has_started:
+            return take_watched(self._placed, self._stages, Patience())
+        log.info("Multi-GPU Mode: Waiting up to %.1fs for data pipeline to warm up...", self._start_delay_s)
+        self._placed.wait_until_full(self._start_delay_s)
+        batch = take_watched(self._placed, self._stages, Patience())
+        log.info("Model training starting now")
+        self._has_started = True
+        return batch
+
+    def advance(self) -> None:
+        """Nothing to do: the next batches are prepared meanwhile."""
+
+    def release(self) -> None:
+        self._placed.release()
+
+    def read_facts(self, reset: bool = False) -> PipelineFacts:
+        meters, transfer = self._meters, self._transfer.read_facts()
+        facts = PipelineFacts(
+            stages=(*(meters - self._shown_meters).list_stages(), _subtract(transfer, self._shown_transfer)),
+            handoffs=(self._prepared.read_facts(reset), self._placed.read_facts(reset)),
+            meters=meters - self._shown_meters,
+            events=() if self._producer is None else tuple(self._producer.events),
+            preparation_batch=None if self._producer is None else self._producer.preparation_batch,
+        )
+        if reset:
+            self._shown_meters, self._shown_transfer = meters, transfer
+        return facts
+
+    def close(self) -> None:
+        # First the stages: what they use is closed only when none of them uses it any more.
+        with self._resources:
+            stop_stages(self._stages)
+
+    def _place(self, item: Any) -> DeviceBatch:
+        arrays = self._unpack(item)
+        self._meters += BatchMeters.parse(arrays.pop(METERS))
+        return place_batch(arrays, self._device)
+
+
+def _subtract(now: StageFacts, before: StageFacts) -> StageFacts:
+    return StageFacts(now.name, now.items - before.items, now.busy_s - before.busy_s)

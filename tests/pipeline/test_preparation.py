@@ -1,0 +1,205 @@
+"""What is prepared for a clip depends on that clip alone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
+from myxtts.data.host_batch import HostBatch
+from myxtts.pipeline.batch_factory import BatchFactory
+from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.preparation import Prepared
+from myxtts.pipeline.preparation_settings import Target
+from myxtts.pipeline.production import Production
+from tests.pipeline.small_runs import make_production, make_run_folder
+
+Run = tuple[Any, Production]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run_folder(tmp_path_factory.mktemp("run"), clips=16)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return make_production(folder, data={"num_workers": 0, "batch_size": 5})
+
+
+def make_batches(run: Run, count: int = 4, **preparation: Any) -> list[Prepared]:
+    data, production = run
+    settings = replace(production.preparation, **preparation)
+    factory = BatchFactory(data, replace(production, preparation=settings), "/CPU:0")
+    try:
+        return [factory.fetch(factory.make(number)) for number in range(count)]
+    finally:
+        factory.close()
+
+
+def read_values(batch: Prepared) -> dict[str, Any]:
+    return {name: array.tolist() for name, array in batch.items() if name != "meters_N"}
+
+
+@pytest.fixture(scope="module")
+def batches(run: Run) -> list[Prepared]:
+    return make_batches(run, 6)
+
+
+def test_arrays_have_the_shapes_and_types_of_the_contract(run: Run, batches: list[Prepared]) -> None:
+    data, production = run
+    for batch in batches:
+        facts = BatchFacts.parse(batch["facts_N"])
+        bucket = data.sampler.plan.buckets[facts.bucket_number]
+        frames = 1 + production.preparation.prompt_samples // 256
+        shapes = {name: (array.dtype.name, array.shape) for name, array in batch.items()}
+        rows, codes = bucket.rows, bucket.samples // SAMPLES_PER_CODE
+        assert shapes["mel_BFM"] == ("float32", (rows, frames, 80))
+        assert shapes["codes_BM"] == ("int32", (rows, codes))
+        assert shapes["text_BT"] == ("int32", (rows, bucket.tokens))
+        assert shapes["spans_B2"] == ("int32", (rows, 2))
+        assert shapes["totals_2"] == ("float32", (2,))
+        for name in ("text_lengths_B", "code_lengths_B", "clips_B"):
+            assert shapes[name] == ("int32", (rows,)), name
+        assert facts.clips == np.count_nonzero(batch["weights_B"])
+
+
+def test_totals_are_those_of_the_global_batch(run: Run, folder: Path) -> None:
+    data, production = make_production(
+        folder, data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0}, training={"gradient_accumulation_steps": 2}
+    )
+    for blank in (False, True):
+        batches = make_batches((data, production), 2, blank_prompt=blank)
+        text = sum(int(np.sum((batch["text_lengths_B"] + 1) * batch["weights_B"])) for batch in batches)
+        audio = sum(int(np.sum((batch["code_lengths_B"] + 4) * batch["weights_B"])) for batch in batches)
+        bounds = [batch["spans_B2"] // SAMPLES_PER_CODE for batch in batches]
+        prompt = sum(int(np.sum(bound[:, 1] - bound[:, 0])) for bound in bounds)
+        assert prompt > 0
+        for batch in batches:
+            assert batch["totals_2"].tolist() == [text, audio - (prompt if blank else 0)]
+
+
+def test_rows_at_a_time_change_nothing(run: Run, batches: list[Prepared]) -> None:
+    for rows in (1, 2):
+        made = make_batches(run, 3, rows_at_a_time=rows)
+        assert list(map(read_values, made)) == list(map(read_values, batches[:3]))
+
+
+def prepare_clip(factory: BatchFactory, host: HostBatch, row: int, samples: int) -> Prepared:
+    """One row alone, in a buffer of so many samples."""
+    own = {
+        name: getattr(host, name)[row : row + 1]
+        for name in ("clips_B", "weights_B", "wav_lengths_B", "text_BL", "text_lengths_B", "slice_starts_B", "slice_lengths_B")
+    }  # fmt: skip
+    wav_BS = np.zeros((1, samples), np.float32)
+    wav_BS[0, : host.wav_lengths_B[row]] = host.wav_BS[row, : host.wav_lengths_B[row]]
+    item = factory._host.read(0)
+    return factory.preparer.prepare(replace(host, wav_BS=wav_BS, **own), Kind.TRAIN, factory._count_totals(item))
+
+
+def test_neighbours_and_bucket_change_nothing(run: Run, batches: list[Prepared]) -> None:
+    data, production = run
+    factory = BatchFactory(data, production, "/CPU:0")
+    try:
+        host = factory._host.read(0).host
+        for extra in range(0, 40, 3):
+            row = extra % host.rows
+            alone = prepare_clip(factory, host, row, host.wav_BS.shape[1] + extra * SAMPLES_PER_CODE)
+            own = int(batches[0]["code_lengths_B"][row])
+            assert alone["codes_BM"][0, :own].tolist() == batches[0]["codes_BM"][row, :own].tolist()
+            assert not alone["codes_BM"][0, own:].any()
+            assert alone["mel_BFM"].numpy()[0].tolist() == batches[0]["mel_BFM"][row].tolist()
+    finally:
+        factory.close()
+
+
+def test_empty_rows_hold_nothing(run: Run) -> None:
+    data, production = run
+    last = data.sampler.plan.batches_per_epoch
+    short = [batch for batch in make_batches(run, min(last, 8)) if (batch["weights_B"] == 0).any()]
+    for batch in short:
+        empty = batch["weights_B"] == 0
+        assert not batch["codes_BM"][empty].any()
+        assert not batch["code_lengths_B"][empty].any()
+        assert (batch["clips_B"][empty] == -1).all()
+
+
+@pytest.fixture
+def cached_factory(run: Run, tmp_path: Path) -> Iterator[BatchFactory]:
+    data, production = run
+    config = production.config.replace(data={"cache": "disk"})
+    factory = BatchFactory(data, replace(production, config=config, cache_folder=tmp_path / "features"), "/CPU:0")
+    factory.warm_up()
+    yield factory
+    factory.close()
+
+
+def test_cached_codes_are_the_same(cached_factory: BatchFactory, batches: list[Prepared]) -> None:
+    first = [cached_factory.fetch(cached_factory.make(number)) for number in range(4)]
+    again = [cached_factory.fetch(cached_factory.make(number)) for number in range(4)]
+    assert list(map(read_values, first)) == list(map(read_values, again)) == list(map(read_values, batches[:4]))
+    hits = [batch["meters_N"][3] for batch in again]
+    assert hits == [(batch["weights_B"] > 0).sum() for batch in again]
+    assert all(batch["meters_N"][5] == 0 for batch in first + again), "traced after warm-up"
+
+
+def test_augmentation_changes_training_but_not_validation(run: Run, folder: Path, batches: list[Prepared]) -> None:
+    data, production = make_production(
+        folder,
+        data={
+            "num_workers": 0, "batch_size": 5, "augment_gain_db": 6.0, "augment_noise_db": -40.0, "augment_speed": 0.1,
+            "augment_frame_masks": 1, "augment_band_masks": 1,
+        },
+    )  # fmt: skip
+    changed = make_batches((data, production), 6)
+    for plain, batch in zip(batches, changed, strict=True):
+        facts = BatchFacts.parse(batch["facts_N"])
+        if facts.kind is Kind.VALIDATION:
+            assert read_values(batch) == read_values(plain)
+            continue
+        assert batch["mel_BFM"].tolist() != plain["mel_BFM"].tolist()
+        assert (batch["code_lengths_B"] != plain["code_lengths_B"]).any()
+        assert batch["codes_BM"].shape[1] > plain["codes_BM"].shape[1]
+        assert batch["totals_2"][1] == np.sum((batch["code_lengths_B"] + 4) * batch["weights_B"])
+        ends = batch["spans_B2"][:, 1]
+        assert (ends <= batch["code_lengths_B"] * SAMPLES_PER_CODE).all()
+    assert {BatchFacts.parse(batch["facts_N"]).kind for batch in changed} == set(Kind)
+
+
+def test_codec_batches_hold_mels_and_count_frames(folder: Path) -> None:
+    data, production = make_production(folder, Target.CODEC, data={"num_workers": 0, "batch_size": 5})
+    for batch in make_batches((data, production), 2):
+        bucket = data.sampler.plan.buckets[BatchFacts.parse(batch["facts_N"]).bucket_number]
+        assert batch["mel_BFM"].shape == (bucket.rows, bucket.samples // 256, 80)
+        assert batch["mel_BFM"].shape[1] % 4 == 0
+        assert batch["totals_2"].tolist() == [batch["frame_lengths_B"].sum()] * 2
+        assert (batch["frame_lengths_B"] <= batch["mel_BFM"].shape[1]).all()
+
+
+def test_a_clip_set_aside_is_replaced_and_named(run: Run) -> None:
+    data, production = run
+    factory = BatchFactory(data, production, "/CPU:0")
+    try:
+        before = factory.make(1)
+        factory.probe(1, [0, 2])
+        name = factory.set_aside(1, 2, "a test says so")
+        after = factory.make(1)
+    finally:
+        factory.close()
+    clip = int(before["clips_B"][2])
+    assert name == data.train.audio[clip]
+    assert clip not in after["clips_B"]
+    assert after["replaced_R3"].tolist() == [[1, 2, clip]]
+    assert factory.count_rows(1) == len(after["clips_B"])
+
+
+def test_prompts_are_cut_to_the_longest_allowed(run: Run) -> None:
+    short, long = make_batches(run, 1, prompt_samples=8192), make_batches(run, 1, prompt_samples=MAX_SLICE_SAMPLES)
+    lengths = [np.diff(batches[0]["spans_B2"])[:, 0] for batches in (short, long)]
+    assert lengths[0].max() == 8192
+    assert lengths[0].tolist() == np.minimum(lengths[1], 8192).tolist()
+    assert short[0]["mel_BFM"].shape[1] == 33
