@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.display import format_config
 from myxtts.config.flags import add_setting_flags
-from myxtts.errors import NotBuiltYetError
+
+if TYPE_CHECKING:
+    from myxtts.devices.plan import DevicePlan
 
 
 def build_parser(prog: str) -> Parser:
@@ -28,17 +31,6 @@ def build_parser(prog: str) -> Parser:
     return parser
 
 
-def _plan(config: XTTSConfig, command: Sequence[str]) -> str:
-    # Not imported above: --help needs none of it.
-    from myxtts.cli.plan_view import format_plan
-    from myxtts.devices.environment import prepare_environment
-    from myxtts.devices.machine import read_machine
-    from myxtts.devices.plan import PlanRequest, plan_devices
-
-    prepare_environment(os.environ)
-    return format_plan(plan_devices(PlanRequest.from_config(config, command), read_machine()))
-
-
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
@@ -46,10 +38,31 @@ def run(words: Sequence[str], prog: str) -> int:
         print(format_config(config))
         return 0
     command = (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
-    print(_plan(config, command))
-    if arguments.print_plan:
+    # Not imported above: --help needs none of it.
+    from myxtts.cli.plan_view import format_plan
+    from myxtts.devices.environment import prepare_environment
+    from myxtts.devices.machine import read_machine
+    from myxtts.devices.plan import PlanRequest, plan_devices
+
+    prepare_environment(os.environ)
+    plan = plan_devices(PlanRequest.from_config(config, command), read_machine())
+    print(format_plan(plan), flush=True)
+    return 0 if arguments.print_plan else _train(config, plan, command)
+
+
+def _train(config: XTTSConfig, plan: DevicePlan, command: Sequence[str]) -> int:
+    from myxtts.monitoring.summary_view import format_summary
+    from myxtts.training.trainer import XTTSTrainer
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    result = XTTSTrainer(config, plan=plan, command=command).train()
+    stage = result.stage
+    print(f"\n{format_summary(stage.summary)}\n")
+    print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
+    print(f"Report  {stage.folder / 'report.html'}")
+    print(f"Curves  tensorboard --logdir {config.training.tensorboard_log_dir or stage.folder / 'tensorboard'}")
+    if result.is_finished:
         return 0
-    sys.stdout.flush()
-    raise NotBuiltYetError(
-        "training is not built yet: this version reads settings, plans devices and prints both. Nothing was trained."
-    )
+    print(f"Resume  {result.resume_command}")
+    return 0 if stage.ending.signal == signal.SIGTERM else 128 + signal.SIGINT

@@ -36,6 +36,8 @@ class GPTBatch(NamedTuple):
     spans_B2: tf.Tensor | None = None
     """First and last sample (exclusive) of the prompt within the clip, when it was cut from it: those codes are then
     no targets. None when the prompt is another recording."""
+    weights_B: tf.Tensor | None = None
+    """0 for rows that only fill the batch, whose stop tokens would count otherwise; all rows count when None."""
 
 
 class GPTBlock(Part):
@@ -89,7 +91,8 @@ class GPT(Part):
         size: layers, widths, vocabularies and limits.
         dropout: share of activations dropped when a dropout key is given.
         checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
-        dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case.
+        dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
+            also stores the weights so: for speaking with twice the speed, not for training.
 
     Example:
         >>> gpt = GPT(GPTSize(layers=2, width=64, heads=4, text_tokens=100, audio_codes=64,
@@ -137,18 +140,22 @@ class GPT(Part):
             spans_as_reference: for parity tests only, see `blank_spans`.
         """
         text, audio = self.frame(batch, spans_as_reference=spans_as_reference)
-        text_logits, audio_logits = self.compute_logits(self.make_prompt(batch.mel_BFM), text, audio, dropout_key)
-        return GPTLosses(
-            measure_cross_entropy(text_logits, text.targets_BL, text.counted_BL, smoothing=smoothing),
-            measure_cross_entropy(audio_logits, audio.targets_BL, audio.counted_BL, smoothing=smoothing),
-        )
+        logits = self.compute_logits(self.make_prompt(batch.mel_BFM), text, audio, dropout_key)
+        return measure_losses(logits, text, audio, smoothing=smoothing)
 
     def frame(self, batch: GPTBatch, *, spans_as_reference: bool = False) -> tuple[Framed, Framed]:
         """Inputs, targets and masks of a batch's text and audio."""
         audio = frame_audio(batch.codes_BM, batch.code_lengths_B, self.size)
         if batch.spans_B2 is not None:
             audio = blank_spans(audio, batch.spans_B2, as_reference=spans_as_reference)
-        return frame_text(batch.text_BT, batch.text_lengths_B, self.size), audio
+        text = frame_text(batch.text_BT, batch.text_lengths_B, self.size)
+        if batch.weights_B is None:
+            return text, audio
+        is_clip_B1 = batch.weights_B[:, None] > 0
+        return (
+            text._replace(counted_BL=text.counted_BL & is_clip_B1),
+            audio._replace(counted_BL=audio.counted_BL & is_clip_B1),
+        )
 
     def compute_logits(
         self, prompt_BPC: tf.Tensor, text: Framed, audio: Framed, dropout_key: tf.Tensor | None = None
@@ -226,3 +233,14 @@ class GPT(Part):
     def finish(self, hidden: tf.Tensor) -> tf.Tensor:
         """The state after both closing norms: what the heads and the waveform decoder read."""
         return self.final_norm(self.last_norm(hidden))
+
+
+def measure_losses(
+    logits: tuple[tf.Tensor, tf.Tensor], text: Framed, audio: Framed, *, smoothing: float = 0.0
+) -> GPTLosses:
+    """Losses of text and audio logits, as `GPT.compute_logits` gives them."""
+    text_logits, audio_logits = logits
+    return GPTLosses(
+        measure_cross_entropy(text_logits, text.targets_BL, text.counted_BL, smoothing=smoothing),
+        measure_cross_entropy(audio_logits, audio.targets_BL, audio.counted_BL, smoothing=smoothing),
+    )

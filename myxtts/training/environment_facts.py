@@ -1,0 +1,27 @@
+"""What the bits of a run's losses depend on besides its settings, clips and seed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from myxtts.devices.plan import DevicePlan
+from myxtts.devices.runtime import read_execution
+
+
+def describe_environment(plan: DevicePlan) -> dict[str, Any]:
+    """The facts, of kinds that JSON knows."""
+    execution = read_execution()
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "device_kind": plan.model.device[1:4],
+        "intra_op_threads": execution.intra_op,
+        "is_deterministic": execution.is_deterministic,
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+    }

@@ -1,0 +1,73 @@
+"""Errors of a run's folder: which run is in it, and whether it can go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from myxtts.errors import MachineError, MyXTTSError, UserError
+
+
+class RunFolderError(UserError):
+    """The folder of the run cannot be used as it is."""
+
+
+class RunInUseError(RunFolderError):
+    """Another process trains in the folder."""
+
+
+class NoRunError(RunFolderError):
+    """There is no run to resume."""
+
+
+class RunChangedError(RunFolderError):
+    """The settings would change the result of the run that is to go on.
+
+    Args:
+        message: the settings, old and new, and the ways out.
+        keys: dotted keys of the settings.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...]):
+        self.keys = keys
+        super().__init__(message)
+
+
+class RunFinishedError(MyXTTSError):
+    """The run is finished and nothing more was asked of it. Not a failure: a job that is started again ends well.
+
+    Args:
+        message: what is there, and how to train longer or anew.
+        folder: the run's folder.
+        step: updates that are done.
+    """
+
+    exit_code = 0
+
+    def __init__(self, message: str, folder: Path, step: int):
+        self.folder = folder
+        self.step = step
+        super().__init__(message)
+
+
+class GradientMemoryError(MachineError):
+    """Out of memory while gradients were computed, in the smallest parts that are allowed. Nothing was changed."""
+
+
+class UpdateMemoryError(MachineError):
+    """Out of memory inside an update: the model in memory is of no use any more."""
+
+
+class PlacementError(MachineError):
+    """Something is not on the device the plan says."""
+
+
+class NotFiniteError(MachineError):
+    """A loss or gradient was not finite; the update was not made."""
+
+
+class CodecMissingError(UserError):
+    """A GPT cannot be trained without a codec, and there is none."""
+
+
+class StartingPointError(UserError):
+    """The model to start from does not fit what was asked for, or is none."""

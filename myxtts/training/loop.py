@@ -1,0 +1,282 @@
+"""The training loop: take a batch, train on it, and now and then read, validate, save."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.data.positions import count_micro_batches
+from myxtts.data.run_data import RunData
+from myxtts.monitoring.time_ledger import Cause
+from myxtts.pipeline.batch_source import BatchSource
+from myxtts.pipeline.handoff import EndOfStream
+from myxtts.pipeline.order import Kind, RunOrder
+from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.training.errors import NotFiniteError
+from myxtts.training.interrupts import StopRequests
+from myxtts.training.keeper import Keeper, RunProgress
+from myxtts.training.placement import check_batch, check_result
+from myxtts.training.run_watch import RunWatch
+from myxtts.training.trained_model import TrainedModel
+from myxtts.training.updates import UpdateMaker
+
+_log = logging.getLogger(__name__)
+
+ALL_DONE = "all updates are done"
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """When the loop does something besides training, in updates."""
+
+    log: int
+    checkpoint: int
+    early_stopping: int
+    """Validations without a better loss after which the run ends; 0 is never."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a loop ended."""
+
+    reason: str
+    is_finished: bool
+    """False when the run is to be resumed."""
+    signal: Signals | None = None
+    """That asked for the end."""
+
+
+class TrainingLoop:
+    """Trains until the stream of batches ends, a signal asks for an end, or nothing gets better any more.
+
+    Call `run` under the model device's scope, in the thread the model was built in.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: BatchSource,
+        trained: TrainedModel,
+        updates: UpdateMaker,
+        order: RunOrder,
+        data: RunData,
+        keeper: Keeper,
+        watch: RunWatch,
+        intervals: Intervals,
+        stop: StopRequests,
+        device: str,
+        progress: RunProgress,
+        choose_rate: Callable[[int], float],
+    ):
+        self._source = source
+        self._trained = trained
+        self._updates = updates
+        self._order = order
+        self._data = data
+        self._keeper = keeper
+        self._watch = watch
+        self._intervals = intervals
+        self._stop = stop
+        self._device = device
+        self._progress = progress
+        self._choose_rate = choose_rate
+        self._held: DeviceBatch | None = None
+        self._results: list[tf.Tensor] = []
+        """Of the updates since the last reading, still on the device."""
+        self._rounds: list[tf.Tensor] = []
+        self._averaged = ExitStack()
+        self._seen_shapes: set[tuple[Any, ...]] = set()
+        self._metrics: dict[str, float] = {}
+        self._epoch = 0
+
+    def run(self) -> Ending:
+        """Trains. Whatever ends it, nothing that was reached and could be saved is lost."""
+        self._watch.begin_loop()
+        with self._averaged:
+            while (batch := self._take()) is not None:
+                if batch.facts.kind is Kind.TRAIN:
+                    self._train(batch)
+                else:
+                    self._validate(batch)
+                self._hold(batch)
+                ending = self._find_ending(batch)
+                if ending is not None:
+                    return ending
+        self._read_results()
+        self._save_unless_saved()
+        return Ending(ALL_DONE, is_finished=True)
+
+    def _take(self) -> DeviceBatch | None:
+        with self._watch.ledger.spend(Cause.DATA_STALL):
+            try:
+                return self._source.take()
+            except EndOfStream:
+                return None
+
+    def _hold(self, batch: DeviceBatch) -> None:
+        """Keeps a batch until the step after its own is under way: a GPU may still be reading it."""
+        if self._held is not None:
+            self._source.release()
+        self._held = batch
+
+    def _train(self, batch: DeviceBatch) -> None:
+        facts = batch.facts
+        self._check_inputs(batch)
+        self._keeper.note_failures(batch.replaced)
+        self._watch.count_batch(facts)
+        traces = self._trained.step.count_traces()
+        with self._watch.ledger.spend(Cause.STEP) as span:
+            result = self._updates.add(batch.tensors, facts)
+            if self._trained.step.count_traces() != traces:
+                span.cause = Cause.TRACE
+                self._watch.clock.leave_out()
+        with self._watch.ledger.spend(Cause.DATA_STALL):
+            self._source.advance()
+        if result is not None:
+            self._finish_update(result, facts.epoch)
+
+    def _finish_update(self, result: tf.Tensor, epoch: int) -> None:
+        self._watch.clock.end_step()
+        if not self._results:
+            check_result(result, self._device)
+        self._results.append(result)
+        progress = self._progress
+        progress.step += 1
+        self._epoch = epoch
+        progress.is_validated = not self._is_round_due()
+        if progress.step % self._intervals.log == 0:
+            self._read_results()
+        if progress.is_validated and self._is_checkpoint_due():
+            self._save()
+
+    def _read_results(self) -> None:
+        """Fetches the results of the updates since the last reading, and looks at them."""
+        if not self._results:
+            return
+        step = self._trained.step
+        rows = np.asarray(tf.stack(self._results))
+        self._results.clear()
+        first = self._progress.step - len(rows)
+        named = [step.name_results(row) for row in rows]
+        for number, values in enumerate(named, start=first):
+            if not values["is_applied"] and not values["is_overflow"]:
+                self._stop_at_not_finite(number, values["loss"])
+        self._progress.skipped += sum(1 for values in named if values["is_overflow"])
+        sums = {name: sum(values[name] for values in named) for name in step.objective.sum_names}
+        scalars = step.objective.name_results(sums, step.objective.choose_phase(self._progress.step - 1))
+        self._metrics["train_loss"] = scalars.pop("loss")
+        scalars["gradient_norm"] = named[-1]["gradient_norm"]
+        if step.loss_scale is not None:
+            scalars["loss_scale"] = float(step.loss_scale.scale)
+            scalars["skipped_updates"] = float(self._progress.skipped)
+        self._watch.log_steps(
+            step=self._progress.step,
+            epoch=self._epoch,
+            losses=[values["loss"] for values in named],
+            learning_rate=self._choose_rate(self._progress.step - 1),
+            scalars=scalars,
+            retraces=step.count_retraces(),
+            pipeline=self._source.read_facts(),
+        )
+
+    def _validate(self, batch: DeviceBatch) -> None:
+        self._check_inputs(batch)
+        step = self._trained.step
+        if not self._rounds:
+            self._read_results()
+            if step.average is not None:
+                self._averaged.enter_context(step.average.in_place())
+        phase = step.objective.choose_phase(batch.facts.updates - 1)
+        with self._watch.ledger.spend(Cause.VALIDATION):
+            self._rounds.append(step.evaluate(batch.tensors, phase))
+            self._source.advance()
+        self._watch.clock.leave_out()
+        if self._order.is_last_of_round(batch.facts.number):
+            sums = np.asarray(tf.add_n(self._rounds))
+            self._rounds.clear()
+            self._averaged.close()
+            self._finish_round(dict(zip(step.objective.sum_names, sums.tolist(), strict=True)), phase)
+
+    def _finish_round(self, sums: Mapping[str, float], phase: str) -> None:
+        progress = self._progress
+        scalars = self._trained.step.objective.name_results(sums, phase)
+        loss = scalars.pop("loss")
+        is_best = progress.best_loss is None or loss < progress.best_loss
+        progress.best_loss = loss if is_best else progress.best_loss
+        progress.rounds_without_better = 0 if is_best else progress.rounds_without_better + 1
+        progress.is_validated = True
+        self._metrics["val_loss"] = loss
+        self._watch.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
+        if self._is_checkpoint_due() or progress.step == self._order.end_step:
+            self._save()
+        self._metrics.pop("val_loss")
+
+    def _find_ending(self, batch: DeviceBatch) -> Ending | None:
+        """Whether the loop ends here: only between updates, where a checkpoint can be taken."""
+        if batch.facts.kind is Kind.TRAIN and not batch.facts.is_last_of_step:
+            return None
+        patience = self._intervals.early_stopping
+        if patience and not self._rounds and self._progress.rounds_without_better >= patience:
+            self._read_results()
+            self._save_unless_saved()
+            return Ending(f"no better validation loss in {patience} rounds", is_finished=True)
+        if self._stop.signal is not None:
+            self._averaged.close()
+            self._read_results()
+            self._save_unless_saved()
+            return Ending(f"stopped by {self._stop.signal.name}", is_finished=False, signal=self._stop.signal)
+        return None
+
+    def _is_round_due(self) -> bool:
+        order, step = self._order, self._progress.step
+        return bool(order.validation_batches) and (step % order.validation_interval == 0 or step == order.end_step)
+
+    def _is_checkpoint_due(self) -> bool:
+        return self._progress.step % self._intervals.checkpoint == 0
+
+    def _save_unless_saved(self) -> None:
+        if self._keeper.saved_step != self._progress.step and self._progress.step > 0:
+            self._save()
+
+    def _save(self) -> None:
+        # First: what is not finite must not be saved as if it were.
+        self._read_results()
+        with self._watch.ledger.spend(Cause.CHECKPOINT):
+            saved = self._keeper.save(self._progress, self._metrics)
+        self._watch.clock.leave_out()
+        self._watch.note(self._progress.step, "checkpoint", f"{saved.path.name}, {saved.size_bytes / 1e6:.1f} MB")
+
+    def _check_inputs(self, batch: DeviceBatch) -> None:
+        """Once per shape: whether the batch is on the model device."""
+        shape = (batch.facts.kind, *(tuple(tensor.shape) for tensor in batch.tensors.values()))
+        if shape not in self._seen_shapes:
+            check_batch(batch.tensors, self._device)
+            self._seen_shapes.add(shape)
+
+    def _stop_at_not_finite(self, step: int, loss: float) -> None:
+        """Ends the run with the batch that did it, rebuilt from its place alone."""
+        batch = self._data.sampler.make_batch(step)
+        clips = [self._data.train.audio[int(clip)] for clip in batch.clips]
+        path = self._watch.folder / f"not-finite-step-{step:08d}.json"
+        write_replay(path, step=step, epoch=batch.epoch, seed=self._data.sampler.seed, clips=clips)
+        count = count_micro_batches(self._data.sampler, step)
+        raise NotFiniteError(
+            f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
+            f"Its {len(clips)} clips, in {count} batches, are listed in {path}. Look at them, try a lower --lr or "
+            "--clip-norm 1, or float32 instead of --mixed-precision, and start again with --resume."
+        )
+
+
+def write_replay(path: Path, *, step: int, epoch: int, seed: int, clips: list[str]) -> None:
+    """Names the clips of a step, for looking at them and for doing the step again."""
+    content = {"step": step, "epoch": epoch, "seed": seed, "clips": clips}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,118 @@
+"""Training with memory isolation, by the names its users know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from myxtts.config import XTTSConfig
+from myxtts.data.dataset_optimizer import apply_aggressive_prefetching, get_optimized_dataset_options
+from myxtts.devices import runtime
+from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib
+from myxtts.devices.plan import DevicePlan, Mode
+from myxtts.errors import DevicePlanError
+from myxtts.pipeline.handoff import SLOTS
+from myxtts.training.trainer import XTTSTrainer, make_plan
+from myxtts.utils.gpu_memory import read_role_memory
+
+_log = logging.getLogger(__name__)
+
+PIPELINE_DEPTH = SLOTS - 1
+"""Batches on their way while one is trained on."""
+
+
+class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
+    """A trainer whose batches are prepared on another card, with a memory limit for each.
+
+    After `setup_gpu_memory_isolation` both cards belong to this process. Without such a call the card that prepares belongs to
+    a process of its own, which this one starts and, should it die, starts again.
+
+    Args:
+        config: what was asked for; the cards and limits given here win over its own.
+        data_gpu_id: the card that prepares, as `nvidia-smi` shows it.
+        model_gpu_id: the card that trains.
+        data_gpu_memory_limit: in MB.
+        model_gpu_memory_limit: in MB.
+        enable_monitoring: log the memory of both cards when training ends.
+        command: the words that started the program, for the command that resumes the run.
+
+    Example:
+        config = XTTSConfig(model={"size": "small"}, training={"checkpoint_dir": "runs/voice"})
+        trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=0, model_gpu_id=1)
+        trainer.train()
+    """
+
+    def __init__(
+        self,
+        config: XTTSConfig,
+        data_gpu_id: int,
+        model_gpu_id: int,
+        data_gpu_memory_limit: int | None = DEFAULT_DATA_MIB,
+        model_gpu_memory_limit: int | None = DEFAULT_MODEL_MIB,
+        enable_monitoring: bool = True,
+        *,
+        command: Sequence[str] = (),
+    ):
+        limits = {"data_gpu_memory": data_gpu_memory_limit, "model_gpu_memory": model_gpu_memory_limit}
+        given = {name: mib for name, mib in limits.items() if mib is not None and not isinstance(mib, DefaultMib)}
+        asked = config.replace(
+            data={"data_gpu": data_gpu_id, "model_gpu": model_gpu_id, "enable_memory_isolation": True, **given}
+        )
+        super().__init__(asked, plan=_choose_plan(asked, command), command=command)
+        self._is_monitored = enable_monitoring
+
+    @property
+    def max_buffer_size(self) -> int:
+        """Slots between the producer and the training: one being trained on, one in flight, one being made."""
+        return SLOTS
+
+    @property
+    def pipeline_depth(self) -> int:
+        """Batches on their way while one is trained on."""
+        return PIPELINE_DEPTH
+
+    def get_memory_stats(self) -> dict[str, dict[str, Any]]:
+        """Per role: id, device, limit, used and peak memory in MB; None is unknown."""
+        return {str(role.role): asdict(read_role_memory(role)) for role in (self.plan.data, self.plan.model)}
+
+    def optimize_dataset_for_dual_gpu(self, dataset: Any, prefetch_buffer_size: int = 4) -> Any:
+        """A dataset with the options that help a second card, and a prefetch to it as the last element.
+
+        Only where the card that prepares belongs to this process; the producer process has its own pipeline.
+        """
+        if self.plan.data.process is not self.plan.model.process:
+            raise DevicePlanError(
+                f"{self.plan.data.device} belongs to the producer process, which prefetches by itself. Call "
+                "setup_gpu_memory_isolation first to have both cards in this process."
+            )
+        optimized = dataset.with_options(get_optimized_dataset_options())
+        return apply_aggressive_prefetching(
+            optimized, self.config.data.batch_size, self.data_device, depth=prefetch_buffer_size
+        )
+
+    def train(self) -> Any:
+        result = super().train()
+        if self._is_monitored:
+            for role, stats in self.get_memory_stats().items():
+                _log.info("Memory of the %s device: %s", role, _format_stats(stats))
+        return result
+
+
+def _choose_plan(config: XTTSConfig, command: Sequence[str]) -> DevicePlan:
+    active = runtime.active_plan()
+    if active is None:
+        return make_plan(config, command)
+    wanted = (config.data.data_gpu, config.data.model_gpu)
+    if active.mode is Mode.ISOLATED and (active.data.physical_id, active.model.physical_id) == wanted:
+        return active
+    raise DevicePlanError(
+        f"The plan in force in this process ({active.mode} mode, GPU {active.data.physical_id} and {active.model.physical_id}) is "
+        f"not the one asked for (GPU {wanted[0]} prepares, GPU {wanted[1]} trains). Give the ids that setup_gpu_memory_isolation got."
+    )
+
+
+def _format_stats(stats: Mapping[str, Any]) -> str:
+    known = {name: "unknown" if stats[name] is None else f"{stats[name]:g} MB" for name in ("used_mb", "peak_mb", "limit_mb")}
+    return f"{stats['device']}, used {known['used_mb']}, peak {known['peak_mb']}, limit {known['limit_mb']}"

@@ -1,0 +1,81 @@
+"""AdamW with the reference's parameter groups, its state under the names of the weights.
+
+Each variable is updated by one fused kernel of TensorFlow: written out as single operations the same update reads and
+writes every weight some twenty times, which on a CPU costs as much as a small model's backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from myxtts.models.names import Named, find_variable
+
+BETA_1, BETA_2 = 0.9, 0.96
+EPSILON = 1e-8
+
+
+def list_trained_variables(model: Named) -> dict[str, Any]:
+    """The trainable variables of a model by their path in it, in the order of its checkpoint."""
+    found = {weight.variable: find_variable(model, weight.variable) for weight in model.list_weights()}
+    return {path: variable for path, variable in found.items() if variable.trainable}
+
+
+def list_decayed_paths(model: Named) -> frozenset[str]:
+    """Paths of the variables that weight decay applies to: no biases, norms or embeddings."""
+    return frozenset(weight.variable for weight in model.list_weights() if weight.decays)
+
+
+class AdamW:
+    """Moving averages of gradients for some variables, and the update they give.
+
+    Its state lives where it is made: the caller opens the device scope.
+
+    Args:
+        variables: what is trained, by name.
+        decayed: names of those that shrink by `weight_decay` times the learning rate in each update.
+        weight_decay: applied to the weight itself, not through the gradient.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], decayed: frozenset[str], weight_decay: float):
+        self.variables = dict(variables)
+        self._decay = {name: weight_decay if name in decayed else 0.0 for name in self.variables}
+        self._means = {name: _make_zeros(variable) for name, variable in self.variables.items()}
+        self._squares = {name: _make_zeros(variable) for name, variable in self.variables.items()}
+        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+
+    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+        """One update. Gradients are in the order of `variables`."""
+        number = tf.cast(self.updates.assign_add(1), tf.float32)
+        powers = tf.pow(BETA_1, number), tf.pow(BETA_2, number)
+        # The kernel adds epsilon before the averages are corrected for their start at zero, the reference after it.
+        epsilon = EPSILON * tf.sqrt(1 - powers[1])
+        for (name, variable), gradient in zip(self.variables.items(), gradients, strict=True):
+            target = variable.value
+            if self._decay[name]:
+                target.assign_sub(learning_rate * self._decay[name] * target)
+            tf.raw_ops.ResourceApplyAdam(
+                var=target.handle,
+                m=self._means[name].handle,
+                v=self._squares[name].handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=learning_rate,
+                beta1=BETA_1,
+                beta2=BETA_2,
+                epsilon=epsilon,
+                grad=gradient,
+            )
+
+    def list_state(self) -> Iterator[tuple[str, Any]]:
+        """Every variable of its own by name, for checkpoints."""
+        yield "updates", self.updates
+        for name in self.variables:
+            yield f"mean/{name}", self._means[name]
+            yield f"square/{name}", self._squares[name]
+
+
+def _make_zeros(variable: Any) -> Any:
+    return tf.Variable(tf.zeros(variable.shape, tf.float32), trainable=False)

@@ -1,0 +1,273 @@
+"""Which settings a run may change when it is resumed.
+
+A resumed run must give what the unbroken one would have given. So every setting is one of these; a new one has to be
+put into the table before anything can be resumed with it (a test sees to that).
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from myxtts.config.config import SECTIONS, TrainingConfig, setting_keys
+from myxtts.config.flags import iterate_flags
+from myxtts.config.setting import GIVEN
+from myxtts.config.yaml_file import format_value
+from myxtts.training.errors import RunChangedError
+from myxtts.training.learning_rate import compute_learning_rate
+
+_logger = logging.getLogger(__name__)
+
+Sections = Mapping[str, Mapping[str, Any]]
+"""Settings by section and name, as `config.resolve.dump_sections` gives them."""
+
+
+class Rule(StrEnum):
+    """What changing a setting does to a run that goes on."""
+
+    FREE = "free"
+    """Nothing: how the work is done, what is shown and what is kept."""
+    COMPARED = "compared"
+    """Nothing by itself: which clips there are is compared clip by clip, by the data's fingerprint."""
+    ROUNDING = "rounding"
+    """The same result up to rounding: losses are no longer bit for bit those of an unbroken run."""
+    LENGTH = "length"
+    """Where the run ends. A cosine falls to that end, so it changes from there on (`report_moved_end` says so)."""
+    CODEC_LENGTH = "codec length"
+    """Where the codec's training ends. For the codec that is its length; for a GPT trained on its codes, another result."""
+    RESULT = "result"
+    """Another result."""
+
+
+class Codec(StrEnum):
+    """How far a setting concerns the codec that a GPT run trains first."""
+
+    SHAPE = "shape"
+    """Decides which codec it is, even when it is trained."""
+    TRAINING = "training"
+    """Decides how it is trained."""
+    NONE = "none"
+    """Does not concern it."""
+
+
+_RULES: Mapping[Rule, Sequence[str]] = {
+    Rule.RESULT: (
+        "model.size", "model.gpt_layers", "model.gpt_width", "model.gpt_heads", "model.dvae_width", "model.decoder_width",
+        "model.audio_codes", "model.text_tokens", "model.max_text_tokens", "model.max_audio_tokens", "model.max_prompt_tokens",
+        "model.dropout",
+        # Which clips, in which batches, padded how far.
+        "data.language", "data.vocabulary", "data.min_clip_seconds", "data.max_clip_seconds", "data.max_text_length",
+        "data.prompt_seconds", "data.batch_size", "data.pad_to_fixed_length",
+        "data.augment_gain_db", "data.augment_noise_db", "data.augment_speed", "data.augment_frame_masks",
+        "data.augment_band_masks",
+        # Not rounding: half precision loses small updates altogether, and its loss scale skips steps.
+        "data.mixed_precision",
+        "training.stage", "training.init_from", "training.codec", "training.learning_rate", "training.lr_schedule",
+        "training.warmup_steps", "training.weight_decay", "training.clip_norm", "training.ema_decay", "training.loss_mean",
+        "training.blank_prompt", "training.gradient_accumulation_steps", "training.seed",
+    ),
+    Rule.ROUNDING: (
+        "model.enable_gradient_checkpointing", "data.enable_xla", "training.deterministic",
+        # Ranks share a global batch: the same sums in another order.
+        "training.cluster",
+    ),
+    Rule.COMPARED: ("data.train_data", "data.val_data", "data.follow_symlinks"),
+    Rule.LENGTH: ("training.epochs", "training.max_steps", "training.early_stopping"),
+    Rule.CODEC_LENGTH: ("training.codec_steps",),
+    Rule.FREE: (
+        "data.strict", "data.num_workers", "data.prefetch_buffer_size", "data.pipeline_buffer_size", "data.model_start_delay",
+        "data.use_tf_native_loading", "data.enable_parallel_batch", "data.enable_map_fusion", "data.prefetch_to_gpu",
+        "data.cache", "data.data_service", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
+        "data.data_gpu_memory", "data.model_gpu_memory",
+        "training.checkpoint_dir", "training.resume", "training.validation_interval", "training.checkpoint_interval",
+        "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval",
+        "training.tensorboard_log_dir", "training.on_oom", "training.mode", "training.rehearsal",
+        # A preset: what it fills in is compared setting by setting.
+        "training.optimization_level",
+    ),
+}  # fmt: skip
+
+RULES: Mapping[str, Rule] = {key: rule for rule, keys in _RULES.items() for key in keys}
+"""Dotted key -> what changing it does."""
+
+_CODEC_SHAPE = frozenset({"model.dvae_width", "model.audio_codes"})
+_CODEC_LENGTHS = frozenset({"training.codec_steps", "training.early_stopping"})
+_NOT_OF_THE_CODEC = frozenset(
+    {
+        "model.size", "model.gpt_layers", "model.gpt_width", "model.gpt_heads", "model.decoder_width", "model.text_tokens",
+        "model.max_text_tokens", "model.max_audio_tokens", "model.max_prompt_tokens", "model.dropout",
+        "data.prompt_seconds", "data.augment_frame_masks", "data.augment_band_masks", "training.blank_prompt",
+        "training.codec",
+        # A GPT run's codec is of the stage codec whatever the run's own stage is.
+        "training.stage",
+    }
+)  # fmt: skip
+
+
+def concern_codec(key: str) -> Codec:
+    """How far a setting concerns the codec that a GPT run trains first."""
+    if key in _CODEC_SHAPE:
+        return Codec.SHAPE
+    return Codec.NONE if key in _NOT_OF_THE_CODEC else Codec.TRAINING
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting or a fact that is not what it was."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} was {format_value(self.old)}, now {format_value(self.new)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is different from when the run was started, by what it does."""
+
+    changes: Mapping[Rule, tuple[Change, ...]]
+
+    def list_changes(self, *rules: Rule) -> list[Change]:
+        """The changes under these rules."""
+        return [change for rule in rules for change in self.changes.get(rule, ())]
+
+
+def compare_configs(saved: Sections, now: Sections) -> Comparison:
+    """The settings whose values differ, under their rules.
+
+    Both must be of the same kind: as given and filled in by presets, before anything is worked out from the data.
+    Settings that one of them does not know, having been made by another version of MyXTTS, count as their default there.
+    """
+    changes: dict[Rule, list[Change]] = {}
+    is_codec = now["training"]["stage"] == "codec"
+    for key in setting_keys():
+        old, new = _read_value(saved, key), _read_value(now, key)
+        if old != new:
+            rule = Rule.LENGTH if is_codec and RULES[key] is Rule.CODEC_LENGTH else RULES[key]
+            changes.setdefault(rule, []).append(Change(key, old, new))
+    return Comparison({rule: tuple(found) for rule, found in changes.items()})
+
+
+def refuse_changes(comparison: Comparison, folder: Path, *, has_checkpoint: bool) -> None:
+    """Raises `RunChangedError` where settings changed that decide the result.
+
+    Args:
+        comparison: what `compare_configs` found.
+        folder: the run's folder, for the message.
+        has_checkpoint: whether anything has been trained and saved; without that there is no result to change.
+    """
+    if not has_checkpoint:
+        return
+    refused = comparison.list_changes(Rule.RESULT, Rule.CODEC_LENGTH)
+    if refused:
+        raise RunChangedError(_describe_refusal(refused, folder), tuple(change.key for change in refused))
+
+
+def restrict_to_codec(comparison: Comparison, *, is_trained: bool) -> Comparison:
+    """What the changes of a GPT run mean for the codec it trains first.
+
+    Args:
+        comparison: what `compare_configs` found for the stage codec.
+        is_trained: whether the codec's training is done. Then only what makes it another codec counts, as for one that is
+            given by --codec.
+    """
+    concerned = {Codec.SHAPE} if is_trained else {Codec.SHAPE, Codec.TRAINING}
+    result = comparison.list_changes(Rule.RESULT)
+    return Comparison(
+        {
+            Rule.RESULT: tuple(change for change in result if concern_codec(change.key) in concerned),
+            Rule.ROUNDING: tuple(comparison.list_changes(Rule.ROUNDING)),
+            # The run's epochs do not concern its codec.
+            Rule.LENGTH: tuple(
+                change for change in comparison.list_changes(Rule.LENGTH) if change.key in _CODEC_LENGTHS
+            ),
+        }
+    )
+
+
+def compare_environments(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """The facts that bits depend on and that differ; a fact that only one side knows differs too."""
+    keys = sorted(saved.keys() | now.keys())
+    return [Change(key, saved.get(key), now.get(key)) for key in keys if saved.get(key) != now.get(key)]
+
+
+def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end: int) -> None:
+    """Says in the log that a run which goes on has another length than before, and what that does to the learning rate.
+
+    Args:
+        training: the settings in force.
+        step: updates that are done.
+        old_end: updates of the whole run, as it was.
+        new_end: as it is now.
+    """
+    _logger.info("The run is %d updates long now; it was %d.", new_end, old_end)
+    if training.lr_schedule == "cosine":
+        shown = max(step, min(old_end, new_end))
+        _logger.warning(
+            "The learning rate falls along a cosine to the end of the run, so from step %d on it is another one (at step %d "
+            "%.3g instead of %.3g), and the result is neither that of %d updates nor that of %d in one go. With --lr-schedule "
+            "constant, given when a run is started, nothing depends on its length.",
+            max(step, training.warmup_steps),
+            shown,
+            compute_learning_rate(training, shown, new_end),
+            compute_learning_rate(training, shown, old_end),
+            old_end,
+            new_end,
+        )
+
+
+def report_rounding(changes: Sequence[Change]) -> None:
+    """Says in the log that a run which goes on is no longer bit for bit the unbroken one, where anything changed."""
+    if changes:
+        _logger.warning(
+            "The run goes on, but its losses are no longer bit for bit those of an unbroken run, only equal up to rounding: %s.",
+            "; ".join(map(str, changes)),
+        )
+
+
+def _read_value(sections: Sections, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return sections.get(section, {}).get(name, SECTIONS[section].model_fields[name].default)
+
+
+def _describe_refusal(refused: Sequence[Change], folder: Path) -> str:
+    return (
+        f"The run in {folder} cannot go on with these settings, because they would change its result:\n"
+        + "\n".join(f"  - {change}" for change in refused)
+        + f"\nGive the old values back ({_spell_flags(refused)}), or start anew with --reset-training, which keeps the old run "
+        "aside, or begin another run with another --checkpoint-dir." + _point_to_codec(refused, folder)
+    )
+
+
+def _point_to_codec(refused: Sequence[Change], folder: Path) -> str:
+    is_codec = any(change.key == "training.stage" and change.old == "codec" for change in refused)
+    return f" To train on the codec of this run: --codec {folder} with another --checkpoint-dir." if is_codec else ""
+
+
+def _spell_flags(changes: Sequence[Change]) -> str:
+    """The words on the command line that give these settings their old values."""
+    given = " ".join(_spell_flag(change.key, change.old) for change in changes if change.old is not None)
+    # An old value of None was no value: there are no words for it.
+    left_out = ", ".join(_name_flag(change.key) for change in changes if change.old is None)
+    return "; ".join(part for part in (given, f"leave out {left_out}" if left_out else "") if part)
+
+
+def _spell_flag(key: str, value: Any) -> str:
+    for flagged, flag, _ in iterate_flags():
+        if flagged == key and flag.value is not GIVEN and flag.value == value:
+            return flag.name
+    name = _name_flag(key)
+    text = shlex.quote(value if isinstance(value, str) else format_value(value))
+    return f"{name}={text}" if name.startswith("--set ") else f"{name} {text}"
+
+
+def _name_flag(key: str) -> str:
+    names = [flag.name for flagged, flag, _ in iterate_flags() if flagged == key and flag.value is GIVEN]
+    return names[0] if names else f"--set {key}"

@@ -1,0 +1,164 @@
+"""What a run tells while it goes on: its metrics file, the view, TensorBoard, and the summary at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from myxtts.devices.plan import DevicePlan, RolePlan
+from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.interval import IntervalMeter
+from myxtts.monitoring.live_view import Picture, open_view
+from myxtts.monitoring.metrics_log import open_metrics_log, read_metrics
+from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, RunRow, SummaryRow, ValidationRow
+from myxtts.monitoring.progress import ProgressMeter
+from myxtts.monitoring.report import write_report
+from myxtts.monitoring.run_summary import RunSummary, dump_summary, summarise_run
+from myxtts.monitoring.step_clock import StepClock
+from myxtts.monitoring.tensorboard_writer import open_tensorboard
+from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch_source import PipelineFacts
+from myxtts.utils.gpu_memory import read_role_memory
+
+METRICS_NAME = "metrics.jsonl"
+REPORT_NAME = "report.html"
+MIB = 2**20
+
+
+class RunWatch:
+    """Watches one session of a run. A context: the view is shown within.
+
+    Args:
+        folder: of the run.
+        ledger: of the session's time, begun when the program was.
+        row: what the session is.
+        resumed: whether it goes on from a checkpoint.
+        plan: whose memory is read.
+        tensorboard: folder for TensorBoard; None for none.
+        epochs: of the run, for display.
+        checkpoint_interval: updates between two checkpoints, for display.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        ledger: TimeLedger,
+        row: RunRow,
+        resumed: bool,
+        plan: DevicePlan,
+        tensorboard: Path | None,
+        epochs: int | None,
+        checkpoint_interval: int,
+    ):
+        self.folder = folder
+        self.ledger = ledger
+        self.clock = StepClock()
+        self._plan = plan
+        self._end_step = row.end_step
+        self._interval = checkpoint_interval
+        self._meter = IntervalMeter(self.clock, ledger)
+        self._progress = ProgressMeter(row.end_step, epochs)
+        self._validation: ValidationRow | None = None
+        self._events_seen = 0
+        self._opened_at = time.perf_counter()
+        self._closing = ExitStack()
+        self._log, cut = open_metrics_log(folder / METRICS_NAME, row.step if resumed else None)
+        self._closing.callback(self._log.close)
+        self._log.write(RunRow(**{**vars(row), "lost_s": cut.lost_s}))
+        self.board = None if tensorboard is None else open_tensorboard(tensorboard)
+        if self.board is not None:
+            self._closing.callback(self.board.close)
+        self._view = open_view(f"{row.stage}, {row.mode} mode")
+
+    def __enter__(self) -> Self:
+        self._closing.enter_context(self._view)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+    def begin_loop(self) -> None:
+        """Start-up is over."""
+        self.ledger.begin_loop()
+        self.clock.begin()
+
+    def count_batch(self, facts: BatchFacts) -> None:
+        """A batch is trained on."""
+        self._meter.count_batch(facts.clips, facts.samples, facts.padded_samples)
+
+    def log_steps(
+        self,
+        *,
+        step: int,
+        epoch: int,
+        losses: Sequence[float],
+        learning_rate: float,
+        scalars: Mapping[str, float],
+        retraces: int,
+        pipeline: PipelineFacts,
+    ) -> None:
+        """The steps since the last call."""
+        self._note_events(step, pipeline)
+        row = self._meter.close(
+            step=step,
+            epoch=epoch,
+            losses=losses,
+            learning_rate=learning_rate,
+            scalars=scalars,
+            flow=Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs),
+            retraces=retraces,
+            memory=[_read_memory(role) for role in _list_roles(self._plan)],
+        )
+        self._log.write(row)
+        next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
+        progress = self._progress.measure(step, next_checkpoint if next_checkpoint > step else None)
+        self._view.show(Picture(row, progress, self.clock.read(), self._validation))
+        if self.board is not None:
+            self.board.write_train_row(row)
+
+    def log_validation(self, *, step: int, loss: float, scalars: Mapping[str, float], is_best: bool) -> None:
+        """A round of validation is done."""
+        row = ValidationRow(time_s=time.time(), step=step, loss=loss, scalars=dict(scalars), is_best=is_best)
+        self._validation = row
+        self._log.write(row)
+        if self.board is not None:
+            self.board.write_validation_row(row)
+
+    def note(self, step: int, name: str, text: str) -> None:
+        """Something worth telling happened."""
+        self._log.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
+
+    def summarise(self, step: int, status: str) -> RunSummary:
+        """Writes the summary and the page of the run, and returns the summary."""
+        spent = self.ledger.take_window()
+        path = self.folder / METRICS_NAME
+        summary = summarise_run(read_metrics(path).rows, spent, status)
+        figures: dict[str, Any] = dump_summary(summary)
+        self._log.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
+        write_report(path, self.folder / REPORT_NAME)
+        return summary
+
+    def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
+        for event in pipeline.events[self._events_seen :]:
+            place = "" if event.position is None else f"batch {event.position}: "
+            self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
+        self._events_seen = len(pipeline.events)
+
+
+def _list_roles(plan: DevicePlan) -> tuple[RolePlan, ...]:
+    return (plan.model,) if plan.data.device == plan.model.device else (plan.data, plan.model)
+
+
+def _read_memory(role: RolePlan) -> MemoryUse:
+    reading = read_role_memory(role)
+    used = None if reading.used_mb is None else int(reading.used_mb * MIB)
+    limit = None if reading.limit_mb is None else int(reading.limit_mb * MIB)
+    return MemoryUse(f"{role.role} {role.device}", used, limit)

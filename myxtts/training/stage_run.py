@@ -1,0 +1,236 @@
+"""One stage of a run from its folder to its end: the parts are built, joined, run and closed here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.config import XTTSConfig
+from myxtts.config.resolve import dump_sections
+from myxtts.data.run_data import RunData, save_run_data
+from myxtts.data.scan import find_index_folder
+from myxtts.devices.plan import DevicePlan
+from myxtts.monitoring.metrics_rows import RunRow
+from myxtts.monitoring.run_summary import RunSummary
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.pipeline.batch_source import BatchSource, SourceRequest
+from myxtts.pipeline.order import RunOrder
+from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.pipeline.production import Production
+from myxtts.pipeline.sources import open_source
+from myxtts.training.environment_facts import describe_environment
+from myxtts.training.errors import UpdateMemoryError
+from myxtts.training.interrupts import StopRequests
+from myxtts.training.keeper import Keeper, RunProgress
+from myxtts.training.learning_rate import compute_learning_rate
+from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
+from myxtts.training.loop import Ending, Intervals, TrainingLoop
+from myxtts.training.placement import check_variables
+from myxtts.training.run_folder import RunFolder
+from myxtts.training.run_watch import RunWatch
+from myxtts.training.trained_model import TrainedModel
+from myxtts.training.updates import UpdateMaker
+from myxtts.utils.commons import get_device_context
+
+_log = logging.getLogger(__name__)
+
+PRODUCER_FOLDER = "producer"
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+@dataclass(frozen=True, eq=False)
+class StageRequest:
+    """What one stage is run with."""
+
+    run: RunFolder
+    config: XTTSConfig
+    """With the numbers that data and starting point have fixed."""
+    plan: DevicePlan
+    data: RunData
+    mel_norms: Any
+    codec_folder: Path | None
+    """Whose codes a GPT learns; None to train the codec."""
+    build: Callable[[int], TrainedModel]
+    """Makes the model for so many updates; called under the model device's scope."""
+    stop: StopRequests
+    ledger: TimeLedger
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended."""
+
+    ending: Ending
+    step: int
+    summary: RunSummary
+    folder: Path
+
+
+class StageRun:
+    """A stage that is ready to run."""
+
+    def __init__(self, request: StageRequest):
+        self._request = request
+        config, data = request.config, request.data
+        training = config.training
+        self.end_step = count_updates(config, data.sampler, request.run.stage)
+        interval = choose_validation_interval(training, data.sampler)
+        self._validation_interval = min(interval, self.end_step)
+        self._intervals = Intervals(
+            log=training.log_interval,
+            checkpoint=choose_checkpoint_interval(training, self._validation_interval),
+            early_stopping=training.early_stopping,
+        )
+        self._environment = describe_environment(request.plan)
+        device = request.plan.model.device
+        _log.info("Creating model on device: %s", device)
+        with get_device_context(device):
+            self.trained = request.build(self.end_step)
+        check_variables(self.trained.list_variables(), device)
+        self._keeper = Keeper(request.run, config, self.trained, data, self._environment)
+        self._updates: UpdateMaker | None = None
+
+    def run(self) -> StageResult:
+        """Trains to the end, or until it is told to stop."""
+        request = self._request
+        request.run.begin(self.end_step, self._environment)
+        progress = self._restore()
+        with self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
+            try:
+                ending, progress = self._train(watch, progress)
+            except BaseException:
+                watch.summarise(progress.step, "failed")
+                raise
+            summary = watch.summarise(progress.step, "finished" if ending.is_finished else "stopped")
+        if ending.is_finished:
+            request.run.finish(ending.reason)
+        return StageResult(ending, progress.step, summary, request.run.path)
+
+    def choose_rate(self, step: int) -> float:
+        """The learning rate of an update."""
+        return compute_learning_rate(self._request.config.training, step, self.end_step)
+
+    def _restore(self) -> RunProgress:
+        checkpoint = self._request.run.store.latest()
+        if checkpoint is None:
+            return RunProgress()
+        with get_device_context(self._request.plan.model.device):
+            return self._keeper.restore(checkpoint)
+
+    def _train(self, watch: RunWatch, progress: RunProgress) -> tuple[Ending, RunProgress]:
+        """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
+        training = self._request.config.training
+        updates = UpdateMaker(
+            self.trained.step,
+            self.choose_rate,
+            accumulation=training.gradient_accumulation_steps,
+            retries=training.on_oom == "retry",
+        )
+        failed_at: int | None = None
+        while True:
+            source = self._open_source(progress)
+            try:
+                return self._run_loop(source, watch, progress, updates), progress
+            except UpdateMemoryError as error:
+                if training.on_oom == "stop" or failed_at == progress.step or self._keeper.saved_step is None:
+                    raise
+                failed_at = progress.step
+                updates.parts *= 2
+                _log.warning("%s Going on from the checkpoint of step %d.", error, self._keeper.saved_step)
+                with watch.ledger.spend(Cause.RECOVERY):
+                    progress = self._restore()
+            finally:
+                source.close()
+
+    def _run_loop(self, source: BatchSource, watch: RunWatch, progress: RunProgress, updates: UpdateMaker) -> Ending:
+        request = self._request
+        loop = TrainingLoop(
+            source=source,
+            trained=self.trained,
+            updates=updates,
+            order=self._make_order(progress),
+            data=request.data,
+            keeper=self._keeper,
+            watch=watch,
+            intervals=self._intervals,
+            stop=request.stop,
+            device=request.plan.model.device,
+            progress=progress,
+            choose_rate=self.choose_rate,
+        )
+        return loop.run()
+
+    def _make_order(self, progress: RunProgress) -> RunOrder:
+        data = self._request.data
+        return RunOrder(
+            data.sampler,
+            data.validation_batches,
+            validation_interval=self._validation_interval,
+            end_step=self.end_step,
+            first_step=progress.step,
+            is_validated=progress.is_validated,
+        )
+
+    def _open_source(self, progress: RunProgress) -> BatchSource:
+        request = self._request
+        target = Target.CODEC if request.codec_folder is None else Target.GPT
+        folder = request.run.path / PRODUCER_FOLDER
+        folder.mkdir(exist_ok=True)
+        save_run_data(request.data, folder)
+        production = Production(
+            config=request.config,
+            preparation=choose_preparation(request.config, target, request.mel_norms),
+            validation_interval=self._validation_interval,
+            first_step=progress.step,
+            end_step=self.end_step,
+            codec_folder=request.codec_folder,
+            cache_folder=(find_index_folder(request.data.train.root) or request.run.path) / "features",
+            failures=tuple(self._keeper.journal.list_failures(progress.step)),
+        )
+        return open_source(
+            SourceRequest(
+                plan=request.plan,
+                data=request.data,
+                order=self._make_order(progress),
+                production=production,
+                folder=folder,
+            )
+        )
+
+    def _open_watch(self, progress: RunProgress) -> RunWatch:
+        request, training = self._request, self._request.config.training
+        plan, board = request.plan, training.tensorboard_log_dir
+        row = RunRow(
+            time_s=time.time(),
+            step=progress.step,
+            end_step=self.end_step,
+            stage=request.run.stage,
+            mode=str(plan.mode),
+            devices={"data": plan.data.device, "model": plan.model.device},
+            settings=dump_sections(request.config),
+            environment=self._environment,
+        )
+        return RunWatch(
+            request.run.path,
+            ledger=request.ledger,
+            row=row,
+            resumed=progress.step > 0,
+            plan=plan,
+            tensorboard=Path(board) if board else request.run.path / TENSORBOARD_FOLDER,
+            epochs=training.epochs if request.run.stage == training.stage else None,
+            checkpoint_interval=self._intervals.checkpoint,
+        )
+
+
+def describe_data(data: RunData) -> str:
+    """What is trained on, in a line."""
+    return (
+        f"{len(data.train)} clips ({data.train.total_seconds / 60:.1f} min) to train on, {len(data.validation)} to validate "
+        f"with; {len(data.sampler.plan.buckets)} batch shapes, {data.sampler.steps_per_epoch} updates per epoch, "
+        f"{data.sampler.plan.waste.audio_share:.1%} padding at {SAMPLE_RATE_HZ} Hz."
+    )

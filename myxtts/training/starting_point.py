@@ -1,0 +1,162 @@
+"""What a run starts with: nothing, a codec, or a whole model to fine-tune."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.checkpoints.checkpoint_store import CheckpointStore
+from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, Voices, read_model_directory
+from myxtts.checkpoints.tensor import Tensor, read_array
+from myxtts.config import ModelConfig, XTTSConfig
+from myxtts.config.presets import MODEL_SIZES
+from myxtts.models.weights import GPT_PREFIX
+from myxtts.training.errors import CodecMissingError, StartingPointError
+
+_log = logging.getLogger(__name__)
+
+MEL_STATISTICS = "mel_stats"
+_BESIDE = {
+    "dvae": "dvae.pth",
+    "vocabulary": "vocab.json",
+    "mel_statistics": "mel_stats.pth",
+    "speakers": "speakers_xtts.pth",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Codec:
+    """A trained DVAE as it lies on the disk."""
+
+    folder: Path
+    config: ModelConfig
+    weights: Mapping[str, Tensor]
+    mel_norms: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """A model to fine-tune. Everything in it but the GPT stays as it is."""
+
+    folder: Path
+    config: ModelConfig
+    weights: Mapping[str, Tensor]
+    """Of the whole model, by their names in it."""
+    speakers: Voices = field(default_factory=dict)
+    source_config: Mapping[str, Any] | None = None
+    notice: str | None = None
+
+    @property
+    def vocabulary(self) -> Path | None:
+        """The file of its vocabulary, if it has one."""
+        path = self.folder / VOCABULARY_NAME
+        return path if path.exists() else None
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """The weights that are not trained."""
+        return {name: tensor for name, tensor in self.weights.items() if not name.startswith(GPT_PREFIX)}
+
+
+def read_codec(path: Path) -> Codec:
+    """The codec in a folder: a model directory, or a run folder, whose best checkpoint is taken."""
+    folder = _find_model(path)
+    model = read_model_directory(folder)
+    if not model.dvae:
+        raise CodecMissingError(
+            f"{folder} has no codec (dvae.safetensors). Train one with --stage codec, or import one with "
+            "`myxtts import MODEL.pth --dvae dvae.pth --mel-stats mel_stats.pth`."
+        )
+    if MEL_STATISTICS not in model.model:
+        raise CodecMissingError(
+            f"{folder} has a codec but no mel statistics, without which its codes mean nothing. Import it again with "
+            "--mel-stats mel_stats.pth."
+        )
+    norms = np.asarray(read_array(model.model[MEL_STATISTICS]), np.float32)
+    return Codec(folder, model.config.model, model.dvae, norms)
+
+
+def read_starting_point(path: Path, run_folder: Path) -> StartingPoint:
+    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first."""
+    folder = _import_coqui(path, run_folder / "start") if path.is_file() else _find_model(path)
+    model = read_model_directory(folder)
+    if not any(name.startswith(GPT_PREFIX) for name in model.model):
+        raise StartingPointError(
+            f"{folder} has no GPT to fine-tune: it holds a codec. Give it with --codec instead of --init-from."
+        )
+    return StartingPoint(
+        folder, model.config.model, model.model, model.speakers, model.source_config, _read_notice(model)
+    )
+
+
+def fit_model_config(
+    config: XTTSConfig, start: StartingPoint | None, codec: ModelConfig | None, tokens: int
+) -> XTTSConfig:
+    """The configuration with the numbers that the starting point, the codec and the vocabulary fix.
+
+    Raises `StartingPointError` where other ones were given.
+    """
+    fixed: dict[str, Any] = {"text_tokens": tokens}
+    if start is not None:
+        numbers = start.config.model_dump()
+        fixed = {**{name: numbers[name] for name in _SHAPE_NAMES}, "text_tokens": tokens}
+    elif codec is not None:
+        fixed |= {name: getattr(codec, name) for name in ("dvae_width", "audio_codes")}
+    given = config.given_values().get("model", {})
+    for name, value in fixed.items():
+        if name in given and given[name] != value:
+            raise StartingPointError(
+                f"model.{name} was given as {given[name]}, but {'the vocabulary' if name == 'text_tokens' else 'the model that is started from'} "
+                f"has {value}. Leave it out."
+            )
+    if start is not None and "size" in given and MODEL_SIZES[config.model.size]["gpt_width"] != fixed["gpt_width"]:
+        raise StartingPointError(
+            f"--model-size {config.model.size} was given, but {start.folder} is another size (width {fixed['gpt_width']}). "
+            "Leave --model-size out: a fine-tuned model keeps its size."
+        )
+    return config.replace(model=fixed)
+
+
+_SHAPE_NAMES = (
+    "gpt_layers", "gpt_width", "gpt_heads", "dvae_width", "decoder_width", "audio_codes",
+    "max_text_tokens", "max_audio_tokens", "max_prompt_tokens",
+)  # fmt: skip
+
+
+def _import_coqui(path: Path, target: Path) -> Path:
+    if target.is_dir():
+        # Of an earlier start of the same run; whether it is the same model is part of the settings that are compared.
+        return target
+    beside = {name: path.with_name(file) for name, file in _BESIDE.items()}
+    found = {name: file for name, file in beside.items() if file.exists()}
+    report = import_coqui_files(CoquiFiles(path, **found), target)
+    _log.info(
+        "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
+    )
+    return target
+
+
+def _find_model(path: Path) -> Path:
+    if not path.is_dir():
+        raise StartingPointError(f"{path} does not exist. Give a model directory, a run's folder, or a model.pth.")
+    if (path / "manifest.json").exists():
+        return path
+    store = CheckpointStore(path, keep_last=1, keep_best=1, best_metric="val_loss")
+    found = store.best() or store.latest()
+    if found is None:
+        raise StartingPointError(
+            f"{path} is no model directory (it has no manifest.json) and holds no checkpoints. Make one with "
+            "`myxtts import`, or give the --checkpoint-dir of a run."
+        )
+    return found.path
+
+
+def _read_notice(model: ModelDirectory) -> str | None:
+    return model.manifest.facts.get("notice")

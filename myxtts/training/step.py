@@ -1,0 +1,192 @@
+"""The compiled step, one for all modes: gradients without side effects, then the update that uses them.
+
+Two functions, because a step that runs out of memory half way would leave a half-updated model behind. What fails in
+the first has changed nothing, and can be tried again in smaller parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from myxtts.models.dropout import make_dropout_key
+from myxtts.training.average import WeightAverage
+from myxtts.training.loss_scale import LossScale
+from myxtts.training.objectives import Objective, Tensors
+from myxtts.training.optimizer import AdamW, list_decayed_paths, list_trained_variables
+
+PART_STRIDE = 4096
+"""Sets the dropout keys of a micro-batch's parts apart from those of other micro-batches."""
+
+UPDATE_NAMES = ("gradient_norm", "is_applied", "is_overflow")
+
+
+class Gradients(NamedTuple):
+    """What a step has computed so far, summed over its micro-batches."""
+
+    gradients: tuple[tf.Tensor, ...]
+    extras: tuple[tf.Tensor, ...]
+    loss: tf.Tensor
+    sums: tf.Tensor
+
+
+class Turn(NamedTuple):
+    """Where a batch stands in the run."""
+
+    step: int
+    micro_batch: int
+    micro_batches: int
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """How updates are made."""
+
+    seed: int
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    """0 is no limit."""
+    ema_decay: float = 0.0
+    """0 is no average."""
+    uses_dropout: bool = True
+    uses_loss_scale: bool = False
+    uses_xla: bool = False
+
+
+class TrainStep:
+    """Computes gradients, adds them up and applies them. Build it under the model device's scope, in the thread that
+    calls it, and call it under the same scope.
+
+    Args:
+        objective: the model and its loss.
+        settings: how updates are made.
+    """
+
+    def __init__(self, objective: Objective, settings: StepSettings):
+        self.objective = objective
+        self._settings = settings
+        variables = list_trained_variables(objective.model)
+        self.optimizer = AdamW(variables, list_decayed_paths(objective.model), settings.weight_decay)
+        self.average = WeightAverage(variables, settings.ema_decay) if settings.ema_decay else None
+        self.loss_scale = LossScale() if settings.uses_loss_scale else None
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        """By what they do and the shapes they do it with. One for each, so that a function traced twice is a fault."""
+
+    def compute(self, batch: Tensors, turn: Turn, before: Gradients | None = None, part: int = 0) -> Gradients:
+        """Gradients of a batch, added to those `before` it. Changes nothing."""
+        phase = self.objective.choose_phase(turn.step)
+        numbers = tf.constant([turn.step, turn.micro_batch + PART_STRIDE * part], tf.int32)
+        share = tf.constant(1.0 / turn.micro_batches)
+        if before is None:
+            compute = self._find_function(self._compute_gradients, batch, phase)
+            return Gradients(*compute(batch, numbers, share, phase=phase))
+        compute_more = self._find_function(self._add_gradients, batch, phase)
+        return Gradients(*compute_more(batch, numbers, share, before, phase=phase))
+
+    def apply(self, gradients: Gradients, learning_rate: float) -> tf.Tensor:
+        """The update. Returns, as one tensor still on the device: loss, the objective's sums, and `UPDATE_NAMES`.
+
+        Gradients that are not finite are not applied; the last two numbers tell.
+        """
+        update = self._find_function(self._apply_gradients, {}, f"{len(gradients.extras)} extras")
+        return update(gradients, tf.constant(learning_rate))
+
+    def evaluate(self, batch: Tensors, phase: str) -> tf.Tensor:
+        """The objective's sums of a batch, without dropout, still on the device."""
+        return self._find_function(self._measure, batch, phase)(batch, phase=phase)
+
+    def make_zero_gradients(self, step: int) -> Gradients:
+        """The gradients of nothing, for a step's to be added to."""
+        zeros = tuple(tf.zeros(variable.shape) for variable in self.optimizer.variables.values())
+        shapes = self.objective.list_extra_shapes(self.objective.choose_phase(step))
+        extras = tuple(tf.zeros(shape) for shape in shapes)
+        return Gradients(zeros, extras, tf.zeros([]), tf.zeros([len(self.objective.sum_names)]))
+
+    def name_results(self, values: Any) -> dict[str, float]:
+        """What `apply` returned, by name."""
+        names = ("loss", *self.objective.sum_names, *UPDATE_NAMES)
+        return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+    def count_traces(self) -> int:
+        """How often anything was traced."""
+        return sum(function.experimental_get_tracing_count() for function in self._functions.values())
+
+    def count_retraces(self) -> int:
+        """Traces of what had been traced before: 0 unless something is wrong."""
+        return self.count_traces() - len(self._functions)
+
+    def list_state(self) -> Iterator[tuple[str, Any]]:
+        """Every variable beyond the model's weights, by name, for checkpoints."""
+        owners = {"optimizer": self.optimizer, "average": self.average, "loss_scale": self.loss_scale}
+        for owner, part in owners.items():
+            if part is not None:
+                yield from ((f"{owner}/{name}", variable) for name, variable in part.list_state())
+
+    def _find_function(self, work: Callable[..., Any], batch: Tensors, phase: str) -> Any:
+        key = (work.__name__, phase, *(tuple(tensor.shape) for tensor in batch.values()))
+        if key not in self._functions:
+            # The update is compiled without XLA: it is a few kernels already, each as fast as memory.
+            uses_xla = self._settings.uses_xla and bool(batch)
+            self._functions[key] = tf.function(work, jit_compile=uses_xla or None)
+        return self._functions[key]
+
+    def _compute_gradients(
+        self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, *, phase: str
+    ) -> Gradients:
+        targets = [variable.value for variable in self.optimizer.variables.values()]
+        key = (
+            make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
+            if self._settings.uses_dropout
+            else None
+        )
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(targets)
+            outcome = self.objective.compute(batch, phase=phase, share=share, key=key)
+            loss = outcome.loss if self.loss_scale is None else outcome.loss * self.loss_scale.read()
+        gradients = tape.gradient(loss, targets, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return Gradients(
+            tuple(tf.cast(gradient, tf.float32) for gradient in gradients), outcome.extras, outcome.loss, outcome.sums
+        )
+
+    def _add_gradients(
+        self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
+    ) -> Gradients:
+        # In one function with the backward pass, so that each gradient is added as soon as it is there.
+        now = self._compute_gradients(batch, numbers, share, phase=phase)
+        return Gradients(*tf.nest.map_structure(tf.add, before, now))
+
+    def _apply_gradients(self, computed: Gradients, learning_rate: tf.Tensor) -> tf.Tensor:
+        gradients = computed.gradients
+        if self.loss_scale is not None:
+            unscaled = 1.0 / self.loss_scale.read()
+            gradients = tuple(gradient * unscaled for gradient in gradients)
+        norm = tf.linalg.global_norm(gradients)
+        is_finite = tf.math.is_finite(norm) & tf.math.is_finite(computed.loss)
+        is_overflow = tf.constant(False) if self.loss_scale is None else ~is_finite & self.loss_scale.can_shrink()
+        if self._settings.clip_norm:
+            factor = self._settings.clip_norm / tf.maximum(norm, self._settings.clip_norm)
+            gradients = tuple(gradient * factor for gradient in gradients)
+
+        def update() -> tf.Tensor:
+            self.optimizer.apply(gradients, learning_rate)
+            self.objective.finish_update(computed.extras)
+            if self.average is not None:
+                self.average.update()
+            if self.loss_scale is not None:
+                self.loss_scale.note_success()
+            return tf.constant(1.0)
+
+        def skip() -> tf.Tensor:
+            if self.loss_scale is not None:
+                self.loss_scale.note_overflow()
+            return tf.constant(0.0)
+
+        is_applied = tf.cond(is_finite, update, skip)
+        numbers = [computed.loss, *tf.unstack(computed.sums), norm, is_applied, tf.cast(is_overflow, tf.float32)]
+        return tf.stack(numbers)
+
+    def _measure(self, batch: Mapping[str, tf.Tensor], *, phase: str) -> tf.Tensor:
+        return self.objective.compute(batch, phase=phase, share=tf.constant(1.0), key=None).sums

@@ -1,0 +1,139 @@
+"""The model that a run trains, on its device, and what of it goes into a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.checkpoints.model_directory import ModelContent
+from myxtts.checkpoints.tensor import Tensor, read_array
+from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint
+from myxtts.config import XTTSConfig
+from myxtts.data.run_data import RunData
+from myxtts.models.build import build_dvae, build_gpt
+from myxtts.models.dvae import DVAE
+from myxtts.models.gpt import GPT
+from myxtts.models.names import iterate_checkpoint, load_checkpoint_arrays
+from myxtts.models.vocabulary import grow_text_vocabulary
+from myxtts.models.weights import GPT_PREFIX
+from myxtts.training.codec_objective import CodecObjective
+from myxtts.training.objectives import GPTObjective, Objective
+from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
+from myxtts.training.step import StepSettings, TrainStep
+
+OWN_WEIGHTS = "own"
+"""Where the weights themselves are kept when the model's file holds their average."""
+FREE_SHARE = 0.3
+"""Of a codec's updates, at the beginning, without codes."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A step, and the frame of the checkpoints it is saved in."""
+
+    step: TrainStep
+    prefix: str
+    """Before the names of the trained weights."""
+    frame: ModelContent
+    """Everything of a model directory but the trained weights."""
+
+    def list_variables(self) -> Iterator[tuple[str, Any]]:
+        """Every variable that must be on the model device, by name."""
+        for variable in self.step.objective.model.variables:
+            yield variable.path, variable.value
+        yield from self.step.list_state()
+
+    def collect_content(self) -> ModelContent:
+        """The model as it is now, its average where one is kept."""
+        if self.step.average is None:
+            return self._collect()
+        with self.step.average.in_place():
+            return self._collect()
+
+    def collect_tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint needs beside the model."""
+        tensors = {name: variable.numpy() for name, variable in self.step.list_state()}
+        if self.step.average is not None:
+            own = iterate_checkpoint(self.step.objective.model, prefix=self.prefix)
+            tensors |= {f"{OWN_WEIGHTS}/{name}": array for name, array in own}
+        return tensors
+
+    def restore(self, saved: TrainingCheckpoint) -> None:
+        """Takes model and state from a checkpoint."""
+        model = self.step.objective.model
+        mark = f"{OWN_WEIGHTS}/"
+        own = {name.removeprefix(mark): tensor for name, tensor in saved.tensors.items() if name.startswith(mark)}
+        weights = own or (saved.model.model if self.prefix else saved.model.dvae)
+        load_checkpoint_arrays(model, weights or {}, prefix=self.prefix).require_complete()
+        for name, variable in self.step.list_state():
+            variable.assign(read_array(saved.tensors[name]))
+
+    def _collect(self) -> ModelContent:
+        trained = dict(iterate_checkpoint(self.step.objective.model, prefix=self.prefix))
+        if self.prefix:
+            return {**self.frame, "model": {**self.frame["model"], **trained}}
+        return {**self.frame, "dvae": trained}
+
+
+def build_gpt_step(config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None) -> TrainedModel:
+    """The GPT of a configuration, fresh or from a starting point. Call it under the model device's scope."""
+    gpt = build_gpt(
+        config.model,
+        seed=config.training.seed if start is None else None,
+        dtype=config.data.mixed_precision,
+        start_text_token=data.start_text_token,
+        stop_text_token=data.stop_text_token,
+    )
+    if start is not None:
+        _load_start(gpt, start, config)
+    objective = GPTObjective(gpt, loss_mean=config.training.loss_mean, blank_prompt=config.training.blank_prompt)
+    kept: Mapping[str, Tensor] = {} if start is None else start.kept
+    frame: ModelContent = {
+        "config": config,
+        "model": {**kept, MEL_STATISTICS: codec.mel_norms},
+        "dvae": codec.weights,
+        "vocabulary": data.tokenizer_path.read_text(encoding="utf-8"),
+    }
+    if start is not None:
+        frame |= {"speakers": start.speakers, "source_config": start.source_config, "notice": start.notice}
+    return TrainedModel(_build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame)
+
+
+def build_codec_step(config: XTTSConfig, mel_norms: NDArray[np.float32], steps: int) -> TrainedModel:
+    """A fresh DVAE. Call it under the model device's scope.
+
+    Args:
+        steps: updates of the whole training.
+    """
+    dvae: DVAE = build_dvae(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
+    objective = CodecObjective(dvae, seed=config.training.seed, free_steps=int(steps * FREE_SHARE), total_steps=steps)
+    frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
+    return TrainedModel(_build_step(objective, config, dropout=0.0), "", frame)
+
+
+def _build_step(objective: Objective, config: XTTSConfig, *, dropout: float) -> TrainStep:
+    training = config.training
+    return TrainStep(
+        objective,
+        StepSettings(
+            seed=training.seed,
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+            ema_decay=training.ema_decay,
+            uses_dropout=dropout > 0,
+            uses_loss_scale=config.data.mixed_precision == "mixed_float16",
+            uses_xla=config.data.enable_xla,
+        ),
+    )
+
+
+def _load_start(gpt: GPT, start: StartingPoint, config: XTTSConfig) -> None:
+    own = {name: tensor for name, tensor in start.weights.items() if name.startswith(GPT_PREFIX)}
+    if start.config.text_tokens != config.model.text_tokens:
+        arrays = {name: read_array(tensor) for name, tensor in own.items()}
+        own = dict(grow_text_vocabulary(arrays, config.model.text_tokens, seed=config.training.seed, prefix=GPT_PREFIX))
+    load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()

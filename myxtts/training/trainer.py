@@ -1,0 +1,228 @@
+"""From a configuration to a trained model: devices, data, codec, GPT."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from myxtts.checkpoints.retention import Checkpoint
+from myxtts.config import XTTSConfig
+from myxtts.data.run_data import RunData, collect_run_data
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
+from myxtts.errors import NotBuiltYetError
+from myxtts.models.names import count_parameters
+from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.training.errors import CodecMissingError, StartingPointError
+from myxtts.training.interrupts import StopRequests
+from myxtts.training.mel_statistics import measure_mel_norms
+from myxtts.training.run_folder import RunFolder, open_run
+from myxtts.training.stage_run import StageRequest, StageResult, StageRun, describe_data
+from myxtts.training.starting_point import (
+    Codec,
+    StartingPoint,
+    fit_model_config,
+    read_codec,
+    read_starting_point,
+)
+from myxtts.training.trained_model import build_codec_step, build_gpt_step
+from myxtts.utils.commons import get_device_context
+
+_log = logging.getLogger(__name__)
+
+DETERMINISTIC_THREADS = 2
+"""Of both roles in every mode: the number of threads decides about last bits."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a run ended."""
+
+    stage: StageResult
+    """The last stage that ran."""
+    resume_command: str
+
+    @property
+    def is_finished(self) -> bool:
+        return self.stage.ending.is_finished
+
+
+class XTTSTrainer:
+    """Trains XTTS as a configuration says.
+
+    Args:
+        config: what was asked for.
+        resume_checkpoint: go on from this checkpoint of the run's folder instead of its newest one.
+        plan: which device does which job; by default the plan in force in this process, or the one the configuration asks for.
+        command: the words that started the program, for the command that resumes the run.
+
+    Example:
+        trainer = XTTSTrainer(XTTSConfig(model={"size": "tiny"}, training={"rehearsal": True, "max_steps": 100}))
+        result = trainer.train()
+    """
+
+    def __init__(
+        self,
+        config: XTTSConfig,
+        *,
+        resume_checkpoint: str | os.PathLike[str] | None = None,
+        plan: DevicePlan | None = None,
+        command: Sequence[str] = (),
+    ):
+        self._ledger = TimeLedger()
+        self.config = config
+        self.plan = plan or runtime.active_plan() or make_plan(config, command)
+        self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
+        self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
+
+    @property
+    def model_device(self) -> str:
+        """The logical device that trains."""
+        return self.plan.model.device
+
+    @property
+    def data_device(self) -> str:
+        """The logical device that prepares, in its own process."""
+        return self.plan.data.device
+
+    def train(self) -> TrainingResult:
+        """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed."""
+        if self.config.training.stage == "decoder":
+            raise NotBuiltYetError("--stage decoder is not built yet: it comes with speech output.")
+        apply_devices(self.config, self.plan)
+        with StopRequests() as stop, open_run(self.config, command=self._command) as run:
+            self._rewind(run)
+            result = self._train_codec_run(run, stop) if run.stage == "codec" else self._train_gpt_run(run, stop)
+            return TrainingResult(result, run.resume_command)
+
+    def _rewind(self, run: RunFolder) -> None:
+        """Goes back to the checkpoint that was named, if one was; newer ones are set aside."""
+        path = self._resume_checkpoint
+        if path is None:
+            return
+        known = {checkpoint.path.resolve(): checkpoint for checkpoint in run.store.list()}
+        if path.resolve() not in known:
+            names = ", ".join(checkpoint.path.name for checkpoint in known.values()) or "none"
+            raise StartingPointError(
+                f"{path} is no checkpoint of the run in {run.path}, which has: {names}. To start a new run from it, give it "
+                "with --init-from."
+            )
+        run.store.rewind(known[path.resolve()].step)
+        run.checkpoint = known[path.resolve()]
+
+    def _train_codec_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
+        data = self._collect_data(run, None)
+        return self._train_codec(run, self.config, data, stop)
+
+    def _train_gpt_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
+        training = self.config.training
+        start = read_starting_point(Path(training.init_from), run.path) if training.init_from else None
+        data = self._collect_data(run, start)
+        found = self._find_codec(start)
+        config = fit_model_config(self.config, start, None if found is None else found.config, data.text_tokens)
+        if found is None:
+            trained = self._train_own_codec(run, config, data, stop)
+            if isinstance(trained, StageResult):
+                return trained
+            found = trained
+        codec = found
+        _log.info("Model: %s.", _describe_model(config, start))
+        stage = StageRun(
+            StageRequest(
+                run=run,
+                config=config,
+                plan=self.plan,
+                data=data,
+                mel_norms=codec.mel_norms,
+                codec_folder=codec.folder,
+                build=lambda steps: build_gpt_step(config, data, codec, start),
+                stop=stop,
+                ledger=self._ledger,
+            )
+        )
+        return stage.run()
+
+    def _collect_data(self, run: RunFolder, start: StartingPoint | None) -> RunData:
+        data = collect_run_data(self.config, folder=run.path, vocabulary=None if start is None else start.vocabulary)
+        data.report.write_json(run.path / "drop_report.json")
+        _log.info("Data: %s", describe_data(data))
+        return data
+
+    def _find_codec(self, start: StartingPoint | None) -> Codec | None:
+        given = self.config.training.codec
+        if given is not None:
+            return read_codec(Path(given))
+        if start is None:
+            return None
+        try:
+            return read_codec(start.folder)
+        except CodecMissingError as error:
+            raise CodecMissingError(
+                f"{error} A model is fine-tuned on the codes of its own codec; give that one with --codec."
+            ) from None
+
+    def _train_own_codec(
+        self, run: RunFolder, config: XTTSConfig, data: RunData, stop: StopRequests
+    ) -> Codec | StageResult:
+        """The codec of a run that was given none: trained now, unless an earlier start of the run has done it."""
+        with run.open_codec() as codec_run:
+            if not codec_run.is_finished:
+                _log.info("No codec was given: one is trained first, in %s.", codec_run.path)
+                result = self._train_codec(codec_run, config, data, stop)
+                if not result.ending.is_finished:
+                    return result
+                self._ledger = TimeLedger()
+            return read_codec(codec_run.path)
+
+    def _train_codec(self, run: RunFolder, config: XTTSConfig, data: RunData, stop: StopRequests) -> StageResult:
+        mel_norms = self._find_mel_norms(run, data)
+        stage = StageRun(
+            StageRequest(
+                run=run,
+                config=config,
+                plan=self.plan,
+                data=data,
+                mel_norms=mel_norms,
+                codec_folder=None,
+                build=lambda steps: build_codec_step(config, mel_norms, steps),
+                stop=stop,
+                ledger=self._ledger,
+            )
+        )
+        return stage.run()
+
+    def _find_mel_norms(self, run: RunFolder, data: RunData) -> Any:
+        checkpoint: Checkpoint | None = run.checkpoint
+        if checkpoint is not None:
+            return read_codec(checkpoint.path).mel_norms
+        # On the host: once, before anything trains.
+        with get_device_context("/CPU:0"):
+            return measure_mel_norms(data.train, self.config.training.seed)
+
+
+def make_plan(config: XTTSConfig, command: Sequence[str] = ()) -> DevicePlan:
+    """The device plan of a configuration on this machine."""
+    request = PlanRequest.from_config(config, command) if command else PlanRequest.from_config(config)
+    return plan_devices(request, read_machine())
+
+
+def apply_devices(config: XTTSConfig, plan: DevicePlan) -> None:
+    """Puts the plan into force in this process, with equal threads and determinism where the run must be bit-exact."""
+    if runtime.active_plan() is None and config.training.deterministic:
+        runtime.set_thread_pools(DETERMINISTIC_THREADS, DETERMINISTIC_THREADS)
+        runtime.enable_determinism()
+    runtime.apply_plan(plan)
+
+
+def _describe_model(config: XTTSConfig, start: StartingPoint | None) -> str:
+    counts = count_parameters(config.model)
+    parts = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in counts.items() if name in ("gpt", "dvae"))
+    origin = "from scratch" if start is None else f"fine-tuned from {shlex.quote(str(start.folder))}"
+    return f"{config.model.size} ({parts} parameters), {origin}"

@@ -1,0 +1,108 @@
+"""From batches to updates: micro-batches are added up, and cut into smaller parts when memory is short."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from myxtts.models.layers import measure
+from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
+from myxtts.training.objectives import Tensors
+from myxtts.training.step import Gradients, TrainStep, Turn
+
+_log = logging.getLogger(__name__)
+
+WITHOUT_ROWS = frozenset({"totals_2"})
+"""Tensors of a batch that have no row per clip."""
+
+
+class UpdateMaker:
+    """Adds up the gradients of a step's micro-batches and applies them with its last one.
+
+    Out of memory while gradients are computed has changed nothing: the batch is done again in twice as many parts, and all
+    that follow too. Their sum is the same up to rounding, apart from dropout masks.
+
+    Args:
+        step: the compiled step.
+        choose_rate: the learning rate of a step.
+        accumulation: micro-batches of most steps.
+        retries: whether to go on after running out of memory.
+    """
+
+    def __init__(
+        self, step: TrainStep, choose_rate: Callable[[int], float], *, accumulation: int, retries: bool = True
+    ):
+        self._step = step
+        self._choose_rate = choose_rate
+        self._accumulates = accumulation > 1
+        self._retries = retries
+        self._sum: Gradients | None = None
+        self.parts = 1
+        """Parts each micro-batch is cut into."""
+
+    def add(self, batch: Tensors, facts: BatchFacts) -> tf.Tensor | None:
+        """The result of the step's update (see `TrainStep.apply`), or None while micro-batches are missing."""
+        if facts.micro_batch == 0:
+            self._sum = None
+            self._step.objective.begin_step(facts.updates, batch)
+        self._sum = self._compute(batch, facts)
+        if not facts.is_last_of_step:
+            return None
+        computed, self._sum = self._sum, None
+        try:
+            return self._step.apply(computed, self._choose_rate(facts.updates))
+        except tf.errors.ResourceExhaustedError as error:
+            raise UpdateMemoryError(
+                f"Out of memory inside the update of step {facts.updates}: some weights are updated and some are not, so "
+                "nothing of this step may be kept."
+            ) from error
+
+    def _compute(self, batch: Tensors, facts: BatchFacts) -> Gradients:
+        while True:
+            try:
+                return self._compute_in_parts(batch, facts)
+            except tf.errors.ResourceExhaustedError as error:
+                self._shrink(batch, facts, error)
+
+    def _compute_in_parts(self, batch: Tensors, facts: BatchFacts) -> Gradients:
+        turn = Turn(facts.updates, facts.micro_batch, facts.micro_batches)
+        carried = self._sum
+        if carried is None and (self._accumulates or self.parts > 1):
+            carried = self._step.make_zero_gradients(facts.updates)
+        for number, part in enumerate(split_rows(batch, self.parts)):
+            carried = self._step.compute(part, turn, carried, number)
+        assert carried is not None
+        return carried
+
+    def _shrink(self, batch: Tensors, facts: BatchFacts, error: tf.errors.ResourceExhaustedError) -> None:
+        rows = measure(batch["weights_B"])[0]
+        what = (
+            f"Out of memory in step {facts.updates} (micro-batch {facts.micro_batch + 1} of {facts.micro_batches}, "
+            f"{facts.clips} clips padded to {facts.padded_samples // max(1, rows)} samples each"
+            f"{f', in {self.parts} parts' if self.parts > 1 else ''})."
+        )
+        if not self._retries or self.parts >= rows:
+            raise GradientMemoryError(
+                f"{what} Nothing was changed by it. Give a smaller --batch-size with a larger --grad-accum, for example "
+                f"half and twice, or --gradient-checkpointing."
+            ) from error
+        self.parts *= 2
+        _log.warning(
+            "%s Going on with batches cut into %d parts: the same clips in each update, equal up to rounding from here on.",
+            what,
+            self.parts,
+        )
+
+
+def split_rows(batch: Tensors, parts: int) -> Iterator[Tensors]:
+    """A batch cut into up to `parts` pieces of rows."""
+    if parts == 1:
+        yield batch
+        return
+    rows = measure(batch["weights_B"])[0]
+    size = -(-rows // parts)
+    for first in range(0, rows, size):
+        yield {name: tensor if name in WITHOUT_ROWS else tensor[first : first + size] for name, tensor in batch.items()}

@@ -1,0 +1,80 @@
+"""Kills a process that keeps a run aside, before every line it executes, and looks at what is left. For a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from myxtts.config import XTTSConfig
+from myxtts.training import previous_runs
+from myxtts.training.previous_runs import complete_interrupted_move, keep_run_aside
+from myxtts.training.run_folder import open_run
+from tests.checkpoints.training_states import save
+
+MINE = ["checkpoints.json", "metrics.jsonl", "run.json", "step-00000010"]
+OTHERS = ["run.lock", "thesis.tex"]
+
+
+def make_run(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "thesis.tex").touch()
+    with open_run(
+        XTTSConfig(model={"size": "tiny"}, training={"checkpoint_dir": str(folder)}), command=["train"]
+    ) as run:
+        run.begin(100, {})
+        save(run.store, 10)
+    (folder / "metrics.jsonl").touch()
+
+
+def keep_until_killed(folder: Path, point: int) -> bool:
+    """Whether the child that keeps the run aside was killed before its n-th line, or had ended."""
+    child = os.fork()
+    if child == 0:
+        lines = 0
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal lines
+            if frame.f_code.co_filename != previous_runs.__file__:
+                return None
+            if event == "line":
+                if lines == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                lines += 1
+            return trace
+
+        sys.settrace(trace)
+        keep_run_aside(folder)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def kill_everywhere(directory: str) -> dict[str, Any]:
+    """What was found after each kill once the folder was opened again, counted: the old run in place, or moved whole."""
+    template, folder = Path(directory, "template"), Path(directory, "run")
+    make_run(template)
+    states: Counter[str] = Counter()
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(template, folder)
+        if not keep_until_killed(folder, states.total()):
+            break
+        complete_interrupted_move(folder)
+        names = list_names(folder)
+        if names == sorted([*MINE, *OTHERS]):
+            states["old"] += 1
+        else:
+            assert names == sorted(["previous-run-1", *OTHERS]), names
+            assert list_names(folder / "previous-run-1") == MINE
+            states["moved"] += 1
+    return {"kills": states.total(), "states": states}

@@ -1,0 +1,232 @@
+"""Every setting has a rule for resuming, and what is refused names the values, old and new, and the ways out."""
+
+import logging
+
+import pytest
+
+from myxtts.config import XTTSConfig
+from myxtts.config.config import setting_keys
+from myxtts.config.resolve import dump_sections
+from myxtts.training.errors import RunChangedError
+from myxtts.training.resume_rules import (
+    _RULES,
+    RULES,
+    Change,
+    Comparison,
+    Rule,
+    compare_configs,
+    compare_environments,
+    refuse_changes,
+    report_moved_end,
+    report_rounding,
+    restrict_to_codec,
+)
+
+FOLDER = "runs/voice"
+
+
+def make_sections(**sections):
+    return dump_sections(XTTSConfig(model={"size": "tiny"}).replace(**sections))
+
+
+def refuse(old, new, has_checkpoint=True):
+    refuse_changes(compare_configs(old, new), FOLDER, has_checkpoint=has_checkpoint)
+
+
+def test_every_setting_has_one_rule():
+    assert sorted(RULES) == sorted(setting_keys()), "classify new settings in resume_rules.py"
+    assert sum(map(len, _RULES.values())) == len(RULES), "a setting stands under two rules"
+
+
+def test_the_same_settings_go_on():
+    comparison = compare_configs(make_sections(), make_sections())
+    assert comparison == Comparison({})
+    refuse_changes(comparison, FOLDER, has_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("training", "mode", "dual"),
+        ("data", "data_gpu_memory", 4096),
+        ("data", "num_workers", 3),
+        ("data", "prefetch_buffer_size", 7),
+        ("data", "pipeline_buffer_size", 5),
+        ("data", "cache", "off"),
+        ("data", "strict", True),
+        ("data", "train_data", "/elsewhere"),
+        ("training", "epochs", 7),
+        ("training", "max_steps", 7),
+        ("training", "on_oom", "stop"),
+        ("training", "log_interval", 3),
+        ("training", "tensorboard_log_dir", "logs"),
+        ("training", "keep_last", 9),
+        ("training", "keep_best", 9),
+        ("training", "best_metric", "train_loss"),
+        ("training", "checkpoint_interval", 9),
+        ("training", "validation_interval", 9),
+        ("training", "early_stopping", 3),
+        ("training", "checkpoint_dir", "moved"),
+        ("training", "resume", "require"),
+        ("training", "rehearsal", True),
+        ("training", "deterministic", True),
+    ],
+)
+def test_how_long_and_by_what_means_may_change(section, name, value):
+    refuse(make_sections(), make_sections(**{section: {name: value}}))
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("model", "dropout", 0.2),
+        ("model", "gpt_layers", 2),
+        ("data", "batch_size", 3),
+        ("data", "mixed_precision", "mixed_bfloat16"),
+        ("data", "augment_gain_db", 3.0),
+        ("data", "max_clip_seconds", 9.0),
+        ("training", "seed", 1),
+        ("training", "learning_rate", 1e-5),
+        ("training", "lr_schedule", "constant"),
+        ("training", "gradient_accumulation_steps", 2),
+        ("training", "init_from", "xtts-v2"),
+        ("training", "codec_steps", 5),
+    ],
+)
+def test_what_would_change_the_result_may_not_change(section, name, value):
+    with pytest.raises(RunChangedError) as caught:
+        refuse(make_sections(), make_sections(**{section: {name: value}}))
+    assert f"{section}.{name}" in caught.value.keys
+
+
+def test_before_anything_is_saved_everything_may_change():
+    refuse(make_sections(), make_sections(training={"seed": 1}), has_checkpoint=False)
+
+
+def test_the_refusal_shows_old_and_new_values_and_the_ways_out():
+    old = make_sections(data={"pad_to_fixed_length": True, "augment_noise_db": None}, training={"learning_rate": 1e-4})
+    new = make_sections(
+        data={"pad_to_fixed_length": False, "augment_noise_db": -60.0},
+        model={"dropout": 0.25},
+        training={"learning_rate": 5e-6},
+    )
+    with pytest.raises(RunChangedError) as caught:
+        refuse(old, new)
+    assert str(caught.value) == (
+        "The run in runs/voice cannot go on with these settings, because they would change its result:\n"
+        "  - model.dropout was 0.1, now 0.25\n"
+        "  - data.pad_to_fixed_length was true, now false\n"
+        "  - data.augment_noise_db was null, now -60.0\n"
+        "  - training.learning_rate was 0.0001, now 5.0e-06\n"
+        "Give the old values back (--set model.dropout=0.1 --enable-static-shapes --lr 0.0001; leave out --set "
+        "data.augment_noise_db), "
+        "or start anew with --reset-training, which keeps the old run aside, or begin another run with another --checkpoint-dir."
+    )
+
+
+def test_the_words_that_give_the_old_values_back_can_be_pasted():
+    old = make_sections(data={"vocabulary": "my words/vocab.json"}, training={"init_from": None})
+    with pytest.raises(RunChangedError) as caught:
+        refuse(old, make_sections(training={"init_from": "xtts-v2", "clip_norm": 1.0, "warmup_steps": 100}))
+    text = str(caught.value)
+    assert "--vocabulary 'my words/vocab.json'" in text
+    assert "--grad-accum 1" in text
+    assert "leave out --init-from)" in text
+
+
+def test_a_gpt_run_in_the_folder_of_a_codec_is_pointed_to_it():
+    with pytest.raises(
+        RunChangedError, match=r"training\.stage was codec, now gpt[^$]*--codec runs/voice with another"
+    ):
+        refuse(make_sections(training={"stage": "codec"}), make_sections())
+
+
+def test_settings_that_an_older_version_did_not_know_count_as_their_default():
+    old = make_sections()
+    del old["training"]["ema_decay"], old["data"]["augment_noise_db"]
+    assert compare_configs(old, make_sections()) == Comparison({})
+    with pytest.raises(RunChangedError, match=r"training\.ema_decay was 0\.0, now 0\.5"):
+        refuse(old, make_sections(training={"ema_decay": 0.5}))
+
+
+def test_a_preset_is_compared_by_what_it_fills_in():
+    with pytest.raises(RunChangedError) as caught:
+        refuse(make_sections(), make_sections(training={"optimization_level": "experimental"}))
+    assert caught.value.keys == ("data.mixed_precision",)
+
+
+CHANGED = {
+    "model": {"gpt_layers": 2, "dropout": 0.5},
+    "data": {"batch_size": 3},
+    "training": {"codec_steps": 5, "epochs": 3, "deterministic": True},
+}
+
+
+def list_keys(comparison):
+    return {rule: [change.key for change in changes] for rule, changes in comparison.changes.items() if changes}
+
+
+def compare_codecs(changed):
+    """As for the codec's own folder, whose stage is codec whatever the run's is."""
+    new = {**changed, "training": {**changed["training"], "stage": "codec"}}
+    return compare_configs(make_sections(training={"stage": "codec"}), make_sections(**new))
+
+
+def test_the_length_of_a_codec_run_may_change():
+    old, new = (make_sections(training={"stage": "codec", "codec_steps": steps}) for steps in (10, 20))
+    refuse(old, new)
+    assert list_keys(compare_configs(old, new)) == {Rule.LENGTH: ["training.codec_steps"]}
+
+
+def test_a_codec_in_training_does_not_mind_the_gpt():
+    comparison = restrict_to_codec(compare_codecs(CHANGED), is_trained=False)
+    assert list_keys(comparison) == {
+        Rule.RESULT: ["data.batch_size"],
+        Rule.ROUNDING: ["training.deterministic"],
+        Rule.LENGTH: ["training.codec_steps"],
+    }
+
+
+def test_a_trained_codec_only_minds_its_shape():
+    changed = {**CHANGED, "model": {**CHANGED["model"], "dvae_width": 64}}
+    comparison = restrict_to_codec(compare_codecs(changed), is_trained=True)
+    assert list_keys(comparison)[Rule.RESULT] == ["model.dvae_width"]
+
+
+def test_facts_of_the_environment_that_differ_are_named(caplog):
+    changes = compare_environments(
+        {"tensorflow": "2.20", "threads": 2, "gone": 1}, {"tensorflow": "2.21", "threads": 2, "new": 3}
+    )
+    assert changes == [Change("gone", 1, None), Change("new", None, 3), Change("tensorflow", "2.20", "2.21")]
+    report_rounding(changes[2:])
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "no longer bit for bit" in record.getMessage()
+    assert record.getMessage().endswith("tensorflow was '2.20', now '2.21'.")
+    caplog.clear()
+    report_rounding([])
+    assert caplog.records == []
+
+
+def read_log(caplog, training, step, old_end, new_end):
+    config = XTTSConfig(training={"learning_rate": 1e-3, "warmup_steps": 10, **training})
+    with caplog.at_level(logging.INFO, "myxtts"):
+        report_moved_end(config.training, step, old_end, new_end)
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_a_longer_cosine_says_from_which_step_on_it_is_another_one(caplog):
+    info, warning = read_log(caplog, {}, 110, 110, 210)
+    assert info == ("INFO", "The run is 210 updates long now; it was 110.")
+    assert warning[0] == "WARNING"
+    # At the end of the old cosine a tenth of the rate is left; in the middle of the new one 55 hundredths.
+    assert "from step 110 on it is another one (at step 110 0.00055 instead of 0.0001)" in warning[1]
+
+
+def test_a_cosine_in_its_warm_up_changes_only_after_it(caplog):
+    _, warning = read_log(caplog, {}, 5, 110, 210)
+    assert "from step 10 on it is another one (at step 110 0.00055 instead of 0.0001)" in warning[1]
+
+
+def test_a_constant_rate_does_not_depend_on_the_length(caplog):
+    assert [level for level, _ in read_log(caplog, {"lr_schedule": "constant"}, 50, 100, 200)] == ["INFO"]

@@ -1,0 +1,438 @@
+"""A run goes on where it was, is refused where it must be, says when it is finished, and is never overwritten."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from myxtts.checkpoints.errors import NoWholeCheckpointError
+from myxtts.config import XTTSConfig
+from myxtts.training import previous_runs, run_lock
+from myxtts.training.errors import NoRunError, RunChangedError, RunFinishedError, RunFolderError, RunInUseError
+from myxtts.training.run_folder import open_run
+from tests.checkpoints.training_states import assert_content, make_content, make_state, save
+from tests.support.processes import ROOT, clean_environ, run_code
+
+COMMAND = ("python", "train_main.py", "--train-data", "my voice", "--reset-training")
+ENVIRONMENT = {"tensorflow": "2.21", "threads": 2}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
+
+
+def make_config(folder, **sections):
+    given = {"model": {"size": "tiny"}, "training": {"checkpoint_dir": str(folder)}}
+    for section, values in sections.items():
+        given[section] = {**given.get(section, {}), **values}
+    return XTTSConfig(**given)
+
+
+def open_with(folder, **sections):
+    return open_run(make_config(folder, **sections), command=COMMAND)
+
+
+def train(folder, *steps, end_step=100, **sections):
+    """A run with checkpoints at these steps, closed without an end."""
+    with open_with(folder, **sections) as run:
+        run.begin(end_step, ENVIRONMENT)
+        for step in steps:
+            save(run.store, step, val_loss=1.0)
+
+
+def finish(folder, step, ending="all updates are done", **sections):
+    with open_with(folder, **sections) as run:
+        run.begin(step, ENVIRONMENT)
+        save(run.store, step)
+        run.finish(ending)
+
+
+def list_names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_new_run_begins_with_step_0(folder):
+    with open_with(folder) as run:
+        assert (run.step, run.is_resumed, run.is_finished, run.checkpoint) == (0, False, False, None)
+        assert run.begin(100, ENVIRONMENT) == 0
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "unfinished"
+    assert (record["stage"], record["end_step"], record["environment"]) == ("gpt", 100, ENVIRONMENT)
+    assert record["config"]["training"]["learning_rate"] == 1e-3
+    assert [start["command"] for start in record["starts"]] == [list(COMMAND)]
+
+
+def test_an_unfinished_run_goes_on_from_its_newest_checkpoint(folder, caplog):
+    train(folder, 10, 20)
+    with caplog.at_level(logging.INFO, "myxtts"), open_with(folder) as run:
+        assert run.is_resumed
+        assert run.begin(100, ENVIRONMENT) == 20
+        assert_content(run.checkpoint)
+        assert [start.step for start in run.record.starts] == [0, 20]
+    assert [record.getMessage() for record in caplog.records] == [f"The run in {folder} goes on at step 20 of 100."]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_with_any_settings(folder):
+    train(folder)
+    with open_with(folder, training={"seed": 5, "resume": "require"}) as run:
+        assert run.begin(100, ENVIRONMENT) == 0
+        assert run.record.config["training"]["seed"] == 5
+
+
+def test_resume_demands_a_run_and_makes_no_folder(folder):
+    with pytest.raises(NoRunError, match="there is no run to resume"):
+        open_with(folder, training={"resume": "require"})
+    assert not folder.exists()
+
+
+def test_settings_that_change_the_result_are_refused_and_the_folder_is_free_again(folder):
+    train(folder, 10)
+    with pytest.raises(
+        RunChangedError, match=r"data\.batch_size was 16, now 4[^$]*--batch-size 16[^$]*--reset-training"
+    ):
+        open_with(folder, data={"batch_size": 4})
+    with open_with(folder) as run:
+        assert run.step == 10
+    assert json.loads((folder / "run.json").read_text())["config"]["data"]["batch_size"] == 16
+
+
+def test_what_may_change_is_in_force_and_noted(folder, caplog):
+    train(folder, 10)
+    with open_with(folder, data={"num_workers": 3, "enable_xla": True}, training={"epochs": 7, "keep_last": 1}) as run:
+        run.begin(70, {**ENVIRONMENT, "threads": 4})
+        assert run.record.config["data"]["num_workers"] == 3
+        save(run.store, 20)
+        save(run.store, 30)
+        assert [checkpoint.step for checkpoint in run.store.list()] == [10, 30], "10 is the best"
+    rounding, moved = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "data.enable_xla was false, now true; threads was 2, now 4" in rounding
+    assert "neither that of 100 updates nor that of 70 in one go" in moved
+
+
+def test_another_number_of_epochs_that_moves_no_end_says_nothing(folder, caplog):
+    train(folder, 10)
+    with open_with(folder, training={"epochs": 7}) as run:
+        run.begin(100, ENVIRONMENT)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_finished_run_says_so_and_how_to_train_longer(folder):
+    finish(folder, 50, training={"epochs": 5, "max_steps": 50, "early_stopping": 3})
+    assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+    for resume in ("auto", "require"):
+        with pytest.raises(RunFinishedError) as caught:
+            open_with(folder, training={"epochs": 5, "max_steps": 50, "early_stopping": 3, "resume": resume})
+        assert str(caught.value) == (
+            f"The run in {folder} is finished: 50 updates are done (all updates are done). To train longer, give a larger "
+            "--epochs (now 5) or a larger --max-steps (now 50) or another --early-stopping (now 3): it goes on from there. To "
+            "train anew, give --reset-training, which keeps this run aside, or another --checkpoint-dir."
+        )
+        assert (caught.value.exit_code, caught.value.step, caught.value.folder) == (0, 50, folder)
+
+
+def test_a_larger_length_continues_a_finished_run(folder):
+    finish(folder, 50, training={"max_steps": 50})
+    with open_with(folder, training={"max_steps": 80}) as run:
+        assert run.begin(80, ENVIRONMENT) == 50
+        assert run.record.ending is None
+        save(run.store, 80)
+        run.finish("all updates are done")
+    with pytest.raises(RunFinishedError, match="80 updates"):
+        open_with(folder, training={"max_steps": 80})
+
+
+def test_a_smaller_length_finds_nothing_left_to_do(folder):
+    finish(folder, 50, training={"max_steps": 50})
+    with open_with(folder, training={"max_steps": 20}) as run, pytest.raises(RunFinishedError, match="50 updates"):
+        run.begin(20, ENVIRONMENT)
+
+
+def test_a_run_killed_after_its_last_checkpoint_is_finished_all_the_same(folder):
+    train(folder, 100)
+    with open_with(folder) as run, pytest.raises(RunFinishedError):
+        run.begin(100, ENVIRONMENT)
+    with open_with(folder) as run:
+        assert run.begin(101, ENVIRONMENT) == 100
+
+
+def test_a_run_stopped_early_goes_on_with_more_patience(folder):
+    finish(folder, 50, "no better loss in 3 validations", training={"early_stopping": 3})
+    with pytest.raises(RunFinishedError, match="no better loss in 3 validations"):
+        open_with(folder, training={"early_stopping": 3})
+    with open_with(folder, training={"early_stopping": 9}) as run:
+        assert run.begin(100, ENVIRONMENT) == 50
+
+
+def test_another_experiment_in_the_folder_of_a_finished_run_is_not_called_finished(folder):
+    finish(folder, 50)
+    with pytest.raises(RunChangedError, match=r"training\.seed was 0, now 1"):
+        open_with(folder, training={"seed": 1})
+
+
+def test_the_command_that_resumes_does_not_reset(folder):
+    with open_with(folder) as run:
+        assert run.resume_command == "python train_main.py --train-data 'my voice' --resume"
+
+
+def test_reset_keeps_every_old_run_aside(folder, caplog):
+    for seed in (1, 2, 3):
+        with (
+            caplog.at_level(logging.INFO, "myxtts"),
+            open_with(folder, training={"seed": seed, "resume": "reset"}) as run,
+        ):
+            assert run.begin(100, ENVIRONMENT) == 0
+            (folder / "metrics.jsonl").write_text(f"of seed {seed}")
+            save(run.store, seed)
+    assert list_names(folder) == [
+        *(
+            "checkpoints.json",
+            "metrics.jsonl",
+            "previous-run-1",
+            "previous-run-2",
+            "run.json",
+            "run.lock",
+            "step-00000003",
+        )
+    ]
+    for number in (1, 2):
+        kept = folder / f"previous-run-{number}"
+        assert list_names(kept) == ["checkpoints.json", "metrics.jsonl", "run.json", f"step-{number:08d}"]
+        assert (kept / "metrics.jsonl").read_text() == f"of seed {number}"
+        assert json.loads((kept / "run.json").read_text())["config"]["training"]["seed"] == number
+    assert f"The run that was in {folder} is kept in {folder / 'previous-run-2'}." in caplog.messages
+
+
+def test_a_run_kept_aside_can_go_on_in_its_place(folder):
+    train(folder, 10)
+    with open_with(folder, training={"resume": "reset"}) as run:
+        run.begin(100, ENVIRONMENT)
+    with open_with(folder / "previous-run-1") as run:
+        assert run.begin(100, ENVIRONMENT) == 10
+
+
+def test_reset_leaves_what_was_there_before_the_run(folder):
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    for _ in range(2):
+        train(folder, 10, training={"resume": "reset"})
+    assert list_names(folder) == [
+        "checkpoints.json",
+        "previous-run-1",
+        "run.json",
+        "run.lock",
+        "step-00000010",
+        "thesis.tex",
+    ]
+
+
+def test_reset_of_a_run_that_never_trained_keeps_nothing(folder):
+    for seed in (1, 2):
+        with open_with(folder, training={"resume": "reset", "seed": seed}):
+            (folder / "vocab.json").touch()
+    assert list_names(folder) == ["run.json", "run.lock", "vocab.json"]
+
+
+def test_reset_in_an_empty_folder_is_a_new_run(folder):
+    with open_with(folder, training={"resume": "reset"}) as run:
+        assert run.step == 0
+    assert list_names(folder) == ["run.json", "run.lock"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "myxtts run", "version": 1}', None], ids=str)
+def test_a_folder_without_a_readable_record_is_not_guessed_at(folder, content):
+    folder.mkdir()
+    (folder / "thesis.tex").touch()
+    train(folder, 10)
+    if content is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"run\.json.*--reset-training"):
+        open_with(folder)
+    with open_with(folder, training={"resume": "reset"}) as run:
+        assert run.step == 0
+    assert list_names(folder) == ["previous-run-1", "run.json", "run.lock", "thesis.tex"]
+    assert "step-00000010" in list_names(folder / "previous-run-1")
+
+
+def test_a_record_of_a_newer_myxtts_is_not_touched(folder):
+    train(folder, 10)
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    with pytest.raises(RunFolderError, match=r"of version 2.*Update MyXTTS"):
+        open_with(folder)
+
+
+def test_a_run_with_nothing_but_damaged_checkpoints_asks(folder):
+    train(folder, 10)
+    (folder / "step-00000010" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(NoWholeCheckpointError, match="--reset-training"):
+        open_with(folder)
+
+
+def test_a_second_trainer_is_refused_and_told_who_is_there(folder):
+    with (
+        open_with(folder),
+        pytest.raises(RunInUseError, match=rf"process {os.getpid()} on .*, trains in this folder. Wait"),
+    ):
+        open_with(folder)
+    open_with(folder).close()
+
+
+HOLDER = """
+import subprocess, sys
+from myxtts.config import XTTSConfig
+from myxtts.training.run_folder import open_run
+run = open_run(XTTSConfig(model={{"size": "tiny"}}, training={{"checkpoint_dir": {folder!r}}}), command=["x"])
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_death_frees_the_folder_even_when_a_child_lives_on(folder):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.format(folder=str(folder))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**clean_environ(), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    with holder:
+        child = int(holder.stdout.readline())
+        with pytest.raises(RunInUseError, match=f"process {holder.pid} "):
+            open_with(folder)
+        # The child's end of the pipe dies with the holder; stopped, it lives on regardless.
+        os.kill(child, signal.SIGSTOP)
+        try:
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+            open_with(folder).close()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_file_system_without_locks_is_said(folder, monkeypatch, caplog):
+    def refuse(descriptor, operation):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(run_lock.fcntl, "flock", refuse)
+    open_with(folder).close()
+    assert "knows no locks (No locks available)" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot be used as the run's folder.*--checkpoint-dir"):
+        open_with(tmp_path / "file")
+
+
+def train_codec(run, *steps, end_step=30, is_finished=False):
+    with run.open_codec() as codec:
+        first = codec.begin(end_step, ENVIRONMENT)
+        for step in steps:
+            codec.store.save(**make_content(step), state=make_state(step))
+        if is_finished:
+            codec.finish("all updates are done")
+        return first
+
+
+def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
+    with open_with(folder) as run:
+        assert train_codec(run, 10) == 0
+        assert run.store.list() == []
+    with open_with(folder) as run:
+        assert train_codec(run, 20, 30, is_finished=True) == 10
+        with run.open_codec() as codec:
+            assert codec.path == folder / "codec"
+            assert codec.is_finished
+            assert_content(codec.checkpoint)
+            assert codec.record.config["training"]["stage"] == "codec"
+
+
+def test_a_trained_codec_is_used_when_the_gpt_changes_before_its_first_checkpoint(folder):
+    with open_with(folder) as run:
+        train_codec(run, 30, is_finished=True)
+    with open_with(folder, data={"batch_size": 4}, model={"gpt_layers": 2}) as run, run.open_codec() as codec:
+        assert codec.is_finished
+    with open_with(folder, model={"dvae_width": 64}) as run, pytest.raises(RunChangedError, match=r"model\.dvae_width"):
+        run.open_codec()
+
+
+def test_a_codec_killed_after_its_last_checkpoint_is_trained(folder):
+    with open_with(folder, training={"codec_steps": 30}) as run:
+        train_codec(run, 30)
+        with run.open_codec() as codec:
+            assert codec.is_finished
+    with open_with(folder, training={"codec_steps": 31}) as run, run.open_codec() as codec:
+        assert not codec.is_finished
+
+
+def test_a_finished_codec_run_says_how_it_is_trained_longer(folder):
+    finish(folder, 30, training={"stage": "codec", "codec_steps": 30})
+    with pytest.raises(RunFinishedError, match=r"give a larger --codec-steps \(now 30\): it goes on"):
+        open_with(folder, training={"stage": "codec", "codec_steps": 30})
+    with open_with(folder, training={"stage": "codec", "codec_steps": 60}) as run:
+        assert run.begin(60, ENVIRONMENT) == 30
+
+
+def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
+    train(folder, 10, 20, 30)
+    with open_with(folder) as run:
+        run.rewind_to(folder / "step-00000020")
+        assert run.begin(100, ENVIRONMENT) == 20
+        with pytest.raises(
+            RunFolderError, match=r"step-00000030: is no whole checkpoint .*has: step-00000010, step-00000020"
+        ):
+            run.rewind_to(folder / "step-00000030")
+    with open_with(folder) as run:
+        assert run.step == 20
+
+
+def test_a_codec_in_training_is_not_changed(folder):
+    with open_with(folder) as run:
+        train_codec(run, 10)
+    with (
+        open_with(folder, data={"batch_size": 4}) as run,
+        pytest.raises(RunChangedError, match=rf"The run in {folder}/codec cannot go on[^$]*data\.batch_size"),
+    ):
+        run.open_codec()
+
+
+def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder):
+    with open_with(folder, training={"codec_steps": 30}) as run:
+        train_codec(run, 30, is_finished=True)
+    with open_with(folder, training={"codec_steps": 60}) as run:
+        assert train_codec(run, 60, end_step=60, is_finished=True) == 30
+        run.begin(100, ENVIRONMENT)
+        save(run.store, 10)
+    with pytest.raises(RunChangedError, match=r"training\.codec_steps was 60, now 90"):
+        open_with(folder, training={"codec_steps": 90})
+
+
+def test_reset_takes_the_codec_along(folder):
+    with open_with(folder) as run:
+        train_codec(run, 10)
+    with open_with(folder, training={"resume": "reset"}) as run:
+        assert train_codec(run) == 0
+    assert (folder / "previous-run-1" / "codec" / "step-00000010").is_dir()
+
+
+def test_a_reset_killed_anywhere_loses_nothing(tmp_path):
+    result = run_code(f"from tests.training.reset_kill_points import *\nreport(kill_everywhere({str(tmp_path)!r}))")
+    assert result["kills"] > 30
+    assert result["states"].keys() == {"old", "moved"}, "both must occur, and nothing else"
+
+
+def test_a_run_that_cannot_be_moved_is_said(folder, monkeypatch):
+    train(folder, 10)
+    monkeypatch.setattr(previous_runs.Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
+    with pytest.raises(RunFolderError, match="the old run cannot be kept aside"):
+        open_with(folder, training={"resume": "reset"})
+
+
+def test_a_run_is_refused_or_found_without_tensorflow():
+    code = "import sys\nimport myxtts.training.run_folder\nreport([name for name in sys.modules if name in ('tensorflow', 'keras')])"
+    assert run_code(code) == []
