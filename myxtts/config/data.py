@@ -120,7 +120,9 @@ class DataConfig(Section):
         "where prepared codes are kept: off, memory, disk or auto",
         Flag("--cache", metavar="WHERE"),
     )
-    augment_gain_db: float = setting(0.0, "augmentation: louder or softer by up to so many dB; 0 is off", ge=0.0, le=40.0)
+    augment_gain_db: float = setting(
+        0.0, "augmentation: louder or softer by up to so many dB; 0 is off", ge=0.0, le=40.0
+    )
     augment_noise_db: float | None = setting(
         None, "augmentation: white noise of up to this level relative to full scale (-60 is little)", ge=-120.0, le=0.0
     )

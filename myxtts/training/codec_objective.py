@@ -43,8 +43,8 @@ class CodecObjective:
         self._seed = seed
         self._free_steps = free_steps
         self._last_revival = int(total_steps * LAST_REVIVAL_SHARE)
-        self._draw = tf.function(self._draw_codebook)
-        self._revive = tf.function(self._revive_codes)
+        self._draw = tf.function(self._draw_codebook, autograph=False)
+        self._revive = tf.function(self._revive_codes, autograph=False)
 
     def choose_phase(self, step: int) -> str:
         return UNQUANTISED if step < self._free_steps else QUANTISED

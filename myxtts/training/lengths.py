@@ -15,7 +15,7 @@ def count_updates(config: XTTSConfig, sampler: IndexSampler, stage: str) -> int:
     A codec's training is measured in updates (`codec_steps`) unless its own run was given a length.
     """
     training = config.training
-    given = config.origins["training.epochs"] == "given" or training.max_steps is not None
+    given = "epochs" in config.given_values().get("training", {}) or training.max_steps is not None
     if stage == "codec" and (training.stage != "codec" or not given):
         return training.codec_steps
     whole = training.epochs * sampler.steps_per_epoch

@@ -24,6 +24,7 @@ from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import NotFiniteError
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
+from myxtts.training.listening import Listener
 from myxtts.training.placement import check_batch, check_result
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.trained_model import TrainedModel
@@ -73,6 +74,7 @@ class TrainingLoop:
         watch: RunWatch,
         intervals: Intervals,
         stop: StopRequests,
+        listener: Listener,
         device: str,
         progress: RunProgress,
         choose_rate: Callable[[int], float],
@@ -86,6 +88,7 @@ class TrainingLoop:
         self._watch = watch
         self._intervals = intervals
         self._stop = stop
+        self._listener = listener
         self._device = device
         self._progress = progress
         self._choose_rate = choose_rate
@@ -195,6 +198,7 @@ class TrainingLoop:
             self._read_results()
             if step.average is not None:
                 self._averaged.enter_context(step.average.in_place())
+            self._listen(batch)
         phase = step.objective.choose_phase(batch.facts.updates - 1)
         with self._watch.ledger.spend(Cause.VALIDATION):
             self._rounds.append(step.evaluate(batch.tensors, phase))
@@ -205,6 +209,11 @@ class TrainingLoop:
             self._rounds.clear()
             self._averaged.close()
             self._finish_round(dict(zip(step.objective.sum_names, sums.tolist(), strict=True)), phase)
+
+    def _listen(self, batch: DeviceBatch) -> None:
+        with self._watch.ledger.spend(Cause.VALIDATION):
+            path = self._listener.hear(self._progress.step, batch.tensors, self._watch.board)
+        self._watch.note(self._progress.step, "sample", str(path.relative_to(self._watch.folder)))
 
     def _finish_round(self, sums: Mapping[str, float], phase: str) -> None:
         progress = self._progress

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from myxtts.models.gpt import GPT, GPTBatch, measure_losses
 from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
+from myxtts.models.sequences import Framed
 
 Tensors = Mapping[str, tf.Tensor]
 """A prepared batch by name, see `myxtts.pipeline.preparation`."""
@@ -86,9 +87,23 @@ class GPTObjective:
         pass
 
     def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
+        text, audio, logits = self._run(batch, key)
+        losses = measure_losses(logits, text, audio)
+        hits_BL = (tf.argmax(logits[1], -1) == audio.targets_BL) & audio.counted_BL
+        if self._loss_mean == "tokens":
+            loss = losses.weigh(batch["totals_2"][0], batch["totals_2"][1])
+        else:
+            loss = losses.weigh() * share
+        return Outcome(loss, tf.stack([*losses.text, *losses.audio, tf.reduce_sum(tf.cast(hits_BL, tf.float32))]))
+
+    def predict(self, batch: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """Logits of the codes of a batch, and how many of the first row's are codes."""
+        return self._run(batch, None)[2][1], batch["code_lengths_B"][0]
+
+    def _run(self, batch: Tensors, key: tf.Tensor | None) -> tuple[Framed, Framed, tuple[tf.Tensor, tf.Tensor]]:
+        gpt = self.model
         # int64 on the device: int32 tensors live in host memory even when a GPU computes.
         wide = {name: tf.cast(batch[name], tf.int64) for name in ("text_BT", "codes_BM")}
-        gpt = self.model
         text, audio = gpt.frame(
             GPTBatch(
                 mel_BFM=batch["mel_BFM"],
@@ -100,14 +115,7 @@ class GPTObjective:
                 weights_B=batch["weights_B"],
             )
         )
-        logits = gpt.compute_logits(gpt.make_prompt(batch["mel_BFM"]), text, audio, key)
-        losses = measure_losses(logits, text, audio)
-        hits_BL = (tf.argmax(logits[1], -1) == audio.targets_BL) & audio.counted_BL
-        if self._loss_mean == "tokens":
-            loss = losses.weigh(batch["totals_2"][0], batch["totals_2"][1])
-        else:
-            loss = losses.weigh() * share
-        return Outcome(loss, tf.stack([*losses.text, *losses.audio, tf.reduce_sum(tf.cast(hits_BL, tf.float32))]))
+        return text, audio, gpt.compute_logits(gpt.make_prompt(batch["mel_BFM"]), text, audio, key)
 
     def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
         return ()

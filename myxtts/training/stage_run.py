@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.checkpoints.retention import Checkpoint, DiskNeed
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
-from myxtts.data.run_data import RunData, save_run_data
+from myxtts.data.run_data import RunData
 from myxtts.data.scan import find_index_folder
 from myxtts.devices.plan import DevicePlan
 from myxtts.monitoring.metrics_rows import RunRow
@@ -30,6 +31,7 @@ from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.learning_rate import compute_learning_rate
 from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
 from myxtts.training.loop import Ending, Intervals, TrainingLoop
+from myxtts.training.memory_estimate import check_run, describe_shape
 from myxtts.training.placement import check_variables
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.run_watch import RunWatch
@@ -88,18 +90,22 @@ class StageRun:
         )
         self._environment = describe_environment(request.plan)
         device = request.plan.model.device
+        shape = describe_shape(config, request.run.stage, data.sampler.plan.buckets)
+        _log.info("%s", check_run(config, request.plan, shape))
         _log.info("Creating model on device: %s", device)
         with get_device_context(device):
             self.trained = request.build(self.end_step)
+            self._listener = self.trained.make_listener(request.run.path)
         check_variables(self.trained.list_variables(), device)
         self._keeper = Keeper(request.run, config, self.trained, data, self._environment)
-        self._updates: UpdateMaker | None = None
+        need = request.run.store.estimate_disk(self.trained.collect_content(), self.trained.collect_tensors())
+        _log.info("%s", _describe_disk(need, request.run.path))
 
     def run(self) -> StageResult:
         """Trains to the end, or until it is told to stop."""
         request = self._request
         request.run.begin(self.end_step, self._environment)
-        progress = self._restore()
+        progress = self._restore(request.run.checkpoint)
         with self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
             try:
                 ending, progress = self._train(watch, progress)
@@ -115,8 +121,7 @@ class StageRun:
         """The learning rate of an update."""
         return compute_learning_rate(self._request.config.training, step, self.end_step)
 
-    def _restore(self) -> RunProgress:
-        checkpoint = self._request.run.store.latest()
+    def _restore(self, checkpoint: Checkpoint | None) -> RunProgress:
         if checkpoint is None:
             return RunProgress()
         with get_device_context(self._request.plan.model.device):
@@ -143,7 +148,7 @@ class StageRun:
                 updates.parts *= 2
                 _log.warning("%s Going on from the checkpoint of step %d.", error, self._keeper.saved_step)
                 with watch.ledger.spend(Cause.RECOVERY):
-                    progress = self._restore()
+                    progress = self._restore(self._request.run.store.latest())
             finally:
                 source.close()
 
@@ -159,6 +164,7 @@ class StageRun:
             watch=watch,
             intervals=self._intervals,
             stop=request.stop,
+            listener=self._listener,
             device=request.plan.model.device,
             progress=progress,
             choose_rate=self.choose_rate,
@@ -181,7 +187,6 @@ class StageRun:
         target = Target.CODEC if request.codec_folder is None else Target.GPT
         folder = request.run.path / PRODUCER_FOLDER
         folder.mkdir(exist_ok=True)
-        save_run_data(request.data, folder)
         production = Production(
             config=request.config,
             preparation=choose_preparation(request.config, target, request.mel_norms),
@@ -234,3 +239,9 @@ def describe_data(data: RunData) -> str:
         f"with; {len(data.sampler.plan.buckets)} batch shapes, {data.sampler.steps_per_epoch} updates per epoch, "
         f"{data.sampler.plan.waste.audio_share:.1%} padding at {SAMPLE_RATE_HZ} Hz."
     )
+
+
+def _describe_disk(need: DiskNeed, folder: Path) -> str:
+    room = f"{need.peak_bytes / 1e6:.0f} MB in {folder} ({need.kept} kept, {need.checkpoint_bytes / 1e6:.0f} MB each)"
+    free = f"{need.free_bytes / 1e9:.1f} GB are free"
+    return f"Checkpoints need {room}; {free}." + ("" if need.is_met else " That is too little: a save will fail.")

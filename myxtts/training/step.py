@@ -81,22 +81,19 @@ class TrainStep:
         numbers = tf.constant([turn.step, turn.micro_batch + PART_STRIDE * part], tf.int32)
         share = tf.constant(1.0 / turn.micro_batches)
         if before is None:
-            compute = self._find_function(self._compute_gradients, batch, phase)
-            return Gradients(*compute(batch, numbers, share, phase=phase))
-        compute_more = self._find_function(self._add_gradients, batch, phase)
-        return Gradients(*compute_more(batch, numbers, share, before, phase=phase))
+            return Gradients(*self._call(self._compute_gradients, batch, numbers, share, phase=phase))
+        return Gradients(*self._call(self._add_gradients, batch, numbers, share, before, phase=phase))
 
     def apply(self, gradients: Gradients, learning_rate: float) -> tf.Tensor:
         """The update. Returns, as one tensor still on the device: loss, the objective's sums, and `UPDATE_NAMES`.
 
         Gradients that are not finite are not applied; the last two numbers tell.
         """
-        update = self._find_function(self._apply_gradients, {}, f"{len(gradients.extras)} extras")
-        return update(gradients, tf.constant(learning_rate))
+        return self._call(self._apply_gradients, {}, gradients, tf.constant(learning_rate))
 
     def evaluate(self, batch: Tensors, phase: str) -> tf.Tensor:
         """The objective's sums of a batch, without dropout, still on the device."""
-        return self._find_function(self._measure, batch, phase)(batch, phase=phase)
+        return self._call(self._measure, batch, phase=phase)
 
     def make_zero_gradients(self, step: int) -> Gradients:
         """The gradients of nothing, for a step's to be added to."""
@@ -125,13 +122,18 @@ class TrainStep:
             if part is not None:
                 yield from ((f"{owner}/{name}", variable) for name, variable in part.list_state())
 
-    def _find_function(self, work: Callable[..., Any], batch: Tensors, phase: str) -> Any:
-        key = (work.__name__, phase, *(tuple(tensor.shape) for tensor in batch.values()))
-        if key not in self._functions:
+    def _call(self, work: Callable[..., Any], batch: Tensors, *others: Any, **static: str) -> Any:
+        """`work(batch, ...)` compiled, by a function that belongs to these shapes."""
+        extras = [len(other.extras) for other in others if isinstance(other, Gradients)]
+        key = (work.__name__, *static.values(), *extras, *(tuple(tensor.shape) for tensor in batch.values()))
+        function = self._functions.get(key)
+        if function is None:
             # The update is compiled without XLA: it is a few kernels already, each as fast as memory.
-            uses_xla = self._settings.uses_xla and bool(batch)
-            self._functions[key] = tf.function(work, jit_compile=uses_xla or None)
-        return self._functions[key]
+            function = tf.function(work, autograph=False, jit_compile=(self._settings.uses_xla and bool(batch)) or None, autograph=False)
+            # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
+            function.get_concrete_function(batch, *others, **static)
+            self._functions[key] = function
+        return function(batch, *others, **static)
 
     def _compute_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, *, phase: str
@@ -158,7 +160,7 @@ class TrainStep:
         now = self._compute_gradients(batch, numbers, share, phase=phase)
         return Gradients(*tf.nest.map_structure(tf.add, before, now))
 
-    def _apply_gradients(self, computed: Gradients, learning_rate: tf.Tensor) -> tf.Tensor:
+    def _apply_gradients(self, _: Mapping[str, tf.Tensor], computed: Gradients, learning_rate: tf.Tensor) -> tf.Tensor:
         gradients = computed.gradients
         if self.loss_scale is not None:
             unscaled = 1.0 / self.loss_scale.read()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,13 @@ from myxtts.models.gpt import GPT
 from myxtts.models.names import iterate_checkpoint, load_checkpoint_arrays
 from myxtts.models.vocabulary import grow_text_vocabulary
 from myxtts.models.weights import GPT_PREFIX
+from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training.codec_objective import CodecObjective
+from myxtts.training.listening import Listener, encode_row, predict_codes
 from myxtts.training.objectives import GPTObjective, Objective
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
+from myxtts.utils.commons import get_device_context
 
 OWN_WEIGHTS = "own"
 """Where the weights themselves are kept when the model's file holds their average."""
@@ -40,6 +44,8 @@ class TrainedModel:
     """Before the names of the trained weights."""
     frame: ModelContent
     """Everything of a model directory but the trained weights."""
+    make_listener: Callable[[Path], Listener]
+    """Makes what is listened to, in a run's folder."""
 
     def list_variables(self) -> Iterator[tuple[str, Any]]:
         """Every variable that must be on the model device, by name."""
@@ -100,7 +106,13 @@ def build_gpt_step(config: XTTSConfig, data: RunData, codec: Codec, start: Start
     }
     if start is not None:
         frame |= {"speakers": start.speakers, "source_config": start.source_config, "notice": start.notice}
-    return TrainedModel(_build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame)
+
+    def make_listener(folder: Path) -> Listener:
+        with get_device_context("/CPU:0"):
+            dvae, _ = load_codec(codec.folder)
+            return Listener(predict_codes(objective), dvae, codec.mel_norms, folder)
+
+    return TrainedModel(_build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame, make_listener)
 
 
 def build_codec_step(config: XTTSConfig, mel_norms: NDArray[np.float32], steps: int) -> TrainedModel:
@@ -112,7 +124,11 @@ def build_codec_step(config: XTTSConfig, mel_norms: NDArray[np.float32], steps: 
     dvae: DVAE = build_dvae(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
     objective = CodecObjective(dvae, seed=config.training.seed, free_steps=int(steps * FREE_SHARE), total_steps=steps)
     frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
-    return TrainedModel(_build_step(objective, config, dropout=0.0), "", frame)
+
+    def make_listener(folder: Path) -> Listener:
+        return Listener(encode_row(dvae), dvae, mel_norms, folder)
+
+    return TrainedModel(_build_step(objective, config, dropout=0.0), "", frame, make_listener)
 
 
 def _build_step(objective: Objective, config: XTTSConfig, *, dropout: float) -> TrainStep:

@@ -20,7 +20,7 @@ from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
 from myxtts.errors import NotBuiltYetError
 from myxtts.models.names import count_parameters
 from myxtts.monitoring.time_ledger import TimeLedger
-from myxtts.training.errors import CodecMissingError, StartingPointError
+from myxtts.training.errors import CodecMissingError
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.mel_statistics import measure_mel_norms
 from myxtts.training.run_folder import RunFolder, open_run
@@ -104,18 +104,8 @@ class XTTSTrainer:
 
     def _rewind(self, run: RunFolder) -> None:
         """Goes back to the checkpoint that was named, if one was; newer ones are set aside."""
-        path = self._resume_checkpoint
-        if path is None:
-            return
-        known = {checkpoint.path.resolve(): checkpoint for checkpoint in run.store.list()}
-        if path.resolve() not in known:
-            names = ", ".join(checkpoint.path.name for checkpoint in known.values()) or "none"
-            raise StartingPointError(
-                f"{path} is no checkpoint of the run in {run.path}, which has: {names}. To start a new run from it, give it "
-                "with --init-from."
-            )
-        run.store.rewind(known[path.resolve()].step)
-        run.checkpoint = known[path.resolve()]
+        if self._resume_checkpoint is not None:
+            run.rewind_to(self._resume_checkpoint)
 
     def _train_codec_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
         data = self._collect_data(run, None)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.training.objectives import GPTObjective
-from myxtts.training.step import StepSettings, TrainStep, Turn
 from myxtts.models.gpt import GPT
 from myxtts.models.initialise import initialise_weights
+from myxtts.training.objectives import GPTObjective
+from myxtts.training.step import StepSettings, TrainStep, Turn
 from tests.models.small import SIZE
 
 ROWS, FRAMES, TEXT, CODES = 6, 24, 9, 12

@@ -1,0 +1,108 @@
+"""A small run for measuring: the tiny model, some clips of the demo corpus, a codec of random weights, no cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from myxtts.checkpoints import write_model_directory
+from myxtts.config import XTTSConfig
+from myxtts.data.run_data import RunData, collect_run_data, load_run_data, save_run_data
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, plan_devices
+from myxtts.models.build import build_dvae
+from myxtts.models.names import to_checkpoint
+from myxtts.pipeline.batch_source import SourceRequest
+from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.pipeline.production import Production
+from myxtts.training.starting_point import MEL_STATISTICS, Codec, fit_model_config, read_codec
+
+NEVER = 10**6
+"""Steps; no measurement comes so far."""
+INTRA_OP, INTER_OP = 1, 2
+"""One core for a device, as far as TensorFlow lets one say so. With a single inter-op thread two devices would not overlap."""
+CODEC_FOLDER = "codec"
+DVAE_WIDTH = 512
+"""The published codec's, which is what a fine-tuned model prepares with. A tiny one would cost next to nothing."""
+
+
+def make_config(folder: Path, mode: Mode) -> XTTSConfig:
+    """The configuration of the run in a folder."""
+    return XTTSConfig(
+        model={"size": "tiny", "dvae_width": DVAE_WIDTH},
+        data={
+            "batch_size": 4,
+            # All in one bucket: every batch costs the same, and one shape is traced.
+            "min_clip_seconds": 2.61,
+            "max_clip_seconds": 2.95,
+            "prompt_seconds": 1.0,
+            "cache": "off",
+            # Reading belongs to preparing here: reader processes would need a core of their own.
+            "num_workers": 0,
+            "use_tf_native_loading": False,
+            "prefetch_buffer_size": 3,
+            "model_start_delay": 0.0,
+        },
+        training={"rehearsal": True, "mode": str(mode), "checkpoint_dir": str(folder)},
+    )
+
+
+def write_bench_run(folder: Path) -> None:
+    """Writes what all processes of a measurement read: the clips' order, and the codec. Needs TensorFlow."""
+    config = make_config(folder, Mode.SINGLE)
+    save_run_data(collect_run_data(config, folder=folder), folder)
+    dvae = build_dvae(config.model, seed=0)
+    mel_norms = np.ones(80, np.float32)
+    write_model_directory(
+        folder / CODEC_FOLDER, config=config, model={MEL_STATISTICS: mel_norms}, dvae=to_checkpoint(dvae)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BenchRun:
+    """The run as one process sees it."""
+
+    folder: Path
+    config: XTTSConfig
+    plan: DevicePlan
+    data: RunData
+    codec: Codec
+    production: Production
+
+    def request_source(self, *, in_series: bool = False) -> SourceRequest:
+        """What a source is opened with.
+
+        Args:
+            in_series: prepare on the model device, by the thread that trains, whatever the plan says.
+        """
+        plan = self.plan
+        if in_series:
+            plan = replace(plan, mode=Mode.SINGLE, data=replace(plan.model, role=plan.data.role))
+        order = self.production.make_order(self.data)
+        return SourceRequest(plan, self.data, order, self.production, self.folder / "producer")
+
+
+def open_bench_run(folder: Path, mode: Mode) -> BenchRun:
+    """The run that was written to a folder, with the plan of a mode in force in this process."""
+    asked = make_config(folder, mode)
+    plan = plan_devices(PlanRequest.from_config(asked), read_machine())
+    runtime.set_thread_pools(INTRA_OP, INTER_OP)
+    runtime.apply_plan(plan, Process.TRAINER)
+    data: RunData = load_run_data(folder)
+    codec = read_codec(folder / CODEC_FOLDER)
+    config = fit_model_config(asked, None, codec.config, data.text_tokens)
+    norms: Any = codec.mel_norms
+    production = Production(
+        config=config,
+        preparation=choose_preparation(config, Target.GPT, norms),
+        validation_interval=NEVER,
+        first_step=0,
+        end_step=NEVER,
+        codec_folder=codec.folder,
+        cache_folder=folder / "features",
+    )
+    return BenchRun(folder, config, plan, data, codec, production)
