@@ -129,7 +129,9 @@ class TrainStep:
         function = self._functions.get(key)
         if function is None:
             # The update is compiled without XLA: it is a few kernels already, each as fast as memory.
-            function = tf.function(work, autograph=False, jit_compile=(self._settings.uses_xla and bool(batch)) or None, autograph=False)
+            uses_xla = self._settings.uses_xla and bool(batch)
+            # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
+            function = tf.function(work, jit_compile=uses_xla or None, autograph=False)
             # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
             function.get_concrete_function(batch, *others, **static)
             self._functions[key] = function
