@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from myxtts.data.buckets import format_plan
+from myxtts.data.drops import DropReason
 from myxtts.data.overview import Bar, Bucketing, Overview, Share
 from myxtts.data.scan import ScanResult
 
@@ -16,7 +17,7 @@ def format_overview(result: ScanResult, overview: Overview) -> str:
     """The whole report as plain text."""
     blocks = [
         f"Corpus  {result.corpus.root}",
-        result.drops.format_table(),
+        result.drops.format_table() + _format_links(result),
         f"Durations: {overview.shortest_s:.2f} to {overview.longest_s:.2f} s, median {overview.median_s:.2f} s\n"
         + _format_histogram(overview.histogram),
         _format_shares("speaker", overview.speakers),
@@ -25,6 +26,11 @@ def format_overview(result: ScanResult, overview: Overview) -> str:
         format_plan(overview.plan),
     ]
     return "\n\n".join(blocks)
+
+
+def _format_links(result: ScanResult) -> str:
+    linked = result.linked - sum(drop.reason is DropReason.SYMLINK for drop in result.drops.drops)
+    return f"\n{linked} clips lie behind symbolic links, which are followed." if linked else ""
 
 
 def _format_histogram(bars: Sequence[Bar]) -> str:

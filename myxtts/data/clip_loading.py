@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
 from myxtts.data.drops import DropReason
-from myxtts.data.pcm_wav import PCM_SCALE, find_samples
+from myxtts.data.pcm_wav import HEAD_BYTES, PCM_SCALE, find_samples, is_plain_head
 from myxtts.data.workers import Work
 
 Row = NDArray[np.float32]
@@ -62,6 +62,10 @@ def _load_plain(file: ClipFile, row: Row) -> int:
     if not file.path.endswith((".wav", ".WAV")):
         return 0
     with open(file.path, "rb", buffering=0) as stream:
+        # The head first: most of what is no plain wav is long, and would be read twice.
+        if not is_plain_head(stream.read(HEAD_BYTES)):
+            return 0
+        stream.seek(0)
         content = stream.read()
     samples = find_samples(content)
     if samples is None or len(samples) > len(row):

@@ -23,13 +23,19 @@ FIRST_CHUNK = 12
 """Bytes before it."""
 
 
+HEAD_BYTES = FIRST_CHUNK + len(FORMAT_CHUNK)
+
+
+def is_plain_head(head: bytes) -> bool:
+    """Whether the first `HEAD_BYTES` of a file are those of plain wav."""
+    return head[:4] == b"RIFF" and head[8:FIRST_CHUNK] == b"WAVE" and head[FIRST_CHUNK:HEAD_BYTES] == FORMAT_CHUNK
+
+
 def find_samples(content: bytes) -> NDArray[np.int16] | None:
     """The samples of a plain wav file, given all of its bytes; None for any other file, and for a cut-off one."""
-    if content[:4] != b"RIFF" or content[8:FIRST_CHUNK] != b"WAVE":
+    if not is_plain_head(content[:HEAD_BYTES]):
         return None
-    position = FIRST_CHUNK + len(FORMAT_CHUNK)
-    if content[FIRST_CHUNK:position] != FORMAT_CHUNK:
-        return None
+    position = HEAD_BYTES
     while position + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, position)
         position += 8

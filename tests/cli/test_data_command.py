@@ -43,6 +43,19 @@ def test_the_table_shows_durations_speakers_drops_and_padding(corpus):
     assert "silent" in result.stdout
     assert "missing" in result.stdout
     assert "audio padding" in result.stdout
+    assert (result.stdout + result.stderr).count("clips can be used") == 1
+
+
+def test_links_are_followed_and_it_is_said(corpus, tmp_path):
+    (tmp_path / "wavs").symlink_to(corpus / "wavs")
+    (tmp_path / "metadata.csv").write_text("a|one\nb|two words\n")
+    facts = tmp_path / "facts.json"
+    followed = run_data("--train-data", str(tmp_path), "--json", str(facts))
+    assert "2 clips lie behind symbolic links, which are followed." in followed.stdout
+    assert json.loads(facts.read_text())["linked"] == 2
+    refused = run_data("--train-data", str(tmp_path), "--no-follow-symlinks")
+    assert refused.returncode == 2
+    assert "symlink" in refused.stderr
 
 
 def test_the_page_and_the_facts_hold_every_file_set_aside(corpus, tmp_path):
@@ -55,6 +68,8 @@ def test_the_page_and_the_facts_hold_every_file_set_aside(corpus, tmp_path):
     assert "http" not in text
     report = json.loads(facts.read_text())
     assert report["clips"] == 3
+    assert all(bucket["rows"] > 0 and bucket["samples"] > 0 for bucket in report["plan"])
+    assert report["plan"]
     assert [drop["file"] for drop in report["report"]["dropped"]["missing"]] == ["wavs/gone.wav"]
 
 
@@ -66,7 +81,7 @@ def test_limits_come_from_the_settings(corpus):
 def test_without_a_path_the_demo_corpus_is_shown():
     result = run_data()
     assert result.returncode == 0, result.stderr
-    assert "62 of 62 clips can be used" in result.stdout
+    assert "59 of 59 clips can be used" in result.stdout
     assert any(line.split()[:2] == ["fa", "8"] for line in result.stdout.splitlines())
 
 

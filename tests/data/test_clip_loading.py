@@ -55,6 +55,12 @@ def test_plain_and_odd_wav_files_alike(name, tmp_path):
     check_load(path, 6000)
 
 
+def test_what_is_no_plain_wav_is_not_read_twice(tmp_path, monkeypatch):
+    (tmp_path / "clip.wav").write_bytes(OTHER["44.1 kHz"])
+    monkeypatch.setattr("myxtts.data.clip_loading.find_samples", lambda content: pytest.fail("all of it was read"))
+    check_load(tmp_path / "clip.wav", 6000)
+
+
 @pytest.fixture
 def clip(tmp_path) -> Path:
     write_clips(tmp_path, ["a"])

@@ -1,0 +1,99 @@
+"""`myxtts synthesize` from the command line."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.inference.builders import write_small_model
+from tests.support.processes import ROOT, clean_environ, run_python
+
+TEXT = "Hello there. This is the second sentence."
+
+
+def run_synthesize(*words):
+    return run_python(["-m", "myxtts.cli.main", "synthesize", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model from scratch and a recording."""
+    folder = tmp_path_factory.mktemp("synthesize")
+    write_small_model(folder / "model")
+    soundfile.write(folder / "voice.wav", np.random.default_rng(1).normal(0, 0.1, 2 * 22050), 22050)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def spoken(folder):
+    return run_synthesize(
+        "--checkpoint", folder / "model", "--text", TEXT, "--reference", folder / "voice.wav", "--reference",
+        folder / "voice.wav", "--out", folder / "out.wav", "--save-voice", folder / "voice.safetensors", "--max-codes", 12,
+    )  # fmt: skip
+
+
+def test_a_file_is_written_and_everything_is_said(folder, spoken):
+    assert spoken.returncode == 0, spoken.stderr
+    info = soundfile.info(folder / "out.wav")
+    assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
+    assert info.duration > 0.3
+    for words in ("no trained waveform decoder", "at 22050 Hz", "out.wav", "consent"):
+        assert words in spoken.stderr
+    assert ("Warning: the model did not come to an end within 12 codes" in spoken.stderr) == (
+        "cut off" in spoken.stderr
+    )
+
+
+def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
+    result = subprocess.run(
+        [
+            sys.executable, "-m", "myxtts.cli.main", "synthesize", "--checkpoint", folder / "model", "--text-file", "-",
+            "--voice", folder / "voice.safetensors", "--stream", "--max-codes", "12", "--rehearsal",
+        ],
+        input=TEXT.encode(), capture_output=True, env=clean_environ(PYTHONPATH=str(ROOT)), cwd=ROOT, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert b"First sound after" in result.stderr
+    streamed = np.frombuffer(result.stdout, "<i2").astype(np.int32)
+    written = soundfile.read(folder / "out.wav", dtype="int16")[0].astype(np.int32)
+    assert streamed.shape == written.shape
+    assert np.max(np.abs(streamed - written)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"--text": "  "}, "something to say"),
+        ({"--language": "xx"}, "must be one of"),
+        ({"--reference": "nowhere.wav"}, "nowhere.wav"),
+        ({"--speed": "90"}, "speed must be from 0.25 to 4"),
+        ({"--top-k": "many"}, "--top-k"),
+        ({"--checkpoint": None}, "--checkpoint"),
+    ],
+)
+def test_bad_input_is_one_message_before_anything_is_loaded(folder, flags, message):
+    words = {
+        "--checkpoint": folder / "model",
+        "--text": "Hello.",
+        "--reference": folder / "voice.wav",
+        "--out": "x.wav",
+    }
+    given = [str(word) for pair in {**words, **flags}.items() if pair[1] is not None for word in pair]
+    result = run_synthesize(*given)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "cuda" not in result.stderr.lower()
+
+
+def test_help_names_consent_and_loads_no_tensorflow():
+    code = (
+        "import sys; from myxtts.cli.main import main\n"
+        "try:\n    main(['synthesize', '--help'])\nexcept SystemExit:\n    pass\n"
+        "assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    result = run_python(["-c", code])
+    assert result.returncode == 0, result.stderr
+    assert "consent" in " ".join(result.stdout.split())
