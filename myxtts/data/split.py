@@ -14,6 +14,8 @@ from myxtts.hashing import digest64, hash_words
 _log = logging.getLogger(__name__)
 
 VALIDATION_SHARE = 0.02
+FEW_VALIDATION_CLIPS = 4
+"""Set apart from a small corpus, but no more than a tenth of it: the loss of a single clip is mostly chance."""
 MOST_VALIDATION_CLIPS = 512
 """More tell nothing new about the loss, and every validation pays for them."""
 
@@ -52,4 +54,5 @@ def split_corpus(corpus: Corpus, seed: int) -> CorpusSplit:
 
 def count_validation_clips(clips: int) -> int:
     """How many of so many clips are set apart."""
-    return max(0, min(max(1, round(clips * VALIDATION_SHARE)), MOST_VALIDATION_CLIPS, clips - 1))
+    few = min(FEW_VALIDATION_CLIPS, clips // 10)
+    return max(0, min(max(1, few, round(clips * VALIDATION_SHARE)), MOST_VALIDATION_CLIPS, clips - 1))

@@ -5,7 +5,7 @@ Shapes: B rows, S samples, F mel frames, M mel bands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,10 @@ class CodeMaker:
         self._compute_mel = ShapedFunction(self._trace_mel)
         self._encode = ShapedFunction(self._trace_encode)
 
-    def find_known(self, clip_ids: ClipIds) -> dict[int, Codes]:
-        """The codes that the cache has, by row."""
+    def find_known(self, clip_ids: ClipIds, rows: Sequence[int]) -> dict[int, Codes]:
+        """The codes that the cache has of some rows, by row."""
         assert self.cache is not None
-        found = enumerate(self.cache.get_many(clip_ids))
+        found = zip(rows, self.cache.get_many(clip_ids[list(rows)]), strict=True)
         return {row: codes for row, codes in found if codes is not None}
 
     def start(self, wav_BS: Any, lengths_B: Any, samples: Mapping[int, tuple[int, int]]) -> dict[int, Any]:

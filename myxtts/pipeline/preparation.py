@@ -28,7 +28,7 @@ from myxtts.data.cache import ClipIds, FeatureCache
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.positions import Position
 from myxtts.models.dvae import DVAE
-from myxtts.pipeline.code_maker import CodeMaker, choose_code_width
+from myxtts.pipeline.code_maker import CodeMaker, Codes, choose_code_width
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target
 from myxtts.pipeline.row_groups import RowGroup, group_rows
@@ -149,7 +149,7 @@ class Preparer:
 
     def _prepare_gpt(self, rows: _Rows, totals: StepTotals, clip_ids: ClipIds | None, maker: CodeMaker) -> Prepared:
         host, spans = rows.host, rows.spans
-        known = {} if maker.cache is None or clip_ids is None else maker.find_known(clip_ids)
+        known: dict[int, Codes] = {}
         started: dict[int, Any] = {}
         mels = []
         for group in group_rows(range(host.rows), self._choose_group(host.rows)):
@@ -158,11 +158,14 @@ class Preparer:
             if maker.cache is None:
                 started |= maker.start(wav_BS, lengths_B, _list_clips(rows, group))
         if maker.cache is not None:
-            missing = [row for row in range(host.rows) if row not in known and host.weights_B[row] > 0]
+            assert clip_ids is not None
+            clips = np.flatnonzero(host.weights_B).tolist()
+            known = maker.find_known(clip_ids, clips)
+            missing = [row for row in clips if row not in known]
             for group in group_rows(missing, self._choose_encoded(host.rows)):
                 started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
         made = maker.finish(started, spans.codes_B)
-        if clip_ids is not None and maker.cache is not None:
+        if clip_ids is not None:
             maker.keep(clip_ids, made)
         width = self.settings.measure_samples(host.wav_BS.shape[1], rows.kind) // SAMPLES_PER_CODE
         audio_total = totals.audio - (totals.prompt if self.settings.blank_prompt else 0)

@@ -15,7 +15,7 @@ class ShapedFunction:
     """
 
     def __init__(self, function: Callable[..., Any]):
-        self._function = tf.function(function)
+        self._function = tf.function(function, autograph=False)
         self._traces: dict[tuple[Any, ...], Any] = {}
 
     @property

@@ -322,3 +322,25 @@ def test_the_name_of_the_limit_function_is_detected():
     assert newest == "set_logical_device_configuration"
     assert older == ["setter", "kind"]
     assert "no way to set memory limits" in error
+
+
+EXECUTION = """
+from dataclasses import asdict
+from myxtts.devices import runtime
+before = asdict(runtime.read_execution())
+runtime.apply_execution(runtime.Execution(intra_op=1, inter_op=2, is_deterministic=True, is_synchronous=False))
+import tensorflow as tf
+try:
+    tf.random.normal([1])
+    refused = ""
+except RuntimeError as error:
+    refused = str(error)
+report([before, asdict(runtime.read_execution()), refused])
+"""
+
+
+def test_a_process_runs_operations_as_another_one_does():
+    before, after, refused = run_code(EXECUTION)
+    assert before == {"intra_op": 0, "inter_op": 0, "is_deterministic": False, "is_synchronous": True}
+    assert after == {"intra_op": 1, "inter_op": 2, "is_deterministic": True, "is_synchronous": False}
+    assert "determinism" in refused, "determinism is really on: random operations without a seed are refused"

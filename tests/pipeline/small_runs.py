@@ -66,10 +66,10 @@ def make_production(folder: Path, target: Target = Target.GPT, **sections: Any) 
     )
 
 
-def run_source(folder: Path, mode: str, **options: Any) -> dict[str, Any]:
-    """What a process that takes all batches in a mode tells, and what it wrote to its log under `log`."""
-    words = json.dumps({"folder": str(folder), "mode": mode, **options})
+def run_ways(folder: Path, ways: dict[str, Any], *, asynchronous: bool = False) -> dict[str, Any]:
+    """What a process that takes all batches in these ways got, by way."""
+    words = json.dumps({"folder": str(folder), "asynchronous": asynchronous, "ways": ways})
     result = run_python(["-m", "tests.pipeline.source_program", words])
     assert result.returncode == 0, result.stderr[-4000:]
     told: dict[str, Any] = json.loads(result.stdout.rpartition("@@")[2])
-    return {**told, "log": result.stderr}
+    return told

@@ -226,3 +226,19 @@ def test_news_that_arrive_late_count_from_when_they_were_made():
 def test_facts_of_no_time_at_all():
     facts = Handoff("h", clock=ManualClock()).read_facts()
     assert (facts.name, facts.items, facts.readiness) == ("h", 0, 0.0)
+
+
+def test_waiting_until_full_ends_when_nothing_more_can_be_made_ready():
+    handoff = Handoff("test", slots=2)
+    assert not handoff.wait_until_full(0.0)
+    for item in range(2):
+        handoff.reserve()
+        handoff.commit(item)
+    assert handoff.wait_until_full(60.0)
+    handoff.take()
+    assert not handoff.wait_until_full(0.0)
+    handoff.finish()
+    assert handoff.wait_until_full(60.0)
+    handoff.stop()
+    with pytest.raises(Stopped):
+        handoff.wait_until_full(60.0)

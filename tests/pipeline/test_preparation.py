@@ -70,7 +70,9 @@ def test_arrays_have_the_shapes_and_types_of_the_contract(run: Run, batches: lis
 
 def test_totals_are_those_of_the_global_batch(run: Run, folder: Path) -> None:
     data, production = make_production(
-        folder, data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0}, training={"gradient_accumulation_steps": 2}
+        folder,
+        data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0},
+        training={"gradient_accumulation_steps": 2},
     )
     for blank in (False, True):
         batches = make_batches((data, production), 2, blank_prompt=blank)
@@ -118,9 +120,8 @@ def test_neighbours_and_bucket_change_nothing(run: Run, batches: list[Prepared])
 
 
 def test_empty_rows_hold_nothing(run: Run) -> None:
-    data, production = run
-    last = data.sampler.plan.batches_per_epoch
-    short = [batch for batch in make_batches(run, min(last, 8)) if (batch["weights_B"] == 0).any()]
+    short = [batch for batch in make_batches(run, 8) if (batch["weights_B"] == 0).any()]
+    assert short
     for batch in short:
         empty = batch["weights_B"] == 0
         assert not batch["codes_BM"][empty].any()
