@@ -68,5 +68,45 @@ except DevicesInUseError as error:
         self.assertIn("TensorFlow is already initialised", text)
 
 
+class IsolatedTraining(unittest.TestCase):
+    def test_the_trainer_trains_on_the_plan_in_force_and_tells_its_true_values(self) -> None:
+        code = """
+import tempfile
+from pathlib import Path
+from myxtts.config import XTTSConfig
+from myxtts.utils.gpu_memory import setup_gpu_memory_isolation
+setup_gpu_memory_isolation(data_gpu_id=0, model_gpu_id=1)
+from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+
+model = {"gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 16, "audio_codes": 32}
+with tempfile.TemporaryDirectory() as folder:
+    config = XTTSConfig(model=model, data={"batch_size": 16, "prompt_seconds": 0.5, "num_workers": 0},
+                        training={"codec_steps": 2, "max_steps": 14, "checkpoint_dir": folder, "log_interval": 5})
+    trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=0, model_gpu_id=1)
+    before = [trainer.buffer_queue, trainer.step_times]
+    result = trainer.train()
+    batch = trainer._async_transfer_to_model_gpu(trainer._preprocess_on_data_gpu(0))
+    report({
+        "devices": [trainer.data_device, trainer.model_device],
+        "before": before,
+        "slots": [trainer.max_buffer_size, trainer.pipeline_depth, trainer.buffer_queue.slots],
+        "steps": [result.stage.step, len(trainer.step_times)],
+        "memory": {role: [stats["id"], stats["device"]] for role, stats in trainer.get_memory_stats().items()},
+        "batch": [batch.tensors["mel_BFM"].device[-5:], batch.facts.updates],
+        "trains": trainer._train_step_impl(batch).shape.rank,
+    })
+"""
+        found = run_code(code, clean_environ(MYXTTS_REHEARSAL="1"))
+        self.assertEqual(found["devices"], ["/CPU:1", "/CPU:2"])
+        self.assertEqual(found["before"], [None, []])
+        self.assertEqual(found["slots"], [3, 2, 3])
+        # Ten steps of warm-up do not count; one that traced may be among the others.
+        self.assertEqual(found["steps"][0], 14)
+        self.assertTrue(1 <= found["steps"][1] <= 4)
+        self.assertEqual(found["memory"], {"data": [0, "/CPU:1"], "model": [1, "/CPU:2"]})
+        self.assertEqual(found["batch"], ["CPU:2", 0])
+        self.assertEqual(found["trains"], 1)
+
+
 if __name__ == "__main__":
     unittest.main()

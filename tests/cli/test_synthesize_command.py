@@ -71,6 +71,8 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
         ({"--speed": "90"}, "speed must be from 0.25 to 4"),
         ({"--top-k": "many"}, "--top-k"),
         ({"--checkpoint": None}, "--checkpoint"),
+        ({"--out": "x.mp3"}, ".wav or .flac"),
+        ({"--out": "nowhere/x.wav"}, "nowhere is not"),
     ],
 )
 def test_bad_input_is_one_message_before_anything_is_loaded(folder, flags, message):

@@ -1,0 +1,235 @@
+"""`myxtts synthesize`: a text, in a voice, as a sound file or a stream."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from myxtts.cli.parser import Parser
+from myxtts.errors import CommandLineError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from myxtts.inference.speech import SpeechChunk, SpokenPiece
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.inference.voices import Voice
+
+CONSENT = (
+    "A voice belongs to its speaker. Clone one only with the speaker's consent, say that the speech is made by a machine, "
+    "and never use it to deceive."
+)
+
+STANDARD_INPUT = "-"
+OUT_SUFFIXES = (".wav", ".flac")
+
+SAMPLING_FLAGS = {
+    "temperature": (float, "below 1 keeps to what is likely, above 1 strays from it (default: 0.75)"),
+    "top_k": (int, "draw among so many of the likeliest codes; 0 is all (default: 50)"),
+    "top_p": (float, "draw among the likeliest codes that make up this share (default: 0.85)"),
+    "repetition_penalty": (float, "how much less likely a code becomes once it was said (default: 5)"),
+    "speed": (float, "above 1 speaks faster (default: 1)"),
+    "seed": (int, "equal seeds say the same in the same way (default: 0)"),
+    "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
+}
+
+
+def build_parser(prog: str) -> Parser:
+    """The parser; --help needs no TensorFlow."""
+    parser = Parser(
+        prog=prog,
+        description=f"Speak a text with a trained or imported model, in the voice of a recording. {CONSENT}",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
+    )
+    text = parser.add_mutually_exclusive_group(required=True)
+    text.add_argument("--text", metavar="TEXT", help="what to say; long texts are split at sentences")
+    text.add_argument("--text-file", metavar="FILE", help="read the text from a file, or with - from standard input")
+    parser.add_argument(
+        "--language", metavar="CODE", default="en", help="of the text, for example en or fa (default: en)"
+    )
+    voice = parser.add_mutually_exclusive_group(required=True)
+    voice.add_argument(
+        "--reference",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="a recording of the voice, best 6 to 30 s; may be repeated",
+    )
+    voice.add_argument("--voice", metavar="FILE", type=Path, help="a voice file written by --save-voice")
+    voice.add_argument("--speaker", metavar="NAME", help="a voice that comes with the model")
+    parser.add_argument("--save-voice", metavar="FILE", type=Path, help="keep the voice for the next time")
+    sound = parser.add_mutually_exclusive_group(required=True)
+    sound.add_argument("--out", metavar="FILE", type=Path, help="the sound file to write, .wav or .flac")
+    sound.add_argument(
+        "--stream",
+        action="store_true",
+        help="write samples to standard output as they are made: 16 bit, mono, no header",
+    )
+    for name, (kind, help) in SAMPLING_FLAGS.items():
+        metavar = "N" if kind is int else "X"
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
+    parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
+    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    # What is wrong with the request is said before a model is loaded.
+    from myxtts.inference.pieces import check_text
+    from myxtts.inference.references import read_references
+    from myxtts.inference.settings import SpeechSettings
+
+    given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
+    settings = SpeechSettings(**given, greedy=arguments.greedy)
+    if arguments.out:
+        _check_out(arguments.out)
+    text = _read_text(arguments)
+    check_text(text, arguments.language)
+    recordings = read_references(arguments.reference) if arguments.reference else None
+    with _open_device(arguments):
+        from myxtts.inference.loading import load_synthesizer
+
+        synthesizer = load_synthesizer(arguments.checkpoint)
+        _tell(synthesizer.vocoder.how)
+        voice = _make_voice(synthesizer, recordings, arguments)
+        say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn
+        started = time.perf_counter()
+        chunks = say(text, voice, arguments.language, settings)
+        if arguments.stream:
+            written = _write_stream(chunks, started)
+        else:
+            written = _write_file(chunks, arguments.out, synthesizer.rate_hz)
+    _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
+    return 0
+
+
+class Written(NamedTuple):
+    """What came out."""
+
+    samples: int
+    pieces: list[SpokenPiece]
+    first_sound_s: float | None = None
+
+
+def _tell(line: str) -> None:
+    # Standard output may be the sound itself.
+    print(line, file=sys.stderr)
+
+
+def _open_device(arguments: argparse.Namespace) -> Any:
+    """The scope of the one device that speaks: the first GPU in sight, else the CPU."""
+    from myxtts.devices.environment import prepare_environment
+    from myxtts.devices.machine import read_machine
+    from myxtts.devices.plan import PlanRequest, plan_devices
+
+    prepare_environment(os.environ)
+    rehearsal = arguments.rehearsal or os.environ.get("MYXTTS_REHEARSAL") == "1"
+    plan = plan_devices(PlanRequest(mode="single", rehearsal=rehearsal), read_machine())
+    from myxtts.devices.runtime import apply_plan
+    from myxtts.utils.commons import get_device_context
+
+    apply_plan(plan)
+    return get_device_context(plan.model.device)
+
+
+def _read_text(arguments: argparse.Namespace) -> str:
+    if arguments.text is not None:
+        return str(arguments.text)
+    try:
+        if arguments.text_file == STANDARD_INPUT:
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        return Path(arguments.text_file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandLineError(
+            f"--text-file {arguments.text_file} must be UTF-8 text, but is not: {error}. Convert it with iconv."
+        ) from error
+    except OSError as error:
+        raise CommandLineError(f"--text-file {arguments.text_file} cannot be read: {error.strerror}.") from error
+
+
+def _make_voice(
+    synthesizer: Synthesizer, recordings: list[NDArray[np.float32]] | None, arguments: argparse.Namespace
+) -> Voice:
+    from myxtts.inference.voices import load_voice, save_voice
+
+    if recordings:
+        voice = synthesizer.clone_samples(recordings)
+    elif arguments.voice:
+        voice = load_voice(arguments.voice)
+    else:
+        voice = synthesizer.find_voice(arguments.speaker)
+    if arguments.save_voice:
+        save_voice(voice, arguments.save_voice)
+        _tell(f"Voice: {arguments.save_voice}; use it with --voice. {CONSENT}")
+    return voice
+
+
+def _write_stream(chunks: Iterator[SpeechChunk], started: float) -> Written:
+    from myxtts.inference.speech import to_pcm16
+
+    samples, pieces, first_sound_s = 0, [], None
+    for chunk in chunks:
+        if len(chunk.samples):
+            sys.stdout.buffer.write(to_pcm16(chunk.samples))
+            sys.stdout.buffer.flush()
+            first_sound_s = time.perf_counter() - started if first_sound_s is None else first_sound_s
+        samples += len(chunk.samples)
+        pieces += [chunk.piece] if chunk.piece else []
+    return Written(samples, pieces, first_sound_s)
+
+
+def _check_out(path: Path) -> None:
+    if path.suffix.lower() not in OUT_SUFFIXES:
+        raise CommandLineError(f"--out must end in {' or '.join(OUT_SUFFIXES)}, but is {path}.")
+    if not path.parent.is_dir():
+        raise CommandLineError(
+            f"--out {path} must lie in a folder that is there, but {path.parent} is not. Make it first."
+        )
+
+
+def _write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Written:
+    """Writes chunk by chunk beside `path`, and puts the file there when it is whole."""
+    import soundfile
+
+    part = path.with_name(f".part-{path.name}")
+    samples, pieces = 0, []
+    try:
+        with soundfile.SoundFile(part, "w", rate_hz, 1, subtype="PCM_16") as file:
+            for chunk in chunks:
+                file.write(chunk.samples)
+                samples += len(chunk.samples)
+                pieces += [chunk.piece] if chunk.piece else []
+        part.replace(path)
+    except (soundfile.LibsndfileError, OSError) as error:
+        raise CommandLineError(f"--out {path} cannot be written: {error}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return Written(samples, pieces)
+
+
+def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argparse.Namespace) -> None:
+    seconds = written.samples / rate_hz
+    ratio = f"{elapsed_s / seconds:.2f} s for a second of speech" if seconds else "nothing was said"
+    _tell(
+        f"Spoken: {seconds:.2f} s at {rate_hz} Hz in {elapsed_s:.2f} s, compiling included ({ratio}); "
+        f"pieces: {len(written.pieces)}."
+    )
+    if written.first_sound_s is not None:
+        _tell(f"First sound after {written.first_sound_s:.2f} s.")
+    unfinished = [piece for piece in written.pieces if not piece.stopped]
+    for piece in unfinished:
+        _tell(
+            f"Warning: the model did not come to an end within {piece.codes} codes ({piece.seconds:.1f} s) and was cut off "
+            f"at: {piece.text!r}. Try another --seed, a lower --temperature, or train longer."
+        )
+    if arguments.out:
+        _tell(f"Written {arguments.out}")

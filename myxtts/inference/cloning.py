@@ -1,0 +1,76 @@
+"""Recordings -> a voice, as XTTS does it.
+
+The recordings, one behind the other, are cut into chunks; each chunk becomes a prompt and their mean is the voice's. The
+speaker encoder hears each recording as a whole; the mean of what it says is the voice's, too.
+
+Shapes: S samples, P prompt vectors, C width, G speaker channels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from myxtts.audio.mels import compute_conditioning_mel, compute_speaker_mel
+from myxtts.audio.resampling import resample_clip
+from myxtts.audio.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
+from myxtts.inference.references import SHORTEST_SECONDS, read_references
+from myxtts.inference.voices import Voice
+from myxtts.models.xtts import XTTS
+
+PROMPT_SECONDS = 30.0
+"""As much of all recordings together makes the prompt."""
+CHUNK_SECONDS = 4.0
+
+
+class VoiceCloner:
+    """Makes voices from recordings.
+
+    Args:
+        xtts: the model. Without a speaker encoder the speaker is all zeros: the codes carry the voice, and a decoder
+            trained without an encoder heard nothing else either.
+        chunk_seconds: length of the chunks; shorter for a model that was trained on shorter prompts.
+    """
+
+    def __init__(self, xtts: XTTS, *, chunk_seconds: float = CHUNK_SECONDS, prompt_seconds: float = PROMPT_SECONDS):
+        self._chunk_samples = round(chunk_seconds * SAMPLE_RATE_HZ)
+        self._prompt_samples = round(prompt_seconds * SAMPLE_RATE_HZ)
+        self._xtts = xtts
+        self._mel_norms = xtts.mel_norms.numpy()
+        signature = [tf.TensorSpec([1, None])]
+        self._make_prompt = tf.function(self._trace_prompt, input_signature=signature, autograph=False)
+        self._embed = tf.function(self._trace_speaker, input_signature=signature, autograph=False)
+
+    def clone(self, paths: Sequence[str | os.PathLike[str]]) -> Voice:
+        """The voice in recordings of one speaker. Raises `ClipError` or `VoiceError` for what cannot be used."""
+        return self.clone_samples(read_references(paths))
+
+    def clone_samples(self, recordings: Sequence[NDArray[np.float32]]) -> Voice:
+        """The voice in recordings from `read_references`."""
+        prompts = [self._make_prompt(chunk[None]) for chunk in self._cut_chunks(np.concatenate(recordings))]
+        prompt_PC = tf.reduce_mean(tf.concat(prompts, 0), 0).numpy()
+        speakers = [
+            self._embed(resample_clip(recording, SAMPLE_RATE_HZ, SPEAKER_RATE_HZ)[None]) for recording in recordings
+        ]
+        return Voice(prompt_PC, tf.reduce_mean(tf.concat(speakers, 0), 0).numpy())
+
+    def _cut_chunks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        samples = samples[: self._prompt_samples]
+        for first in range(0, len(samples), self._chunk_samples):
+            chunk = samples[first : first + self._chunk_samples]
+            if len(chunk) >= SHORTEST_SECONDS * SAMPLE_RATE_HZ:
+                yield chunk
+
+    def _trace_prompt(self, wav_1S: Any) -> Any:
+        mel_1FM, _ = compute_conditioning_mel(wav_1S, tf.shape(wav_1S)[1:], self._mel_norms)
+        return self._xtts.make_reference_prompt([mel_1FM])
+
+    def _trace_speaker(self, wav_1S: Any) -> Any:
+        if self._xtts.speaker_encoder is None:
+            return tf.zeros([1, self._xtts.decoder.size.speaker_width if self._xtts.decoder else 0])
+        return self._xtts.embed_speaker(compute_speaker_mel(wav_1S, tf.shape(wav_1S)[1:])[0])

@@ -1,0 +1,127 @@
+"""Sound from the model's own waveform decoder, window by window.
+
+The decoder hears a few frames to either side of a sample and nothing beyond. A window with that much context gives
+exactly the samples that decoding everything at once would give, so nothing is decoded twice but the context, and memory
+does not grow with the length of a piece.
+
+Shapes: M latents (one per code), T frames, C width, G speaker channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from myxtts.inference.vocoders import count_settled
+from myxtts.inference.voices import Voice
+from myxtts.models.sizes import DecoderSize
+from myxtts.models.waveform import (
+    FRAMES_PER_LATENT,
+    LAST_SLOPE,
+    RATE_CHANGE,
+    SAMPLES_PER_FRAME,
+    SLOPE,
+    WaveformDecoder,
+    change_speed,
+    resample_linearly,
+)
+
+DECODER_RATE_HZ = 24_000
+MOST_FRAMES = 512
+"""Frames decoded at a time, 5.5 s: enough to keep a device busy."""
+
+
+class DecoderVocoder:
+    """Speech at 24 kHz by the waveform decoder.
+
+    Args:
+        decoder: the model's.
+    """
+
+    rate_hz = DECODER_RATE_HZ
+    how = "Sound: the model's own waveform decoder, 24 kHz."
+
+    def __init__(self, decoder: WaveformDecoder):
+        self.context = measure_context(decoder.size)
+        size = decoder.size
+        signature = [tf.TensorSpec([1, None, size.latent_width]), tf.TensorSpec([1, size.speaker_width])]
+        self.decode = tf.function(
+            lambda frames, speaker: _decode_frames(decoder, frames, speaker),
+            input_signature=signature,
+            autograph=False,
+        )
+
+    def start(self, voice: Voice, speed: float) -> DecoderRendering:
+        return DecoderRendering(self, voice, speed)
+
+
+class DecoderRendering:
+    """One piece under way; see `Rendering`."""
+
+    def __init__(self, vocoder: DecoderVocoder, voice: Voice, speed: float):
+        self._vocoder, self._speed = vocoder, speed
+        self._speaker_1G = tf.constant(voice.speaker_G[None])
+        self._done = 0
+
+    def render(
+        self, codes_M: NDArray[np.int32], latents_MC: NDArray[np.float32], *, is_last: bool
+    ) -> NDArray[np.float32]:
+        frames_1TC = stretch_latents(tf.constant(latents_MC[None]), self._speed)
+        context = self._vocoder.context
+        frames = int(frames_1TC.shape[1])
+        heard = frames if is_last else count_settled_frames(len(latents_MC), self._speed)
+        end = heard if is_last else heard - context
+        parts: list[NDArray[np.float32]] = []
+        while self._done < end:
+            stop = min(self._done + MOST_FRAMES, end)
+            parts.append(self._decode(frames_1TC, stop, heard))
+            self._done = stop
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def _decode(self, frames_1TC: Any, stop: int, heard: int) -> NDArray[np.float32]:
+        """Samples of the frames from the last one done up to `stop`, heard with their neighbours."""
+        context = self._vocoder.context
+        first, last = max(0, self._done - context), min(stop + context, heard)
+        wav: NDArray[np.float32] = self._vocoder.decode(frames_1TC[:, first:last], self._speaker_1G).numpy()[0]
+        return wav[(self._done - first) * SAMPLES_PER_FRAME : (stop - first) * SAMPLES_PER_FRAME]
+
+
+def stretch_latents(latents_1MC: Any, speed: float) -> Any:
+    """The decoder's frames (1, T, C) of latents spoken at a speed."""
+    frames = resample_linearly(change_speed(latents_1MC, speed), FRAMES_PER_LATENT)
+    return resample_linearly(frames, RATE_CHANGE)
+
+
+def count_settled_frames(latents: int, speed: float) -> int:
+    """Frames that more latents will not change."""
+    paced = latents if speed == 1.0 else count_settled(latents, 1 / speed)
+    return count_settled(count_settled(paced, FRAMES_PER_LATENT), RATE_CHANGE)
+
+
+def measure_context(size: DecoderSize) -> int:
+    """Frames that a sample can hear before and behind its own frame."""
+    widest = max(size.block_kernels) // 2
+    block = sum(widest * dilation + widest for dilation in size.block_dilations)
+    samples = float(3 * SAMPLES_PER_FRAME)
+    step = SAMPLES_PER_FRAME
+    for rate, kernel in zip(size.rates, size.kernels, strict=True):
+        samples += kernel / rate / 2 * step
+        step //= rate
+        samples += block * step
+    return math.ceil((samples + 3) / SAMPLES_PER_FRAME)
+
+
+def _decode_frames(decoder: WaveformDecoder, frames_1TC: Any, speaker_1G: Any) -> Any:
+    """What the decoder does with latents once they are stretched to frames."""
+    speaker_11G = tf.cast(speaker_1G, decoder.compute_dtype)[:, None]
+    x = decoder.conv_pre(tf.cast(frames_1TC, decoder.compute_dtype)) + decoder.speaker_in(speaker_11G)
+    branches = len(decoder.size.block_kernels)
+    for stage, (up, speaker_at) in enumerate(zip(decoder.ups, decoder.speaker_at, strict=True)):
+        x = up(tf.nn.leaky_relu(x, SLOPE)) + speaker_at(speaker_11G)
+        blocks = decoder.resblocks[stage * branches : (stage + 1) * branches]
+        x = tf.add_n([block(x) for block in blocks]) / branches
+    return tf.tanh(tf.cast(decoder.conv_post(tf.nn.leaky_relu(x, LAST_SLOPE)), tf.float32))[..., 0]

@@ -1,0 +1,63 @@
+"""A model directory -> a synthesizer, with the parts that the directory has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
+from myxtts.checkpoints.tensor import Tensor
+from myxtts.inference.cloning import CHUNK_SECONDS
+from myxtts.inference.errors import UnableToSpeakError
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.models.dvae import DVAE
+from myxtts.models.gpt import GPT
+from myxtts.models.names import load_checkpoint_arrays
+from myxtts.models.sizes import read_sizes
+from myxtts.models.speaker import SpeakerEncoder
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import DECODER_PREFIX, SPEAKER_PREFIX
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import Tokenizer
+
+
+def load_synthesizer(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> Synthesizer:
+    """The model in a directory, ready to speak: an imported one, or a checkpoint of a training run.
+
+    Args:
+        path: the directory.
+        verify_checksums: reads every byte once more, which takes seconds for a full-size model.
+    """
+    directory = read_model_directory(path, verify_checksums=verify_checksums)
+    if directory.vocabulary is None:
+        raise UnableToSpeakError(
+            f"To speak, {path} must have a vocabulary, but has no {VOCABULARY_NAME}. Import the model again with --vocab."
+        )
+    tokenizer = Tokenizer(directory.path / VOCABULARY_NAME)
+    data = directory.config.data
+    return Synthesizer(
+        build_parts(directory, tokenizer),
+        tokenizer,
+        speakers=directory.speakers,
+        clip_seconds=data.max_clip_seconds,
+        chunk_seconds=min(CHUNK_SECONDS, data.prompt_seconds),
+    )
+
+
+def build_parts(directory: ModelDirectory, tokenizer: Tokenizer) -> XTTS:
+    """The parts that a directory has, with their weights."""
+    sizes = read_sizes(directory.config.model, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
+    xtts = XTTS(
+        GPT(sizes.gpt),
+        decoder=WaveformDecoder(sizes.decoder) if _has_part(directory.model, DECODER_PREFIX) else None,
+        speaker_encoder=SpeakerEncoder(sizes.speaker) if _has_part(directory.model, SPEAKER_PREFIX) else None,
+        dvae=DVAE(sizes.dvae) if directory.dvae is not None else None,
+    )
+    load_checkpoint_arrays(xtts, directory.model).require_complete()
+    if xtts.dvae is not None and directory.dvae is not None:
+        load_checkpoint_arrays(xtts.dvae, directory.dvae).require_complete()
+    return xtts
+
+
+def _has_part(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in tensors)

@@ -1,0 +1,53 @@
+"""How something is to be said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from myxtts.inference.errors import SpeechRequestError
+
+SEED_LIMIT = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechSettings:
+    """How codes are drawn and how fast they are spoken. The defaults are those of the published v2 model."""
+
+    temperature: float = 0.75
+    """Below 1 keeps to what is likely, above 1 strays from it."""
+    top_k: int = 50
+    """So many of the likeliest codes take part in a draw; 0 lets all."""
+    top_p: float = 0.85
+    """The likeliest codes that make up this share take part in a draw."""
+    repetition_penalty: float = 5.0
+    """How much less likely a code becomes once it was said; 1 changes nothing."""
+    greedy: bool = False
+    """Always the likeliest code: nothing is drawn, and only the repetition penalty counts."""
+    speed: float = 1.0
+    """Above 1 speaks faster."""
+    seed: int = 0
+    """Equal seeds say the same in the same way."""
+    max_codes: int | None = None
+    """Longest piece in codes of 46 ms; without it, what the model can say at most."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("temperature", 0.01, 10.0),
+            ("top_k", 0, math.inf),
+            ("top_p", 0.0, 1.0),
+            ("repetition_penalty", 0.1, 100.0),
+            ("speed", 0.25, 4.0),
+            ("seed", 0, SEED_LIMIT - 1),
+            ("max_codes", 1, math.inf),
+        ):
+            self._check_range(name, least, most)
+
+    def _check_range(self, name: str, least: float, most: float) -> None:
+        value = getattr(self, name)
+        if value is None or least <= value <= most:
+            return
+        bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        default = next(field.default for field in fields(self) if field.name == name)
+        hint = "Leave it out" if default is None else f"The usual value is {default:g}"
+        raise SpeechRequestError(f"{name} must be {bounds}, but is {value:g}. {hint}.")

@@ -1,0 +1,229 @@
+"""Text and a voice -> speech: whole, many texts at once, or as a stream.
+
+The caller opens the device scope, once, around building the model and everything asked of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from myxtts.audio.mels import compute_dvae_mel
+from myxtts.audio.units import SAMPLES_PER_CODE
+from myxtts.checkpoints.tensor import Tensor
+from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner
+from myxtts.inference.decoder_vocoder import DecoderVocoder
+from myxtts.inference.errors import UnableToSpeakError, VoiceError
+from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row
+from myxtts.inference.joining import EdgeSoftener, make_pause
+from myxtts.inference.mel_vocoder import MelVocoder
+from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, group_rows, split_text
+from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import Speech, SpeechChunk, SpokenPiece
+from myxtts.inference.vocoders import Vocoder
+from myxtts.inference.voices import Voice, find_voice
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import Tokenizer
+
+STREAM_CODES = 20
+"""Codes between two chunks of a stream, 0.93 s."""
+
+USUAL = SpeechSettings()
+
+
+class Synthesizer:
+    """A model that speaks.
+
+    Args:
+        xtts: the model with its weights: a GPT, and a waveform decoder or a DVAE.
+        tokenizer: of the model's vocabulary.
+        speakers: named voices.
+        clip_seconds: the longest clip the model was trained on.
+        chunk_seconds: of reference heard at a time.
+
+    Attributes:
+        vocoder: what makes the sound; `vocoder.how` says it in words.
+        rate_hz: of everything it says: 24 kHz by a waveform decoder, else 22.05 kHz.
+
+    Example:
+        >>> synthesizer = load_synthesizer("runs/mine/best")
+        >>> voice = synthesizer.clone_voice(["me.wav"])
+        >>> speech = synthesizer.speak("Good morning.", voice, "en", SpeechSettings(seed=3))
+        >>> for chunk in synthesizer.stream("A long story.", voice, "en"):
+        ...     play(chunk.samples, synthesizer.rate_hz)
+    """
+
+    def __init__(
+        self,
+        xtts: XTTS,
+        tokenizer: Tokenizer,
+        *,
+        speakers: Mapping[str, Mapping[str, Tensor]] | None = None,
+        clip_seconds: float = PUBLISHED_CLIP_SECONDS,
+        chunk_seconds: float = CHUNK_SECONDS,
+    ):
+        self._xtts, self._tokenizer = xtts, tokenizer
+        self._speakers = speakers or {}
+        size = xtts.gpt.size
+        self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds)
+        self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
+        self._generator = CodeGenerator(xtts.gpt)
+        self._mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
+        self.vocoder = self._choose_vocoder()
+        self.rate_hz = self.vocoder.rate_hz
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages the model's vocabulary has."""
+        return self._tokenizer.languages
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Names of the voices that come with the model."""
+        return tuple(self._speakers)
+
+    @property
+    def traces(self) -> int:
+        """How often generation was compiled: once for each shape of batch."""
+        return self._generator.traces
+
+    def clone_voice(self, paths: Sequence[str | os.PathLike[str]]) -> Voice:
+        """The voice in one or more recordings of a speaker."""
+        return self._cloner.clone(paths)
+
+    def clone_samples(self, recordings: Sequence[NDArray[np.float32]]) -> Voice:
+        """The same of recordings that `read_references` has read."""
+        return self._cloner.clone_samples(recordings)
+
+    def find_voice(self, name: str) -> Voice:
+        """A voice that comes with the model."""
+        return find_voice(self._speakers, name)
+
+    def speak(self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL) -> Speech:
+        """The text as speech."""
+        return self.speak_all([text], voice, language, settings)[0]
+
+    def speak_all(
+        self, texts: Sequence[str], voice: Voice, language: str, settings: SpeechSettings = USUAL
+    ) -> list[Speech]:
+        """Several texts as speech, batch by batch; each sounds as if it were said alone."""
+        pieces = [self._split(text, voice, language) for text in texts]
+        spoken = self._speak_rows(
+            [(piece, index) for each in pieces for index, piece in enumerate(each)], voice, settings
+        )
+        speeches = []
+        for each in pieces:
+            chunks = [chunk for index in range(len(each)) for chunk in self._precede(index, next(spoken))]
+            samples = np.concatenate([chunk.samples for chunk in chunks])
+            reports = tuple(chunk.piece for chunk in chunks if chunk.piece)
+            speeches.append(Speech(samples, self.rate_hz, reports))
+        return speeches
+
+    def speak_in_turn(
+        self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL
+    ) -> Iterator[SpeechChunk]:
+        """The text as speech, a chunk for each piece and pause: memory does not grow with the text."""
+        # Checked at the call, not when the first chunk is asked for.
+        rows = [(piece, index) for index, piece in enumerate(self._split(text, voice, language))]
+        return itertools.chain.from_iterable(
+            self._precede(index, chunk) for index, chunk in enumerate(self._speak_rows(rows, voice, settings))
+        )
+
+    def stream(
+        self,
+        text: str,
+        voice: Voice,
+        language: str,
+        settings: SpeechSettings = USUAL,
+        *,
+        chunk_codes: int = STREAM_CODES,
+    ) -> Iterator[SpeechChunk]:
+        """The text as speech, as soon as there is any. Joined, the chunks are what `speak` gives for the same codes.
+
+        Args:
+            chunk_codes: codes of 46 ms between two chunks: fewer give sooner sound and more work.
+        """
+        return self._stream_pieces(self._split(text, voice, language), voice, settings, chunk_codes)
+
+    def copy_speech(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A recording at 22.05 kHz after it went through the model's codes and back, at the same rate and length.
+
+        What is lost here no GPT can bring back: listen to it first when speech is bad.
+        """
+        if self._mel_vocoder is None:
+            raise UnableToSpeakError(
+                "Copying a recording takes the model's DVAE, but there is none. Import one (--dvae)."
+            )
+        count = len(samples)
+        mel, _ = compute_dvae_mel(tf.constant(samples[None]), tf.constant([count]), self._xtts.mel_norms.numpy())
+        codes = self._xtts.encode_audio(mel).numpy()[0, : -(-count // SAMPLES_PER_CODE)].astype(np.int32)
+        return self._mel_vocoder.start(None, 1.0).render(codes, is_last=True)[:count]
+
+    def _choose_vocoder(self) -> Vocoder:
+        if self._xtts.decoder is not None:
+            return DecoderVocoder(self._xtts.decoder)
+        if self._mel_vocoder is not None:
+            return self._mel_vocoder
+        raise UnableToSpeakError(
+            "To speak, a model must have a waveform decoder or a DVAE, but this one has neither. "
+            "Import it again with --dvae dvae.pth, or train a codec."
+        )
+
+    def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
+        self._check_voice(voice)
+        return split_text(text, language, self._tokenizer, self._limits)
+
+    def _check_voice(self, voice: Voice) -> None:
+        width = self._xtts.gpt.size.width
+        decoder = self._xtts.decoder
+        fits = voice.prompt_PC.shape[-1] == width and len(voice.prompt_PC) <= self._xtts.gpt.size.max_prompt_tokens
+        if not fits or (decoder is not None and len(voice.speaker_G) != decoder.size.speaker_width):
+            raise VoiceError(
+                f"The voice must be made by a model like this one, {width} wide, but its vectors have the shapes "
+                f"{voice.prompt_PC.shape} and {voice.speaker_G.shape}. Clone it again with this model."
+            )
+
+    def _speak_rows(
+        self, rows: Sequence[tuple[Piece, int]], voice: Voice, settings: SpeechSettings
+    ) -> Iterator[SpeechChunk]:
+        """Pieces, each with its place in its text, in batches."""
+        for group in group_rows(rows, self._generator.most_rows):
+            batch = [Row(piece.ids, voice, (settings.seed, index)) for piece, index in group]
+            for (piece, _), said in zip(group, self._generator.generate(batch, settings), strict=True):
+                yield from self._render(piece, iter([said]), voice, settings)
+
+    def _stream_pieces(
+        self, pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings, chunk_codes: int
+    ) -> Iterator[SpeechChunk]:
+        for index, piece in enumerate(pieces):
+            if index:
+                yield SpeechChunk(make_pause(self.rate_hz))
+            row = Row(piece.ids, voice, (settings.seed, index))
+            yield from self._render(piece, self._generator.stream(row, settings, chunk_codes), voice, settings)
+
+    def _render(
+        self, piece: Piece, states: Iterator[GeneratedRow], voice: Voice, settings: SpeechSettings
+    ) -> Iterator[SpeechChunk]:
+        """The sound of one piece; its last chunk, and only that, carries the report."""
+        rendering = self.vocoder.start(voice, settings.speed)
+        softener = EdgeSoftener(self.rate_hz)
+        count = 0
+        for state in states:
+            samples = rendering.render(state.codes_M, state.latents_MC, is_last=state.is_last)
+            count += len(samples)
+            samples = softener.soften(samples, is_last=state.is_last)
+            if state.is_last:
+                report = SpokenPiece(piece.text, len(state.codes_M), state.stopped, count / self.rate_hz)
+                yield SpeechChunk(samples, report)
+            elif len(samples):
+                yield SpeechChunk(samples)
+
+    def _precede(self, index: int, chunk: SpeechChunk) -> Iterator[SpeechChunk]:
+        if index:
+            yield SpeechChunk(make_pause(self.rate_hz))
+        yield chunk

@@ -1,0 +1,79 @@
+"""Voices: what a model needs to know of a speaker, and the files they are kept in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
+from myxtts.checkpoints.tensor import Tensor
+from myxtts.config.section import nearest_name
+from myxtts.inference.errors import VoiceError
+
+PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
+"""Names of the two tensors, as in the published file of named voices."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A speaker as a model hears it. Made by one model, of use to that model alone."""
+
+    prompt_PC: NDArray[np.float32]
+    """Vectors before the text: how the speaker talks."""
+    speaker_G: NDArray[np.float32]
+    """For the waveform decoder: how the speaker sounds. Zeros from a model without a speaker encoder."""
+
+
+def read_voice(tensors: Mapping[str, Tensor], source: str) -> Voice:
+    """The voice in a pair of tensors, as a file of named voices holds them.
+
+    Args:
+        tensors: by name.
+        source: where they come from, for messages.
+    """
+    missing = [name for name in (PROMPT, SPEAKER) if name not in tensors]
+    if missing:
+        raise VoiceError(f"{source} must hold {PROMPT} and {SPEAKER}, but lacks {missing[0]}. Clone the voice again.")
+    prompt, speaker = (np.asarray(tensors[name], np.float32) for name in (PROMPT, SPEAKER))
+    if prompt.ndim < 2 or not (np.isfinite(prompt).all() and np.isfinite(speaker).all()):
+        raise VoiceError(f"{source} must hold the numbers of a voice, but does not. Clone the voice again.")
+    return Voice(prompt.reshape(prompt.shape[-2:]), speaker.reshape(-1))
+
+
+def load_voice(path: str | os.PathLike[str]) -> Voice:
+    """The voice in a voice file."""
+    try:
+        tensors = open_safetensors(path)
+    except ModelFileError as error:
+        raise VoiceError(f"{error.path}: {error.problem} A voice file is what --save-voice writes.") from error
+    return read_voice(tensors, str(path))
+
+
+def save_voice(voice: Voice, path: str | os.PathLike[str]) -> None:
+    """Writes a voice file, whole or not at all."""
+    target = Path(path)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with part.open("wb") as file:
+            write_safetensors(file, {PROMPT: voice.prompt_PC[None], SPEAKER: voice.speaker_G[None, :, None]})
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise VoiceError(f"The voice cannot be written to {target}: {error.strerror}.") from error
+
+
+def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice:
+    """A named voice of a model."""
+    if name in speakers:
+        return read_voice(speakers[name], f"The voice {name!r}")
+    if not speakers:
+        raise VoiceError(f"There is no voice {name!r}: this model has no named voices. Give a reference recording.")
+    near = nearest_name(name, list(speakers))
+    hint = f"Did you mean {near!r}?" if near else f"It has: {', '.join(speakers)}."
+    raise VoiceError(f"This model has no voice {name!r}. {hint}")

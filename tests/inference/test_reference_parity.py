@@ -1,0 +1,95 @@
+"""The reference's own numbers, end to end through the code that speaks."""
+
+import numpy as np
+import pytest
+
+from myxtts.inference.cloning import VoiceCloner
+from myxtts.inference.generation import CodeGenerator, Row
+from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.voices import Voice
+from myxtts.models.gpt import GPT
+from myxtts.models.names import load_checkpoint_arrays
+from myxtts.models.sampling import shape_scores
+from tests.inference.builders import build_reference_xtts
+from tests.models.reference import GPT_SIZE, differ, load_case, load_facts, load_state
+
+
+@pytest.fixture(scope="module")
+def generator():
+    gpt = GPT(GPT_SIZE)
+    load_checkpoint_arrays(gpt, load_state("gpt_state")).require_complete()
+    return CodeGenerator(gpt)
+
+
+def make_rows(prompts, texts):
+    return [
+        Row(tuple(text.tolist()), Voice(prompt, np.zeros(0, np.float32)), (0, 0))
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "prompt", "penalty"),
+    [
+        ("stops", "cond_latents", 1.0),
+        ("limit", "cond_latents", 1.0),
+        ("reppen5", "cond_latents", 5.0),
+        ("b2", "cond_latents_b2", 1.0),
+    ],
+)
+def test_codes_of_padded_texts_are_the_references(generator, case, prompt, penalty):
+    arrays = load_case("h_generate")
+    rows = make_rows(arrays[f"in/{prompt}"], arrays[f"in/text_{case}"])
+    said = generator.generate(rows, SpeechSettings(greedy=True, repetition_penalty=penalty))
+    expected = arrays[f"out/codes_{case}"]
+    np.testing.assert_array_equal([row.codes_M for row in said], expected)
+    assert [row.stopped for row in said] == (expected[:, -1] == GPT_SIZE.stop_audio_token).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [("v2_release", {}), ("config_default", {"temperature": 0.85, "repetition_penalty": 2.0})]
+)
+def test_settings_shape_scores_as_the_reference(name, setting):
+    from myxtts.inference.generation import make_rule
+
+    arrays, numbers = load_case("j_logits_processors"), load_facts("j_logits_processors")["config"]["sets"][name]
+    rule = make_rule(SpeechSettings(**setting))
+    found = [float(rule.temperature), int(rule.top_k), float(rule.top_p), float(rule.repetition_penalty)]
+    assert found == pytest.approx([numbers["t"], numbers["k"], numbers["p"], numbers["rp"]])
+    seen = np.zeros(arrays["in/logits"].shape, bool)
+    np.put_along_axis(seen, arrays["in/input_ids"], True, 1)
+    scores = shape_scores(arrays["in/logits"], seen, rule).numpy()
+    np.testing.assert_array_equal(np.isfinite(scores), np.isfinite(arrays[f"out/scores_{name}"]))
+    np.testing.assert_allclose(scores, arrays[f"out/scores_{name}"], atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def xtts():
+    return build_reference_xtts()
+
+
+@pytest.fixture(scope="module")
+def spoken():
+    return load_case("l_end_to_end")
+
+
+def test_voice_of_a_reference(xtts, spoken):
+    voice = VoiceCloner(xtts).clone_samples([spoken["in/wav_22k"][0]])
+    assert differ(voice.prompt_PC[None], spoken["out/cond_latents_30s_chunk4"]) < 1e-3
+    assert differ(voice.speaker_G[None], spoken["out/speaker_embedding"][..., 0]) < 1e-3
+    first_six = VoiceCloner(xtts, chunk_seconds=6, prompt_seconds=6).clone_samples([spoken["in/wav_22k"][0]])
+    assert differ(first_six.prompt_PC[None], spoken["out/cond_latents_6s_chunk6"]) < 1e-3
+
+
+@pytest.mark.parametrize(("speed", "key"), [(1.0, "out/wav"), (0.8, "out/wav_speed0.8")])
+def test_speech_is_the_references(xtts, spoken, speed, key):
+    from myxtts.inference.decoder_vocoder import DecoderVocoder
+
+    voice = Voice(spoken["out/cond_latents_30s_chunk4"][0], spoken["out/speaker_embedding"][0, :, 0])
+    row = Row(tuple(spoken["in/text_ids"][0].tolist()), voice, (0, 0))
+    settings = SpeechSettings(greedy=True, repetition_penalty=5.0, speed=speed)
+    (said,) = CodeGenerator(xtts.gpt).generate([row], settings)
+    np.testing.assert_array_equal(said.codes_M[None], spoken["out/codes"])
+    assert differ(said.latents_MC[None], spoken["out/gpt_latents"]) < 1e-4
+    wav = DecoderVocoder(xtts.decoder).start(voice, speed).render(said.codes_M, said.latents_MC, is_last=True)
+    assert differ(wav, spoken[key]) < 1e-3

@@ -1,0 +1,109 @@
+"""Settings and texts: what can be said, in which pieces, and what is refused."""
+
+import pytest
+
+from myxtts.inference.errors import SpeechRequestError
+from myxtts.inference.pieces import (
+    MOST_CHARACTERS,
+    PieceLimits,
+    check_text,
+    choose_bucket,
+    choose_rows,
+    group_rows,
+    split_text,
+)
+from myxtts.inference.settings import SpeechSettings
+from myxtts.text.errors import MissingLanguageTagError, UnsupportedLanguageError
+from myxtts.text.tokenizer import Tokenizer
+from myxtts.text.vocabulary import train_vocabulary
+from tests.inference.builders import VOCABULARY
+
+LIMITS = PieceLimits(tokens=400, codes=602)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("temperature", 0.0),
+        ("temperature", float("nan")),
+        ("top_k", -1),
+        ("top_p", 1.5),
+        ("repetition_penalty", 0.0),
+        ("speed", 9.0),
+        ("seed", -3),
+        ("max_codes", 0),
+    ],
+)
+def test_a_setting_out_of_range_is_named_with_its_bounds(setting, value):
+    with pytest.raises(SpeechRequestError, match=f"{setting} must be .*, but is"):
+        SpeechSettings(**{setting: value})
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t ", "... !?", "«»"])
+def test_a_text_without_anything_to_say_is_refused(text):
+    with pytest.raises(SpeechRequestError, match="something to say"):
+        check_text(text, "en")
+
+
+def test_an_unknown_language_is_refused_with_the_known_ones():
+    with pytest.raises(UnsupportedLanguageError, match="fa"):
+        check_text("Hello.", "xx")
+
+
+def test_a_text_over_the_limit_is_refused():
+    with pytest.raises(SpeechRequestError, match="100000 characters at most, but has 100001"):
+        check_text("a" * (MOST_CHARACTERS + 1), "en")
+
+
+def test_a_language_without_a_tag_in_the_vocabulary_is_refused(tokenizer):
+    with pytest.raises(MissingLanguageTagError, match=r"\[fa\]"):
+        split_text("سلام دنیا", "fa", tokenizer, LIMITS)
+
+
+def test_persian_is_split_and_encoded(tmp_path):
+    text = "سلام دنیا. امروز هوا خوب است؟ بله! کتاب ۱۲ صفحه دارد."
+    tokenizer = train_vocabulary({"fa": [text] * 4}, tmp_path / "vocab.json", text_tokens=120)
+    pieces = split_text(text, "fa", tokenizer, PieceLimits(tokens=60, codes=100))
+    assert len(pieces) > 1
+    assert all(piece.ids[0] == pieces[0].ids[0] and tokenizer.unknown_id not in piece.ids for piece in pieces)
+    assert tokenizer.decode(pieces[0].ids[:1]) == "[fa]"
+
+
+def test_sentences_that_fit_stay_together_and_no_word_is_lost(tokenizer):
+    text = "One two three. " * 40
+    pieces = split_text(text, "en", tokenizer, LIMITS)
+    assert len(pieces) > 1
+    assert all(len(piece.text) <= 250 for piece in pieces)
+    assert " ".join(piece.text for piece in pieces).split() == text.split()
+
+
+def test_a_model_that_says_less_at_a_time_gets_shorter_pieces(tokenizer):
+    text = "One two three. " * 20
+    half = PieceLimits(tokens=400, codes=301)
+    young = PieceLimits(tokens=400, codes=602, clip_seconds=2.9)
+    assert max(len(piece.text) for piece in split_text(text, "en", tokenizer, half)) <= 125
+    assert max(len(piece.text) for piece in split_text(text, "en", tokenizer, young)) <= 62
+
+
+def test_pieces_with_too_many_tokens_are_split_again(tokenizer):
+    text = "In 1999 there were 123456789 of 987654321, and 55555 more in 2000."
+    pieces = split_text(text, "en", tokenizer, PieceLimits(tokens=60, codes=602))
+    assert all(len(piece.ids) <= 60 for piece in pieces)
+    assert "".join(piece.text for piece in pieces).replace(" ", "") == text.replace(" ", "")
+
+
+def test_what_cannot_be_split_is_refused(tokenizer):
+    with pytest.raises(SpeechRequestError, match="2 tokens at most in this model, but '5' alone has"):
+        split_text("5", "en", tokenizer, PieceLimits(tokens=2, codes=602))
+
+
+def test_shapes_are_few():
+    assert {choose_bucket(tokens, 402) for tokens in range(1, 403)} == {32, 64, 128, 256, 402}
+    assert all(choose_bucket(tokens, 402) >= tokens for tokens in range(1, 403))
+    assert [choose_rows(rows) for rows in range(1, 9)] == [1, 2, 4, 4, 8, 8, 8, 8]
+    assert [list(group) for group in group_rows([1, 2, 3, 4, 5], 2)] == [[1, 2], [3, 4], [5]]

@@ -1,0 +1,105 @@
+"""Sound in steps is the sound of one step, and costs no more the longer it gets."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.inference import decoder_vocoder
+from myxtts.inference.decoder_vocoder import DecoderVocoder
+from myxtts.inference.mel_vocoder import AHEAD_FRAMES, PAST_FRAMES, WINDOW_FRAMES, MelVocoder
+from myxtts.inference.voices import Voice
+from tests.inference.builders import build_reference_xtts
+
+RNG = np.random.default_rng(2)
+CODES = RNG.integers(0, 64, 72).astype(np.int32)
+LATENTS = RNG.normal(0, 1, (72, 64)).astype(np.float32)
+VOICE = Voice(np.zeros((32, 64), np.float32), RNG.normal(0, 0.1, 64).astype(np.float32))
+STEPS = [3, 23, 35, 36, 58, 72]
+
+
+@pytest.fixture(scope="module")
+def xtts():
+    return build_reference_xtts()
+
+
+@pytest.fixture(scope="module", params=["decoder", "mel"])
+def vocoder(request, xtts):
+    return DecoderVocoder(xtts.decoder) if request.param == "decoder" else MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+
+
+def render_in_steps(vocoder, speed, steps):
+    rendering = vocoder.start(VOICE, speed)
+    return [rendering.render(CODES[:step], LATENTS[:step], is_last=step == steps[-1]) for step in steps]
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.8])
+def test_steps_give_the_sound_of_one_step(vocoder, speed):
+    whole = render_in_steps(vocoder, speed, [72])[0]
+    parts = render_in_steps(vocoder, speed, STEPS)
+    assert sum(len(part) > 0 for part in parts) >= 2
+    joined = np.concatenate(parts)
+    assert joined.shape == whole.shape
+    np.testing.assert_allclose(joined, whole, atol=1e-5)
+
+
+def test_rough_sound_in_steps_is_the_same_to_the_last_bit(xtts):
+    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+    whole = render_in_steps(vocoder, 1.3, [72])[0]
+    np.testing.assert_array_equal(np.concatenate(render_in_steps(vocoder, 1.3, STEPS)), whole)
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.8])
+def test_windows_give_what_the_decoder_gives_at_once(xtts, speed, monkeypatch):
+    monkeypatch.setattr(decoder_vocoder, "MOST_FRAMES", 100)
+    whole = xtts.decode_speech(tf.constant(LATENTS[None]), tf.constant(VOICE.speaker_G[None]), speed=speed)[0].numpy()
+    np.testing.assert_allclose(render_in_steps(DecoderVocoder(xtts.decoder), speed, [72])[0], whole, atol=1e-5)
+
+
+def test_less_context_than_is_measured_is_heard(xtts):
+    vocoder = DecoderVocoder(xtts.decoder)
+    whole = render_in_steps(vocoder, 1.0, [72])[0]
+    vocoder.context = 4
+    cut = np.concatenate(render_in_steps(vocoder, 1.0, STEPS))
+    assert np.max(np.abs(cut - whole)) > 1e-5
+
+
+def test_decoding_costs_the_same_at_every_step(xtts):
+    vocoder = DecoderVocoder(xtts.decoder)
+    decode, frames = vocoder.decode, []
+    vocoder.decode = lambda window, speaker: frames.append(window.shape[1]) or decode(window, speaker)
+    render_in_steps(vocoder, 1.0, [18, 36, 54, 72])
+    assert max(frames[1:-1]) - min(frames[1:-1]) <= 1
+    assert sum(frames) < 1.7 * 72 * 640 / 147
+    assert decode.experimental_get_tracing_count() == 1
+
+
+def test_phases_are_found_once_for_each_frame_in_windows_of_one_shape(xtts):
+    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+    find, windows = vocoder.find_samples, []
+    vocoder.find_samples = lambda mel, past: windows.append(mel.shape[1]) or find(mel, past)
+    render_in_steps(vocoder, 1.0, [18, 36, 54, 72])
+    assert set(windows) == {PAST_FRAMES + WINDOW_FRAMES + AHEAD_FRAMES}
+    assert len(windows) == -(-(4 * 72 - AHEAD_FRAMES) // WINDOW_FRAMES)
+    assert find.experimental_get_tracing_count() == 1
+
+
+def test_tokens_without_sound_are_left_out(xtts):
+    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+    plain = vocoder.start(None, 1.0).render(CODES[:20], is_last=True)
+    tokens = np.insert(CODES[:20], [4, 20], [64, 65])
+    np.testing.assert_array_equal(vocoder.start(None, 1.0).render(tokens, is_last=True), plain)
+    assert vocoder.start(None, 1.0).render(np.array([65], np.int32), is_last=True).shape == (0,)
+
+
+def test_speed_changes_the_length(vocoder):
+    lengths = [len(render_in_steps(vocoder, speed, [72])[0]) for speed in (0.8, 1.0, 1.25)]
+    np.testing.assert_allclose(np.array(lengths) / lengths[1], [1.25, 1.0, 0.8], atol=0.01)
+
+
+def test_mel_windows_match_a_decoding_of_everything(xtts):
+    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+    rendering = vocoder.start(None, 1.0)
+    for step in (5, 30, 31, 90):
+        rendering.render(CODES[:step], is_last=step == 90)
+    whole = xtts.decode_mel(tf.constant(CODES[None, :90]))[0].numpy()
+    np.testing.assert_allclose(rendering._mel_FB, whole, atol=1e-5)
