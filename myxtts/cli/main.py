@@ -17,6 +17,7 @@ from myxtts.errors import CommandLineError, MyXTTSError
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
+    "synthesize": "speak a text in the voice of a recording, to a file or as a stream",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
     "bench": "measure a part of MyXTTS against plain ways of doing the same",

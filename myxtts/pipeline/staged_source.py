@@ -66,6 +66,11 @@ class StagedSource:
         for stage in self._stages:
             stage.start()
 
+    @property
+    def placed(self) -> Handoff[DeviceBatch]:
+        """The slots on the model device."""
+        return self._placed
+
     def take(self) -> DeviceBatch:
         if self._has_started:
             return take_watched(self._placed, self._stages, Patience())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,11 @@ from myxtts.devices import runtime
 from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.errors import DevicePlanError
-from myxtts.pipeline.handoff import SLOTS
+from myxtts.pipeline.batch_meters import METERS
+from myxtts.pipeline.handoff import SLOTS, Handoff
+from myxtts.pipeline.preparation import Prepared
+from myxtts.pipeline.staged_source import StagedSource
+from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training.trainer import XTTSTrainer, make_plan
 from myxtts.utils.gpu_memory import read_role_memory
 
@@ -73,6 +78,27 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         """Batches on their way while one is trained on."""
         return PIPELINE_DEPTH
 
+    @property
+    def buffer_queue(self) -> Handoff[DeviceBatch] | None:
+        """The three slots on the model device while training runs; None before."""
+        source = None if self._stage is None else self._stage.source
+        return source.placed if isinstance(source, StagedSource) else None
+
+    def _preprocess_on_data_gpu(self, number: int) -> Prepared:
+        """The batch with a number of the stream, prepared on the data device of this process.
+
+        A producer process prepares by the same code (`BatchFactory.make`), on a device that only it sees.
+        """
+        if self.plan.data.process is not self.plan.model.process:
+            raise DevicePlanError(f"{self.plan.data.device} belongs to the producer process, which prepares by itself.")
+        assert self._stage is not None, "train() has collected the data"
+        with closing(self._stage.open_factory()) as factory:
+            return factory.make(number)
+
+    def _async_transfer_to_model_gpu(self, prepared: Prepared) -> DeviceBatch:
+        """A prepared batch on the model device: what the transfer thread does with each."""
+        return place_batch({name: array for name, array in prepared.items() if name != METERS}, self.model_device)
+
     def get_memory_stats(self) -> dict[str, dict[str, Any]]:
         """Per role: id, device, limit, used and peak memory in MB; None is unknown."""
         return {str(role.role): asdict(read_role_memory(role)) for role in (self.plan.data, self.plan.model)}
@@ -94,6 +120,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     def train(self) -> Any:
         result = super().train()
+        self._log_pipeline_performance()
         if self._is_monitored:
             for role, stats in self.get_memory_stats().items():
                 _log.info("Memory of the %s device: %s", role, _format_stats(stats))

@@ -9,16 +9,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from myxtts.config import XTTSConfig
+from myxtts.config.resolve import dump_sections
 from myxtts.devices.plan import DevicePlan, RolePlan
+from myxtts.monitoring.advice import Settings
+from myxtts.monitoring.findings import find_timing_variation
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.interval import IntervalMeter
 from myxtts.monitoring.live_view import Picture, open_view
 from myxtts.monitoring.metrics_log import open_metrics_log, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, RunRow, SummaryRow, ValidationRow
+from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
 from myxtts.monitoring.report import write_report
 from myxtts.monitoring.run_summary import RunSummary, dump_summary, summarise_run
 from myxtts.monitoring.step_clock import StepClock
+from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
@@ -65,6 +70,7 @@ class RunWatch:
         self._meter = IntervalMeter(self.clock, ledger)
         self._progress = ProgressMeter(row.end_step, epochs)
         self._validation: ValidationRow | None = None
+        self._last_row: TrainRow | None = None
         self._events_seen = 0
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
@@ -117,6 +123,7 @@ class RunWatch:
             retraces=retraces,
             memory=[_read_memory(role) for role in _list_roles(self._plan)],
         )
+        self._last_row = row
         self._log.write(row)
         next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
         progress = self._progress.measure(step, next_checkpoint if next_checkpoint > step else None)
@@ -145,6 +152,16 @@ class RunWatch:
         self._log.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
         write_report(path, self.folder / REPORT_NAME)
         return summary
+
+    def format_performance(self, pipeline: PipelineFacts, config: XTTSConfig) -> str:
+        """The step times so far and, where they vary much, who waits."""
+        times = self.clock.read()
+        flow = Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs)
+        finding = find_timing_variation(times, flow, Settings(dump_sections(config)))
+        row = self._last_row
+        return format_performance(
+            times, row.clips_per_s if row else None, row.audio_seconds_per_s if row else None, finding
+        )
 
     def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
         for event in pipeline.events[self._events_seen :]:

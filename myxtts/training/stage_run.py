@@ -14,12 +14,13 @@ from myxtts.checkpoints.retention import Checkpoint, DiskNeed
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
 from myxtts.data.run_data import RunData
-from myxtts.data.scan import find_index_folder
 from myxtts.devices.plan import DevicePlan
 from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.run_summary import RunSummary
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
+from myxtts.pipeline.code_cache import choose_cache_folder
 from myxtts.pipeline.order import RunOrder
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.pipeline.production import Production
@@ -98,6 +99,15 @@ class StageRun:
             self._listener = self.trained.make_listener(request.run.path)
         check_variables(self.trained.list_variables(), device)
         self._keeper = Keeper(request.run, config, self.trained, data, self._environment)
+        self.source: BatchSource | None = None
+        """While it runs."""
+        self.watch: RunWatch | None = None
+        self.updates = UpdateMaker(
+            self.trained.step,
+            self.choose_rate,
+            accumulation=training.gradient_accumulation_steps,
+            retries=training.on_oom == "retry",
+        )
         need = request.run.store.estimate_disk(self.trained.collect_content(), self.trained.collect_tensors())
         _log.info("%s", _describe_disk(need, request.run.path))
 
@@ -107,6 +117,7 @@ class StageRun:
         request.run.begin(self.end_step, self._environment)
         progress = self._restore(request.run.checkpoint)
         with self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
+            self.watch = watch
             try:
                 ending, progress = self._train(watch, progress)
             except BaseException:
@@ -130,34 +141,28 @@ class StageRun:
     def _train(self, watch: RunWatch, progress: RunProgress) -> tuple[Ending, RunProgress]:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
         training = self._request.config.training
-        updates = UpdateMaker(
-            self.trained.step,
-            self.choose_rate,
-            accumulation=training.gradient_accumulation_steps,
-            retries=training.on_oom == "retry",
-        )
         failed_at: int | None = None
         while True:
-            source = self._open_source(progress)
+            self.source = source = self._open_source(progress)
             try:
-                return self._run_loop(source, watch, progress, updates), progress
+                return self._run_loop(source, watch, progress), progress
             except UpdateMemoryError as error:
                 if training.on_oom == "stop" or failed_at == progress.step or self._keeper.saved_step is None:
                     raise
                 failed_at = progress.step
-                updates.parts *= 2
+                self.updates.parts *= 2
                 _log.warning("%s Going on from the checkpoint of step %d.", error, self._keeper.saved_step)
                 with watch.ledger.spend(Cause.RECOVERY):
                     progress = self._restore(self._request.run.store.latest())
             finally:
                 source.close()
 
-    def _run_loop(self, source: BatchSource, watch: RunWatch, progress: RunProgress, updates: UpdateMaker) -> Ending:
+    def _run_loop(self, source: BatchSource, watch: RunWatch, progress: RunProgress) -> Ending:
         request = self._request
         loop = TrainingLoop(
             source=source,
             trained=self.trained,
-            updates=updates,
+            updates=self.updates,
             order=self._make_order(progress),
             data=request.data,
             keeper=self._keeper,
@@ -184,27 +189,36 @@ class StageRun:
 
     def _open_source(self, progress: RunProgress) -> BatchSource:
         request = self._request
-        target = Target.CODEC if request.codec_folder is None else Target.GPT
         folder = request.run.path / PRODUCER_FOLDER
         folder.mkdir(exist_ok=True)
-        production = Production(
+        return open_source(
+            SourceRequest(
+                plan=request.plan,
+                data=request.data,
+                order=self._make_order(progress),
+                production=self._describe_production(progress),
+                folder=folder,
+            )
+        )
+
+    def open_factory(self) -> BatchFactory:
+        """What makes the batches of this stage on the data device, in this process."""
+        request = self._request
+        production = self._describe_production(RunProgress())
+        return BatchFactory(request.data, production, request.plan.data.device)
+
+    def _describe_production(self, progress: RunProgress) -> Production:
+        request = self._request
+        target = Target.CODEC if request.codec_folder is None else Target.GPT
+        return Production(
             config=request.config,
             preparation=choose_preparation(request.config, target, request.mel_norms),
             validation_interval=self._validation_interval,
             first_step=progress.step,
             end_step=self.end_step,
             codec_folder=request.codec_folder,
-            cache_folder=(find_index_folder(request.data.train.root) or request.run.path) / "features",
+            cache_folder=choose_cache_folder(request.data, request.run.path),
             failures=tuple(self._keeper.journal.list_failures(progress.step)),
-        )
-        return open_source(
-            SourceRequest(
-                plan=request.plan,
-                data=request.data,
-                order=self._make_order(progress),
-                production=production,
-                folder=folder,
-            )
         )
 
     def _open_watch(self, progress: RunProgress) -> RunWatch:

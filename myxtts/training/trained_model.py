@@ -85,9 +85,11 @@ class TrainedModel:
         return {**self.frame, "dvae": trained}
 
 
-def build_gpt_step(config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None) -> TrainedModel:
-    """The GPT of a configuration, fresh or from a starting point. Call it under the model device's scope."""
-    gpt = build_gpt(
+def build_gpt_step(
+    config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None, gpt: GPT | None = None
+) -> TrainedModel:
+    """The GPT of a configuration, fresh, given, or from a starting point. Call it under the model device's scope."""
+    gpt = gpt or build_gpt(
         config.model,
         seed=config.training.seed if start is None else None,
         dtype=config.data.mixed_precision,

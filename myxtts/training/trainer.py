@@ -17,9 +17,11 @@ from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
-from myxtts.errors import NotBuiltYetError
+from myxtts.errors import DevicePlanError, NotBuiltYetError
+from myxtts.models.gpt import GPT
 from myxtts.models.names import count_parameters
 from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import CodecMissingError
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.mel_statistics import measure_mel_norms
@@ -59,7 +61,9 @@ class XTTSTrainer:
 
     Args:
         config: what was asked for.
+        model: a GPT to train instead of a fresh one; it must have been built on the model device.
         resume_checkpoint: go on from this checkpoint of the run's folder instead of its newest one.
+        model_device: the logical device that must train, for a caller that relies on it; else the plan decides.
         plan: which device does which job; by default the plan in force in this process, or the one the configuration asks for.
         command: the words that started the program, for the command that resumes the run.
 
@@ -71,14 +75,23 @@ class XTTSTrainer:
     def __init__(
         self,
         config: XTTSConfig,
-        *,
+        model: GPT | None = None,
         resume_checkpoint: str | os.PathLike[str] | None = None,
+        model_device: str | None = None,
+        *,
         plan: DevicePlan | None = None,
         command: Sequence[str] = (),
     ):
         self._ledger = TimeLedger()
         self.config = config
         self.plan = plan or runtime.active_plan() or make_plan(config, command)
+        if model_device is not None and model_device != self.plan.model.device:
+            raise DevicePlanError(
+                f"model_device is {model_device}, but the plan trains on {self.plan.model.device}. Leave it out, or give flags "
+                "that plan it so."
+            )
+        self._model = model
+        self._stage: StageRun | None = None
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
 
@@ -89,8 +102,14 @@ class XTTSTrainer:
 
     @property
     def data_device(self) -> str:
-        """The logical device that prepares, in its own process."""
+        """The logical device that prepares; in the isolated modes a device of the producer process."""
         return self.plan.data.device
+
+    @property
+    def step_times(self) -> list[float]:
+        """Seconds of the steps so far that count: without warm-up, tracing, validating and saving."""
+        watch = None if self._stage is None else self._stage.watch
+        return [] if watch is None else list(watch.clock.durations_s)
 
     def train(self) -> TrainingResult:
         """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed."""
@@ -124,7 +143,7 @@ class XTTSTrainer:
             found = trained
         codec = found
         _log.info("Model: %s.", _describe_model(config, start))
-        stage = StageRun(
+        return self._run_stage(
             StageRequest(
                 run=run,
                 config=config,
@@ -132,12 +151,27 @@ class XTTSTrainer:
                 data=data,
                 mel_norms=codec.mel_norms,
                 codec_folder=codec.folder,
-                build=lambda steps: build_gpt_step(config, data, codec, start),
+                build=lambda steps: build_gpt_step(config, data, codec, start, self._model),
                 stop=stop,
                 ledger=self._ledger,
             )
         )
-        return stage.run()
+
+    def _run_stage(self, request: StageRequest) -> StageResult:
+        self._stage = StageRun(request)
+        return self._stage.run()
+
+    def _train_step_impl(self, batch: DeviceBatch) -> Any:
+        """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""
+        assert self._stage is not None, "train() has built the model"
+        return self._stage.updates.add(batch.tensors, batch.facts)
+
+    def _log_pipeline_performance(self) -> None:
+        """Says how long steps took and, where they vary much, which stage waits and what to change."""
+        stage = self._stage
+        if stage is None or stage.watch is None or stage.source is None:
+            return
+        _log.info("%s", stage.watch.format_performance(stage.source.read_facts(), self.config))
 
     def _collect_data(self, run: RunFolder, start: StartingPoint | None) -> RunData:
         data = collect_run_data(self.config, folder=run.path, vocabulary=None if start is None else start.vocabulary)
@@ -173,7 +207,7 @@ class XTTSTrainer:
 
     def _train_codec(self, run: RunFolder, config: XTTSConfig, data: RunData, stop: StopRequests) -> StageResult:
         mel_norms = self._find_mel_norms(run, data)
-        stage = StageRun(
+        return self._run_stage(
             StageRequest(
                 run=run,
                 config=config,
@@ -186,7 +220,6 @@ class XTTSTrainer:
                 ledger=self._ledger,
             )
         )
-        return stage.run()
 
     def _find_mel_norms(self, run: RunFolder, data: RunData) -> Any:
         checkpoint: Checkpoint | None = run.checkpoint
