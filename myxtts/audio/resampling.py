@@ -67,8 +67,10 @@ class SincKernel:
 
 
 def count_resampled(samples: int, from_hz: int, to_hz: int) -> int:
-    """How many samples `resample_clip` makes of `samples` samples."""
-    return -(-samples * to_hz // from_hz)
+    """How many samples `resample_clip` makes of `samples` samples, which may be a tensor."""
+    # In lowest terms: 22050 Hz times three seconds of samples is more than an int32 tensor holds.
+    common = math.gcd(from_hz, to_hz)
+    return -(-samples * (to_hz // common) // (from_hz // common))
 
 
 def resample_clip(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDArray[np.float32]:

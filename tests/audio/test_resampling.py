@@ -113,3 +113,10 @@ def test_unknown_shapes_are_traced_once() -> None:
         output, _ = function(wav, [samples] * rows)
         np.testing.assert_allclose(output[0], resample_clip(wav[0], 24000, 22050), atol=1e-6)
     assert function.experimental_get_tracing_count() == 1
+
+
+        lambda wav, lengths: resample_batch(wav, lengths, 22050, 16000),
+        input_signature=[tf.TensorSpec([1, None]), tf.TensorSpec([1], tf.int32)],
+    )
+    wav, lengths = resample(tf.zeros([1, 200_000]), tf.constant([200_000]))
+    assert wav.shape[1] == lengths[0] == -(-200_000 * 16000 // 22050)
