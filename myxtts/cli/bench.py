@@ -10,6 +10,8 @@ from myxtts.errors import CommandLineError
 
 BENCHES: Mapping[str, str] = {
     "data": "reading: utterances/s by stage, and our reader against plain loops and tf.data",
+    "model": "the network: training step, DVAE, decoding and parameter counts, alone or beside Coqui's PyTorch code",
+    "pipeline": "the pipeline: hand-offs, the modes against one device, the ring, the cost of watching",
 }
 """What can be measured -> its line of help. Each is a module `bench_WHAT` of this package with `run(words, prog)`."""
 

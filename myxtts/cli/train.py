@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -61,7 +62,8 @@ def _train(config: XTTSConfig, plan: DevicePlan, command: Sequence[str]) -> int:
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
     print(f"Report  {stage.folder / 'report.html'}")
-    print(f"Curves  tensorboard --logdir {config.training.tensorboard_log_dir or stage.folder / 'tensorboard'}")
+    curves = config.training.tensorboard_log_dir or stage.folder / "tensorboard"
+    print(f"Curves  tensorboard --logdir {shlex.quote(str(curves))}")
     if result.is_finished:
         return 0
     print(f"Resume  {result.resume_command}")

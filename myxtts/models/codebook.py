@@ -13,6 +13,9 @@ from myxtts.models.layers import Part, measure
 
 DECAY = 0.99
 SMOOTHING = 1e-5
+DOUBT = 2e-5
+"""Share of its length by which a vector of the encoder may be off: more than ten times what was seen."""
+ROUNDING = 5e-7
 
 
 class CodeUsage(NamedTuple):
@@ -46,11 +49,26 @@ class Codebook(Part):
 
     def find_nearest(self, z_BTD: tf.Tensor) -> tf.Tensor:
         """The code (B, T) of each vector, by squared distance in float32, int64."""
-        vectors_KD = tf.convert_to_tensor(self.vectors.value)
+        return tf.reshape(tf.argmin(self._measure_distances(z_BTD), -1), measure(z_BTD)[:-1])
+
+    def find_nearest_surely(self, z_BTD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The code of each vector, and whether it is the nearest by more than rounding, here or in the encoder, can
+        have moved it."""
+        distances_NK = self._measure_distances(z_BTD)
+        nearness_N2, codes_N2 = tf.math.top_k(-distances_NK, 2)
+        longest = tf.reduce_max(tf.norm(tf.cast(self.vectors.value, tf.float32), axis=-1))
+        lengths_N = tf.norm(tf.reshape(tf.cast(z_BTD, tf.float32), [-1, self.width]), axis=-1)
+        # The first part is of the vectors' errors, the second of the subtraction's.
+        error_N = DOUBT * lengths_N * longest + ROUNDING * tf.reduce_max(tf.abs(distances_NK), -1)
+        is_sure_N = nearness_N2[:, 0] - nearness_N2[:, 1] > error_N
+        shape = measure(z_BTD)[:-1]
+        return tf.reshape(tf.cast(codes_N2[:, 0], tf.int64), shape), tf.reshape(is_sure_N, shape)
+
+    def _measure_distances(self, z_BTD: tf.Tensor) -> tf.Tensor:
+        vectors_KD = tf.cast(self.vectors.value, tf.float32)
         z_ND = tf.reshape(tf.cast(z_BTD, tf.float32), [-1, self.width])
         # Less the vector's own square, which is the same for all codes and only costs digits.
-        distances_NK = tf.reduce_sum(tf.square(vectors_KD), -1) - 2 * tf.matmul(z_ND, vectors_KD, transpose_b=True)
-        return tf.reshape(tf.argmin(distances_NK, -1), measure(z_BTD)[:-1])
+        return tf.reduce_sum(tf.square(vectors_KD), -1) - 2 * tf.matmul(z_ND, vectors_KD, transpose_b=True)
 
     def look_up(self, codes_BT: tf.Tensor) -> tf.Tensor:
         """The vectors (B, T, D) of codes, float32, without gradient."""

@@ -121,13 +121,17 @@ class DVAE(Part):
     def encode(self, mel_BFM: tf.Tensor) -> tf.Tensor:
         """The codes (B, T) of a mel, int64. A row's codes depend on that row and its length alone.
 
-        Row by row, for a tenth more time: the last bits of a product change with the number of rows in it, and
-        between two codes almost equally near a last bit decides.
+        The last bits of a product change with the number of rows in it, and between two codes almost equally near a
+        last bit decides. So rows are encoded together, which is faster by half, and those in doubt once more alone.
         """
-        return tf.map_fn(self._encode_row, mel_BFM, fn_output_signature=tf.int64, parallel_iterations=1)
+        codes_BT, is_sure_BT = self.codebook.find_nearest_surely(self.encoder(mel_BFM))
 
-    def _encode_row(self, mel_FM: tf.Tensor) -> tf.Tensor:
-        return self.codebook.find_nearest(self.encoder(mel_FM[None]))[0]
+        def encode_row(row: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            mel_FM, codes_T, is_sure = row
+            return tf.cond(is_sure, lambda: codes_T, lambda: self.codebook.find_nearest(self.encoder(mel_FM[None]))[0])
+
+        rows = (mel_BFM, codes_BT, tf.reduce_all(is_sure_BT, -1))
+        return tf.map_fn(encode_row, rows, fn_output_signature=tf.int64, parallel_iterations=1)
 
     def decode(self, codes_BT: tf.Tensor) -> tf.Tensor:
         """The mel (B, 4 T, M) of codes, float32."""

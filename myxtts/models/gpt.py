@@ -92,7 +92,7 @@ class GPT(Part):
         dropout: share of activations dropped when a dropout key is given.
         checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
         dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
-            also stores the weights so: for speaking with twice the speed, not for training.
+            also stores the weights so: half the memory, for speaking only. No faster on a CPU without 16-bit arithmetic.
 
     Example:
         >>> gpt = GPT(GPTSize(layers=2, width=64, heads=4, text_tokens=100, audio_codes=64,

@@ -1,7 +1,8 @@
 """The small layers the parts are made of. Variables exist from construction on and start at zero or one.
 
 Shape suffixes: B batch, T time, C channels, I inputs, O outputs, K kernel; N any leading axes.
-Variables are float32; a layer computes in the dtype of its input, norms always in float32.
+Variables are float32, also under a mixed policy; under a plain 16-bit dtype all but those of norms have 16 bits. A
+layer computes in the dtype of its input, norms always in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Part(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types
         self.built = True
 
     def add_variable(self, name: str, shape: tuple[int, ...], start: str = "zeros", **options: Any) -> Any:
-        """A float32 variable (unless `dtype` says otherwise); random starts are set by `initialise_weights`."""
+        """A variable of the policy's dtype (unless `dtype` says otherwise); `initialise_weights` sets random starts."""
         return self.add_weight(name=name, shape=shape, initializer=start, autocast=False, **options)
 
 
@@ -105,8 +106,8 @@ class LayerNorm(Part):
 
     def __init__(self, width: int, *, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
-        self.gamma = self.add_variable("gamma", (width,), "ones")
-        self.beta = self.add_variable("beta", (width,))
+        self.gamma = self.add_variable("gamma", (width,), "ones", dtype="float32")
+        self.beta = self.add_variable("beta", (width,), dtype="float32")
 
     def call(self, x_NC: tf.Tensor) -> tf.Tensor:
         x = tf.cast(x_NC, tf.float32)
@@ -121,8 +122,8 @@ class GroupNorm(Part):
     def __init__(self, width: int, *, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
         self.groups = choose_groups(width)
-        self.gamma = self.add_variable("gamma", (width,), "ones")
-        self.beta = self.add_variable("beta", (width,))
+        self.gamma = self.add_variable("gamma", (width,), "ones", dtype="float32")
+        self.beta = self.add_variable("beta", (width,), dtype="float32")
 
     def call(self, x_BTC: tf.Tensor) -> tf.Tensor:
         batch, time, width = measure(x_BTC)
@@ -138,7 +139,7 @@ class RMSNorm(Part):
 
     def __init__(self, width: int, *, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
-        self.gamma = self.add_variable("gamma", (width,), "ones")
+        self.gamma = self.add_variable("gamma", (width,), "ones", dtype="float32")
 
     def call(self, x_NC: tf.Tensor) -> tf.Tensor:
         x = tf.cast(x_NC, tf.float32)

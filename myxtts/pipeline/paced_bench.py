@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,8 @@ class PacedOutcome:
     """Of the time per batch: standard deviation by mean."""
     steal: float
     """Share of processor time that the host took away meanwhile."""
-    discarded: int
-    """Runs of this case that were not quiet."""
+    discarded: int = 0
+    """Runs of this case that were done again because they were not quiet."""
 
     @property
     def efficiency(self) -> float:
@@ -83,13 +83,11 @@ def bench_pacing(cases: PacedCases) -> Iterator[PacedOutcome]:
 def _find_quiet_run(cases: PacedCases, engine: str, busy: int, slowest_s: float, ratio: float) -> PacedOutcome:
     runs: list[PacedOutcome] = []
     while len(runs) < MOST_ATTEMPTS and not (runs and runs[-1].is_quiet):
-        runs.append(_measure_run(cases, engine, busy, slowest_s, ratio, discarded=len(runs)))
-    return min(runs, key=lambda run: run.steal)
+        runs.append(_measure_run(cases, engine, busy, slowest_s, ratio))
+    return replace(min(runs, key=lambda run: run.steal), discarded=len(runs) - 1)
 
 
-def _measure_run(
-    cases: PacedCases, engine: str, busy: int, slowest_s: float, ratio: float, discarded: int
-) -> PacedOutcome:
+def _measure_run(cases: PacedCases, engine: str, busy: int, slowest_s: float, ratio: float) -> PacedOutcome:
     prepare_s, train_s = slowest_s * min(1.0, ratio), slowest_s * min(1.0, 1.0 / ratio)
     steal = StealMeter()
     before_s = _measure_alone(slowest_s, cases.alone_items)
@@ -105,7 +103,6 @@ def _measure_run(
         per_batch_ms=float(intervals.mean()) * 1000,
         variation=float(intervals.std() / intervals.mean()),
         steal=steal.read_share(),
-        discarded=discarded,
     )
 
 

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,18 +33,18 @@ class RingSpeed:
     round_trip: float
     """From process to process: pack, message, verify, copy out, release; the two sides overlap."""
     steal: float
-    discarded: int
+    discarded: int = 0
 
 
 def bench_ring(batch_bytes: int = BATCH_BYTES, rounds: int = ROUNDS, hand_overs: int = HAND_OVERS) -> RingSpeed:
     """Measures until the host took little away, or three times."""
     speeds: list[RingSpeed] = []
     while len(speeds) < MOST_ATTEMPTS and not (speeds and speeds[-1].steal <= MOST_STEAL):
-        speeds.append(_measure(batch_bytes, rounds, hand_overs, discarded=len(speeds)))
-    return min(speeds, key=lambda speed: speed.steal)
+        speeds.append(_measure(batch_bytes, rounds, hand_overs))
+    return replace(min(speeds, key=lambda speed: speed.steal), discarded=len(speeds) - 1)
 
 
-def _measure(batch_bytes: int, rounds: int, hand_overs: int, discarded: int) -> RingSpeed:
+def _measure(batch_bytes: int, rounds: int, hand_overs: int) -> RingSpeed:
     batch = make_batch(batch_bytes)
     steal = StealMeter()
     reader = Ring.create(3, 2 * batch_bytes)
@@ -64,7 +64,7 @@ def _measure(batch_bytes: int, rounds: int, hand_overs: int, discarded: int) -> 
         writer.close()
     pack, read, copy_out = (batch_bytes / each / 1e9 for each in seconds)
     round_trip = batch_bytes / _time_hand_overs(batch_bytes, hand_overs) / 1e9
-    return RingSpeed(batch_bytes, pack, read, copy_out, round_trip, steal.read_share(), discarded)
+    return RingSpeed(batch_bytes, pack, read, copy_out, round_trip, steal.read_share())
 
 
 def _time_median(action: Callable[[], object], rounds: int) -> float:

@@ -43,7 +43,8 @@ def test_every_clip_is_in_one_part(tmp_path_factory, clips, seed):
 
 
 @pytest.mark.parametrize(
-    ("clips", "expected"), [(1, 0), (2, 1), (9, 1), (49, 4), (100, 4), (300, 6), (13_100, 262), (25_600, 512), (10**6, 512)]
+    ("clips", "expected"),
+    [(1, 0), (2, 1), (9, 1), (49, 4), (100, 4), (300, 6), (13_100, 262), (25_600, 512), (10**6, 512)],
 )
 def test_how_many(clips, expected):
     assert count_validation_clips(clips) == expected

@@ -6,9 +6,11 @@ import tensorflow as tf
 
 from myxtts.models import decoding as decoding_module
 from myxtts.models.decoding import continue_decoding, generate, specify_decoding, start_decoding
+from myxtts.models.gpt import GPT
+from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.sampling import Greedy, Sampling
 from myxtts.models.sequences import SequenceTooLongError
-from tests.models.reference import GPT_SIZE, differ, load_case
+from tests.models.reference import GPT_SIZE, differ, load_case, load_state
 
 STOP = GPT_SIZE.stop_audio_token
 
@@ -154,3 +156,17 @@ def test_more_codes_than_there_are_positions_are_refused(gpt, arrays):
             rule=Greedy(),
             max_codes=78,
         )
+
+
+def test_sixteen_bit_weights_say_nearly_the_same(arrays):
+    half = GPT(GPT_SIZE, dtype="float16")
+    load_checkpoint_arrays(half, load_state("gpt_state")).require_complete()
+    kept = {
+        variable.dtype for variable in half.variables if "gamma" not in variable.name and "beta" not in variable.name
+    }
+    assert kept == {"float16"}
+    assert half.final_norm.gamma.dtype == "float32"
+    prompt, text = tf.constant(arrays["in/cond_latents"]), tf.constant(arrays["in/text_stops"])
+    said = tf.function(generate, autograph=False)(half, prompt, text, rule=Greedy(), max_codes=12)
+    np.testing.assert_array_equal(said.codes_BM, arrays["out/codes_stops"][:, :12])
+    assert 0 < differ(said.latents_BMC, arrays["out/latents_stops"][:, :12]) < 0.03

@@ -165,3 +165,14 @@ def test_half_precision(policy, mel):
     losses = dvae.compute_losses(mel)
     assert losses.mel_BFM.dtype == tf.float32
     assert np.isfinite(float(losses.reconstruction.mean + losses.commitment.mean))
+
+
+def test_only_codes_that_rounding_could_change_are_in_doubt():
+    book = build_codebook(3, 2, np.array([[0.0, 1.0], [0.0, -1.0], [5.0, 0.0]], np.float32))
+    codes, is_sure = book.find_nearest_surely(tf.constant([[[0.0, 0.5], [0.7, 1e-7], [4.0, 0.1]]]))
+    assert codes.numpy().tolist() == [[0, 0, 2]]
+    assert is_sure.numpy().tolist() == [[True, False, True]]
+    assert (
+        book.find_nearest(tf.constant([[[0.0, 0.5], [0.7, 1e-7], [4.0, 0.1]]])).numpy().tolist()
+        == codes.numpy().tolist()
+    )

@@ -1,0 +1,57 @@
+"""Writes a model directory of random weights that Coqui's tools could load once exported:
+`python benchmarks/write_random_model.py VOCAB DIR`.
+
+The GPT and DVAE are small; the decoder and the speaker encoder have the published widths, which Coqui's code fixes.
+Prints what it says greedily: `coqui_loads_export.py` must print the same of the export.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402  the project need not be installed, so its folder comes first
+import tensorflow as tf  # noqa: E402
+
+from myxtts.checkpoints import write_model_directory  # noqa: E402
+from myxtts.config import ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.models.build import build_xtts  # noqa: E402
+from myxtts.models.names import to_checkpoint  # noqa: E402
+from myxtts.models.sampling import Greedy  # noqa: E402
+from myxtts.text.tokenizer import Tokenizer  # noqa: E402
+
+VOICE, TEXT, CODES = "Somebody", "hello there", 20
+
+
+def main() -> int:
+    vocabulary, target = Path(sys.argv[1]), Path(sys.argv[2])
+    tokenizer = Tokenizer(vocabulary)
+    config = ModelConfig(size="tiny", decoder_width=512, text_tokens=tokenizer.text_tokens)
+    xtts = build_xtts(config, seed=1, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
+    draw = np.random.default_rng(1)
+    voice = {
+        "gpt_cond_latent": draw.standard_normal((1, 32, config.gpt_width)).astype(np.float32),
+        "speaker_embedding": draw.standard_normal((1, 512, 1)).astype(np.float32),
+    }
+    write_model_directory(
+        target,
+        config=XTTSConfig(model=config),
+        model=to_checkpoint(xtts),
+        dvae=to_checkpoint(xtts.dvae),
+        vocabulary=vocabulary.read_text(encoding="utf-8"),
+        speakers={VOICE: voice},
+    )
+    text = tf.constant([tokenizer.encode(TEXT, "en")])
+    said = xtts.generate(tf.constant(voice["gpt_cond_latent"]), text, rule=Greedy(), max_codes=CODES)
+    print(f"Written {target}")
+    print(f"codes: {said.codes_BM[0].numpy().tolist()}")
+    # Fresh weights hardly hear the voice: the same codes alone would prove little of the prompt's way.
+    print(f"last latent: {[round(float(value), 3) for value in said.latents_BMC[0, -1, :8]]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
