@@ -53,11 +53,17 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def _train(config: XTTSConfig, plan: DevicePlan, command: Sequence[str]) -> int:
     from myxtts.monitoring.summary_view import format_summary
+    from myxtts.training.errors import RunFinishedError
     from myxtts.training.trainer import XTTSTrainer
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
-    result = XTTSTrainer(config, plan=plan, command=command).train()
+    try:
+        result = XTTSTrainer(config, plan=plan, command=command).train()
+    except RunFinishedError as finished:
+        # No failure: a job that is started again has nothing left to do.
+        print(finished)
+        return 0
     stage = result.stage
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")

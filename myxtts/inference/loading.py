@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from myxtts.checkpoints.finding import find_model_directory
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS
@@ -25,10 +27,10 @@ def load_synthesizer(path: str | os.PathLike[str], *, verify_checksums: bool = T
     """The model in a directory, ready to speak: an imported one, or a checkpoint of a training run.
 
     Args:
-        path: the directory.
+        path: the directory, or the folder of a run, whose best checkpoint then speaks.
         verify_checksums: reads every byte once more, which takes seconds for a full-size model.
     """
-    directory = read_model_directory(path, verify_checksums=verify_checksums)
+    directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
     if directory.vocabulary is None:
         raise UnableToSpeakError(
             f"To speak, {path} must have a vocabulary, but has no {VOCABULARY_NAME}. Import the model again with --vocab."

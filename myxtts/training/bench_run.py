@@ -23,8 +23,9 @@ from myxtts.training.starting_point import MEL_STATISTICS, Codec, fit_model_conf
 
 NEVER = 10**6
 """Steps; no measurement comes so far."""
-INTRA_OP, INTER_OP = 1, 2
-"""One core for a device, as far as TensorFlow lets one say so. With a single inter-op thread two devices would not overlap."""
+INTRA_OP, INTER_OP = 1, 8
+"""One core for a device comes from running each call in one thread (`run_calls_in_one_thread`), not from the pools. A call
+that waits for one within it holds a thread of the inter-op pool: with two of them, two devices stood still for ever."""
 CODEC_FOLDER = "codec"
 DVAE_WIDTH = 512
 """The published codec's, which is what a fine-tuned model prepares with. A tiny one would cost next to nothing."""
@@ -38,7 +39,8 @@ def make_config(folder: Path, mode: Mode) -> XTTSConfig:
             "batch_size": 4,
             # All in one bucket: every batch costs the same, and one shape is traced.
             "min_clip_seconds": 2.61,
-            "max_clip_seconds": 2.95,
+            "max_clip_seconds": 2.965,
+            "max_text_length": 32,
             "prompt_seconds": 1.0,
             "cache": "off",
             # Reading belongs to preparing here: reader processes would need a core of their own.

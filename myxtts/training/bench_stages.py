@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from myxtts.pipeline.batch_facts import HOST_ARRAYS
 from myxtts.pipeline.batch_factory import BatchFactory
+from myxtts.pipeline.batch_facts import HOST_ARRAYS
 from myxtts.pipeline.batch_meters import METERS
 from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import SLOTS, Handoff
@@ -25,8 +25,9 @@ from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training.bench_run import NEVER, BenchRun
+from myxtts.training.one_thread import run_calls_in_one_thread
+from myxtts.training.step import Turn
 from myxtts.training.trained_model import TrainedModel, build_gpt_step
-from myxtts.training.updates import UpdateMaker
 from myxtts.utils.commons import get_device_context
 
 PIPELINE_WARM_UP = 2 * SLOTS + 2
@@ -41,11 +42,6 @@ def pin_process(cores: set[int]) -> None:
     """Keeps every thread of this process on these cores."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), cores)
-
-
-def run_calls_in_one_thread() -> Any:
-    """A scope in which a graph runs in the thread that calls it. Otherwise one device takes up to 1.6 cores."""
-    return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
 
 
 def await_idle() -> None:
@@ -129,15 +125,13 @@ class Training:
         self.device = run.plan.model.device
         with get_device_context(self.device):
             self.trained: TrainedModel = build_gpt_step(run.config, run.data, run.codec, None)
-        self._updates = UpdateMaker(self.trained.step, lambda step: RATE, accumulation=1)
         self._kept: DeviceBatch | None = None
 
     def step(self, batch: DeviceBatch) -> None:
         """One update, done when this returns."""
+        step = self.trained.step
         with get_device_context(self.device), run_calls_in_one_thread():
-            result = self._updates.add(batch.tensors, batch.facts)
-        assert result is not None
-        result.numpy()
+            step.apply(step.compute(batch.tensors, Turn(batch.facts.updates, 0, 1)), RATE).numpy()
         self._kept = self._kept or batch
 
     def run(self, batches: int) -> float:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from myxtts.audio.units import FRAMES_PER_CODE
 from myxtts.models.codebook import CodeUsage
 from myxtts.models.dvae import DVAE
+from myxtts.pipeline.shaped_function import ShapedFunction
 from myxtts.training.objectives import Outcome, Tensors
 
 COMMITMENT_WEIGHT = 0.25
@@ -43,11 +44,15 @@ class CodecObjective:
         self._seed = seed
         self._free_steps = free_steps
         self._last_revival = int(total_steps * LAST_REVIVAL_SHARE)
-        self._draw = tf.function(self._draw_codebook, autograph=False)
-        self._revive = tf.function(self._revive_codes, autograph=False)
+        self._draw = ShapedFunction(self._draw_codebook)
+        self._revive = ShapedFunction(self._revive_codes)
 
     def choose_phase(self, step: int) -> str:
         return UNQUANTISED if step < self._free_steps else QUANTISED
+
+    def is_ranked(self, phase: str) -> bool:
+        # Without codes a mel is rebuilt better than with them, by a model that has no codebook yet.
+        return phase == QUANTISED
 
     def begin_step(self, step: int, batch: Tensors) -> None:
         if step == self._free_steps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.data.positions import count_micro_batches
+from myxtts.data.replacements import replace_failed
 from myxtts.data.run_data import RunData
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.batch_source import BatchSource
@@ -43,6 +45,8 @@ class Intervals:
     checkpoint: int
     early_stopping: int
     """Validations without a better loss after which the run ends; 0 is never."""
+    saves_best: bool = False
+    """Whether a validation with a better loss than all before is saved even if no checkpoint is due."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,9 @@ class TrainingLoop:
     def run(self) -> Ending:
         """Trains. Whatever ends it, nothing that was reached and could be saved is lost."""
         self._watch.begin_loop()
+        # Before the first batch: a run killed between its last checkpoint and its end must not train on.
+        if (ending := self._find_early_end()) is not None:
+            return ending
         with self._averaged:
             while (batch := self._take()) is not None:
                 if batch.facts.kind is Kind.TRAIN:
@@ -219,13 +226,17 @@ class TrainingLoop:
         progress = self._progress
         scalars = self._trained.step.objective.name_results(sums, phase)
         loss = scalars.pop("loss")
-        is_best = progress.best_loss is None or loss < progress.best_loss
-        progress.best_loss = loss if is_best else progress.best_loss
-        progress.rounds_without_better = 0 if is_best else progress.rounds_without_better + 1
+        is_ranked = self._trained.step.objective.is_ranked(phase)
+        # A first loss that is not a number would be the best for ever.
+        is_best = is_ranked and loss < (math.inf if progress.best_loss is None else progress.best_loss)
+        if is_ranked:
+            progress.best_loss = loss if is_best else progress.best_loss
+            progress.rounds_without_better = 0 if is_best else progress.rounds_without_better + 1
         progress.is_validated = True
         self._metrics["val_loss"] = loss
         self._watch.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
-        if self._is_checkpoint_due() or progress.step == self._order.end_step:
+        is_kept = is_best and self._intervals.saves_best
+        if is_kept or self._is_checkpoint_due() or progress.step == self._order.end_step:
             self._save()
         self._metrics.pop("val_loss")
 
@@ -233,17 +244,23 @@ class TrainingLoop:
         """Whether the loop ends here: only between updates, where a checkpoint can be taken."""
         if batch.facts.kind is Kind.TRAIN and not batch.facts.is_last_of_step:
             return None
-        patience = self._intervals.early_stopping
-        if patience and not self._rounds and self._progress.rounds_without_better >= patience:
-            self._read_results()
-            self._save_unless_saved()
-            return Ending(f"no better validation loss in {patience} rounds", is_finished=True)
-        if self._stop.signal is not None:
+        if (ending := self._find_early_end()) is not None:
+            return ending
+        # After the last update only its validation is left: stopped there, the run could never be resumed to do it.
+        if self._stop.signal is not None and self._progress.step < self._order.end_step:
             self._averaged.close()
             self._read_results()
             self._save_unless_saved()
             return Ending(f"stopped by {self._stop.signal.name}", is_finished=False, signal=self._stop.signal)
         return None
+
+    def _find_early_end(self) -> Ending | None:
+        patience = self._intervals.early_stopping
+        if not patience or self._rounds or self._progress.rounds_without_better < patience:
+            return None
+        self._read_results()
+        self._save_unless_saved()
+        return Ending(f"no better validation loss in {patience} rounds", is_finished=True)
 
     def _is_round_due(self) -> bool:
         order, step = self._order, self._progress.step
@@ -259,8 +276,10 @@ class TrainingLoop:
     def _save(self) -> None:
         # First: what is not finite must not be saved as if it were.
         self._read_results()
+        objective = self._trained.step.objective
+        is_ranked = objective.is_ranked(objective.choose_phase(self._progress.step - 1))
         with self._watch.ledger.spend(Cause.CHECKPOINT):
-            saved = self._keeper.save(self._progress, self._metrics)
+            saved = self._keeper.save(self._progress, self._metrics if is_ranked else {})
         self._watch.clock.leave_out()
         self._watch.note(self._progress.step, "checkpoint", f"{saved.path.name}, {saved.size_bytes / 1e6:.1f} MB")
 
@@ -273,15 +292,20 @@ class TrainingLoop:
 
     def _stop_at_not_finite(self, step: int, loss: float) -> None:
         """Ends the run with the batch that did it, rebuilt from its place alone."""
-        batch = self._data.sampler.make_batch(step)
+        batch = replace_failed(self._data.sampler.make_batch(step), self._data.sampler, self._keeper.journal)
         clips = [self._data.train.audio[int(clip)] for clip in batch.clips]
         path = self._watch.folder / f"not-finite-step-{step:08d}.json"
         write_replay(path, step=step, epoch=batch.epoch, seed=self._data.sampler.seed, clips=clips)
         count = count_micro_batches(self._data.sampler, step)
+        has_start = bool(self._trained.prefix) and self._keeper.saved_step is not None
+        other = (
+            f", or from here with --init-from {self._watch.folder} and another --checkpoint-dir" if has_start else ""
+        )
         raise NotFiniteError(
             f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
-            f"Its {len(clips)} clips, in {count} batches, are listed in {path}. Look at them, try a lower --lr or "
-            "--clip-norm 1, or float32 instead of --mixed-precision, and start again with --resume."
+            f"Its {len(clips)} clips, in {count} batches, are listed in {path}: look at them. The run would come to the same step "
+            f"again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of --mixed-precision: anew with "
+            f"--reset-training{other}."
         )
 
 

@@ -43,6 +43,9 @@ class Objective(Protocol):
     def choose_phase(self, step: int) -> str:
         """What kind of step this is. Each kind is traced on its own."""
 
+    def is_ranked(self, phase: str) -> bool:
+        """Whether losses of this phase tell which checkpoint is the better one: all phases that do have the same loss."""
+
     def begin_step(self, step: int, batch: Tensors) -> None:
         """Whatever happens to the model before an update, besides the update; a pure function of its arguments and the model."""
 
@@ -82,6 +85,9 @@ class GPTObjective:
 
     def choose_phase(self, step: int) -> str:
         return "all"
+
+    def is_ranked(self, phase: str) -> bool:
+        return True
 
     def begin_step(self, step: int, batch: Tensors) -> None:
         pass

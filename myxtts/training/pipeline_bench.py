@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ class ModelCases:
     """How much is run."""
 
     rounds: int = 3
-    batches: int = 8
-    """In each window, after the warm-up of a pipeline."""
-    watch_rounds: int = 4
-    watch_updates: int = 20
+    batches: int = 7
+    """In each window, after the warm-up of a pipeline: an epoch, so that all windows hold the same clips."""
+    watch_rounds: int = 5
+    watch_updates: int = 10
+    """In each stretch, of which a window has two with and two without a watch: one reading of the losses in each."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,9 @@ class ModelBench:
         """All contenders in turn."""
         self._discarded = self._noisy = 0
         contenders: dict[str, Callable[[], float]] = {
-            name: lambda process=process, name=name: self._time(process, name, cases.batches)
-            for name, process in self._list_contenders().items()
+            name: partial(self._time, process, name, cases.batches) for name, process in self._list_contenders().items()
         }
-        contenders[PROCESSES] = lambda: self._time_both(cases.batches)
+        contenders[PROCESSES] = partial(self._time_both, cases.batches)
         windows: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(cases.rounds):
             for name, contender in contenders.items():
@@ -162,7 +163,7 @@ class ModelBench:
         """The loop with and without a watch, in turn."""
         self._discarded = self._noisy = 0
         taken = [
-            self._find_quiet(lambda: self._time(self._trainer, WATCH, cases.watch_updates))
+            self._find_quiet(partial(self._time, self._trainer, WATCH, cases.watch_updates))
             for _ in range(cases.watch_rounds)
         ]
         per_update = 1000 / cases.watch_updates
@@ -192,7 +193,8 @@ class ModelBench:
         """Both stages in two processes at the same time; over when the slower is done."""
         self._preparer.ask([PREPARE, batches])
         self._trainer.ask([TRAIN, batches])
-        return max(self._preparer.await_answer(), self._trainer.await_answer())
+        seconds: list[float] = [process.await_answer() for process in (self._preparer, self._trainer)]
+        return max(seconds)
 
     def _find_quiet(self, measure: Callable[[], Any]) -> Any:
         """The first window in which the host took little away, or the last tried."""
@@ -217,8 +219,3 @@ def _stopping(process: BenchProcess) -> Iterator[None]:
         yield
     finally:
         process.stop()
-
-
-def count_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))

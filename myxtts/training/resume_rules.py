@@ -33,7 +33,7 @@ class Rule(StrEnum):
     FREE = "free"
     """Nothing: how the work is done, what is shown and what is kept."""
     COMPARED = "compared"
-    """Nothing by itself: which clips there are is compared clip by clip, by the data's fingerprint."""
+    """Nothing by itself: what it names is compared, the clips by the data's fingerprint, the codec number by number."""
     ROUNDING = "rounding"
     """The same result up to rounding: losses are no longer bit for bit those of an unbroken run."""
     LENGTH = "length"
@@ -67,7 +67,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "data.augment_band_masks",
         # Not rounding: half precision loses small updates altogether, and its loss scale skips steps.
         "data.mixed_precision",
-        "training.stage", "training.init_from", "training.codec", "training.learning_rate", "training.lr_schedule",
+        "training.stage", "training.init_from", "training.learning_rate", "training.lr_schedule",
         "training.warmup_steps", "training.weight_decay", "training.clip_norm", "training.ema_decay", "training.loss_mean",
         "training.blank_prompt", "training.gradient_accumulation_steps", "training.seed",
     ),
@@ -76,7 +76,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         # Ranks share a global batch: the same sums in another order.
         "training.cluster",
     ),
-    Rule.COMPARED: ("data.train_data", "data.val_data", "data.follow_symlinks"),
+    Rule.COMPARED: ("data.train_data", "data.val_data", "data.follow_symlinks", "training.codec"),
     Rule.LENGTH: ("training.epochs", "training.max_steps", "training.early_stopping"),
     Rule.CODEC_LENGTH: ("training.codec_steps",),
     Rule.FREE: (

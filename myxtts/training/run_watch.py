@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +18,7 @@ from myxtts.monitoring.findings import find_timing_variation
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.interval import IntervalMeter
 from myxtts.monitoring.live_view import Picture, open_view
-from myxtts.monitoring.metrics_log import open_metrics_log, read_metrics
+from myxtts.monitoring.metrics_log import MetricsLog, open_metrics_log, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
 from myxtts.monitoring.report import write_report
@@ -43,6 +44,7 @@ class RunWatch:
         ledger: of the session's time, begun when the program was.
         row: what the session is.
         resumed: whether it goes on from a checkpoint.
+        is_validated: whether the validation due after that checkpoint's step, if one is, had been finished.
         plan: whose memory is read.
         tensorboard: folder for TensorBoard; None for none.
         epochs: of the run, for display.
@@ -56,6 +58,7 @@ class RunWatch:
         ledger: TimeLedger,
         row: RunRow,
         resumed: bool,
+        is_validated: bool = True,
         plan: DevicePlan,
         tensorboard: Path | None,
         epochs: int | None,
@@ -74,9 +77,9 @@ class RunWatch:
         self._events_seen = 0
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
-        self._log, cut = open_metrics_log(folder / METRICS_NAME, row.step if resumed else None)
-        self._closing.callback(self._log.close)
-        self._log.write(RunRow(**{**vars(row), "lost_s": cut.lost_s}))
+        self._row = row
+        self._log = self._open_log(row.step if resumed else None, is_validated)
+        self._closing.callback(lambda: self._log.close())
         self.board = None if tensorboard is None else open_tensorboard(tensorboard)
         if self.board is not None:
             self._closing.callback(self.board.close)
@@ -90,6 +93,14 @@ class RunWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.close()
+
+    def rewind(self, step: int, is_validated: bool) -> None:
+        """Takes back what was told of the steps after this one: the session does them again."""
+        self._log.close()
+        self._log = self._open_log(step, is_validated)
+        # Of a pipeline that is closed; the next one counts anew.
+        self._events_seen = 0
+        self._opened_at = time.perf_counter()
 
     def begin_loop(self) -> None:
         """Start-up is over."""
@@ -162,6 +173,11 @@ class RunWatch:
         return format_performance(
             times, row.clips_per_s if row else None, row.audio_seconds_per_s if row else None, finding
         )
+
+    def _open_log(self, resumed_step: int | None, is_validated: bool) -> MetricsLog:
+        log, cut = open_metrics_log(self.folder / METRICS_NAME, resumed_step, is_validated=is_validated)
+        log.write(replace(self._row, time_s=time.time(), step=resumed_step or 0, lost_s=cut.lost_s))
+        return log
 
     def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
         for event in pipeline.events[self._events_seen :]:

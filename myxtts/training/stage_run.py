@@ -88,6 +88,7 @@ class StageRun:
             log=training.log_interval,
             checkpoint=choose_checkpoint_interval(training, self._validation_interval),
             early_stopping=training.early_stopping,
+            saves_best=training.keep_best > 0 and training.best_metric == "val_loss",
         )
         self._environment = describe_environment(request.plan)
         device = request.plan.model.device
@@ -146,14 +147,19 @@ class StageRun:
             self.source = source = self._open_source(progress)
             try:
                 return self._run_loop(source, watch, progress), progress
-            except UpdateMemoryError as error:
+            except UpdateMemoryError:
                 if training.on_oom == "stop" or failed_at == progress.step or self._keeper.saved_step is None:
                     raise
                 failed_at = progress.step
                 self.updates.parts *= 2
-                _log.warning("%s Going on from the checkpoint of step %d.", error, self._keeper.saved_step)
+                _log.warning(
+                    "Out of memory inside the update of step %d. Going on from the checkpoint of step %d, in parts half as large.",
+                    failed_at,
+                    self._keeper.saved_step,
+                )
                 with watch.ledger.spend(Cause.RECOVERY):
                     progress = self._restore(self._request.run.store.latest())
+                watch.rewind(progress.step, progress.is_validated)
             finally:
                 source.close()
 
@@ -239,6 +245,7 @@ class StageRun:
             ledger=request.ledger,
             row=row,
             resumed=progress.step > 0,
+            is_validated=progress.is_validated,
             plan=plan,
             tensorboard=Path(board) if board else request.run.path / TENSORBOARD_FOLDER,
             epochs=training.epochs if request.run.stage == training.stage else None,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.checkpoint_store import CheckpointStore
+from myxtts.checkpoints.finding import find_model_directory
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, Voices, read_model_directory
 from myxtts.checkpoints.tensor import Tensor, read_array
@@ -67,7 +67,7 @@ class StartingPoint:
 
 def read_codec(path: Path) -> Codec:
     """The codec in a folder: a model directory, or a run folder, whose best checkpoint is taken."""
-    folder = _find_model(path)
+    folder = find_model_directory(path)
     model = read_model_directory(folder)
     if not model.dvae:
         raise CodecMissingError(
@@ -83,9 +83,32 @@ def read_codec(path: Path) -> Codec:
     return Codec(folder, model.config.model, model.dvae, norms)
 
 
-def read_starting_point(path: Path, run_folder: Path) -> StartingPoint:
-    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first."""
-    folder = _import_coqui(path, run_folder / "start") if path.is_file() else _find_model(path)
+def require_same_codec(codec: Codec, checkpoint: Path) -> None:
+    """Raises `StartingPointError` when a codec is not the one in a checkpoint of the run that is to go on with it."""
+    saved = read_model_directory(checkpoint, verify_checksums=False)
+    before = {**(saved.dvae or {}), MEL_STATISTICS: saved.model[MEL_STATISTICS]}
+    now = {**codec.weights, MEL_STATISTICS: codec.mel_norms}
+    if before.keys() == now.keys() and all(_is_equal(before[name], tensor) for name, tensor in now.items()):
+        return
+    raise StartingPointError(
+        f"The codec in {codec.folder} is not the one this run has learnt the codes of, so the run cannot go on with it. Give that "
+        f"one with --codec (a copy of {checkpoint} holds it), or start anew with --reset-training."
+    )
+
+
+def _is_equal(left: Tensor, right: Tensor) -> bool:
+    return np.array_equal(read_array(left), read_array(right))
+
+
+def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> StartingPoint:
+    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first.
+
+    Args:
+        path: the model.
+        run_folder: keeps what is imported.
+        is_resumed: whether the run goes on from a checkpoint, with what was imported when it was started.
+    """
+    folder = _import_coqui(path, run_folder / "start", is_resumed) if path.is_file() else find_model_directory(path)
     model = read_model_directory(folder)
     if not any(name.startswith(GPT_PREFIX) for name in model.model):
         raise StartingPointError(
@@ -107,7 +130,12 @@ def fit_model_config(
     if start is not None:
         numbers = start.config.model_dump()
         fixed = {**{name: numbers[name] for name in _SHAPE_NAMES}, "text_tokens": tokens}
-    elif codec is not None:
+        if codec is not None and codec.audio_codes != start.config.audio_codes:
+            raise StartingPointError(
+                f"--codec has {codec.audio_codes} codes, but {start.folder} speaks {start.config.audio_codes}. Give the codec it was "
+                "trained on, or leave out --codec to take its own."
+            )
+    if codec is not None:
         fixed |= {name: getattr(codec, name) for name in ("dvae_width", "audio_codes")}
     given = config.given_values().get("model", {})
     for name, value in fixed.items():
@@ -130,9 +158,9 @@ _SHAPE_NAMES = (
 )  # fmt: skip
 
 
-def _import_coqui(path: Path, target: Path) -> Path:
-    if target.is_dir():
-        # Of an earlier start of the same run; whether it is the same model is part of the settings that are compared.
+def _import_coqui(path: Path, target: Path, is_resumed: bool) -> Path:
+    if is_resumed and target.is_dir():
+        # The settings were compared: it is of the same file. Before the first checkpoint another one may be given.
         return target
     beside = {name: path.with_name(file) for name, file in _BESIDE.items()}
     found = {name: file for name, file in beside.items() if file.exists()}
@@ -141,21 +169,6 @@ def _import_coqui(path: Path, target: Path) -> Path:
         "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
     )
     return target
-
-
-def _find_model(path: Path) -> Path:
-    if not path.is_dir():
-        raise StartingPointError(f"{path} does not exist. Give a model directory, a run's folder, or a model.pth.")
-    if (path / "manifest.json").exists():
-        return path
-    store = CheckpointStore(path, keep_last=1, keep_best=1, best_metric="val_loss")
-    found = store.best() or store.latest()
-    if found is None:
-        raise StartingPointError(
-            f"{path} is no model directory (it has no manifest.json) and holds no checkpoints. Make one with "
-            "`myxtts import`, or give the --checkpoint-dir of a run."
-        )
-    return found.path
 
 
 def _read_notice(model: ModelDirectory) -> str | None:

@@ -33,12 +33,14 @@ from myxtts.training.starting_point import (
     fit_model_config,
     read_codec,
     read_starting_point,
+    require_same_codec,
 )
 from myxtts.training.trained_model import build_codec_step, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
 
+DROP_REPORT_NAME = "drop_report.json"
 DETERMINISTIC_THREADS = 2
 """Of both roles in every mode: the number of threads decides about last bits."""
 
@@ -113,8 +115,7 @@ class XTTSTrainer:
 
     def train(self) -> TrainingResult:
         """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed."""
-        if self.config.training.stage == "decoder":
-            raise NotBuiltYetError("--stage decoder is not built yet: it comes with speech output.")
+        _refuse_unbuilt(self.config)
         apply_devices(self.config, self.plan)
         with StopRequests() as stop, open_run(self.config, command=self._command) as run:
             self._rewind(run)
@@ -132,7 +133,9 @@ class XTTSTrainer:
 
     def _train_gpt_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
         training = self.config.training
-        start = read_starting_point(Path(training.init_from), run.path) if training.init_from else None
+        start = None
+        if training.init_from:
+            start = read_starting_point(Path(training.init_from), run.path, is_resumed=run.is_resumed)
         data = self._collect_data(run, start)
         found = self._find_codec(start)
         config = fit_model_config(self.config, start, None if found is None else found.config, data.text_tokens)
@@ -142,6 +145,8 @@ class XTTSTrainer:
                 return trained
             found = trained
         codec = found
+        if run.checkpoint is not None:
+            require_same_codec(codec, run.checkpoint.path)
         _log.info("Model: %s.", _describe_model(config, start))
         return self._run_stage(
             StageRequest(
@@ -159,7 +164,11 @@ class XTTSTrainer:
 
     def _run_stage(self, request: StageRequest) -> StageResult:
         self._stage = StageRun(request)
-        return self._stage.run()
+        try:
+            return self._stage.run()
+        finally:
+            # Once more, with the clips that were replaced during training.
+            request.data.report.write_json(request.run.path / DROP_REPORT_NAME)
 
     def _train_step_impl(self, batch: DeviceBatch) -> Any:
         """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""
@@ -175,7 +184,7 @@ class XTTSTrainer:
 
     def _collect_data(self, run: RunFolder, start: StartingPoint | None) -> RunData:
         data = collect_run_data(self.config, folder=run.path, vocabulary=None if start is None else start.vocabulary)
-        data.report.write_json(run.path / "drop_report.json")
+        data.report.write_json(run.path / DROP_REPORT_NAME)
         _log.info("Data: %s", describe_data(data))
         return data
 
@@ -230,6 +239,18 @@ class XTTSTrainer:
             return measure_mel_norms(data.train, self.config.training.seed)
 
 
+def _refuse_unbuilt(config: XTTSConfig) -> None:
+    """Refuses what has a flag but no code yet, instead of doing something else."""
+    unbuilt = {
+        "--stage decoder": config.training.stage == "decoder",
+        "--cluster": config.training.cluster is not None,
+        "--data-service": config.data.data_service is not None,
+    }
+    for flag, is_asked in unbuilt.items():
+        if is_asked:
+            raise NotBuiltYetError(f"{flag} is not built yet. Nothing was trained.")
+
+
 def make_plan(config: XTTSConfig, command: Sequence[str] = ()) -> DevicePlan:
     """The device plan of a configuration on this machine."""
     request = PlanRequest.from_config(config, command) if command else PlanRequest.from_config(config)
@@ -238,7 +259,7 @@ def make_plan(config: XTTSConfig, command: Sequence[str] = ()) -> DevicePlan:
 
 def apply_devices(config: XTTSConfig, plan: DevicePlan) -> None:
     """Puts the plan into force in this process, with equal threads and determinism where the run must be bit-exact."""
-    if runtime.active_plan() is None and config.training.deterministic:
+    if config.training.deterministic:
         runtime.set_thread_pools(DETERMINISTIC_THREADS, DETERMINISTIC_THREADS)
         runtime.enable_determinism()
     runtime.apply_plan(plan)

@@ -57,7 +57,8 @@ class UpdateMaker:
         except tf.errors.ResourceExhaustedError as error:
             raise UpdateMemoryError(
                 f"Out of memory inside the update of step {facts.updates}: some weights are updated and some are not, so "
-                "nothing of this step may be kept."
+                "nothing of this step is kept. Started again, the run goes on from its last checkpoint; make room on the device, "
+                "or raise --model-gpu-memory."
             ) from error
 
     def _compute(self, batch: Tensors, facts: BatchFacts) -> Gradients:
@@ -86,8 +87,9 @@ class UpdateMaker:
         )
         if not self._retries or self.parts >= rows:
             raise GradientMemoryError(
-                f"{what} Nothing was changed by it. Give a smaller --batch-size with a larger --grad-accum, for example "
-                f"half and twice, or --gradient-checkpointing."
+                f"{what} Nothing was changed by it. A new run fits with a smaller --batch-size and a larger --grad-accum, for "
+                f"example half and twice; this one can go on with --gradient-checkpointing"
+                f"{'' if self._retries else ' or --on-oom retry'}."
             ) from error
         self.parts *= 2
         _log.warning(

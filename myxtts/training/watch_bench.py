@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 from myxtts.config.resolve import dump_sections
@@ -22,6 +21,7 @@ from myxtts.training.interrupts import StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.learning_rate import compute_learning_rate
 from myxtts.training.loop import Intervals, TrainingLoop
+from myxtts.training.one_thread import run_calls_in_one_thread
 from myxtts.training.run_folder import open_run
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.trained_model import TrainedModel
@@ -42,6 +42,8 @@ class WatchBench:
         self._run = run
         self._trained = trained
         self._batch = batch
+        with get_device_context(run.plan.model.device):
+            self._listener = trained.make_listener(run.folder)
         self._open = ExitStack()
         folder = self._open.enter_context(open_run(run.config, command=("myxtts", "bench", "pipeline")))
         self._keeper = Keeper(folder, run.config, trained, run.data, {})
@@ -59,6 +61,7 @@ class WatchBench:
         with ExitStack() as closing:
             watch = closing.enter_context(self._open_watch()) if watched else cast(RunWatch, NoWatch())
             closing.enter_context(get_device_context(self._run.plan.model.device))
+            closing.enter_context(run_calls_in_one_thread())
             # Nothing is saved at the end of the stretch: a checkpoint is not what is measured.
             self._keeper.saved_step = WARM_UP + updates
             self._make_loop(source, watch).run()
@@ -80,6 +83,7 @@ class WatchBench:
             watch=watch,
             intervals=Intervals(log=training.log_interval, checkpoint=NEVER, early_stopping=0),
             stop=StopRequests(),
+            listener=self._listener,
             device=run.plan.model.device,
             progress=RunProgress(),
             choose_rate=choose_rate,
@@ -122,7 +126,7 @@ class _SameBatch:
         number = len(self.moments) - 1
         if number == self._count:
             raise EndOfStream
-        return self._batch._replace(facts=replace_number(self._batch.facts, number))
+        return self._batch._replace(facts=self._batch.facts._replace(number=number, updates=number))
 
     def advance(self) -> None:
         """Nothing is prepared."""
@@ -135,11 +139,6 @@ class _SameBatch:
 
     def close(self) -> None:
         """There is nothing to end."""
-
-
-def replace_number(facts: BatchFacts, number: int) -> BatchFacts:
-    """The facts of a batch as those of step `number`."""
-    return facts._replace(number=number, updates=number)
 
 
 class NoWatch:

@@ -1,0 +1,74 @@
+"""What a run starts with, before anything is trained."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from myxtts.checkpoints.model_directory import write_model_directory
+from myxtts.config import ModelConfig, XTTSConfig
+from myxtts.training import starting_point
+from myxtts.training.errors import StartingPointError
+from myxtts.training.starting_point import (
+    Codec,
+    StartingPoint,
+    fit_model_config,
+    read_starting_point,
+    require_same_codec,
+)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Two model files, whose import says which one it is of; and an empty run folder."""
+
+    def import_name(files, target):
+        name = files.model.stem
+        write_model_directory(target, config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)}, notice=name)
+        return SimpleNamespace(tensors=1)
+
+    monkeypatch.setattr(starting_point, "import_coqui_files", import_name)
+    for name in ("first.pth", "second.pth"):
+        (tmp_path / name).touch()
+    (tmp_path / "run").mkdir()
+    return tmp_path / "first.pth", tmp_path / "second.pth", tmp_path / "run"
+
+
+def test_another_file_given_before_the_first_checkpoint_is_imported(files):
+    first, second, run = files
+    assert read_starting_point(first, run, is_resumed=False).notice == "first"
+    assert read_starting_point(second, run, is_resumed=False).notice == "second"
+
+
+def test_a_resumed_run_keeps_what_it_has_imported(files):
+    first, second, run = files
+    read_starting_point(first, run, is_resumed=False)
+    assert read_starting_point(second, run, is_resumed=True).notice == "first"
+
+
+def test_a_codec_must_have_the_codes_that_the_model_speaks(tmp_path):
+    model = ModelConfig(size="tiny")
+    start = StartingPoint(tmp_path, model, {})
+    fitting = ModelConfig(size="tiny", dvae_width=96)
+    assert fit_model_config(XTTSConfig(), start, fitting, 99).model.dvae_width == 96
+    other = ModelConfig(size="tiny", audio_codes=model.audio_codes // 2)
+    with pytest.raises(StartingPointError, match=rf"{other.audio_codes} codes.* speaks {model.audio_codes}"):
+        fit_model_config(XTTSConfig(), start, other, 99)
+
+
+@pytest.mark.parametrize("change", ["nothing", "weight", "statistics"])
+def test_a_run_goes_on_with_the_codec_it_has_learnt_the_codes_of(tmp_path, change):
+    weights = {"codebook": np.arange(4, dtype=np.float32)}
+    norms = np.ones(80, np.float32)
+    write_model_directory(tmp_path / "step-1", config=XTTSConfig(), model={"mel_stats": norms}, dvae=weights)
+    changed = {
+        "nothing": (weights, norms),
+        "weight": ({"codebook": weights["codebook"] + np.float32(1e-6)}, norms),
+        "statistics": (weights, norms * 2),
+    }[change]
+    codec = Codec(tmp_path / "codec", ModelConfig(), *changed)
+    if change == "nothing":
+        require_same_codec(codec, tmp_path / "step-1")
+    else:
+        with pytest.raises(StartingPointError, match="is not the one this run has learnt the codes of"):
+            require_same_codec(codec, tmp_path / "step-1")
