@@ -34,3 +34,14 @@ def make_machine(nvml_library: Path, tmp_path: Path) -> Callable[..., StubMachin
         return StubMachine(nvml_library, tmp_path / "machine.txt", list(cards), extra or [])
 
     return make
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows what long tests have to tell (`record_property("summary", lines)`), however many processes ran them."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, lines in report.user_properties:
+                if name == "summary":
+                    terminalreporter.section(f"{report.nodeid}: {outcome}")
+                    for line in lines:
+                        terminalreporter.line(line)

@@ -13,7 +13,7 @@ from typing import Self
 
 from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.monitoring.errors import MetricsFileError, MetricsWriteError
-from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, dump_row, load_row
+from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, ValidationRow, dump_row, load_row
 from myxtts.monitoring.time_ledger import measure_elapsed
 
 FILE_NAME = "metrics.jsonl"
@@ -77,22 +77,25 @@ class MetricsLog:
         self._file.close()
 
 
-def open_metrics_log(path: Path, resumed_step: int | None = None) -> tuple[MetricsLog, Cut]:
+def open_metrics_log(
+    path: Path, resumed_step: int | None = None, *, is_validated: bool = True
+) -> tuple[MetricsLog, Cut]:
     """The log of a run that starts anew, or is resumed with so many updates done.
 
     On resume, rows after that step and lines torn by a crash are cut away, in one step: whatever happens, the file is the
-    old one or the new one. A new run begins with an empty file.
+    old one or the new one. A new run begins with an empty file. Where that step's validation is to be done again
+    (`is_validated`), its row is cut away too.
     """
     if resumed_step is None:
         path.unlink(missing_ok=True)
         return MetricsLog(path), Cut(0, 0, 0.0)
-    cut = cut_metrics(path, resumed_step) if path.exists() else Cut(0, 0, 0.0)
+    cut = cut_metrics(path, resumed_step, is_validated=is_validated) if path.exists() else Cut(0, 0, 0.0)
     if cut.unreadable:
         logger.warning("%s: %d unreadable lines were removed.", path, cut.unreadable)
     return MetricsLog(path), cut
 
 
-def cut_metrics(path: Path, step: int) -> Cut:
+def cut_metrics(path: Path, step: int, *, is_validated: bool = True) -> Cut:
     """Removes rows after a step, and what is no row, from a metrics file."""
     kept: list[bytes] = []
     cut_rows: list[Row] = []
@@ -100,7 +103,7 @@ def cut_metrics(path: Path, step: int) -> Cut:
     for line, row in _read_lines(path):
         if row is None:
             unreadable += 1
-        elif row.step > step:
+        elif row.step > step or (isinstance(row, ValidationRow) and row.step == step and not is_validated):
             cut_rows.append(row)
         else:
             kept.append(line)

@@ -139,9 +139,9 @@ def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | No
 
 
 def _find_best(validations: Sequence[ValidationRow]) -> tuple[int, float] | None:
-    finite = [row for row in validations if math.isfinite(row.loss)]
-    best = min(finite, key=lambda row: row.loss, default=None)
-    return (best.step, best.loss) if best else None
+    # As marked, not the lowest: a codec's losses before it has codes are no rank.
+    marked = [row for row in validations if row.is_best and math.isfinite(row.loss)]
+    return (marked[-1].step, marked[-1].loss) if marked else None
 
 
 def _find_status(rows: Sequence[Row]) -> str:

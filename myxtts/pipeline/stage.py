@@ -194,8 +194,9 @@ class Stage(Generic[In, Out]):
         self._items += 1
 
     def _fail(self, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error)).rstrip()
         failure = StageFailedError(
-            f"Stage {self.name!r} failed at its item {self._items}: {type(error).__name__}: {error}"
+            f"Stage {self.name!r} failed at its item {self._items}: {type(error).__name__}: {error}\n{trace}"
         )
         failure.__cause__ = error
         self._sink.fail(failure)

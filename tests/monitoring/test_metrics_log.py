@@ -11,7 +11,7 @@ import pytest
 from myxtts.errors import MachineError
 from myxtts.monitoring.errors import MetricsFileError, MetricsWriteError
 from myxtts.monitoring.metrics_log import MetricsLog, list_losses, open_metrics_log, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow
+from myxtts.monitoring.metrics_rows import EventRow, ValidationRow
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,3 +187,13 @@ def test_losses_are_listed_by_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_rows(path, [make_train_row(2, losses=(5.0, 4.0)), make_train_row(3, losses=(3.5,))])
     assert list_losses(read_metrics(path)) == [(1, 5.0), (2, 4.0), (3, 3.5)]
+
+
+def test_a_validation_that_is_to_be_done_again_is_cut(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [make_train_row(10), ValidationRow(time_s=1.0, step=10, loss=2.0)]
+    write_rows(path, rows)
+    open_metrics_log(path, resumed_step=10)[0].close()
+    assert read_metrics(path).rows == tuple(rows)
+    open_metrics_log(path, resumed_step=10, is_validated=False)[0].close()
+    assert read_metrics(path).rows == tuple(rows[:1])

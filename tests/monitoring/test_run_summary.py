@@ -54,9 +54,10 @@ def test_a_run_without_steps_is_unknown_and_not_zero():
 def test_a_validation_that_is_not_finite_is_never_the_best():
     rows = [
         make_run_row(),
-        *(ValidationRow(time_s=0.0, step=n, loss=loss) for n, loss in ((1, float("nan")), (2, 4.0))),
+        *(ValidationRow(time_s=0.0, step=n, loss=loss, is_best=True) for n, loss in ((1, 4.0), (2, float("nan")))),
+        ValidationRow(time_s=0.0, step=3, loss=2.0),
     ]
-    assert summarise_run(rows).best_validation == (2, 4.0)
+    assert summarise_run(rows).best_validation == (1, 4.0), "nor one that was not marked: its loss was of another kind"
 
 
 def test_the_text_fits_80_columns_and_ends_with_the_verdict():

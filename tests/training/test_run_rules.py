@@ -1,0 +1,130 @@
+"""What a folder with a run in it means for the next start, and what odd corpora and numbers do to a run."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.tensor import read_array
+from myxtts.text.tokenizer import Tokenizer
+from tests.training.runs import RARE_WORD, Said, make_words, read_losses, read_story, train_all
+
+NAMES = ("missing", "finished", "changed", "longer", "reset", "large batch", "all dropped", "not finite")
+
+RARE_CLIP = "wavs/clip_03.wav"
+
+
+@pytest.fixture(scope="module")
+def said(share, unbroken, codec_run, flags, base_flags):
+    """What each of these runs said; all of them in one process."""
+
+    def make(folder):
+        folder.mkdir()
+        words = {
+            "missing": make_words(folder / "missing", *flags, "--mode", "single", "--resume"),
+            "finished": make_words(unbroken, *flags, "--mode", "single"),
+            "changed": make_words(unbroken, *flags, "--mode", "single", **{"training.learning_rate": 0.5}),
+            "longer": make_words(
+                shutil.copytree(unbroken, folder / "longer"),
+                *base_flags, *("--grad-accum", "2", "--max-steps", "9", "--validation-interval", "3", "--mode", "single"),
+                **{"data.num_workers": 1, "data.pipeline_buffer_size": 1},
+            ),
+            "reset": make_words(folder / "longer", *base_flags, "--mode", "single", "--max-steps", "1", "--reset-training"),
+            "large batch": make_words(
+                folder / "large", *base_flags, "--mode", "single", "--epochs", "2", **{"data.batch_size": 64}
+            ),
+            "all dropped": make_words(folder / "dropped", *base_flags, "--mode", "single", "--min-clip-seconds", "5"),
+            "not finite": make_words(
+                folder / "not_finite",
+                *("--train-data", base_flags[1], "--mode", "single", "--init-from", spoil_weights(unbroken, codec_run / "corpus", folder)),
+                *("--max-steps", "9", "--grad-accum", "1", "--checkpoint-interval", "1"),
+                **dict.fromkeys(("model.gpt_layers", "model.gpt_width", "model.gpt_heads", "model.dvae_width")),
+                **{"model.audio_codes": None, "training.warmup_steps": None},
+            ),
+        }  # fmt: skip
+        told = train_all(folder, *(words[name] for name in NAMES))
+        (folder / "said.json").write_text(json.dumps(dict(zip(NAMES, told, strict=True))), encoding="utf-8")
+
+    told = json.loads((share("rules", make) / "said.json").read_text(encoding="utf-8"))
+    return {name: Said(*said) for name, said in told.items()}
+
+
+@pytest.fixture
+def folder(share, said):
+    return share("rules", lambda folder: None)
+
+
+def spoil_weights(run, corpus, folder):
+    """A model in which the tokens that one clip's text alone has stand for no numbers; returns where it is."""
+    model = read_model_directory(run / "step-00000008")
+    arrays = {name: np.array(read_array(tensor)) for name, tensor in model.model.items()}
+    encode = Tokenizer(run / "vocab.json").encode
+    texts = [line.partition("|")[2] for line in (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()]
+    usual = {token for text in texts if RARE_WORD not in text for token in encode(text, "en")}
+    arrays["gpt.text_embedding.weight"][sorted(set(encode(RARE_WORD, "en")) - usual)] = np.nan
+    write_model_directory(
+        folder / "spoilt", config=model.config, model=arrays, dvae=model.dvae, vocabulary=model.vocabulary
+    )
+    return folder / "spoilt"
+
+
+def test_resume_without_a_run_is_an_error(said, folder):
+    assert said["missing"].code == 2
+    assert "there is no run to resume" in said["missing"].text
+    assert not (folder / "missing").exists()
+
+
+def test_a_finished_run_says_so(said):
+    assert said["finished"].code == 0
+    assert "is finished: 8 updates are done" in said["finished"].text
+
+
+def test_settings_that_change_the_result_are_refused_with_the_difference(said, unbroken):
+    assert said["changed"].code == 2
+    assert "training.learning_rate was 0.003, now 0.5" in said["changed"].text
+    assert "--lr 0.003" in said["changed"].text
+    assert len(read_losses(unbroken)) == 8
+
+
+def test_a_run_can_be_made_longer_and_read_in_another_way(said, folder, unbroken):
+    assert said["longer"].code == 0, said["longer"].text[-6000:]
+    assert "goes on at step 8 of 9" in said["longer"].text
+    aside = folder / "longer" / "previous-run-1"
+    assert read_losses(aside)[:8] == read_losses(unbroken)
+    assert [step for step, _ in read_losses(aside)] == list(range(1, 10))
+
+
+def test_reset_starts_anew_and_keeps_the_old_run(said, folder):
+    assert said["reset"].code == 0, said["reset"].text[-6000:]
+    assert [step for step, _ in read_losses(folder / "longer")] == [1]
+    assert (folder / "longer" / "previous-run-1" / "step-00000008" / "manifest.json").is_file()
+
+
+def test_a_batch_larger_than_the_corpus_is_an_epoch(said, folder):
+    assert said["large batch"].code == 0, said["large batch"].text[-6000:]
+    assert "1 updates per epoch" in said["large batch"].text
+    story = read_story(folder / "large")
+    assert [step for step, _ in story["losses"]] == [1, 2]
+    assert [clips for _, clips, _, _ in story["counts"]] == [22, 22], "all but the damaged one"
+
+
+def test_a_corpus_of_which_nothing_is_left_says_why(said):
+    assert said["all dropped"].code != 0
+    assert "Traceback" not in said["all dropped"].text
+    assert "0 of 25 clips can be used" in said["all dropped"].text
+    assert "too_short" in said["all dropped"].text
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_step_with_its_clips(said, folder):
+    assert said["not finite"].code == 1, said["not finite"].text[-6000:]
+    assert "Traceback" not in said["not finite"].text
+    losses = [loss for _, loss in read_losses(folder / "not_finite")]
+    step = len(losses)
+    assert np.isfinite(losses).all()
+    assert f"of step {step} is not finite" in said["not finite"].text
+    replay = json.loads((folder / "not_finite" / f"not-finite-step-{step:08d}.json").read_text(encoding="utf-8"))
+    assert RARE_CLIP in replay["clips"]
+    saved = [path.name for path in (folder / "not_finite").glob("step-*")]
+    assert max(saved, default="") <= f"step-{step:08d}", "what is not finite was not saved"
