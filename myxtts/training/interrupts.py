@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+_log = logging.getLogger(__name__)
 
 
 class StopRequests:
@@ -32,3 +35,4 @@ class StopRequests:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or signal.Signals(number)
+        _log.warning("%s: the run is saved and ends after the update under way.", signal.Signals(number).name)

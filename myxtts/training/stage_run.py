@@ -117,7 +117,8 @@ class StageRun:
         request = self._request
         request.run.begin(self.end_step, self._environment)
         progress = self._restore(request.run.checkpoint)
-        with self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
+        # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
+        with request.stop, self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
             self.watch = watch
             try:
                 ending, progress = self._train(watch, progress)

@@ -117,7 +117,8 @@ class XTTSTrainer:
         """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed."""
         _refuse_unbuilt(self.config)
         apply_devices(self.config, self.plan)
-        with StopRequests() as stop, open_run(self.config, command=self._command) as run:
+        stop = StopRequests()
+        with open_run(self.config, command=self._command) as run:
             self._rewind(run)
             result = self._train_codec_run(run, stop) if run.stage == "codec" else self._train_gpt_run(run, stop)
             return TrainingResult(result, run.resume_command)

@@ -72,11 +72,17 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
     assert "\n  python train_main.py --epochs 2\n" in result.stderr
 
 
-def test_until_training_is_built_it_says_so_and_fails():
-    result = run_train("--rehearsal")
+@pytest.mark.parametrize(
+    "flags", [("--cluster", "machines.yaml"), ("--data-service", "10.0.0.5:5050"), ("--stage", "decoder")]
+)
+def test_what_is_not_built_is_refused_and_not_left_out(flags):
+    result = run_train("--rehearsal", *flags)
     assert result.returncode == 1
     assert "Mode    single-GPU buffered" in result.stdout
-    assert "training is not built yet" in result.stderr
+    assert (
+        f"{flags[0]}{' decoder' if flags[1] == 'decoder' else ''} is not built yet. Nothing was trained."
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
