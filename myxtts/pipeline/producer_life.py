@@ -19,7 +19,7 @@ from myxtts.pipeline.messages import (
     Survived,
     parse_event,
 )
-from myxtts.pipeline.process_memory import count_oom_kills
+from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills
 from myxtts.pipeline.status_board import Status
 from myxtts.pipeline.wake import Wake
 from myxtts.pipeline.wire import Message, PeerGone
@@ -69,7 +69,8 @@ class ProducerLife:
         self._oom_kills = count_oom_kills()
         self._child = ChildProcess(launch.ring_descriptor, launch.environment)
         self._status = self._child.read_status()
-        self._memory = self._child.read_memory()
+        # Not read yet: a process that has just been started has a few pages, which would look like its size.
+        self._memory: MemoryReading | None = None
         self._memory_read_at = self._heard_at = clock()
         try:
             self.give(launch.orders)

@@ -1,6 +1,7 @@
 """Every way in which a producer process can die, and what becomes of the run."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -39,7 +40,8 @@ def test_a_death_costs_nothing_but_time(tmp_path, deed, position):
     names = {"kill": "SIGKILL", "segfault": "SIGSEGV", "abort": "SIGABRT", "exit": "exit code 3", "fork": "SIGKILL"}
     assert names[deed] in death.reason
     assert f"in stage 'row' of batch {position}" in death.reason
-    assert " MB resident" in death.reason
+    # It may die before its memory was read for the first time; unknown is unknown then.
+    assert re.search(r"reading: (memory unknown|\d.* MB resident)", death.reason)
 
 
 @pytest.mark.parametrize("stage", ["load", "warm-up"])

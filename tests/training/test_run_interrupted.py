@@ -72,6 +72,7 @@ def scratch_flags(codec_run):
     )
 
 
+@pytest.mark.soak
 def test_ctrl_c_and_a_kill_while_the_codec_is_trained_change_nothing(scratch_flags, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole, *scratch_flags)
