@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from myxtts.checkpoints import atomic_directory
 from myxtts.checkpoints.atomic_directory import open_file_atomically, recover_directory, write_directory_atomically
+from tests.support.kills import kill_before_line, run_killed
 
 NAMES = ("a.bin", "b.bin", "sub/c.bin")
 WATCHED = (atomic_directory.__file__, shutil.__file__, __file__)
@@ -53,30 +52,6 @@ def read_file_version(target: Path) -> int | str:
     return content[0] if content == content[:1] * 2000 else "torn"
 
 
-def run_killed(action: Callable[[], None], point: int) -> bool:
-    """Runs an action in a child that is killed before its n-th line; False when it ends before that."""
-    child = os.fork()
-    if child == 0:
-        lines = 0
-
-        def trace(frame: Any, event: str, argument: Any) -> Any:
-            nonlocal lines
-            if frame.f_code.co_filename not in WATCHED:
-                return None
-            if event == "line":
-                if lines == point:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                lines += 1
-            return trace
-
-        sys.settrace(trace)
-        action()
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
 def kill_everywhere(folder: Path, kind: str, *, replace: bool, exchange: bool = True) -> dict[str, Any]:
     """What was found after each kill: the states, before and after recovery, and how many kills there were."""
     # A kill loses nothing that was handed to the kernel; flushing would only make this slow.
@@ -92,7 +67,7 @@ def kill_everywhere(folder: Path, kind: str, *, replace: bool, exchange: bool = 
         _remove(target)
         if replace:
             write(target, 1)
-        was_killed = run_killed(lambda: write(target, 2), point)
+        was_killed = run_killed(lambda: write(target, 2), partial(kill_before_line, point, WATCHED))
         if not was_killed:
             break
         state = str(read(target))

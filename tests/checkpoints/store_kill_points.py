@@ -24,6 +24,7 @@ from myxtts.checkpoints import (
     training_checkpoint,
 )
 from tests.checkpoints.training_states import assert_content, collect_warnings, list_steps, open_store, save
+from tests.support.kills import run_killed
 
 MODULES = (
     atomic_directory,
@@ -40,22 +41,6 @@ WATCHED = tuple(module.__file__ for module in MODULES)
 LOSSES = {10: 1.0, 20: 3.0, 30: 2.0}
 NEW_STEP, NEW_LOSS = 40, 4.0
 KEPT_BEFORE, KEPT_AFTER = [10, 20, 30], [10, 30, 40]
-
-
-def kill_before_line(point: int) -> None:
-    lines = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        if frame.f_code.co_filename not in WATCHED:
-            return None
-        if event == "line":
-            if lines == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-            lines += 1
-        return trace
-
-    sys.settrace(trace)
 
 
 def kill_in_function(module: str, name: str) -> None:
@@ -97,18 +82,6 @@ def kill_inside_removal(point: int) -> None:
         real(*arguments, **options)
 
     os.unlink = unlink  # type: ignore[assignment]
-
-
-def run_killed(action: Callable[[], object], prepare: Callable[[], None]) -> bool:
-    """Runs an action in a child that `prepare` has made to die at some point; False when it ended before that."""
-    child = os.fork()
-    if child == 0:
-        prepare()
-        action()
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
 
 
 def restore(folder: Path, template: Path) -> None:

@@ -10,7 +10,8 @@ SHARES = 16
 PRELUDE = """
 import functools, itertools
 from pathlib import Path
-from tests.checkpoints.store_kill_points import kill_at, kill_before_line, kill_in_function, kill_inside_removal, kill_inside_write
+from tests.checkpoints.store_kill_points import WATCHED, kill_at, kill_in_function, kill_inside_removal, kill_inside_write
+from tests.support.kills import kill_before_line
 folder = Path({folder!r}) / "run"
 """
 
@@ -36,7 +37,7 @@ def test_a_kill_while_saving_leaves_the_old_or_the_new_one(tmp_path, kill, lates
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_kill_before_any_line_of_saving_leaves_the_old_or_the_new_one(tmp_path, share):
     points = f"itertools.count({share}, {SHARES})"
-    result = kill_at(tmp_path, f"(functools.partial(kill_before_line, point) for point in {points})")
+    result = kill_at(tmp_path, f"(functools.partial(kill_before_line, point, WATCHED) for point in {points})")
     assert result["kills"] > 1000 / SHARES
     assert result["latest"].keys() == {"30", "40"}
     assert min(result["latest"].values()) > 100 / SHARES

@@ -11,7 +11,6 @@ import mmap
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from myxtts.data.cache import compaction, disk_store, generation, segment
 from myxtts.data.cache.compaction import compact_segments
 from tests.data_cache.builders import fill, find_clips, list_names, make_key, open_cache, put
+from tests.support.kills import kill_before_line, run_killed
 
 # The modules that touch files; the lines of others leave nothing behind that could differ.
 WATCHED = tuple(module.__file__ for module in (compaction, disk_store, generation, segment))
@@ -36,34 +36,6 @@ class SharedCounter:
 
     def get(self) -> int:
         return int.from_bytes(self._page[:8], "little")
-
-
-def run_killed(action: Callable[[], None], prepare: Callable[[], None]) -> bool:
-    """Runs an action in a child that `prepare` has made to die at some point; False when it ended before that."""
-    child = os.fork()
-    if child == 0:
-        prepare()
-        action()
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
-def kill_before_line(point: int) -> None:
-    lines = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        if frame.f_code.co_filename not in WATCHED:
-            return None
-        if event == "line":
-            if lines == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-            lines += 1
-        return trace
-
-    sys.settrace(trace)
 
 
 def kill_inside_write(point: int, part: float) -> None:
@@ -148,7 +120,7 @@ def kill_everywhere(directory: Path, check: Callable[[Path, Callable[[], None]],
     # A kill loses nothing that was handed to the kernel; flushing would only make this slow.
     os.fsync = lambda descriptor: None  # type: ignore[assignment]
     left = []
-    while (result := check(directory, lambda: kill_before_line(len(left)))) is not None:
+    while (result := check(directory, lambda: kill_before_line(len(left), WATCHED))) is not None:
         left.append(result)
     for part in (0.01, 0.5, 0.99):
         points = itertools.count()

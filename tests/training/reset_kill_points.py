@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from myxtts.training import previous_runs
 from myxtts.training.previous_runs import complete_interrupted_move, keep_run_aside
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import save
+from tests.support.kills import kill_before_line, run_killed
 
 MINE = ["checkpoints.json", "metrics.jsonl", "run.json", "step-00000010"]
 OTHERS = ["run.lock", "thesis.tex"]
@@ -31,30 +30,6 @@ def make_run(folder: Path) -> None:
     (folder / "metrics.jsonl").touch()
 
 
-def keep_until_killed(folder: Path, point: int) -> bool:
-    """Whether the child that keeps the run aside was killed before its n-th line, or had ended."""
-    child = os.fork()
-    if child == 0:
-        lines = 0
-
-        def trace(frame: Any, event: str, argument: Any) -> Any:
-            nonlocal lines
-            if frame.f_code.co_filename != previous_runs.__file__:
-                return None
-            if event == "line":
-                if lines == point:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                lines += 1
-            return trace
-
-        sys.settrace(trace)
-        keep_run_aside(folder)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
 def list_names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
@@ -67,7 +42,8 @@ def kill_everywhere(directory: str) -> dict[str, Any]:
     while True:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(template, folder)
-        if not keep_until_killed(folder, states.total()):
+        kill = partial(kill_before_line, states.total(), [previous_runs.__file__])
+        if not run_killed(lambda: keep_run_aside(folder), kill):
             break
         complete_interrupted_move(folder)
         names = list_names(folder)
