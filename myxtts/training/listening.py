@@ -6,7 +6,6 @@ of its own; a codec's clip goes through its codes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from myxtts.inference.mel_vocoder import MelVocoder
 from myxtts.models.dvae import DVAE
 from myxtts.monitoring.tensorboard_writer import TensorBoardWriter
 from myxtts.training.objectives import GPTObjective, Tensors
+from myxtts.training.updates import take_rows
 from myxtts.utils.commons import get_device_context
-
-_log = logging.getLogger(__name__)
 
 SAMPLES_FOLDER = "samples"
 
@@ -48,8 +46,7 @@ class Listener:
 
     def hear(self, step: int, batch: Tensors, board: TensorBoardWriter | None) -> Path:
         """Writes the first row's sound as a wav, and its mel and sound for TensorBoard."""
-        row = {name: tensor if name == "totals_2" else tensor[:1] for name, tensor in batch.items()}
-        codes_M = np.asarray(self._choose_codes(row), np.int32)
+        codes_M = np.asarray(self._choose_codes(take_rows(batch, 0, 1)), np.int32)
         with get_device_context("/CPU:0"):
             samples = self._vocoder.start(None, 1.0).render(codes_M, None, is_last=True)
             mel_FM = self._dvae.decode(tf.constant(np.minimum(codes_M, self._dvae.size.codes - 1)[None]))[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,8 +30,6 @@ from myxtts.training.placement import check_batch, check_result
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
-
-_log = logging.getLogger(__name__)
 
 ALL_DONE = "all updates are done"
 

@@ -12,6 +12,7 @@ from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAM
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.devices.memory import Limit
+from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.models.names import count_parameters
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, read_sizes
@@ -26,7 +27,6 @@ from myxtts.monitoring.memory_bill import (
 )
 from myxtts.pipeline.handoff import SLOTS
 
-MIB = 2**20
 FLOAT_BYTES = 4
 
 KEPT_PER_GPT_LAYER = 26

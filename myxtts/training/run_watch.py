@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
+from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.findings import find_timing_variation
@@ -33,7 +34,6 @@ from myxtts.utils.gpu_memory import read_role_memory
 
 METRICS_NAME = "metrics.jsonl"
 REPORT_NAME = "report.html"
-MIB = 2**20
 
 
 class RunWatch:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.checkpoints.model_directory import ModelContent
-from myxtts.checkpoints.tensor import Tensor, read_array
+from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
@@ -62,7 +62,11 @@ class TrainedModel:
 
     def collect_tensors(self) -> dict[str, Tensor]:
         """What a checkpoint needs beside the model."""
-        tensors = {name: variable.numpy() for name, variable in self.step.list_state()}
+        tensors: dict[str, Tensor] = {
+            # Fetched one by one when they are written: a large model's state is not held on the host a second time.
+            name: LazyTensor(tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype), variable.numpy)
+            for name, variable in self.step.list_state()
+        }
         if self.step.average is not None:
             own = iterate_checkpoint(self.step.objective.model, prefix=self.prefix)
             tensors |= {f"{OWN_WEIGHTS}/{name}": array for name, array in own}

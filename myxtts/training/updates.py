@@ -107,4 +107,9 @@ def split_rows(batch: Tensors, parts: int) -> Iterator[Tensors]:
     rows = measure(batch["weights_B"])[0]
     size = -(-rows // parts)
     for first in range(0, rows, size):
-        yield {name: tensor if name in WITHOUT_ROWS else tensor[first : first + size] for name, tensor in batch.items()}
+        yield take_rows(batch, first, size)
+
+
+def take_rows(batch: Tensors, first: int, size: int) -> Tensors:
+    """Some rows of a batch."""
+    return {name: tensor if name in WITHOUT_ROWS else tensor[first : first + size] for name, tensor in batch.items()}
