@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from myxtts.devices.environment import prepare_environment
 from tests.support.nvml import COMPILER, NO_COMPILER, StubCard, StubMachine, build_stub
 from tests.support.processes import CHANGES_BEHAVIOUR
+
+# Before any test imports TensorFlow: what is tested is what users run.
+prepare_environment(os.environ)
 
 
 @pytest.fixture(autouse=True)

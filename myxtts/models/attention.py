@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.models.dropout import make_mask, split_key
+from myxtts.models.dropout import draw_kept, find_scale, split_key
 from myxtts.models.layers import measure
 
 HIDDEN = -1e9
@@ -53,13 +53,14 @@ def attend(
     batch, queries, heads, width = measure(q_BSHD)
     pieces = _cut_rows(batch, heads, queries, measure(k_BTHD)[1])
     keys = split_key(key, len(pieces)) if key is not None and dropout else None
+    scale = 1.0 if keys is None else find_scale(dropout)
 
     def weigh(rows: slice, q_BHSD: tf.Tensor, k_BHTD: tf.Tensor) -> tf.Tensor:
         scores_BHST = tf.cast(tf.matmul(q_BHSD[rows], k_BHTD[rows], transpose_b=True), tf.float32)
         return tf.nn.softmax(scores_BHST if bias is None else scores_BHST + bias[rows])
 
-    def mask(index: int, weights_BHST: tf.Tensor) -> tf.Tensor | None:
-        return None if keys is None else make_mask(measure(weights_BHST), dropout, keys[index], tf.float32)
+    def draw(index: int, weights_BHST: tf.Tensor) -> tf.Tensor | None:
+        return None if keys is None else draw_kept(measure(weights_BHST), dropout, keys[index])
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(q_BHSD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor) -> Any:
@@ -68,24 +69,26 @@ def attend(
             # One piece after another, so that each reuses the memory of the last.
             with tf.control_dependencies(y[-1:]):
                 weights_BHST = weigh(rows, q_BHSD, k_BHTD)
-                dropped_BHST = _multiply(weights_BHST, mask(index, weights_BHST))
+                dropped_BHST = _drop(weights_BHST, draw(index, weights_BHST))
                 y.append(tf.matmul(tf.cast(dropped_BHST, v_BHTD.dtype), v_BHTD[rows]))
-        y_BHSD = tf.concat(y, 0)
+        # What is kept is scaled up here and not among the scores, of which there are many more.
+        y_BHSD = tf.concat(y, 0) * scale
 
         def differentiate(dy_BHSD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             # What the softmax's gradient subtracts, without touching the scores.
             mean_BHS1 = tf.reduce_sum(tf.cast(dy_BHSD, tf.float32) * tf.cast(y_BHSD, tf.float32), -1, keepdims=True)
+            dz_BHSD = dy_BHSD * scale
             dq: list[tf.Tensor] = []
             dk: list[tf.Tensor] = []
             dv: list[tf.Tensor] = []
             for index, rows in enumerate(pieces):
                 with tf.control_dependencies([dk[-1] if dk else dy_BHSD]):
                     weights_BHST = weigh(rows, q_BHSD, k_BHTD)
-                    mask_BHST = mask(index, weights_BHST)
-                    dropped_BHST = tf.cast(_multiply(weights_BHST, mask_BHST), dy_BHSD.dtype)
-                    dv.append(tf.matmul(dropped_BHST, dy_BHSD[rows], transpose_a=True))
-                    dw_BHST = tf.cast(tf.matmul(dy_BHSD[rows], v_BHTD[rows], transpose_b=True), tf.float32)
-                    ds_BHST = (_multiply(dw_BHST, mask_BHST) - mean_BHS1[rows]) * weights_BHST
+                    kept_BHST = draw(index, weights_BHST)
+                    dropped_BHST = tf.cast(_drop(weights_BHST, kept_BHST), dy_BHSD.dtype)
+                    dv.append(tf.matmul(dropped_BHST, dz_BHSD[rows], transpose_a=True))
+                    dw_BHST = tf.cast(tf.matmul(dz_BHSD[rows], v_BHTD[rows], transpose_b=True), tf.float32)
+                    ds_BHST = (_drop(dw_BHST, kept_BHST) - mean_BHS1[rows]) * weights_BHST
                     ds_BHST = tf.cast(ds_BHST, q_BHSD.dtype)
                     dq.append(tf.matmul(ds_BHST, k_BHTD[rows]))
                     dk.append(tf.matmul(ds_BHST, q_BHSD[rows], transpose_a=True))
@@ -106,8 +109,9 @@ def _cut_rows(batch: Any, heads: int, queries: Any, keys: Any) -> list[slice]:
     return [slice(first, first + rows) for first in range(0, batch, rows)]
 
 
-def _multiply(x: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    return x if mask is None else x * mask
+def _drop(x: tf.Tensor, kept: tf.Tensor | None) -> tf.Tensor:
+    # Not tf.where, which is slower than a product.
+    return x if kept is None else x * tf.cast(kept, x.dtype)
 
 
 def attend_cached(q_B1HD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_BT: tf.Tensor) -> tf.Tensor:

@@ -36,16 +36,21 @@ def split_key(key_2: tf.Tensor, count: int) -> tf.Tensor:
 
 def drop(x: tf.Tensor, rate: float, key_2: tf.Tensor) -> tf.Tensor:
     """`x` with a share of `rate` of its elements set to zero and the others scaled up to keep the mean."""
-    return x * make_mask(measure(x), rate, key_2, x.dtype) if round(rate * LEVELS) else x
+    if not round(rate * LEVELS):
+        return x
+    return x * (tf.cast(draw_kept(measure(x), rate, key_2), x.dtype) * find_scale(rate))
 
 
-def make_mask(shape: list[Any], rate: float, key_2: tf.Tensor, dtype: Any) -> tf.Tensor:
-    """What `drop` multiplies by: 0 for what is dropped, a little above 1 for the rest."""
-    cut = round(rate * LEVELS)
+def draw_kept(shape: list[Any], rate: float, key_2: tf.Tensor) -> tf.Tensor:
+    """Which elements are not dropped, bool."""
     count = math.prod(shape)
     words = tf.random.stateless_uniform(
         [(count + 1) // 2], key_2, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
     draws = tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count]
-    kept = tf.reshape(draws >= tf.constant(cut, tf.uint16), shape)
-    return tf.cast(kept, dtype) * tf.cast(LEVELS / (LEVELS - cut), dtype)
+    return tf.reshape(draws >= tf.constant(round(rate * LEVELS), tf.uint16), shape)
+
+
+def find_scale(rate: float) -> float:
+    """What the elements that are not dropped are multiplied by."""
+    return LEVELS / (LEVELS - round(rate * LEVELS))

@@ -33,6 +33,7 @@ from myxtts.data.cache import (
 from myxtts.data.corpus import Corpus
 from myxtts.data.run_data import RunData
 from myxtts.data.scan import find_index_folder
+from myxtts.devices.environment import ONEDNN
 from myxtts.devices.host_memory import read_free_memory_bytes
 from myxtts.devices.runtime import Execution, read_execution
 from myxtts.pipeline.code_maker import CACHED_DTYPE, WIDTH_STEP_CODES
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 
 FOLDER_NAME = "features"
 _TRIED_CLIPS = 64
-_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 _XLA = "TF_XLA_FLAGS"
 
 
@@ -115,7 +115,7 @@ def make_code_key(
         "mel_norms": digest_arrays({"mel_norms": mel_norms}),
         "intra_op_threads": execution.intra_op,
         "is_deterministic": execution.is_deterministic,
-        "onednn": os.environ.get(_ONEDNN, ""),
+        "onednn": os.environ.get(ONEDNN, ""),
         "xla": os.environ.get(_XLA, ""),
     }
     return GenerationKey(

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from myxtts.devices.environment import ONEDNN
 from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import read_execution
 
@@ -23,5 +24,5 @@ def describe_environment(plan: DevicePlan) -> dict[str, Any]:
         "device_kind": plan.model.device[1:4],
         "intra_op_threads": execution.intra_op,
         "is_deterministic": execution.is_deterministic,
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        "onednn": os.environ.get(ONEDNN, "default"),
     }
