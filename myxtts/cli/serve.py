@@ -1,0 +1,138 @@
+"""`myxtts serve`: a model behind HTTP, with a page to try it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from myxtts.cli.parser import Parser
+from myxtts.cli.speaking_device import open_speaking_device
+from myxtts.cli.synthesize import CONSENT
+from myxtts.errors import MachineError
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.serving.server_settings import ServerSettings
+
+LIMIT_FLAGS = {
+    "max_text": ("text_characters", 4096, "longest text of a request, in characters"),
+    "rate": ("requests_per_minute", 60, "requests a minute of one client"),
+    "queue": ("queue", 8, "requests that may wait or be answered at a time"),
+}
+"""Flag -> its field of `ServingLimits`, default and help."""
+
+
+PACKAGES = ("starlette", "uvicorn")
+
+
+class MissingServerPackageError(MachineError):
+    """The packages that only `serve` needs are not installed."""
+
+
+def build_parser(prog: str) -> Parser:
+    """The parser; --help needs neither TensorFlow nor the server's packages."""
+    parser = Parser(
+        prog=prog,
+        description="Speak over HTTP: POST /v1/audio/speech as in the OpenAI API, and a page to type a text and listen. Only "
+        f"this machine is let in unless --host says otherwise. {CONSENT}",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
+    )
+    parser.add_argument(
+        "--voices",
+        metavar="DIR",
+        type=Path,
+        help="a folder of voice files (from `synthesize --save-voice`) and recordings; their names are the voices'",
+    )
+    parser.add_argument(
+        "--allow-upload", action="store_true", help="let clients send a recording and speak in its voice, with consent"
+    )
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine only)"
+    )
+    parser.add_argument("--port", metavar="N", type=int, default=8020, help="0 is any that is free (default: 8020)")
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="that clients must bring; better given as MYXTTS_SERVE_TOKEN, since others can read command lines",
+    )
+    parser.add_argument(
+        "--allow-anyone", action="store_true", help="let other machines in without a token, where --host does"
+    )
+    for name, (_, default, help) in LIMIT_FLAGS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
+        )
+    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    _check_packages()
+    from myxtts.serving.addresses import bind_socket, name_address
+    from myxtts.serving.server import run_server
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    settings = read_settings(arguments)
+    # What is wrong with the address is said before a model is loaded.
+    with contextlib.closing(bind_socket(settings)) as listener:
+        address = name_address(listener)
+
+        def tell_ready(synthesizer: Synthesizer, voices: tuple[str, ...]) -> None:
+            print(synthesizer.vocoder.how)
+            print(synthesizer.speaker_note)
+            print(f"Voices: {', '.join(voices) or 'none but uploads'}. {CONSENT}")
+            print(f"Page    {address}/")
+            print(f"Speech  POST {address}/v1/audio/speech", flush=True)
+
+        run_server(listener, settings, make_opener(arguments), tell_ready)
+    print("Stopped.")
+    return 0
+
+
+def _check_packages() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingServerPackageError(
+            f"`myxtts serve` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
+            "pip install 'myxtts[serve]'"
+        )
+
+
+def read_settings(arguments: argparse.Namespace) -> ServerSettings:
+    """The server's settings in flags and environment."""
+    from myxtts.serving.limits import ServingLimits
+    from myxtts.serving.server_settings import TOKEN_VARIABLE, ServerSettings
+
+    token = arguments.token if arguments.token is not None else os.environ.get(TOKEN_VARIABLE)
+    return ServerSettings(
+        host=arguments.host,
+        port=arguments.port,
+        token=token,
+        allow_anyone=arguments.allow_anyone,
+        voices=arguments.voices,
+        allow_upload=arguments.allow_upload,
+        limits=ServingLimits(**{name: getattr(arguments, flag) for flag, (name, *_) in LIMIT_FLAGS.items()}),
+    )
+
+
+def make_opener(arguments: argparse.Namespace) -> Callable[[], AbstractContextManager[Synthesizer]]:
+    """What loads the model, in the thread that will use it."""
+
+    @contextlib.contextmanager
+    def open_synthesizer() -> Iterator[Synthesizer]:
+        with open_speaking_device(rehearsal=arguments.rehearsal):
+            from myxtts.inference.loading import load_synthesizer
+
+            yield load_synthesizer(arguments.checkpoint)
+
+    return open_synthesizer

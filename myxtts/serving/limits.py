@@ -1,0 +1,123 @@
+"""How much may be asked for, how often, and by how many at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from myxtts.inference.pieces import MOST_CHARACTERS
+from myxtts.serving.errors import BusyError, RateLimitError, ServerStartError
+
+WINDOW_SECONDS = 60.0
+RETRY_SECONDS = 5
+"""When to ask again at a full queue: about as long as a sentence takes on a processor."""
+
+_BYTES_PER_CHARACTER = 12
+"""The longest way to write one in JSON: a pair of escapes."""
+_OTHER_FIELDS_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class ServingLimits:
+    """What a server takes on.
+
+    Args:
+        text_characters: longest text of a request.
+        requests_per_minute: of one client.
+        queue: requests that may wait or be answered at a time.
+        upload_bytes: largest recording.
+    """
+
+    text_characters: int = 4096
+    requests_per_minute: int = 60
+    queue: int = 8
+    upload_bytes: int = 10 << 20
+
+    def __post_init__(self) -> None:
+        for flag, value, most in (
+            ("--max-text", self.text_characters, MOST_CHARACTERS),
+            ("--rate", self.requests_per_minute, 100_000),
+            ("--queue", self.queue, 1000),
+        ):
+            if not 1 <= value <= most:
+                raise ServerStartError(f"{flag} must be from 1 to {most}, but is {value}.")
+
+    @property
+    def body_bytes(self) -> int:
+        """Largest body of a request for speech."""
+        return self.text_characters * _BYTES_PER_CHARACTER + _OTHER_FIELDS_BYTES
+
+
+class RateLimiter:
+    """Counts the requests of each client within the last minute.
+
+    Args:
+        per_minute: how many are let through.
+        clock: seconds.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic):
+        self._most, self._clock = per_minute, clock
+        self._times: dict[str, deque[float]] = {}
+
+    def count(self, address: str) -> None:
+        """Counts one request. Raises `RateLimitError` when it is one too many; then it does not count."""
+        now = self._clock()
+        self._forget(now)
+        times = self._times.setdefault(name_client(address), deque())
+        if len(times) >= self._most:
+            wait_s = max(1, math.ceil(times[0] + WINDOW_SECONDS - now))
+            raise RateLimitError(
+                f"A client may send {self._most} requests a minute, but this is one more. Wait {wait_s} s.",
+                retry_after_s=wait_s,
+            )
+        times.append(now)
+
+    def _forget(self, now: float) -> None:
+        for client, times in list(self._times.items()):
+            while times and times[0] <= now - WINDOW_SECONDS:
+                times.popleft()
+            if not times:
+                del self._times[client]
+
+
+def name_client(address: str) -> str:
+    """What counts as one client: an address, or the network of an IPv6 one, since a household has billions of those."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
+
+
+class Places:
+    """The places in the queue. One is held until its answer was sent, so what waits for slow readers is bounded, too."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._taken = 0
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """A place for the time of the block. Raises `BusyError` when there is none."""
+        if self._taken >= self._most:
+            raise BusyError(
+                f"This server answers {self._most} requests at a time, and that many are there. Try again in a moment.",
+                retry_after_s=RETRY_SECONDS,
+            )
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1

@@ -1,0 +1,141 @@
+"""The one thread that owns the model: it loads it, and everything TensorFlow does happens in it. This room's only thread.
+
+A request becomes a job. The event loop submits it and awaits its results; the thread works through the jobs one by one,
+and between two results looks whether anybody still wants more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+from myxtts.errors import MachineError
+
+logger = logging.getLogger(__name__)
+
+Model = TypeVar("Model")
+Result = TypeVar("Result")
+
+STOP_SECONDS = 60.0
+"""A batch of long sentences cannot be interrupted, and takes about as long on a slow machine."""
+
+
+class ModelThreadError(MachineError):
+    """The thread that owns the model does not stop."""
+
+
+class JobCancelled(Exception):
+    """Nobody waits for the job any more, or the thread is about to stop."""
+
+
+class _End:
+    """Nothing follows."""
+
+
+class Job(Generic[Model, Result]):
+    """Some work for the thread, and its results for the event loop that made it.
+
+    Results are not held back from a slow reader: the model would wait for it, and so would everybody in the queue.
+
+    Args:
+        work: called in the thread, with the model; yields results. None is a result that is not handed on, and only
+            gives the thread a moment to look whether it should go on.
+    """
+
+    def __init__(self, work: Callable[[Model], Generator[Result | None, None, None]]):
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._results: asyncio.Queue[Result | _End | Exception] = asyncio.Queue()
+        self._is_cancelled = threading.Event()
+
+    async def receive(self) -> Result:
+        """The next result. Raises `StopAsyncIteration` behind the last, and whatever the work raised."""
+        item = await self._results.get()
+        if isinstance(item, _End):
+            raise StopAsyncIteration
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def __aiter__(self) -> Job[Model, Result]:
+        return self
+
+    __anext__ = receive
+
+    def cancel(self) -> None:
+        """Ends the job at its next result. Whoever awaits one gets `JobCancelled`. Call it in the event loop."""
+        if not self._is_cancelled.is_set():
+            self._is_cancelled.set()
+            self._results.put_nowait(JobCancelled())
+
+    def run(self, model: Model, is_stopping: threading.Event) -> None:
+        """Does the work, in the thread."""
+        try:
+            with contextlib.closing(self._work(model)) as results:
+                while not (self._is_cancelled.is_set() or is_stopping.is_set()):
+                    try:
+                        result = next(results)
+                    except StopIteration:
+                        return self._hand_over(_End())
+                    if result is not None:
+                        self._hand_over(result)
+            self._hand_over(JobCancelled())
+        except Exception as error:  # noqa: BLE001  the border of the thread: whoever awaits the job gets the error
+            self._hand_over(error)
+
+    def _hand_over(self, item: Result | _End | Exception) -> None:
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._results.put_nowait, item)
+
+
+class ModelThread(Generic[Model]):
+    """Runs jobs, one after the other, in the thread that has loaded the model.
+
+    Args:
+        open_model: the scope in which the model is there; entered and left in the thread.
+    """
+
+    def __init__(self, open_model: Callable[[], AbstractContextManager[Model]]):
+        self._open_model = open_model
+        self._jobs: queue.SimpleQueue[Job[Model, object] | None] = queue.SimpleQueue()
+        self._loaded: queue.SimpleQueue[Model | BaseException] = queue.SimpleQueue()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="myxtts-model", daemon=True)
+
+    def start(self) -> Model:
+        """Loads the model. What it returns may be asked for facts; work is for jobs. Raises what loading raises."""
+        self._thread.start()
+        loaded = self._loaded.get()
+        if isinstance(loaded, BaseException):
+            self._thread.join()
+            raise loaded
+        return loaded
+
+    def submit(self, job: Job[Model, Result]) -> Job[Model, Result]:
+        """Puts a job at the end of the queue."""
+        self._jobs.put(job)  # type: ignore[arg-type]  # the queue does not care for what a job gives
+        return job
+
+    def stop(self, timeout_s: float = STOP_SECONDS) -> None:
+        """Ends the job under way at its next result, drops those that wait, and ends the thread."""
+        self._is_stopping.set()
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise ModelThreadError(f"The model is still busy {timeout_s:g} s after it was asked to stop.")
+
+    def _run(self) -> None:
+        try:
+            with self._open_model() as model:
+                self._loaded.put(model)
+                while (job := self._jobs.get()) is not None:
+                    job.run(model, self._is_stopping)
+        except BaseException as error:  # noqa: BLE001  carried to `start`, which raises it
+            self._loaded.put(error)

@@ -1,0 +1,177 @@
+"""What the server answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from myxtts.serving.access import find_client
+from myxtts.serving.bodies import check_media_type, read_body
+from myxtts.serving.errors import BadRequestError, BusyError, UploadsOffError
+from myxtts.serving.limits import RETRY_SECONDS, Places, RateLimiter, ServingLimits
+from myxtts.serving.model_thread import Job, JobCancelled, ModelThread
+from myxtts.serving.request_log import FACTS
+from myxtts.serving.sound_formats import FORMATS
+from myxtts.serving.speech_order import MODELS, SpeechOrder, read_order
+from myxtts.serving.speech_work import SpeechFacts, clone_recording, speak_order
+from myxtts.serving.voice_shelf import VoiceShelf
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+
+Result = TypeVar("Result")
+
+SEND_SECONDS = 30.0
+"""A client that takes nothing for so long has gone."""
+
+CONSENT_GIVEN = "yes"
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes share."""
+
+    thread: ModelThread[Synthesizer]
+    languages: tuple[str, ...]
+    rate_hz: int
+    shelf: VoiceShelf
+    limits: ServingLimits
+    limiter: RateLimiter
+    places: Places
+    allow_upload: bool
+
+    @contextlib.asynccontextmanager
+    async def run(
+        self, work: Callable[[Synthesizer], Generator[Result | None, None, None]], receive: Receive
+    ) -> AsyncIterator[Job[Synthesizer, Result]]:
+        """A job in the queue for the time of the block, cancelled at its end or when the client goes."""
+        with self.places.take():
+            job = self.thread.submit(Job(work))
+            listener = asyncio.create_task(_cancel_when_gone(job, receive))
+            try:
+                yield job
+            except JobCancelled:
+                if listener.done():
+                    raise ClientDisconnect from None
+                raise BusyError("This server is about to stop. Try again later.", retry_after_s=RETRY_SECONDS) from None
+            finally:
+                job.cancel()
+                listener.cancel()
+
+
+async def _cancel_when_gone(job: Job[Synthesizer, Result], receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    job.cancel()
+
+
+class SpeechRoute:
+    """POST /v1/audio/speech: a text as sound."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        request = Request(scope, receive)
+        service.limiter.count(find_client(scope))
+        check_media_type(request, "application/json")
+        body = await read_body(request, service.limits.body_bytes)
+        order = read_order(body, languages=service.languages, most_characters=service.limits.text_characters)
+        voice = service.shelf.find(order.voice)
+        facts = SpeechFacts()
+        work = partial(speak_order, order=order, voice=voice, facts=facts)
+        try:
+            async with service.run(work, receive) as job:
+                await self._answer(job, order, send)
+        finally:
+            kind = f"{order.format_name}{', streamed' if order.is_streamed else ''}"
+            scope[FACTS] += [f"{len(order.text)} characters", order.language, kind, facts.describe()]
+
+    async def _answer(self, job: Job[Synthesizer, bytes], order: SpeechOrder, send: Send) -> None:
+        # Before the status is sent: until the first sound, everything that goes wrong can be told.
+        first = await job.receive()
+        rate_hz = order.sound.choose_rate(self._service.rate_hz)
+        headers = {"content-type": order.sound.media_type, "x-sample-rate": str(rate_hz), "cache-control": "no-store"}
+        if not order.is_streamed:
+            headers["content-length"] = str(len(first))
+        await send({"type": "http.response.start", "status": 200, "headers": Headers(headers).raw})
+        # Neither can be told any more. The answer stays without its end, so the client sees that it is not whole.
+        with contextlib.suppress(JobCancelled, TimeoutError):
+            await _send_part(send, first)
+            async for part in job:
+                await _send_part(send, part)
+            await _send_part(send, b"", is_last=True)
+
+
+async def _send_part(send: Send, part: bytes, *, is_last: bool = False) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": part, "more_body": not is_last})
+
+
+class VoicesRoute:
+    """GET /v1/audio/voices: the voices there are. POST: a new one, from a recording."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            response = await self._upload(Request(scope, receive), receive)
+        else:
+            response = self._list()
+        await response(scope, receive, send)
+
+    def _list(self) -> Response:
+        service = self._service
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [{"id": name, "object": "voice"} for name in service.shelf.names],
+                "languages": list(service.languages),
+                "response_formats": list(FORMATS),
+                "max_text": service.limits.text_characters,
+                "can_upload": service.allow_upload,
+            }
+        )
+
+    async def _upload(self, request: Request, receive: Receive) -> Response:
+        service = self._service
+        service.limiter.count(find_client(request.scope))
+        if not service.allow_upload:
+            raise UploadsOffError("This server takes no recordings. Its operator can allow them with --allow-upload.")
+        check_media_type(request, "audio/", "application/octet-stream")
+        if request.query_params.get("consent") != CONSENT_GIVEN:
+            raise BadRequestError(
+                "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
+            )
+        recording = await read_body(request, service.limits.upload_bytes)
+        async with service.run(partial(clone_recording, recording=recording), receive) as job:
+            voice = await job.receive()
+        return JSONResponse({"id": service.shelf.keep_upload(voice), "object": "voice"}, 201)
+
+
+async def list_models(request: Request) -> Response:
+    """GET /v1/models."""
+    models = [{"id": name, "object": "model", "created": 0, "owned_by": "myxtts"} for name in MODELS]
+    return JSONResponse({"object": "list", "data": models})
+
+
+class HealthRoute:
+    """GET /healthz: that the server is there, and how many requests it has."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = JSONResponse({"status": "ok", "requests": self._service.places.taken})
+        await response(scope, receive, send)

@@ -1,0 +1,187 @@
+"""The JSON body of a request for speech -> an order that can be carried out, or an error that says what to change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from myxtts.config.section import nearest_name
+from myxtts.inference.errors import SpeechRequestError
+from myxtts.inference.pieces import check_text
+from myxtts.inference.settings import SpeechSettings
+from myxtts.serving.errors import BadRequestError, TooLargeError, UnknownModelError
+from myxtts.serving.sound_formats import FORMATS, SoundFormat
+from myxtts.text.errors import UnsupportedLanguageError
+from myxtts.text.languages import resolve_language
+
+MODELS = ("myxtts", "tts-1", "tts-1-hd")
+"""Names of the one model: its own, and those that some clients cannot be talked out of."""
+
+_NUMBER, _WHOLE, _TEXT, _YES_NO = "a number", "a whole number", "a text", "true or false"
+
+SETTINGS = {
+    "speed": _NUMBER,
+    "temperature": _NUMBER,
+    "top_k": _WHOLE,
+    "top_p": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "greedy": _YES_NO,
+    "seed": _WHOLE,
+    "max_codes": _WHOLE,
+}
+"""Fields that are settings of the same name."""
+
+FIELDS = {
+    "model": _TEXT,
+    "input": _TEXT,
+    "voice": _TEXT,
+    "language": _TEXT,
+    "response_format": _TEXT,
+    "stream": _YES_NO,
+    "stream_format": _TEXT,
+    **SETTINGS,
+}
+
+
+@dataclass(frozen=True)
+class SpeechOrder:
+    """What is to be said, and how it is to be sent."""
+
+    text: str
+    voice: str
+    language: str
+    format_name: str
+    is_streamed: bool
+    settings: SpeechSettings
+
+    @property
+    def sound(self) -> SoundFormat:
+        return FORMATS[self.format_name]
+
+
+def read_order(body: bytes, *, languages: Sequence[str], most_characters: int) -> SpeechOrder:
+    """The order in a body.
+
+    Args:
+        body: JSON with the fields of the OpenAI API, and those of `FIELDS` that are ours.
+        languages: codes that the model speaks; where a request names none, English, or the first of them.
+        most_characters: longest text.
+    """
+    fields = _read_fields(body)
+    _check_model(fields.get("model", MODELS[0]))
+    text = _require(fields, "input", "the text to say")
+    voice = _require(fields, "voice", "a voice of GET /v1/audio/voices")
+    if len(text) > most_characters:
+        raise TooLargeError(
+            f"input may have {most_characters} characters at most, but has {len(text)}. Send it in parts.",
+            param="input",
+        )
+    language = choose_language(fields.get("language"), languages)
+    format_name, is_streamed = _read_sound(fields)
+    try:
+        check_text(text, language)
+    except SpeechRequestError as error:
+        raise BadRequestError(str(error), param="input") from error
+    return SpeechOrder(text, voice, language, format_name, is_streamed, _read_settings(fields))
+
+
+def choose_language(given: str | None, languages: Sequence[str]) -> str:
+    """The code of a language the model speaks."""
+    if given is None:
+        return "en" if "en" in languages else languages[0]
+    try:
+        language = resolve_language(given)
+    except UnsupportedLanguageError as error:
+        raise BadRequestError(str(error), param="language") from error
+    if language not in languages:
+        raise BadRequestError(
+            f"language must be one that this model was trained on ({', '.join(languages)}), but is {language!r}.",
+            param="language",
+        )
+    return language
+
+
+def _read_fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(
+            'The body must be JSON, as in {"input": "Hello.", "voice": "Ana"}, but is not.'
+        ) from error
+    if not isinstance(fields, dict):
+        raise BadRequestError('The body must be a JSON object, as in {"input": "Hello.", "voice": "Ana"}, but is not.')
+    for name, value in list(fields.items()):
+        if name not in FIELDS:
+            near = nearest_name(name, FIELDS)
+            hint = f"Did you mean {near}?" if near else f"There are: {', '.join(FIELDS)}."
+            raise BadRequestError(f"There is no field {name[:80]!r}. {hint}", param=name[:80])
+        if value is None:
+            del fields[name]
+        elif name == "voice" and isinstance(value, dict) and isinstance(value.get("id"), str):
+            fields[name] = value["id"]
+        elif not _fits(value, FIELDS[name]):
+            raise BadRequestError(f"{name} must be {FIELDS[name]}, but is {_name_kind(value)}.", param=name)
+    return fields
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) or kind == _YES_NO:
+        return isinstance(value, bool) and kind == _YES_NO
+    if kind == _TEXT:
+        return isinstance(value, str)
+    return isinstance(value, int) or (kind == _NUMBER and isinstance(value, float))
+
+
+def _name_kind(value: Any) -> str:
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return names[type(value)] if not isinstance(value, float) else f"the number {value:g}"
+
+
+def _require(fields: Mapping[str, Any], name: str, what: str) -> str:
+    if name not in fields:
+        raise BadRequestError(f"A request must have {name}, {what}, but has not.", param=name)
+    return str(fields[name])
+
+
+def _check_model(name: str) -> None:
+    if name not in MODELS:
+        raise UnknownModelError(
+            f"model must be one of {', '.join(MODELS)}, but is {name[:80]!r}. Leave it out, or see GET /v1/models.",
+            param="model",
+        )
+
+
+def _read_sound(fields: Mapping[str, Any]) -> tuple[str, bool]:
+    name = fields.get("response_format", "wav")
+    if name not in FORMATS:
+        raise BadRequestError(
+            f"response_format must be one of {', '.join(FORMATS)}, but is {name[:80]!r}.", param="response_format"
+        )
+    if fields.get("stream_format", "audio") != "audio":
+        raise BadRequestError(
+            "stream_format must be audio: the sound itself is streamed, without events around it.",
+            param="stream_format",
+        )
+    can_stream = FORMATS[name].can_stream
+    is_streamed = fields.get("stream", can_stream)
+    if is_streamed and not can_stream:
+        streamed = " or ".join(each for each, sound in FORMATS.items() if sound.can_stream)
+        raise BadRequestError(f"To stream, response_format must be {streamed}, but is {name}.", param="stream")
+    return name, is_streamed
+
+
+def _read_settings(fields: Mapping[str, Any]) -> SpeechSettings:
+    given = {name: fields[name] for name in SETTINGS if name in fields}
+    try:
+        return SpeechSettings(**given)
+    except SpeechRequestError as error:
+        raise BadRequestError(str(error), param=str(error).partition(" ")[0]) from error

@@ -1,0 +1,115 @@
+"""The voices of a server: the model's own, those in a folder, and those that were uploaded."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import check_duration, inspect_clip
+from myxtts.config.section import nearest_name
+from myxtts.inference.errors import VoiceError
+from myxtts.inference.references import read_references
+from myxtts.inference.voices import VOICE_SUFFIX, Voice, load_voice
+from myxtts.serving.errors import BadRequestError, ServerStartError, UnknownVoiceError
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+
+RECORDING_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+MOST_UPLOADS = 32
+"""Uploaded voices that are kept; the one that was not used for longest makes room."""
+LONGEST_UPLOAD_SECONDS = 300.0
+_SHOWN_NAMES = 40
+
+
+class VoiceShelf:
+    """Voices by name. Used in the event loop only.
+
+    Args:
+        voices: those that every client may see and use.
+    """
+
+    def __init__(self, voices: Mapping[str, Voice]):
+        self._voices = dict(voices)
+        self._uploads: OrderedDict[str, Voice] = OrderedDict()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What every client may see: an upload is known to its owner alone."""
+        return tuple(self._voices)
+
+    def find(self, name: str) -> Voice:
+        """A voice by its name. Raises `UnknownVoiceError`."""
+        if name in self._voices:
+            return self._voices[name]
+        if name in self._uploads:
+            self._uploads.move_to_end(name)
+            return self._uploads[name]
+        raise UnknownVoiceError(f"There is no voice {name[:80]!r}. {self._give_hint(name)}", param="voice")
+
+    def keep_upload(self, voice: Voice) -> str:
+        """The name of a new voice, which nobody can guess."""
+        name = f"upload-{secrets.token_urlsafe(12)}"
+        self._uploads[name] = voice
+        while len(self._uploads) > MOST_UPLOADS:
+            self._uploads.popitem(last=False)
+        return name
+
+    def _give_hint(self, name: str) -> str:
+        near = nearest_name(name, self._voices)
+        if near:
+            return f"Did you mean {near!r}?"
+        if not self._voices:
+            return "This server has none of its own: upload a recording to POST /v1/audio/voices."
+        shown = ", ".join(self.names[:_SHOWN_NAMES])
+        return f"There are: {shown}{', and more' if len(self._voices) > _SHOWN_NAMES else ''}."
+
+
+def collect_voices(synthesizer: Synthesizer, folder: Path | None) -> dict[str, Voice]:
+    """The voices that come with the model, and those in a folder: voice files and recordings, by the names of the files."""
+    voices = {name: synthesizer.find_voice(name) for name in synthesizer.speakers}
+    for path in _list_voice_files(folder) if folder else []:
+        if path.stem in voices:
+            raise ServerStartError(
+                f"Every voice must have a name of its own, but {path} is a second {path.stem!r}. Rename it."
+            )
+        voice = load_voice(path) if path.suffix.lower() == VOICE_SUFFIX else synthesizer.clone_voice([path])
+        try:
+            synthesizer.check_voice(voice)
+        except VoiceError as error:
+            raise ServerStartError(f"{path}: {error}") from error
+        voices[path.stem] = voice
+    return voices
+
+
+def _list_voice_files(folder: Path) -> list[Path]:
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise ServerStartError(f"--voices {folder} must be a folder that can be read: {error.strerror}.") from error
+    found = [path for path in paths if path.suffix.lower() in (VOICE_SUFFIX, *RECORDING_SUFFIXES)]
+    if not found:
+        raise ServerStartError(
+            f"--voices {folder} must hold voice files ({VOICE_SUFFIX}, from `myxtts synthesize --save-voice`) or recordings "
+            f"({', '.join(RECORDING_SUFFIXES)}), but holds none."
+        )
+    return found
+
+
+def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Voice:
+    """The voice in the bytes of a sound file. Raises `BadRequestError`."""
+    with tempfile.TemporaryDirectory(prefix="myxtts-upload-") as folder:
+        path = Path(folder) / "recording"
+        path.write_bytes(recording)
+        try:
+            # A small file may hold hours of silence.
+            check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)
+            return synthesizer.clone_samples(read_references([os.fspath(path)]))
+        except (ClipError, VoiceError) as error:
+            raise BadRequestError(str(error).replace(str(path), "The recording")) from error

@@ -1,0 +1,151 @@
+"""Real servers on loopback ports, in this process, and clients for them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from myxtts.inference.speech import SpeechChunk, SpokenPiece
+from myxtts.inference.voices import Voice
+from myxtts.serving.addresses import bind_socket
+from myxtts.serving.application import build_application
+from myxtts.serving.limits import ServingLimits
+from myxtts.serving.model_thread import ModelThread
+from myxtts.serving.server import make_server, make_service
+from myxtts.serving.server_settings import ServerSettings
+
+WAIT_S = 60
+RATE_HZ = 22_050
+CHUNK_SAMPLES = 2205
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return json.loads(self.body)["error"]
+
+
+class Client:
+    """Asks one server, with a new connection for each request."""
+
+    def __init__(self, port: int, timeout_s: float = WAIT_S):
+        self.port, self._timeout_s = port, timeout_s
+
+    def start(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPConnection:
+        """A request that was sent and whose answer nobody has read yet."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self._timeout_s)
+        if body is not None and not isinstance(body, bytes):
+            body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+        # So that closing the response closes the socket.
+        connection.request(method, path, body, {"Connection": "close", **headers})
+        return connection
+
+    def open(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:
+        """The answer as soon as it begins. Close it by `response.close()`."""
+        return self.start(method, path, body, **headers).getresponse()
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        with contextlib.closing(self.open(method, path, body, **headers)) as response:
+            return Answer(response.status, response.headers, response.read())
+
+    def speak(self, text: str = "Hello.", voice: str = "Ana", **fields: Any) -> Answer:
+        return self.ask("POST", "/v1/audio/speech", {"input": text, "voice": voice, **fields})
+
+    def count_requests(self) -> int:
+        return int(json.loads(self.ask("GET", "/healthz").body)["requests"])
+
+    def wait_for_requests(self, count: int) -> None:
+        """Asks until the server has this many requests in hand; each asking is answered by it, so this is no busy loop."""
+        for _ in range(20_000):
+            if self.count_requests() == count:
+                return
+        raise AssertionError(f"the server never had {count} requests")
+
+
+@contextlib.contextmanager
+def run_thread(synthesizer: Any) -> Iterator[ModelThread]:
+    """The model's thread with a model that is there already."""
+    thread = ModelThread(lambda: contextlib.nullcontext(synthesizer))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.stop(WAIT_S)
+
+
+@contextlib.contextmanager
+def host(
+    synthesizer: Any, voices: dict[str, Voice], *, thread: ModelThread | None = None, hosts: Any = None, **settings: Any
+) -> Iterator[Client]:
+    """A server for the time of the block."""
+    limits = {
+        name: settings.pop(name) for name in ("text_characters", "requests_per_minute", "queue") if name in settings
+    }
+    asked = ServerSettings(port=0, limits=ServingLimits(**{"requests_per_minute": 10_000, **limits}), **settings)
+    with contextlib.ExitStack() as stack:
+        thread = thread or stack.enter_context(run_thread(synthesizer))
+        service = make_service(thread, synthesizer, voices, asked)
+        server = make_server(build_application(service, token=asked.token, hosts=hosts))
+        listener = bind_socket(asked)
+        # From here on clients may come: they wait until the server takes them.
+        listener.listen()
+        running = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-server")
+        running.start()
+        try:
+            yield Client(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            running.join(WAIT_S)
+            listener.close()
+        assert not running.is_alive()
+
+
+def give_up(response: http.client.HTTPResponse) -> None:
+    """Closes a connection in the middle of an answer."""
+    response.fp.raw._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+    response.close()
+
+
+class GatedSynthesizer:
+    """Says `chunks` tenths of a second, each when the test lets it."""
+
+    rate_hz = RATE_HZ
+    languages = ("en", "fa")
+    speakers = ()
+
+    def __init__(self, chunks: int = 5, error: Exception | None = None):
+        self.gate = threading.Semaphore(0)
+        self.ended = threading.Event()
+        self.made = 0
+        self._chunks, self._error = chunks, error
+
+    def stream(self, text: str, voice: Voice, language: str, settings: Any) -> Iterator[SpeechChunk]:
+        try:
+            for index in range(self._chunks):
+                assert self.gate.acquire(timeout=WAIT_S)
+                self.made += 1
+                yield SpeechChunk(np.full(CHUNK_SAMPLES, (index + 1) / 10, np.float32))
+            if self._error:
+                raise self._error
+            yield SpeechChunk(np.zeros(0, np.float32), SpokenPiece(text, self._chunks, False, 0.1 * self._chunks))
+        finally:
+            self.ended.set()
+
+    speak_in_turn = stream
+
+    def open_gate(self) -> None:
+        self.gate.release(10_000)
+
+
+VOICE = Voice(np.zeros((32, 32), np.float32), np.zeros(0, np.float32))

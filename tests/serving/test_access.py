@@ -1,0 +1,134 @@
+"""Who may ask: addresses, names and tokens."""
+
+import socket
+
+import pytest
+
+from myxtts.serving.addresses import bind_socket, list_hosts, name_address
+from myxtts.serving.errors import ServerStartError
+from myxtts.serving.server_settings import ServerSettings
+from tests.serving.hosting import VOICE, GatedSynthesizer, host
+
+TOKEN = "correct-horse"
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    synthesizer = GatedSynthesizer()
+    synthesizer.open_gate()
+    with host(synthesizer, {"Ana": VOICE}, token=TOKEN) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/models"), ("GET", "/v1/audio/voices"), ("POST", "/v1/audio/speech"), ("GET", "/x")],
+)
+@pytest.mark.parametrize("given", [None, "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN} ", "Bearer é"])
+def test_without_the_token_nothing_is_told(guarded, method, path, given):
+    headers = (
+        {} if given is None or given.endswith(" ") else {"Authorization": given.encode("latin-1").decode("latin-1")}
+    )
+    answer = guarded.ask(method, path, **headers)
+    assert answer.status == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.error["code"] == "invalid_api_key"
+    assert "Authorization: Bearer TOKEN" in answer.error["message"]
+    assert TOKEN not in answer.body.decode()
+
+
+def test_with_the_token_everything_is_there(guarded):
+    assert guarded.ask("GET", "/v1/models", Authorization=f"Bearer {TOKEN}").status == 200
+    speech = {"input": "Hello.", "voice": "Ana"}
+    assert guarded.ask("POST", "/v1/audio/speech", speech, Authorization=f"Bearer {TOKEN}").status == 200
+
+
+def test_the_page_and_the_health_check_are_open(guarded):
+    assert guarded.ask("GET", "/").status == 200
+    assert guarded.ask("GET", "/healthz").status == 200
+
+
+def test_tokens_cannot_be_tried_out_quickly():
+    with host(GatedSynthesizer(), {"Ana": VOICE}, token=TOKEN, requests_per_minute=3) as client:
+        tried = [client.ask("GET", "/v1/models", Authorization=f"Bearer {number}").status for number in range(5)]
+    assert tried == [401, 401, 401, 429, 429]
+
+
+def test_a_web_page_cannot_point_its_own_name_here():
+    hosts = list_hosts(ServerSettings())
+    with host(GatedSynthesizer(), {"Ana": VOICE}, hosts=hosts) as client:
+        for name in ("127.0.0.1", "localhost:8020", "[::1]:8020", "LOCALHOST"):
+            assert client.ask("GET", "/v1/models", Host=name).status == 200, name
+        for name in (
+            "evil.example",
+            "evil.example:8020",
+            "127.0.0.1.evil.example",
+            "",
+            "localhost.",
+            "[::1].evil.example",
+        ):
+            answer = client.ask("GET", "/v1/models", Host=name)
+            assert answer.status == 421, name
+            assert "127.0.0.1" in answer.error["message"]
+
+
+def test_a_web_page_cannot_send_what_needs_no_leave():
+    with host(GatedSynthesizer(), {"Ana": VOICE}) as client:
+        body = b'{"input": "Hello.", "voice": "Ana"}'
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            answer = client.ask("POST", "/v1/audio/speech", body, **{"Content-Type": kind})
+            assert answer.status == 415
+            assert "application/json" in answer.error["message"]
+        assert client.ask("OPTIONS", "/v1/audio/speech", Origin="http://evil.example").status == 405
+
+
+def test_names_count_only_where_no_token_does():
+    assert "localhost" in list_hosts(ServerSettings())
+    assert list_hosts(ServerSettings(token=TOKEN)) is None
+    assert list_hosts(ServerSettings(host="0.0.0.0", allow_anyone=True)) is None
+
+
+def test_other_machines_are_let_in_only_with_a_token_or_a_word():
+    with pytest.raises(ServerStartError, match=r"a token must be given.*--allow-anyone"):
+        bind_socket(ServerSettings(host="0.0.0.0", port=0))
+    for settings in (
+        ServerSettings(host="0.0.0.0", port=0, token=TOKEN),
+        ServerSettings(host="0.0.0.0", port=0, allow_anyone=True),
+        ServerSettings(host="localhost", port=0),
+    ):
+        bind_socket(settings).close()
+
+
+def test_an_address_that_is_taken_is_said():
+    with bind_socket(ServerSettings(port=0)) as listener:
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert name_address(listener) == f"http://127.0.0.1:{port}"
+        with pytest.raises(ServerStartError, match=f"--port {port} cannot be used: .*another --port"):
+            bind_socket(ServerSettings(port=port))
+
+
+def test_a_host_that_is_not_one_is_said():
+    with pytest.raises(ServerStartError, match="--host must be an address"):
+        bind_socket(ServerSettings(host="not a host", port=0, token=TOKEN))
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+def test_an_address_of_six_is_written_in_brackets():
+    with socket.socket(socket.AF_INET6) as listener:
+        try:
+            listener.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+        assert name_address(listener).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize("token", ["", "  ", "ü", "a\nb"])
+def test_a_token_that_no_header_can_carry_is_refused(token):
+    with pytest.raises(ServerStartError, match="visible ASCII"):
+        ServerSettings(token=token)
+
+
+def test_a_port_that_is_none_is_refused():
+    with pytest.raises(ServerStartError, match="--port must be from 0 to 65535"):
+        ServerSettings(port=70_000)

@@ -1,0 +1,257 @@
+"""What a server answers, with a model whose chunks the test hands out: streams, queues, limits, errors, farewells."""
+
+import json
+import logging
+import threading
+
+import numpy as np
+import pytest
+
+from myxtts.inference.errors import SpeechRequestError
+from myxtts.serving import routes
+from tests.serving.hosting import CHUNK_SAMPLES, VOICE, WAIT_S, GatedSynthesizer, give_up, host, run_thread
+
+SPEECH = "/v1/audio/speech"
+VOICES = {"Ana": VOICE, "Claribel": VOICE}
+
+
+@pytest.fixture
+def synthesizer():
+    return GatedSynthesizer()
+
+
+@pytest.fixture
+def client(synthesizer):
+    with host(synthesizer, VOICES) as client:
+        yield client
+
+
+def test_sound_is_sent_while_more_is_made(synthesizer, client):
+    order = {"input": "Hello.", "voice": "Ana", "response_format": "wav"}
+    synthesizer.gate.release()
+    response = client.open("POST", SPEECH, order)
+    assert (response.status, response.headers["Content-Type"]) == (200, "audio/wav")
+    assert response.headers["Transfer-Encoding"] == "chunked"
+    assert response.headers["X-Sample-Rate"] == "22050"
+    for index in range(5):
+        # One chunk is made, it comes, and only then the next one may be made.
+        header = response.read(44) if index == 0 else b""
+        assert header[:4] == (b"RIFF" if index == 0 else b"")
+        samples = np.frombuffer(response.read(2 * CHUNK_SAMPLES), "<i2")
+        np.testing.assert_array_equal(samples, round((index + 1) / 10 * 32767))
+        assert synthesizer.made == index + 1
+        synthesizer.gate.release()
+    assert response.read() == b""
+
+
+def test_an_answer_that_is_whole_has_a_length(synthesizer, client):
+    synthesizer.open_gate()
+    answer = client.speak(stream=False)
+    assert answer.status == 200
+    assert int(answer.headers["Content-Length"]) == len(answer.body) == 44 + 5 * 2 * CHUNK_SAMPLES
+    assert int.from_bytes(answer.body[40:44], "little") == len(answer.body) - 44
+
+
+def test_a_client_that_goes_ends_its_speech_at_the_next_chunk(synthesizer, client):
+    synthesizer.gate.release()
+    response = client.open("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
+    response.read(44)
+    give_up(response)
+    client.wait_for_requests(0)
+    synthesizer.open_gate()
+    assert synthesizer.ended.wait(WAIT_S)
+    assert synthesizer.made <= 2
+    # And the model is there for others.
+    assert client.speak().status == 200
+
+
+def test_a_client_that_goes_while_it_waits_is_never_spoken_for(synthesizer, client):
+    speaking = threading.Thread(target=client.speak)
+    speaking.start()
+    client.wait_for_requests(1)
+    waiting = client.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
+    client.wait_for_requests(2)
+    waiting.close()
+    client.wait_for_requests(1)
+    synthesizer.open_gate()
+    speaking.join(WAIT_S)
+    assert client.speak().status == 200
+    assert synthesizer.made == 10
+
+
+def test_a_full_queue_says_when_to_ask_again(synthesizer):
+    with host(synthesizer, VOICES, queue=2) as client:
+        waiting = [client.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"}) for _ in range(2)]
+        client.wait_for_requests(2)
+        answer = client.speak()
+        assert (answer.status, answer.error["code"]) == (503, "server_busy")
+        assert int(answer.headers["Retry-After"]) > 0
+        synthesizer.open_gate()
+        for connection in waiting:
+            response = connection.getresponse()
+            assert response.status == 200
+            assert len(response.read()) == 44 + 5 * 2 * CHUNK_SAMPLES
+            connection.close()
+        client.wait_for_requests(0)
+        assert client.speak().status == 200
+
+
+def test_a_client_that_asks_too_often_is_told_how_long_to_wait(synthesizer):
+    synthesizer.open_gate()
+    with host(synthesizer, VOICES, requests_per_minute=2) as client:
+        assert [client.speak().status for _ in range(2)] == [200, 200]
+        answer = client.speak()
+        assert (answer.status, answer.error["type"]) == (429, "rate_limit_error")
+        assert 0 < int(answer.headers["Retry-After"]) <= 60
+        # Looking is free.
+        assert client.ask("GET", "/v1/audio/voices").status == 200
+
+
+def test_a_header_cannot_make_one_client_many(synthesizer):
+    synthesizer.open_gate()
+    order = {"input": "Hello.", "voice": "Ana"}
+    with host(synthesizer, VOICES, requests_per_minute=2) as client:
+        asked = [
+            client.ask("POST", SPEECH, order, **{"X-Forwarded-For": f"10.0.0.{number}"}).status for number in range(3)
+        ]
+    assert asked == [200, 200, 429]
+
+
+def test_texts_and_bodies_over_the_limit_are_refused(synthesizer):
+    with host(synthesizer, VOICES, text_characters=10) as client:
+        answer = client.speak("a" * 11)
+        assert (answer.status, answer.error["param"]) == (413, "input")
+        assert "10 characters at most, but has 11" in answer.error["message"]
+        for extra in ({}, {"Transfer-Encoding": "chunked"}):
+            body = b" " * 5000
+            if extra:
+                body = b"1388\r\n" + body + b"\r\n0\r\n\r\n"
+            answer = client.ask("POST", SPEECH, body, **{"Content-Type": "application/json", **extra})
+            assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(synthesizer, monkeypatch):
+    monkeypatch.setattr(routes, "read_body", lambda request, most: read_body(request, most, 0.05))
+    from myxtts.serving.bodies import read_body
+
+    with host(synthesizer, VOICES) as client:
+        answer = client.ask("POST", SPEECH, None, **{"Content-Type": "application/json", "Content-Length": "9"})
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+
+
+def test_bad_requests_are_answered_and_never_reach_the_model(synthesizer, client):
+    for fields, param in (
+        ({"input": ""}, "input"),
+        ({"voice": "Nobody"}, "voice"),
+        ({"response_format": "aac"}, "response_format"),
+        ({"speed": 100}, "speed"),
+    ):
+        answer = client.ask("POST", SPEECH, {"input": "Hello.", "voice": "Ana", **fields})
+        assert answer.status == 400
+        assert answer.headers["Content-Type"] == "application/json"
+        assert answer.error["type"] == "invalid_request_error"
+        assert answer.error["param"] == param
+    assert client.speak(model="gpt-9").status == 404
+    assert "Did you mean 'Claribel'?" in client.speak(voice="Claribell").error["message"]
+    assert "There are: Ana, Claribel." in client.speak(voice="zzzzzz").error["message"]
+    assert synthesizer.made == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("GET", SPEECH, 405), ("PUT", "/", 405)]
+)
+def test_what_is_not_there_is_told_with_what_is(client, method, path, status):
+    answer = client.ask(method, path)
+    assert answer.status == status
+    assert "POST /v1/audio/speech" in answer.error["message"]
+
+
+def test_what_the_model_cannot_say_is_an_error_of_the_request():
+    synthesizer = GatedSynthesizer(chunks=0, error=SpeechRequestError("That piece is too long."))
+    with host(synthesizer, VOICES) as client:
+        answer = client.speak()
+    assert (answer.status, answer.error["message"]) == (400, "That piece is too long.")
+
+
+def test_what_breaks_is_told_to_the_log_and_not_to_the_client(caplog):
+    synthesizer = GatedSynthesizer(chunks=0, error=OSError("/secret/path is broken"))
+    with caplog.at_level(logging.ERROR), host(synthesizer, VOICES) as client:
+        answer = client.speak()
+        assert client.ask("GET", "/healthz").status == 200
+    assert (answer.status, answer.error["code"]) == (500, "internal_error")
+    assert "secret" not in answer.body.decode()
+    assert "log" in answer.error["message"]
+    assert any("/secret/path is broken" in str(record.exc_info) for record in caplog.records)
+
+
+def test_what_breaks_in_the_middle_cuts_the_answer_off():
+    import http.client
+
+    synthesizer = GatedSynthesizer(chunks=2, error=OSError("broken"))
+    synthesizer.open_gate()
+    with host(synthesizer, VOICES) as client:
+        response = client.open("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
+        assert response.status == 200
+        with pytest.raises(http.client.IncompleteRead):
+            response.read()
+        client.wait_for_requests(0)
+
+
+def test_a_client_that_takes_nothing_loses_its_place(synthesizer, monkeypatch):
+    monkeypatch.setattr(routes, "SEND_SECONDS", 0.05)
+    loud = GatedSynthesizer(chunks=4000)
+    loud.open_gate()
+    with host(loud, VOICES) as client:
+        idle = client.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
+        client.wait_for_requests(1)
+        client.wait_for_requests(0)
+        idle.close()
+
+
+def test_the_log_has_a_line_for_each_request_without_its_text(synthesizer, client, caplog):
+    synthesizer.open_gate()
+    with caplog.at_level(logging.INFO, logger="myxtts.serving"):
+        client.speak("A secret sentence.", response_format="pcm")
+        client.ask("GET", "/v1/models")
+        client.ask("GET", "/a%0Ab")
+        client.wait_for_requests(0)
+    lines = [record.getMessage() for record in caplog.records if record.name == "myxtts.serving.request_log"]
+    speech = next(line for line in lines if SPEECH in line)
+    assert speech.startswith(f"127.0.0.1 POST {SPEECH} 200 in ")
+    for words in ("18 characters", "en", "pcm, streamed", "0.50 s of speech", "first sound after", "pieces cut off: 1"):
+        assert words in speech
+    assert not any("secret" in line for line in lines)
+    assert any("GET /v1/models 200" in line for line in lines)
+    assert any("GET /a%0Ab 404" in line for line in lines)
+
+
+def test_models_and_voices_are_listed(client):
+    models = json.loads(client.ask("GET", "/v1/models").body)
+    assert [model["id"] for model in models["data"]] == ["myxtts", "tts-1", "tts-1-hd"]
+    voices = json.loads(client.ask("GET", "/v1/audio/voices").body)
+    assert [voice["id"] for voice in voices["data"]] == ["Ana", "Claribel"]
+    assert (voices["languages"], voices["can_upload"], voices["max_text"]) == (["en", "fa"], False, 4096)
+
+
+def test_a_server_that_stops_ends_what_is_being_said(synthesizer):
+    with run_thread(synthesizer) as thread:
+        with host(synthesizer, VOICES, thread=thread) as client:
+            synthesizer.gate.release()
+            response = client.open("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
+            assert response.status == 200
+        # The server has gone though the answer has not ended; the model's thread stops at its next chunk.
+        synthesizer.gate.release()
+    assert synthesizer.ended.is_set()
+    assert synthesizer.made <= 2
+    response.close()
+
+
+def test_the_page_loads_nothing_but_itself(client):
+    answer = client.ask("GET", "/")
+    assert answer.headers["Content-Type"].startswith("text/html")
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    text = answer.body.decode()
+    assert "http://" not in text
+    assert "https://" not in text

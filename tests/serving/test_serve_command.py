@@ -1,0 +1,193 @@
+"""`myxtts serve` with a real, tiny model: what it says, to whom, and how it ends."""
+
+import contextlib
+import io
+import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+
+from tests.serving.command import make_environ, start_server, write_recording
+from tests.support.processes import ROOT, run_python
+
+TEXT = "Hello there, you. Good morning to us."
+"""Two pieces, of a length that the server has compiled before it was ready."""
+
+
+def read_sound(data):
+    return soundfile.read(io.BytesIO(data), dtype="int16")
+
+
+def test_what_speaks_is_said_at_the_start(running):
+    told = "\n".join(running.told)
+    for words in (
+        "no trained waveform decoder",
+        "no trained speaker encoder",
+        "Claribel, narrator",
+        "consent",
+        "/v1/audio/speech",
+    ):
+        assert words in told
+
+
+def test_a_stream_comes_in_chunks_and_joined_is_the_whole(running):
+    order = {"input": TEXT, "voice": "narrator", "seed": 5}
+    parts = []
+    with contextlib.closing(running.client.open("POST", "/v1/audio/speech", order)) as response:
+        while part := response.read1(1 << 20):
+            parts.append(part)
+    assert len(parts) > 2
+    streamed, rate = read_sound(b"".join(parts))
+    whole, _ = read_sound(running.client.ask("POST", "/v1/audio/speech", {**order, "stream": False}).body)
+    assert rate == 22_050
+    assert len(streamed) > rate
+    assert streamed.shape == whole.shape
+    assert np.max(np.abs(streamed.astype(int) - whole)) <= 4
+
+
+def test_two_clients_at_once_get_what_each_gets_alone(running):
+    def speak(seed):
+        return running.client.speak("Hello there.", "narrator", seed=seed).body
+
+    alone = [speak(1), speak(2)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(speak, [1, 2, 1, 2]))
+    assert alone[0] != alone[1]
+    assert together == alone * 2
+
+
+def test_seed_and_speed_are_heard(running):
+    def speak(**fields):
+        return read_sound(running.client.speak("Hello there.", "narrator", **fields).body)[0]
+
+    np.testing.assert_array_equal(speak(seed=1), speak(seed=1))
+    assert not np.array_equal(speak(seed=1), speak(seed=2))
+    assert len(speak(speed=2.0)) == pytest.approx(len(speak()) / 2, rel=0.05)
+
+
+def test_a_voice_can_be_uploaded_and_is_its_owners_alone(running, tmp_path):
+    recording = write_recording(tmp_path / "mine.wav").read_bytes()
+    kind = {"Content-Type": "audio/wav"}
+    answer = running.client.ask("POST", "/v1/audio/voices?consent=yes", recording, **kind)
+    assert answer.status == 201, answer.body
+    name = json.loads(answer.body)["id"]
+    assert running.client.speak(voice=name, max_codes=8).status == 200
+    listed = json.loads(running.client.ask("GET", "/v1/audio/voices").body)
+    assert [voice["id"] for voice in listed["data"]] == ["Claribel", "narrator"]
+
+
+@pytest.mark.parametrize(
+    ("path", "seconds", "kind", "status", "message"),
+    [
+        ("/v1/audio/voices", 2.0, "audio/wav", 400, "consent"),
+        ("/v1/audio/voices?consent=yes", 0.1, "audio/wav", 400, "The recording: a reference must last at least 0.33 s"),
+        ("/v1/audio/voices?consent=yes", 301.0, "audio/wav", 400, "The recording: must last at most 300 s"),
+        ("/v1/audio/voices?consent=yes", 0.0, "audio/wav", 400, "The recording: cannot be read as sound"),
+        ("/v1/audio/voices?consent=yes", 2.0, "text/plain", 415, "audio/*"),
+    ],
+)
+def test_uploads_that_give_no_voice_are_refused(running, tmp_path, path, seconds, kind, status, message):
+    recording = b"no sound at all"
+    if seconds:
+        recording = tmp_path / "r.flac"
+        soundfile.write(recording, np.sin(np.arange(round(seconds * 8000)) / 9), 8000)
+        recording = recording.read_bytes()
+    answer = running.client.ask("POST", path, recording, **{"Content-Type": kind})
+    assert answer.status == status
+    assert message in answer.error["message"]
+    assert "myxtts-upload" not in answer.error["message"]
+
+
+def test_uploads_are_off_unless_allowed():
+    from tests.serving.hosting import VOICE, GatedSynthesizer, host
+
+    with host(GatedSynthesizer(), {"Ana": VOICE}) as client:
+        answer = client.ask("POST", "/v1/audio/voices?consent=yes", b"x", **{"Content-Type": "audio/wav"})
+    assert answer.status == 403
+    assert "--allow-upload" in answer.error["message"]
+
+
+def test_a_server_told_to_stop_in_mid_sentence_leaves_nothing_behind(serving_folder):
+    with start_server(serving_folder) as server:
+        process = psutil.Process(server.process.pid)
+        response = server.client.open("POST", "/v1/audio/speech", {"input": TEXT * 20, "voice": "narrator"})
+        assert len(response.read(44)) == 44
+        children = process.children(recursive=True)
+        code, out = server.stop(signal.SIGTERM)
+        response.close()
+    log = server.log.read_text()
+    assert code == 0, log
+    assert out.strip().endswith("Stopped.")
+    assert not any(child.is_running() for child in children)
+    assert "POST /v1/audio/speech" in log
+    assert TEXT[:20] not in log
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--host", "0.0.0.0"], "a token must be given"),
+        (["--token", ""], "visible ASCII"),
+        (["--rate", "0"], "--rate must be from 1"),
+        (["--port", "99999"], "--port must be from 0"),
+        (["--voices", "{folder}/model/nowhere"], "must be a folder that can be read"),
+        (["--tokn", "x"], "Did you mean --token?"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why(serving_folder, flags, message):
+    words = [flag.format(folder=serving_folder) for flag in flags]
+    result = run_serve(serving_folder / "model", *words)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_model_without_voices_asks_for_some(tmp_path):
+    from tests.inference.builders import write_small_model
+
+    result = run_serve(write_small_model(tmp_path / "model"), "--port", "0")
+    assert result.returncode == 2
+    assert "Give --voices DIR" in result.stderr
+
+
+def run_serve(checkpoint, *flags):
+    words = ["-m", "myxtts.cli.main", "serve", "--checkpoint", str(checkpoint), "--rehearsal", *flags]
+    return run_python(words, make_environ())
+
+
+def test_help_names_consent_and_loads_neither_tensorflow_nor_a_server():
+    code = (
+        "import sys; from myxtts.cli.main import main\n"
+        "try:\n    main(['serve', '--help'])\nexcept SystemExit:\n    pass\n"
+        "assert not {'tensorflow', 'numpy', 'uvicorn', 'starlette'} & set(sys.modules)"
+    )
+    result = run_python(["-c", code])
+    assert result.returncode == 0, result.stderr
+    assert "consent" in " ".join(result.stdout.split())
+
+
+def test_without_its_packages_the_command_says_what_to_install(tmp_path):
+    code = (
+        "import importlib.util, sys\n"
+        "real = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'uvicorn' else real(name, *rest)\n"
+        "from myxtts.cli.main import main\n"
+        "sys.exit(main(['serve', '--checkpoint', 'x']))"
+    )
+    result = run_python(["-c", code])
+    assert result.returncode == 1
+    assert "pip install 'myxtts[serve]'" in result.stderr
+
+
+def test_the_extra_and_the_constraints_name_what_is_needed():
+    from myxtts.cli.serve import PACKAGES
+
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    for package in PACKAGES:
+        assert f'"{package}>=' in project
+        assert f"\n{package}==" in pinned

@@ -1,0 +1,91 @@
+"""Bodies of requests: what they may say, and what is said to those that may not."""
+
+import json
+
+import pytest
+
+from myxtts.serving.errors import ApiError
+from myxtts.serving.sound_formats import FORMATS
+from myxtts.serving.speech_order import FIELDS, read_order
+
+LEAST = {"input": "Hello.", "voice": "Ana"}
+
+
+def read(fields, languages=("en", "fa"), most=100):
+    return read_order(json.dumps(fields).encode(), languages=languages, most_characters=most)
+
+
+def test_the_least_that_can_be_said():
+    order = read(LEAST)
+    assert (order.text, order.voice, order.language) == ("Hello.", "Ana", "en")
+    assert (order.format_name, order.is_streamed) == ("wav", True)
+    assert order.settings.speed == 1.0
+
+
+def test_every_field():
+    order = read(
+        {
+            "model": "tts-1", "input": "سلام.", "voice": {"id": "Ana"}, "language": "fa-IR", "response_format": "flac",
+            "stream": False, "stream_format": "audio", "speed": 2, "temperature": 0.5, "top_k": 7, "top_p": 0.5,
+            "repetition_penalty": 2.0, "greedy": True, "seed": 3, "max_codes": 9,
+        }
+    )  # fmt: skip
+    assert (order.voice, order.language, order.format_name, order.is_streamed) == ("Ana", "fa", "flac", False)
+    settings = order.settings
+    assert (settings.speed, settings.temperature, settings.top_k, settings.top_p) == (2, 0.5, 7, 0.5)
+    assert (settings.repetition_penalty, settings.greedy, settings.seed, settings.max_codes) == (2.0, True, 3, 9)
+
+
+def test_fields_that_are_null_are_as_if_left_out():
+    assert read({**LEAST, **dict.fromkeys(set(FIELDS) - set(LEAST))}) == read(LEAST)
+
+
+def test_a_model_without_english_speaks_its_own_language():
+    assert read(LEAST, languages=("de", "fa")).language == "de"
+
+
+def test_only_what_can_be_streamed_is():
+    assert {name: read({**LEAST, "response_format": name}).is_streamed for name in FORMATS} == {
+        name: name in ("wav", "pcm") for name in FORMATS
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "message"),
+    [
+        ({"input": None}, "input", "must have input"),
+        ({"voice": None}, "voice", "must have voice"),
+        ({"input": ""}, "input", "something to say"),
+        ({"input": " … "}, "input", "something to say"),
+        ({"input": "\ud800 abc"}, "input", "half of a character"),
+        ({"input": "a" * 101}, "input", "100 characters at most, but has 101"),
+        ({"input": 5}, "input", "input must be a text, but is a number"),
+        ({"model": "gpt-9"}, "model", "model must be one of myxtts"),
+        ({"language": "xx"}, "language", "must be one of"),
+        ({"language": "de"}, "language", r"trained on \(en, fa\), but is 'de'"),
+        ({"response_format": "aac"}, "response_format", "one of wav, pcm, flac"),
+        ({"response_format": "flac", "stream": True}, "stream", "must be wav or pcm, but is flac"),
+        ({"stream": "yes"}, "stream", "stream must be true or false"),
+        ({"stream_format": "sse"}, "stream_format", "must be audio"),
+        ({"speed": 9}, "speed", "speed must be from 0.25 to 4"),
+        ({"speed": "fast"}, "speed", "speed must be a number"),
+        ({"speed": True}, "speed", "speed must be a number"),
+        ({"speed": float("nan")}, "speed", "speed must be from"),
+        ({"top_k": 1.5}, "top_k", "top_k must be a whole number, but is the number 1.5"),
+        ({"top_k": 10**30}, "top_k", "top_k must be from 0"),
+        ({"seed": -1}, "seed", "seed must be from 0"),
+        ({"langauge": "en"}, "langauge", "Did you mean language"),
+        ({"instructions": "whisper"}, "instructions", "no field 'instructions'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_field(change, param, message):
+    with pytest.raises(ApiError, match=message) as caught:
+        read({**LEAST, **change})
+    assert caught.value.param == param
+    assert 400 <= caught.value.status < 500
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"input": "\\ud'])
+def test_a_body_that_is_no_object_is_refused(body):
+    with pytest.raises(ApiError, match=r"must be (a )?JSON"):
+        read_order(body, languages=["en"], most_characters=100)
