@@ -1,0 +1,142 @@
+"""`myxtts evaluate`: how well a model speaks, in figures and on a page to listen to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from myxtts.cli.parser import Parser
+from myxtts.cli.speaking_device import open_speaking_device
+from myxtts.cli.synthesize import SAMPLING_FLAGS
+from myxtts.errors import CommandLineError
+
+if TYPE_CHECKING:
+    from myxtts.evaluation.request import EvaluationRequest
+
+DEFAULT_LIMIT = 20
+
+
+def build_parser(prog: str) -> Parser:
+    """The parser; --help needs no TensorFlow."""
+    parser = Parser(
+        prog=prog,
+        description="Say sentences of a corpus again, and compare: with the recordings, and with what the codec alone makes of "
+        "them. Recognisers and speaker judges are other programs; without them the other figures are given.",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
+    )
+    parser.add_argument(
+        "--data", metavar="PATH", type=Path, required=True, help="a corpus, as `train --train-data` takes it"
+    )
+    parser.add_argument(
+        "--split",
+        choices=("all", "train", "validation"),
+        default="all",
+        help="which clips: as a run that was given this corpus divides it (default: all)",
+    )
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=DEFAULT_LIMIT,
+        help=f"the most sentences, spread over the corpus; 0 is all (default: {DEFAULT_LIMIT})",
+    )  # fmt: skip
+    parser.add_argument("--language", metavar="CODE", help="of lines that name none (default: the model's)")
+    parser.add_argument(
+        "--reference", metavar="FILE", type=Path, action="append", default=[],
+        help="a recording of the voice to speak in; may be repeated (default: another clip of each speaker)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, default=Path("evaluation"), help="the folder to write (default: evaluation)"
+    )
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON instead of a table")
+    _add_judge_flags(parser)
+    for name, (kind, help) in SAMPLING_FLAGS.items():
+        metavar = "N" if kind is int else "X"
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
+    parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
+    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+    return parser
+
+
+def _add_judge_flags(parser: Parser) -> None:
+    recogniser = parser.add_mutually_exclusive_group()
+    recogniser.add_argument(
+        "--recogniser", metavar="NAME", help="moonshine, a Python function as module:function, or none (default: none)"
+    )
+    recogniser.add_argument(
+        "--recogniser-command", metavar="COMMAND", help="prints what is said in {wav}; {language} is its code"
+    )
+    speaker = parser.add_mutually_exclusive_group()
+    speaker.add_argument(
+        "--speaker-judge", metavar="NAME",
+        help="resemblyzer, module:function, own (the model's speaker encoder) or none (default: own, if there is one)",
+    )  # fmt: skip
+    speaker.add_argument("--speaker-judge-command", metavar="COMMAND", help="prints the numbers of the voice in {wav}")
+    parser.add_argument(
+        "--other-voices", metavar="DIR", type=Path,
+        help="a folder with a folder of recordings for each of some other speakers, to compare the voice with",
+    )  # fmt: skip
+    parser.add_argument(
+        "--judge-python", metavar="PATH",
+        help="the Python that has the packages of moonshine or resemblyzer (default: MYXTTS_JUDGE_PYTHON, or this one)",
+    )  # fmt: skip
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    request = _make_request(arguments)
+    from myxtts.data import scan
+    from myxtts.evaluation.request import choose_material, open_judges
+
+    # What is set aside is in the figures; here it would only hide them.
+    logging.getLogger(scan.__name__).setLevel(logging.ERROR)
+    with open_judges(request) as judges:
+        material = choose_material(request)
+        with open_speaking_device(rehearsal=arguments.rehearsal):
+            from myxtts.evaluation.run import JSON_NAME, PAGE_NAME, run_evaluation
+            from myxtts.inference.loading import load_synthesizer
+
+            synthesizer = load_synthesizer(material.directory)
+            evaluation = run_evaluation(request, material, judges, synthesizer, _show_progress)
+    from myxtts.cli.evaluation_view import format_evaluation
+    from myxtts.evaluation.results_json import dump_evaluation
+
+    if arguments.json:
+        print(json.dumps(dump_evaluation(evaluation), ensure_ascii=False, indent=1))
+    else:
+        print(format_evaluation(evaluation))
+        print(f"\nFigures  {request.out / JSON_NAME}\nPage     {request.out / PAGE_NAME}")
+    return 0
+
+
+def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
+    from myxtts.evaluation.judges import JudgeChoice
+    from myxtts.evaluation.request import EvaluationRequest
+    from myxtts.inference.settings import SpeechSettings
+
+    if arguments.limit < 0:
+        raise CommandLineError(f"--limit must be 0 (all) or more, but is {arguments.limit}.")
+    given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
+    return EvaluationRequest(
+        checkpoint=arguments.checkpoint,
+        data=arguments.data,
+        out=arguments.out,
+        limit=arguments.limit or None,
+        split=arguments.split,
+        language=arguments.language,
+        references=tuple(arguments.reference),
+        other_voices=arguments.other_voices,
+        recogniser=JudgeChoice(arguments.recogniser, arguments.recogniser_command, arguments.judge_python),
+        speaker_judge=JudgeChoice(arguments.speaker_judge, arguments.speaker_judge_command, arguments.judge_python),
+        settings=SpeechSettings(**given, greedy=arguments.greedy),
+    )
+
+
+def _show_progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rSentence {done} of {total}", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,34 @@
+"""`myxtts listen`: the checkpoints of a run on one page, to compare them by ear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from myxtts.cli.parser import Parser
+from myxtts.errors import CommandLineError
+
+
+def build_parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=f"{prog} DIR",
+        description="Put what each validation of a run said on one page, with the loss it had: checkpoints by ear.",
+    )
+    parser.add_argument("run", metavar="DIR", type=Path, help="the --checkpoint-dir of a run")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="the page to write (default: listen.html in the run)")
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    from myxtts.monitoring.listening_page import PAGE_NAME, SAMPLES_FOLDER, write_listening_page
+
+    page = arguments.out or arguments.run / PAGE_NAME
+    sounds = write_listening_page(arguments.run, page)
+    if not sounds:
+        raise CommandLineError(
+            f"{arguments.run} must be the folder of a run that has validated at least once, but there is no "
+            f"{SAMPLES_FOLDER}/step-....wav in it."
+        )
+    print(f"Written {page} (sounds: {sounds})")
+    return 0

@@ -1,0 +1,114 @@
+"""The judges at work: each sound is written down and its voice compared, as far as there is a judge for it."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.reading import read_clip
+from myxtts.audio.resampling import resample_clip
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.errors import MyXTTSError
+from myxtts.evaluation.errors import JudgeFailedError
+from myxtts.evaluation.judges import JUDGE_RATE_HZ, Judge, embed_voice, transcribe
+from myxtts.evaluation.likeness import Likeness, Speakers
+from myxtts.evaluation.results import SPOKEN, Failure
+from myxtts.evaluation.sentences import PromptKind, Sentence
+from myxtts.evaluation.wav_files import write_wav
+
+_log = logging.getLogger(__name__)
+
+TRANSCRIPT, LIKENESS = "transcript", "likeness"
+LANGUAGE_OF_OTHERS = "en"
+"""Told to a speaker judge that wants a language, of recordings that have none."""
+
+
+class Jury:
+    """Asks the judges. A context: what they hear lies in a folder of its own until then.
+
+    Args:
+        recogniser: None leaves transcripts out.
+        speaker_judge: None leaves voices out.
+
+    Attributes:
+        failures: what could not be had, in the order it happened.
+    """
+
+    def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None):
+        self.recogniser, self.speaker_judge = recogniser, speaker_judge
+        self.failures: list[Failure] = []
+        self._speakers = Speakers({})
+        self._scratch = tempfile.TemporaryDirectory(prefix="myxtts-judge-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scratch.cleanup()
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Speakers whose voices are known."""
+        return self._speakers.names
+
+    def meet_speakers(self, recordings: Mapping[str, Mapping[str, Path]]) -> None:
+        """Hears recordings of each speaker, by name; one that cannot be heard is a failure, not an error."""
+        if self.speaker_judge is None:
+            return
+        vectors: dict[str, dict[str, NDArray[np.float64]]] = {}
+        for speaker, files in recordings.items():
+            vectors[speaker] = {}
+            for name, path in files.items():
+                try:
+                    wav = self._write(read_clip(path, JUDGE_RATE_HZ))
+                    vectors[speaker][name] = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
+                except MyXTTSError as error:
+                    self._note(name, LIKENESS, error)
+        self._speakers = Speakers(vectors)
+
+    def understands(self, language: str) -> bool:
+        """Whether there is a recogniser for a language."""
+        judge = self.recogniser
+        return judge is not None and (judge.languages is None or language in judge.languages)
+
+    def transcribe(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> str | None:
+        """What the recogniser hears; None where there is none for the language, or it failed."""
+        if self.recogniser is None or not self.understands(sentence.language):
+            return None
+        try:
+            return transcribe(self.recogniser, self._resample(samples), sentence.language)
+        except JudgeFailedError as error:
+            self._note(sentence.name, f"{TRANSCRIPT} of {kind}", error)
+            return None
+
+    def compare_voice(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> Likeness | None:
+        """Whose voice it is; None where no judge was asked, it failed, or the voice was given and this is a recording."""
+        if self.speaker_judge is None or (kind != SPOKEN and sentence.prompt_kind is PromptKind.GIVEN):
+            return None
+        try:
+            vector = embed_voice(self.speaker_judge, self._resample(samples), sentence.language)
+        except JudgeFailedError as error:
+            self._note(sentence.name, f"{LIKENESS} of {kind}", error)
+            return None
+        return self._speakers.compare(vector, sentence.voice_speaker, sentence.name)
+
+    def _resample(self, samples: NDArray[np.float32]) -> Path:
+        return self._write(resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ))
+
+    def _write(self, samples: NDArray[np.float32]) -> Path:
+        path = Path(self._scratch.name) / "clip.wav"
+        write_wav(path, samples, JUDGE_RATE_HZ)
+        return path
+
+    def _note(self, name: str, what: str, error: MyXTTSError) -> None:
+        _log.warning("%s: no %s: %s", name, what, error)
+        self.failures.append(Failure(name, what, str(error)))

@@ -1,0 +1,68 @@
+"""Whose voice is it: cosines to the centroids of speakers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike a clip is to its own speaker and to the others; cosines from -1 to 1."""
+
+    own: float | None
+    """None where the speaker has no other recording to compare with."""
+    other: float | None
+    """Of the other speaker who is nearest; None where there is none."""
+    other_speaker: str | None
+
+    @property
+    def is_own_nearest(self) -> bool | None:
+        """Whether the clip is closer to its own speaker than to any other; None where there is nothing to compare."""
+        return None if self.own is None or self.other is None else self.own > self.other
+
+
+class Speakers:
+    """Recordings of several speakers, as unit vectors.
+
+    Args:
+        vectors: speaker -> name of a recording -> its voice.
+    """
+
+    def __init__(self, vectors: Mapping[str, Mapping[str, Vector]]):
+        self._vectors = {speaker: dict(clips) for speaker, clips in vectors.items() if clips}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._vectors)
+
+    def compare(self, vector: Vector, speaker: str, recording: str) -> Likeness:
+        """A clip against everybody.
+
+        Args:
+            vector: the clip's voice.
+            speaker: whose it is, or should be.
+            recording: its own recording, which is left out: the same words would flatter it.
+        """
+        own = [voice for name, voice in self._vectors.get(speaker, {}).items() if name != recording]
+        others = {
+            name: _measure_cosine(vector, list(clips.values()))
+            for name, clips in self._vectors.items()
+            if name != speaker
+        }
+        nearest = max(others, key=lambda name: others[name], default=None)
+        return Likeness(
+            own=_measure_cosine(vector, own) if own else None,
+            other=None if nearest is None else others[nearest],
+            other_speaker=nearest,
+        )
+
+
+def _measure_cosine(vector: Vector, clips: list[Vector]) -> float:
+    centroid = np.mean(clips, axis=0)
+    return float(vector @ centroid / max(float(np.linalg.norm(centroid)), 1e-12))

@@ -1,0 +1,146 @@
+"""Which sentences of a corpus are spoken, and in whose voice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.data.clip_files import AUDIO_SUFFIXES
+from myxtts.data.corpus import Corpus
+from myxtts.data.split import split_corpus
+from myxtts.evaluation.errors import NothingToEvaluateError
+
+Split = Literal["all", "train", "validation"]
+SPLITS: tuple[Split, ...] = ("all", "train", "validation")
+
+Recordings = dict[str, dict[str, Path]]
+"""Speaker -> name of a recording -> its file."""
+
+REFERENCE_SPEAKER = "the given reference"
+
+RECORDINGS_PER_SPEAKER = 10
+"""As many recordings make a speaker's voice for a speaker judge."""
+
+
+class PromptKind(StrEnum):
+    """Where a sentence's voice comes from."""
+
+    OTHER_CLIP = "another clip of the speaker"
+    SAME_CLIP = "the same clip: the speaker has no other"
+    GIVEN = "given"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A clip of the corpus that is to be said again."""
+
+    name: str
+    """Its file, relative to the corpus."""
+    file: Path
+    text: str
+    speaker: str
+    language: str
+    prompts: tuple[Path, ...]
+    """Recordings that give the voice."""
+    prompt_kind: PromptKind
+
+    @property
+    def voice_speaker(self) -> str:
+        """Whose voice the sentence is spoken in."""
+        return REFERENCE_SPEAKER if self.prompt_kind is PromptKind.GIVEN else self.speaker
+
+
+def choose_part(corpus: Corpus, split: Split, seed: int) -> NDArray[np.intp]:
+    """Clip numbers of a part, as a training run with this seed and without its own validation data divides the corpus."""
+    if split == "all":
+        return np.arange(len(corpus))
+    parts = split_corpus(corpus, seed)
+    return parts.train if split == "train" else parts.validation
+
+
+def choose_sentences(
+    corpus: Corpus, clips: NDArray[np.intp], limit: int | None, references: Sequence[Path] = ()
+) -> list[Sentence]:
+    """So many sentences, spread evenly over the clips; always the same ones.
+
+    Args:
+        clips: numbers of the clips to choose among.
+        limit: the most sentences; None for all.
+        references: recordings that give every sentence its voice; without any, another clip of the same speaker does.
+    """
+    if not len(clips):
+        raise NothingToEvaluateError("There is no clip in this part of the data. Give another --split.")
+    count = len(clips) if limit is None else min(limit, len(clips))
+    return [_make_sentence(corpus, int(clip), references) for clip in clips[_spread(len(clips), count)]]
+
+
+def choose_recordings(corpus: Corpus, sentences: Sequence[Sentence], references: Sequence[Path] = ()) -> Recordings:
+    """Recordings that stand for the speakers whose voices are compared.
+
+    A few of everybody's in the corpus and all that are said again; or, where the voice was given, what it was given by.
+    """
+    if references:
+        return {REFERENCE_SPEAKER: {str(path): path for path in references}}
+    found: dict[str, dict[str, Path]] = {}
+    for code, speaker in enumerate(corpus.speaker.names):
+        own = np.flatnonzero(corpus.speaker.codes == code)
+        few = own[_spread(len(own), RECORDINGS_PER_SPEAKER)]
+        found[speaker] = {corpus.audio[int(clip)]: corpus.find_file(int(clip)) for clip in few}
+    for sentence in sentences:
+        found[sentence.speaker][sentence.name] = sentence.file
+    return found
+
+
+def find_other_voices(folder: Path) -> Recordings:
+    """Recordings of speakers outside the corpus: a folder of each, in one folder."""
+    found: dict[str, dict[str, Path]] = {}
+    for speaker in sorted(path for path in folder.glob("*") if path.is_dir()):
+        files = sorted(path for path in speaker.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES)
+        few = [files[place] for place in _spread(len(files), RECORDINGS_PER_SPEAKER)] if files else []
+        if few:
+            found[speaker.name] = {str(path): path for path in few}
+    if not found:
+        raise NothingToEvaluateError(
+            f"--other-voices must be a folder with a folder of recordings for each speaker, but {folder} has none."
+        )
+    return found
+
+
+def _spread(count: int, most: int) -> NDArray[np.intp]:
+    """Places of at most so many things, spread evenly."""
+    return np.linspace(0, count - 1, min(most, count)).round().astype(np.intp)
+
+
+def _make_sentence(corpus: Corpus, clip: int, references: Sequence[Path]) -> Sentence:
+    prompts, kind = _choose_prompts(corpus, clip, references)
+    return Sentence(
+        name=corpus.audio[clip],
+        file=corpus.find_file(clip),
+        text=corpus.text[clip],
+        speaker=corpus.speaker[clip],
+        language=corpus.language[clip],
+        prompts=prompts,
+        prompt_kind=kind,
+    )
+
+
+def _choose_prompts(corpus: Corpus, clip: int, references: Sequence[Path]) -> tuple[tuple[Path, ...], PromptKind]:
+    if references:
+        return tuple(references), PromptKind.GIVEN
+    other = _find_prompt(corpus, clip)
+    if other is not None:
+        return (corpus.find_file(other),), PromptKind.OTHER_CLIP
+    return (corpus.find_file(clip),), PromptKind.SAME_CLIP
+
+
+def _find_prompt(corpus: Corpus, clip: int) -> int | None:
+    """The longest other clip of the same speaker: the same for nearly all sentences, so a voice is cloned once."""
+    others = np.flatnonzero(corpus.speaker.codes == corpus.speaker.codes[clip])
+    others = others[others != clip]
+    return int(others[np.argmax(corpus.samples[others])]) if len(others) else None

@@ -1,0 +1,184 @@
+"""Checkpoints by ear: what each validation of a run said, on one page, with the loss it had and the recording itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import read_clip
+from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.monitoring.embedding import SOUND_STYLE, embed_clip, embed_file
+from myxtts.monitoring.errors import MetricsFileError
+from myxtts.monitoring.loss_curve import draw_losses
+from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics
+from myxtts.monitoring.metrics_rows import Row, RunRow, ValidationRow
+from myxtts.monitoring.page_style import STYLE
+from myxtts.monitoring.words import UNKNOWN, format_count
+
+SAMPLES_FOLDER = "samples"
+CLIP_NAME = "clip.json"
+PAGE_NAME = "listen.html"
+CODEC_FOLDER = "codec"
+MOST_STEPS = 24
+"""More make a page of tens of megabytes; the first, the best and the last are always among them."""
+STAGE_NOTES = {
+    "codec": "The clip after it went through the codec's codes and back.",
+    "gpt": "The GPT is led by the true sound and says the next piece each time: what it has learnt of sound, not yet speech of "
+    "its own.",
+    "decoder": "The decoder makes sound of what the GPT makes of the clip's true codes.",
+}
+
+_SAMPLE_NAME = re.compile(r"step-(\d+)\.wav")
+
+
+@dataclass(frozen=True)
+class StepSound:
+    """What a model said at one validation."""
+
+    step: int
+    path: Path
+    loss: float | None
+    is_best: bool
+    """Whether the run counts it as its best."""
+    has_checkpoint: bool
+    """Whether the checkpoint of that step is still there."""
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """The sounds of one stage of a run."""
+
+    stage: str | None
+    rows: tuple[Row, ...]
+    sounds: tuple[StepSound, ...]
+    text: str | None
+    recording: Path | None
+    """What is said in all of them, and who says it; None where it is not known or no longer there."""
+
+
+def note_clip(folder: Path, text: str, recording: Path) -> None:
+    """Keeps beside the sounds of a run which clip they are of."""
+    path = folder / SAMPLES_FOLDER / CLIP_NAME
+    with open_file_atomically(path) as file:
+        file.write(json.dumps({"text": text, "recording": str(recording)}, ensure_ascii=False).encode())
+
+
+def collect_hearing(folder: Path) -> Hearing | None:
+    """The sounds of a stage's folder; None where there are none."""
+    found = sorted(
+        (int(match[1]), path)
+        for path in (folder / SAMPLES_FOLDER).glob("*.wav")
+        if (match := _SAMPLE_NAME.fullmatch(path.name))
+    )
+    if not found:
+        return None
+    rows = read_metrics(folder / FILE_NAME).rows if (folder / FILE_NAME).is_file() else ()
+    losses = {row.step: row.loss for row in rows if isinstance(row, ValidationRow)}
+    # The run's own judgement: losses of a codec before and after it has codes cannot be compared.
+    best = next((row.step for row in reversed(rows) if isinstance(row, ValidationRow) and row.is_best), None)
+    sounds = tuple(
+        StepSound(step, path, losses.get(step), step == best, (folder / path.stem).is_dir()) for step, path in found
+    )
+    text, recording = _read_clip_note(folder / SAMPLES_FOLDER / CLIP_NAME)
+    stage = next((row.stage for row in rows if isinstance(row, RunRow)), None)
+    return Hearing(stage, rows, sounds, text, recording)
+
+
+def write_listening_page(folder: Path, page_path: Path) -> int:
+    """Writes the page of a run and returns how many sounds are on it; where there are none, there is no page."""
+    stages = (folder, folder / CODEC_FOLDER)
+    hearings = [hearing for stage in stages if (hearing := collect_hearing(stage)) is not None]
+    if hearings:
+        with open_file_atomically(page_path) as file:
+            file.write(format_listening_page(_name_run(folder), hearings).encode())
+    return sum(len(choose_sounds(hearing.sounds)) for hearing in hearings)
+
+
+def choose_sounds(sounds: Sequence[StepSound]) -> list[StepSound]:
+    """At most `MOST_STEPS`, spread evenly over the run, newest first."""
+    places = set(np.linspace(0, len(sounds) - 1, min(MOST_STEPS - 1, len(sounds))).round().astype(int).tolist())
+    places |= {index for index, sound in enumerate(sounds) if sound.is_best}
+    return [sounds[index] for index in sorted(places, reverse=True)]
+
+
+def format_listening_page(name: str, hearings: Sequence[Hearing]) -> str:
+    """The page."""
+    title = f"{name}: checkpoints by ear"
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        "<p>The same clip at every validation, newest first.</p>",
+        *(_draw_hearing(hearing) for hearing in hearings),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{STYLE}{SOUND_STYLE}</style></head><body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _name_run(folder: Path) -> str:
+    folder = folder.resolve()
+    return f"{folder.parent.name}/{folder.name}" if folder.name == CODEC_FOLDER else folder.name
+
+
+def _draw_hearing(hearing: Hearing) -> str:
+    chosen = choose_sounds(hearing.sounds)
+    left_out = len(hearing.sounds) - len(chosen)
+    parts = [
+        f"<section><h2>Stage {escape(hearing.stage or UNKNOWN)}</h2>",
+        f"<p>{STAGE_NOTES[hearing.stage]}</p>" if hearing.stage in STAGE_NOTES else "",
+        f'<blockquote dir="auto">{escape(hearing.text)}</blockquote>' if hearing.text else "",
+        _draw_recording(hearing),
+        *(_draw_sound(sound) for sound in chosen),
+        f"<p>{left_out} more are in {SAMPLES_FOLDER}/.</p>" if left_out else "",
+        draw_losses(hearing.rows) if any(isinstance(row, ValidationRow) for row in hearing.rows) else "",
+        "</section>",
+    ]
+    return "\n".join(parts)
+
+
+def _draw_recording(hearing: Hearing) -> str:
+    if hearing.recording is None:
+        return ""
+    try:
+        samples = read_clip(hearing.recording)
+    except ClipError:
+        return f'<p class="unknown">The recording {escape(hearing.recording.name)} is no longer there.</p>'
+    return (
+        f'<figure class="sound"><figcaption><b>Recording</b><span>{escape(hearing.recording.name)}</span></figcaption>'
+        f"{embed_clip(samples, 'the recording')}</figure>"
+    )
+
+
+def _draw_sound(sound: StepSound) -> str:
+    label = f"step {format_count(sound.step)}"
+    loss = f"loss {sound.loss:.4g}" if sound.loss is not None else f"loss {UNKNOWN}"
+    marks = [
+        loss,
+        *(["best"] if sound.is_best else []),
+        *([f"checkpoint {sound.path.stem}"] if sound.has_checkpoint else []),
+    ]
+    return (
+        f'<figure class="sound"><figcaption><b>Step {format_count(sound.step)}</b>'
+        f"<span>{escape(' · '.join(marks))}</span></figcaption>{embed_file(sound.path, label)}</figure>"
+    )
+
+
+def _read_clip_note(path: Path) -> tuple[str | None, Path | None]:
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+        return str(note["text"]), Path(note["recording"])
+    except FileNotFoundError:
+        return None, None
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetricsFileError(
+            f"{path}: does not say which clip the sounds are of ({error}). Remove the file."
+        ) from error

@@ -1,0 +1,93 @@
+"""`myxtts evaluate` and `myxtts listen` from the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.inference.builders import write_small_model
+from tests.support.processes import run_python
+
+
+def run_command(*words):
+    return run_python(["-m", "myxtts.cli.main", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model from scratch and a corpus of two clips."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    write_small_model(folder / "model")
+    (folder / "corpus" / "wavs").mkdir(parents=True)
+    (folder / "corpus" / "metadata.csv").write_text("a|Hello there.\nb|Good day.\n")
+    for number, name in enumerate("ab"):
+        samples = np.random.default_rng(number).normal(0, 0.1, 22050)
+        soundfile.write(folder / "corpus" / "wavs" / f"{name}.wav", samples, 22050)
+    (folder / "empty").mkdir()
+    (folder / "empty" / "metadata.csv").write_text("a|Hello there.\n")
+    return folder
+
+
+def test_figures_and_page_are_written_and_a_table_is_printed(folder):
+    result = run_command(
+        "evaluate", "--checkpoint", folder / "model", "--data", folder / "corpus", "--out", folder / "out", "--greedy",
+        "--max-codes", 8, "--recogniser-command", "echo hello there {wav}", "--rehearsal",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    for words in ("2 sentences of corpus (all)", "Recording", "Codec alone", "Spoken", "Codes predicted", "Real-time factor", "Not measured: Whose voice it is"):  # fmt: skip
+        assert words in result.stdout
+    written = json.loads((folder / "out" / "evaluation.json").read_text())
+    assert written["sentences"][0]["original"]["transcript"].startswith("hello there")
+    assert written["settings"]["max_codes"] == 8
+    assert (folder / "out" / "evaluation.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"--data": "nowhere"}, "nowhere"),
+        ({"--data": "{folder}/empty"}, "no clip can be used"),
+        ({"--checkpoint": "nowhere"}, "nowhere"),
+        ({"--recogniser": "kaldi"}, "There is: moonshine"),
+        ({"--recogniser": "moonshine"}, "pip install numpy moonshine-voice==0.1.0"),
+        ({"--speaker-judge-command": "cat"}, "{wav}"),
+        ({"--limit": "-1"}, "--limit must be 0"),
+        ({"--split": "test"}, "--split"),
+        ({"--reference": "nowhere.wav"}, "nowhere.wav"),
+        ({"--other-voices": "{folder}/corpus/wavs"}, "--other-voices"),
+        ({"--temperature": "0"}, "temperature must be"),
+    ],
+)
+def test_bad_input_is_one_message_before_a_model_is_loaded(folder, flags, message):
+    words = {"--checkpoint": folder / "model", "--data": folder / "corpus", "--out": folder / "none"}
+    given = [str(word).replace("{folder}", str(folder)) for pair in {**words, **flags}.items() for word in pair]
+    result = run_command("evaluate", *given)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (folder / "none").exists()
+
+
+def test_help_loads_no_tensorflow():
+    code = (
+        "import sys; from myxtts.cli.main import main\n"
+        "for command in ('evaluate', 'listen'):\n"
+        "    try:\n        main([command, '--help'])\n    except SystemExit:\n        pass\n"
+        "assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    result = run_python(["-c", code])
+    assert result.returncode == 0, result.stderr
+    assert "--recogniser" in result.stdout
+
+
+def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):
+    (tmp_path / "samples").mkdir()
+    soundfile.write(tmp_path / "samples" / "step-00000003.wav", np.random.default_rng(1).normal(0, 0.1, 3000), 22050)
+    result = run_command("listen", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert f"Written {tmp_path / 'listen.html'} (sounds: 1)" in result.stdout
+    assert "Step 3" in (tmp_path / "listen.html").read_text()
+    refused = run_command("listen", tmp_path / "samples")
+    assert refused.returncode == 2
+    assert "validated at least once" in refused.stderr

@@ -1,0 +1,43 @@
+"""The page of an evaluation: one file, without a script, that says what it does not know."""
+
+import base64
+import re
+
+from myxtts.evaluation import page as page_module
+from myxtts.evaluation.page import format_page
+from myxtts.evaluation.page_sentences import mark_misheard
+from myxtts.evaluation.results import SENTENCE
+from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, Failure, NotMeasured, make_evaluation, make_sentence
+from tests.monitoring.runs import make_rows
+
+
+def test_the_page_holds_every_sound_and_figure_and_nothing_from_elsewhere(tmp_path):
+    heard = {ORIGINAL: "the cat sat on the mat", COPY: "the cat", SPOKEN: "the bat sat on the mat"}
+    sentences = [
+        make_sentence(0, heard, tmp_path),
+        make_sentence(1, {ORIGINAL: None, SPOKEN: None}, tmp_path, is_stopped=False),
+    ]
+    gap = NotMeasured("Whose voice it is", "no speaker judge was asked.", "Give --speaker-judge.")
+    failures = [Failure("9.wav", SENTENCE, "is <silent>")]
+    page = format_page(make_evaluation(sentences, failures, [gap]), tmp_path, make_rows())
+    assert page.count("<audio") == page.count("<img") == 5
+    embedded = re.findall(r'src="data:audio/wav;base64,([^"]+)"', page)
+    assert base64.b64decode(embedded[0]) == (tmp_path / "wavs" / "0000-original.wav").read_bytes()
+    assert not re.search(r"<script|https?://|src=\"(?!data:)", page)
+    for words in ("Evaluation of mine/step-1", "1 of 6", "<mark>bat</mark>", "did not stop", "Give --speaker-judge", "is &lt;silent&gt;",
+                  "&lt;why&gt;", "<polyline", 'dir="auto"', "other.wav (another clip of the speaker)"):  # fmt: skip
+        assert words in page
+
+
+def test_beyond_some_sentences_only_figures_are_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_module, "MOST_PLAYED", 1)
+    sentences = [make_sentence(number, {ORIGINAL: None, SPOKEN: None}, tmp_path) for number in range(3)]
+    page = format_page(make_evaluation(sentences), tmp_path)
+    assert page.count("<audio") == 2
+    assert "The sounds of 2 more are beside this page" in page
+    assert 'href="#s2"' not in page
+
+
+def test_misheard_words_are_marked():
+    assert mark_misheard("The cat sat down.", "the bat sat", "en") == "the <mark>bat</mark> sat <mark>[down]</mark>"
+    assert mark_misheard("A b.", "a <b> c", "en") == "a b <mark>c</mark>"

@@ -1,0 +1,106 @@
+"""Checkpoints by ear."""
+
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.monitoring import listening_page
+from myxtts.monitoring.embedding import encode_png
+from myxtts.monitoring.errors import MetricsFileError
+from myxtts.monitoring.listening_page import choose_sounds, collect_hearing, note_clip, write_listening_page
+from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.monitoring.metrics_rows import RunRow, ValidationRow
+
+
+def write_sounds(folder, steps):
+    (folder / "samples").mkdir(parents=True)
+    for step in steps:
+        samples = np.random.default_rng(step).normal(0, 0.1, 3000)
+        soundfile.write(folder / "samples" / f"step-{step:08d}.wav", samples, 22050, subtype="PCM_16")
+
+
+def write_metrics(folder, stage, losses, best):
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        log.write(RunRow(time_s=0.0, step=0, end_step=9, stage=stage, mode="single", devices={}))
+        for step, loss in losses.items():
+            log.write(ValidationRow(time_s=1.0, step=step, loss=loss, is_best=step in best))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of two stages with three validations of its GPT, of which the second was the best."""
+    folder = tmp_path / "mine"
+    write_sounds(folder, [10, 20, 30])
+    write_metrics(folder, "gpt", {10: 3.5, 20: 2.25, 30: 2.5}, best={10, 20})
+    (folder / "step-00000020").mkdir()
+    write_sounds(folder / "codec", [7])
+    return folder
+
+
+def test_every_validation_is_heard_newest_first_with_its_loss(run):
+    assert write_listening_page(run, run / "listen.html") == 4
+    page = (run / "listen.html").read_text()
+    captions = re.findall(r"<figcaption><b>(.*?)</b><span>(.*?)</span>", page)
+    assert captions == [
+        ("Step 30", "loss 2.5"),
+        ("Step 20", "loss 2.25 · best · checkpoint step-00000020"),
+        ("Step 10", "loss 3.5"),
+        ("Step 7", "loss unknown"),
+    ]
+    assert page.count("<audio") == page.count("<img") == 4
+    assert "mine: checkpoints by ear" in page
+    assert not re.search(r"<script|https?://|src=\"(?!data:)", page)
+
+
+def test_the_clip_itself_is_there_to_compare_with(run):
+    recording = run / "clip.flac"
+    soundfile.write(recording, np.random.default_rng(5).normal(0, 0.1, 3000), 22050)
+    note_clip(run, "Hello <there>.", recording)
+    write_listening_page(run, run / "listen.html")
+    page = (run / "listen.html").read_text()
+    assert "Hello &lt;there&gt;." in page
+    assert "<b>Recording</b><span>clip.flac</span>" in page
+    recording.unlink()
+    write_listening_page(run, run / "listen.html")
+    assert "clip.flac is no longer there" in (run / "listen.html").read_text()
+
+
+def test_a_long_run_shows_some_of_its_sounds_and_always_the_best(tmp_path, monkeypatch):
+    monkeypatch.setattr(listening_page, "MOST_STEPS", 4)
+    write_sounds(tmp_path, range(1, 12))
+    write_metrics(tmp_path, "gpt", dict.fromkeys(range(1, 12), 1.0), best={1, 3})
+    sounds = collect_hearing(tmp_path).sounds
+    assert [sound.step for sound in choose_sounds(sounds)] == [11, 6, 3, 1]
+    write_listening_page(tmp_path, tmp_path / "listen.html")
+    assert "7 more are in samples/" in (tmp_path / "listen.html").read_text()
+
+
+def test_a_folder_without_sounds_has_no_page(tmp_path):
+    assert write_listening_page(tmp_path, tmp_path / "listen.html") == 0
+    assert not (tmp_path / "listen.html").exists()
+
+
+def test_a_note_that_is_no_note_is_an_error_that_names_it(run):
+    (run / "samples" / "clip.json").write_text("{}")
+    with pytest.raises(MetricsFileError, match=r"clip\.json.*Remove the file"):
+        write_listening_page(run, run / "listen.html")
+
+
+def test_a_picture_is_a_png_with_its_pixels():
+    picture = np.random.default_rng(2).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    file = encode_png(picture)
+    signature, rest, chunks = file[:8], file[8:], {}
+    while rest:
+        (length,) = struct.unpack(">I", rest[:4])
+        name, content, check = rest[4:8], rest[8 : 8 + length], rest[8 + length : 12 + length]
+        assert struct.unpack(">I", check)[0] == zlib.crc32(name + content)
+        chunks[name], rest = content, rest[12 + length :]
+    assert signature == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II5B", chunks[b"IHDR"]) == (7, 5, 8, 2, 0, 0, 0)
+    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(5, 1 + 7 * 3)
+    assert not lines[:, 0].any()
+    np.testing.assert_array_equal(lines[:, 1:].reshape(5, 7, 3), picture)
