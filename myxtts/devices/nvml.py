@@ -41,6 +41,23 @@ class MemoryReading:
 
 
 @dataclass(frozen=True)
+class CardActivity:
+    """What one card does at one moment; what the driver cannot tell is None."""
+
+    physical_id: PhysicalId
+    utilization_percent: int | None
+    """Share of the driver's last sampling period in which any kernel ran: high for many small kernels, too. Power tells more."""
+    used_mib: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    clock_mhz: int | None
+    max_clock_mhz: int | None
+    temperature_c: int | None
+    throttled_by: tuple[str, ...] | None
+    """Why the clocks are lower than they could be; empty when nothing holds them down."""
+
+
+@dataclass(frozen=True)
 class Card:
     """One GPU of the machine."""
 
@@ -118,6 +135,29 @@ class Nvml:
         handle = self._find_handle(physical_id)
         return self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
 
+    def read_activity(self, physical_id: PhysicalId) -> CardActivity:
+        """Utilisation, power, clocks and what holds them down."""
+        handle = self._find_handle(physical_id)
+        power_mw = self._ask_or_unknown(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+        limit_mw = self._ask_or_unknown(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        # The name that old drivers know too.
+        reasons = self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        return CardActivity(
+            physical_id=physical_id,
+            utilization_percent=self.read_utilization_percent(physical_id),
+            used_mib=self.read_memory(physical_id).used_mib,
+            power_w=None if power_mw is None else power_mw / 1000,
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            clock_mhz=self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))),
+            max_clock_mhz=self._ask_or_unknown(
+                lambda: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+            ),
+            temperature_c=self._ask_or_unknown(
+                lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+            ),
+            throttled_by=None if reasons is None else _name_reasons(reasons),
+        )
+
     def read_common_ancestor(self, first: PhysicalId, second: PhysicalId) -> int | None:
         """NVML's level of the nearest PCIe switch or bridge two cards share; `devices.topology` names the levels."""
         a, b = self._find_handle(first), self._find_handle(second)
@@ -171,6 +211,21 @@ def scan_cards() -> CardScan:
         if isinstance(error.__cause__, pynvml.NVMLError_LibraryNotFound):
             return CardScan((), (), None)
         return CardScan((), (), str(error))
+
+
+_REASONS = {
+    pynvml.nvmlClocksThrottleReasonSwPowerCap: "power limit",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "temperature",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "temperature (hardware)",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake",
+    pynvml.nvmlClocksThrottleReasonUserDefinedClocks: "clocks set by the user",
+}
+"""What holds clocks down although there is work. An idle card's low clocks are no throttling."""
+
+
+def _name_reasons(mask: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in _REASONS.items() if mask & bit)
 
 
 def _text(value: str | bytes) -> str:

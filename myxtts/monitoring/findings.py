@@ -13,7 +13,7 @@ from myxtts.monitoring.words import format_share
 HIGH_VARIATION = 0.3
 """Standard deviation over mean of the step time."""
 ENOUGH_STEPS = 10
-"""Fewer say nothing about variation."""
+"""Fewer say nothing about a run."""
 WORTH_NAMING = 0.1
 """A smaller share of the time is not what limits a run."""
 MUCH_PADDING = 0.3
@@ -83,6 +83,8 @@ def find_limit(facts: RunFacts) -> Finding | None:
     """
     if facts.spent.get(Cause.STEP, 0.0) <= 0:
         return None
+    if (too_short := _find_too_short(facts)) is not None:
+        return too_short
     findings = list_findings(facts)
     if findings:
         return findings[0]
@@ -90,6 +92,17 @@ def find_limit(facts: RunFacts) -> Finding | None:
     evidence = f"{format_share(share)} of the time after start-up is spent in steps, so the model device hardly waits"
     flag = advise_faster(TRAINING, facts.mode, facts.settings)
     return Finding("The training itself limits the run", evidence, flag, share)
+
+
+def _find_too_short(facts: RunFacts) -> Finding | None:
+    """Why the facts say nothing yet: shares of a time that is mostly tracing would name a limit that is none."""
+    steps = 0 if facts.times is None else facts.times.steps
+    trace_s, loop_s = facts.spent.get(Cause.TRACE, 0.0), _measure_loop(facts.spent)
+    if steps >= ENOUGH_STEPS and loop_s >= trace_s:
+        return None
+    share = trace_s / (trace_s + loop_s)
+    evidence = f"{steps} steps were timed, and tracing took {format_share(share)} of the time after start-up"
+    return Finding("This run is too short to judge", evidence, "a longer run", share)
 
 
 def _measure_loop(spent: Spent) -> float:

@@ -24,6 +24,7 @@ from myxtts.monitoring.words import (
     format_count,
     format_duration,
     format_number,
+    format_parts,
     format_share,
     format_step_time,
 )
@@ -127,7 +128,7 @@ def format_line(picture: Picture) -> str:
     parts = [
         f"step {row.step}/{progress.end_step}",
         f"epoch {_format_epoch(picture)}",
-        f"loss {format_number(row.loss)}",
+        f"loss {format_number(row.loss)}" + (f" ({parts})" if (parts := format_parts(row.loss_parts)) else ""),
         f"lr {format_number(row.learning_rate, 3)}",
         f"{format_step_time(row.step_s)}/step",
         f"{format_number(row.clips_per_s, 3)} clips/s",
@@ -147,6 +148,7 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
         f"{draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
         f"loss {format_number(row.loss)}   validation {_format_validation(picture.validation)}   "
         f"lr {format_number(row.learning_rate, 3)}",
+        *([parts] if (parts := format_parts(row.loss_parts)) else []),
         f"step time {format_step_time(row.step_s)} (p95 {format_step_time(picture.times.p95_s if picture.times else None)})   "
         f"{format_number(row.clips_per_s, 3)} clips/s   {format_number(row.audio_seconds_per_s, 3)} audio-s/s",
         *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),

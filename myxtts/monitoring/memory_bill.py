@@ -102,6 +102,12 @@ def suggest_batch(wanted: BatchChoice, cost_bytes: Callable[[int], int], limit_b
     return None
 
 
+_WAYS_OUT = {
+    "model": "take a smaller --model-size, --gradient-checkpointing, or a larger limit (--model-gpu-memory).",
+    "data": "take a larger limit (--data-gpu-memory), or shorter clips (--max-clip-seconds).",
+}
+
+
 def check_bill(bill: DeviceBill, suggestion: BatchChoice | None) -> None:
     """Raises `MemoryBillError` when a bill is known to exceed its limit. What is unknown is not refused."""
     if bill.fits is not False:
@@ -109,9 +115,7 @@ def check_bill(bill: DeviceBill, suggestion: BatchChoice | None) -> None:
     if suggestion is not None:
         advice = f"This fits, with the same number of clips per update: {suggestion}"
     else:
-        advice = (
-            "Not even a single clip fits: take a smaller --model-size, --gradient-checkpointing, or a larger limit."
-        )
+        advice = f"Not even a single clip fits: {_WAYS_OUT[bill.role]}"
     raise MemoryBillError(
         f"{bill.device} ({bill.role} device) needs about {format_bytes(bill.total_bytes)}, its limit is "
         f"{format_bytes(bill.limit_bytes)}.\n{format_bills([bill])}\n{advice}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from myxtts.monitoring.card_summary import CardSummary, HostSummary
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.stage import StageFacts
@@ -78,6 +79,11 @@ class TrainRow:
         return math.fsum(self.losses) / len(self.losses) if self.losses else None
 
     @property
+    def loss_parts(self) -> dict[str, float]:
+        """The losses that stand beside the loss, by what they are of."""
+        return {name.removesuffix("_loss"): value for name, value in self.scalars.items() if name.endswith("_loss")}
+
+    @property
     def step_s(self) -> float | None:
         """The mean time of the steps that count."""
         return math.fsum(self.step_times_s) / len(self.step_times_s) if self.step_times_s else None
@@ -122,7 +128,19 @@ class SummaryRow:
     """What the summary said."""
 
 
-Row = RunRow | TrainRow | ValidationRow | EventRow | SummaryRow
+@dataclass(frozen=True, kw_only=True)
+class MachineRow:
+    """What cards and host did since the row of this kind before."""
+
+    kind: ClassVar[str] = "machine"
+    time_s: float
+    step: int
+    cards: tuple[CardSummary, ...]
+    """Of the run; none in a rehearsal."""
+    host: HostSummary
+
+
+Row = RunRow | TrainRow | ValidationRow | EventRow | SummaryRow | MachineRow
 
 
 def dump_row(row: Row) -> dict[str, Any]:
@@ -190,6 +208,20 @@ def _load_summary(content: Mapping[str, Any]) -> SummaryRow:
     return SummaryRow(**plain, spent=_load_spent(content["spent"]))
 
 
+def _load_machine(content: Mapping[str, Any]) -> MachineRow:
+    return MachineRow(
+        time_s=content["time_s"],
+        step=content["step"],
+        cards=tuple(_load_card(card) for card in content["cards"]),
+        host=HostSummary(**content["host"]),
+    )
+
+
+def _load_card(card: Mapping[str, Any]) -> CardSummary:
+    reasons = card["throttled_by"]
+    return CardSummary(**{**card, "throttled_by": None if reasons is None else tuple(reasons)})
+
+
 def _load_float(value: float | str | None) -> float | None:
     return None if value is None else float(value)
 
@@ -225,4 +257,5 @@ _LOADERS: Mapping[str, Callable[[Mapping[str, Any]], Row]] = {
     ValidationRow.kind: _load_validation,
     EventRow.kind: _load_event,
     SummaryRow.kind: _load_summary,
+    MachineRow.kind: _load_machine,
 }

@@ -12,8 +12,10 @@ from pathlib import Path
 from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.monitoring import svg
 from myxtts.monitoring.flow import TRAINING, list_stage_shares
+from myxtts.monitoring.loss_curve import draw_losses
+from myxtts.monitoring.machine_page import draw_machine
 from myxtts.monitoring.metrics_log import Metrics, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, Row, RunRow, TrainRow, ValidationRow
+from myxtts.monitoring.metrics_rows import EventRow, MachineRow, RunRow, TrainRow
 from myxtts.monitoring.page_style import STYLE
 from myxtts.monitoring.run_summary import RunSummary, summarise_run
 from myxtts.monitoring.time_ledger import Cause
@@ -43,12 +45,13 @@ def format_report(metrics: Metrics) -> str:
     trains = [row for row in rows if isinstance(row, TrainRow)]
     title = f"{summary.stage or 'run'}, {summary.mode or UNKNOWN} mode"
     sections = [
-        ("Loss", _draw_losses(rows)),
+        ("Loss", draw_losses(rows)),
         ("Where the time went", _draw_time(summary)),
         ("Step times", _draw_step_times(summary, trains)),
         ("Who works and who waits", _draw_stages(summary)),
         ("Batches ready, by hand-off", _draw_readiness(trains)),
         ("Memory", _draw_memory(trains)),
+        ("Cards and host", draw_machine([row for row in rows if isinstance(row, MachineRow)])),
         ("Events", _draw_events([row for row in rows if isinstance(row, EventRow)])),
         ("Settings", _draw_settings([row for row in rows if isinstance(row, RunRow)])),
     ]
@@ -91,15 +94,6 @@ def _draw_tiles(summary: RunSummary) -> str:
     ]  # fmt: skip
     cells = "".join(f"<div><span>{name}</span><b>{value}</b><span>{note}</span></div>" for name, value, note in tiles)
     return f'<div class="tiles">{cells}</div>'
-
-
-def _draw_losses(rows: Sequence[Row]) -> str:
-    train = [(float(row.step), row.loss) for row in rows if isinstance(row, TrainRow)]
-    validation = [(float(row.step), row.loss) for row in rows if isinstance(row, ValidationRow)]
-    series = [svg.Series("training", train)] if train else []
-    if validation:
-        series.append(svg.Series("validation", validation, dots=True))
-    return svg.draw_lines(series, "step", lambda loss: f"{loss:.4g}")
 
 
 def _draw_time(summary: RunSummary) -> str:

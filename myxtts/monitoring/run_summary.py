@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ class RunSummary:
     first_loss: float | None
     last_loss: float | None
     """Means over the first and the last row."""
+    last_parts: Mapping[str, float]
+    """What stands beside the loss in the last row."""
     best_validation: tuple[int, float] | None
     """Step and loss."""
     spent: Spent
@@ -87,6 +89,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         epoch=trains[-1].epoch if trains else None,
         first_loss=trains[0].loss if trains else None,
         last_loss=trains[-1].loss if trains else None,
+        last_parts=trains[-1].loss_parts if trains else {},
         best_validation=_find_best([row for row in rows if isinstance(row, ValidationRow)]),
         spent=spent,
         times=times,

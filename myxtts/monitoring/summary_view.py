@@ -14,6 +14,7 @@ from myxtts.monitoring.words import (
     format_count,
     format_duration,
     format_number,
+    format_parts,
     format_share,
     format_step_time,
 )
@@ -67,7 +68,10 @@ def _count_sessions(summary: RunSummary) -> str:
 
 
 def _format_loss(summary: RunSummary) -> str:
-    text = f"{format_number(summary.first_loss)} -> {format_number(summary.last_loss)}"
+    parts = format_parts(summary.last_parts)
+    text = f"{format_number(summary.first_loss)} -> {format_number(summary.last_loss)}" + (
+        f" ({parts})" if parts else ""
+    )
     if summary.best_validation is not None:
         step, loss = summary.best_validation
         text += f"; best validation {format_number(loss)} at step {format_count(step)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from myxtts.pipeline import units
 
 UNKNOWN = "unknown"
@@ -40,6 +42,11 @@ def format_share(share: float | None) -> str:
 def format_number(value: float | None, digits: int = 4) -> str:
     """A number to so many significant digits."""
     return UNKNOWN if value is None else f"{value:.{digits}g}"
+
+
+def format_parts(parts: Mapping[str, float]) -> str:
+    """Numbers by name, in one line; nothing for none."""
+    return ", ".join(f"{name} {format_number(value, 3)}" for name, value in parts.items())
 
 
 def format_count(count: int | None) -> str:

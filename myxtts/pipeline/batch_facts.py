@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.replacements import Failure
+from myxtts.pipeline.batch_spans import SPANS
 from myxtts.pipeline.order import Kind
 
 FACTS = "facts_N"
 REPLACED = "replaced_R3"
 CLIPS = "clips_B"
-HOST_ARRAYS = frozenset({FACTS, REPLACED, CLIPS})
+HOST_ARRAYS = frozenset({FACTS, REPLACED, CLIPS, SPANS})
 """Arrays that are read on the host and never put on a device."""
 
 _KINDS = (Kind.TRAIN, Kind.VALIDATION)

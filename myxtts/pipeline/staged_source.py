@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
+from myxtts.devices.plan import Mode
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import Handoff
@@ -37,6 +39,7 @@ class StagedSource:
         resources: what has to be closed when all stages have ended.
         device: the model device.
         start_delay_s: the longest wait for all slots to be full before the first batch is handed on.
+        title: of the mode, for the log.
         producer: of the isolated modes.
     """
 
@@ -49,6 +52,7 @@ class StagedSource:
         resources: ExitStack,
         device: str,
         start_delay_s: float,
+        title: str = Mode.DUAL.log_name,
         producer: ProducerProcess | None = None,
     ):
         self._prepared = prepared
@@ -56,6 +60,7 @@ class StagedSource:
         self._resources = resources
         self._device = device
         self._start_delay_s = start_delay_s
+        self._title = title
         self._producer = producer
         self._has_started = False
         self._meters = self._shown_meters = BatchMeters()
@@ -74,7 +79,7 @@ class StagedSource:
     def take(self) -> DeviceBatch:
         if self._has_started:
             return take_watched(self._placed, self._stages, Patience())
-        log.info("Multi-GPU Mode: Waiting up to %.1fs for data pipeline to warm up...", self._start_delay_s)
+        log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
         self._placed.wait_until_full(self._start_delay_s)
         batch = take_watched(self._placed, self._stages, Patience())
         log.info("Model training starting now")
@@ -106,9 +111,10 @@ class StagedSource:
             stop_stages(self._stages)
 
     def _place(self, item: Any) -> DeviceBatch:
+        began_s = time.perf_counter()
         arrays = self._unpack(item)
         self._meters += BatchMeters.parse(arrays.pop(METERS))
-        return place_batch(arrays, self._device)
+        return place_batch(arrays, self._device, began_s)
 
 
 def _subtract(now: StageFacts, before: StageFacts) -> StageFacts:

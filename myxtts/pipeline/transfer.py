@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from myxtts.data.replacements import Failure
 from myxtts.pipeline.batch_facts import CLIPS, FACTS, HOST_ARRAYS, REPLACED, BatchFacts, parse_failures
+from myxtts.pipeline.batch_spans import SPANS, BatchSpans, Span, parse_spans
 from myxtts.utils.commons import get_device_context
 
 
@@ -23,10 +25,16 @@ class DeviceBatch(NamedTuple):
     """Clips of its rows that failed and were replaced, for the journal of the run."""
     clips_B: NDArray[np.int32]
     """Clip numbers by row; `EMPTY_ROW` where there is none."""
+    spans: BatchSpans
 
 
-def place_batch(arrays: Mapping[str, Any], device: str) -> DeviceBatch:
-    """The batch with its tensors on a device. Nothing of it shows the memory of the arrays any more."""
+def place_batch(arrays: Mapping[str, Any], device: str, began_s: float | None = None) -> DeviceBatch:
+    """The batch with its tensors on a device. Nothing of it shows the memory of the arrays any more.
+
+    Args:
+        began_s: when the transfer began, by `time.perf_counter`; now unless given.
+    """
+    began_s = time.perf_counter() if began_s is None else began_s
     with get_device_context(device):
         tensors = {name: _place(array) for name, array in arrays.items() if name not in HOST_ARRAYS}
     return DeviceBatch(
@@ -34,6 +42,7 @@ def place_batch(arrays: Mapping[str, Any], device: str) -> DeviceBatch:
         tensors=tensors,
         replaced=parse_failures(arrays[REPLACED]),
         clips_B=np.array(arrays[CLIPS]),
+        spans=BatchSpans(*parse_spans(arrays[SPANS]), Span(began_s, time.perf_counter())),
     )
 
 

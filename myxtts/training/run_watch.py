@@ -15,12 +15,15 @@ from myxtts.config.resolve import dump_sections
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.monitoring.advice import Settings
+from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.findings import find_timing_variation
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.interval import IntervalMeter
+from myxtts.monitoring.listening_page import PAGE_NAME, write_listening_page
 from myxtts.monitoring.live_view import Picture, open_view
+from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
 from myxtts.monitoring.metrics_log import MetricsLog, open_metrics_log, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
 from myxtts.monitoring.report import write_report
 from myxtts.monitoring.run_summary import RunSummary, dump_summary, summarise_run
@@ -84,9 +87,11 @@ class RunWatch:
         if self.board is not None:
             self._closing.callback(self.board.close)
         self._view = open_view(f"{row.stage}, {row.mode} mode")
+        self._sampler = MachineSampler(list_sampled_cards(plan))
 
     def __enter__(self) -> Self:
         self._closing.enter_context(self._view)
+        self._closing.enter_context(self._sampler)
         return self
 
     def __exit__(
@@ -136,6 +141,7 @@ class RunWatch:
         )
         self._last_row = row
         self._log.write(row)
+        self._log_machine(step)
         next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
         progress = self._progress.measure(step, next_checkpoint if next_checkpoint > step else None)
         self._view.show(Picture(row, progress, self.clock.read(), self._validation))
@@ -162,6 +168,7 @@ class RunWatch:
         figures: dict[str, Any] = dump_summary(summary)
         self._log.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
         write_report(path, self.folder / REPORT_NAME)
+        write_listening_page(self.folder, self.folder / PAGE_NAME)
         return summary
 
     def format_performance(self, pipeline: PipelineFacts, config: XTTSConfig) -> str:
@@ -178,6 +185,12 @@ class RunWatch:
         log, cut = open_metrics_log(self.folder / METRICS_NAME, resumed_step, is_validated=is_validated)
         log.write(replace(self._row, time_s=time.time(), step=resumed_step or 0, lost_s=cut.lost_s))
         return log
+
+    def _log_machine(self, step: int) -> None:
+        samples = self._sampler.take_samples()
+        if samples:
+            cards, host = summarise_cards(samples), summarise_host(samples)
+            self._log.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
 
     def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
         for event in pipeline.events[self._events_seen :]:

@@ -120,3 +120,26 @@ def test_the_devices_command_lists_cards_that_a_plan_would_refuse(make_machine):
     assert result.returncode == 0
     assert "GPU 0   NVIDIA GeForce RTX 4090" in result.stdout
     assert "MyXTTS plans with whole cards" in result.stdout
+
+
+def test_activity_is_read_with_what_holds_the_clocks_down(make_machine):
+    machine = make_machine(
+        StubCard(0, util=93, used=700),
+        StubCard(1, util=-1),
+        extra=["activity 0 318500 350000 1710 1980 83 37", "activity 2 1 1 1 1 1 1"],
+    )
+    code = """
+import dataclasses
+from myxtts.devices.nvml import Nvml
+with Nvml() as nvml:
+    report([dataclasses.asdict(nvml.read_activity(id)) for id in (0, 1)])
+"""
+    busy, unknown = run_code(code, machine.environ())
+    # 37 is idle (1), power limit (4) and temperature (32): being idle holds nothing down.
+    assert busy == {
+        "physical_id": 0, "utilization_percent": 93, "used_mib": 700, "power_w": 318.5, "power_limit_w": 350.0,
+        "clock_mhz": 1710, "max_clock_mhz": 1980, "temperature_c": 83, "throttled_by": ["power limit", "temperature"],
+    }  # fmt: skip
+    assert unknown.pop("physical_id") == 1
+    assert unknown.pop("used_mib") == 500
+    assert set(unknown.values()) == {None}

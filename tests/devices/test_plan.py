@@ -217,6 +217,23 @@ def test_a_slice_of_a_card_is_refused():
         plan(make_machine(environ={"CUDA_VISIBLE_DEVICES": "MIG-abc"}))
 
 
+@pytest.mark.parametrize(("marks", "level"), [((), "3"), ((__file__,), "1")])
+def test_tensorflow_does_not_complain_of_a_driver_that_nobody_expects(monkeypatch, marks, level):
+    monkeypatch.setattr("myxtts.devices.environment._DRIVER_MARKS", marks)
+    environ = {}
+    prepare_environment(environ)
+    assert environ["TF_CPP_MIN_LOG_LEVEL"] == level
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    prepare_environment(environ)
+    assert environ["TF_CPP_MIN_LOG_LEVEL"] == "0", "a user's own"
+
+
+def test_one_card_that_is_split_is_not_called_several():
+    assert [mode.log_name for mode in Mode] == [
+        "Single-GPU Buffered Mode", "Multi-GPU Mode", "Multi-GPU Mode", "Split-GPU Mode"
+    ]  # fmt: skip
+
+
 def test_the_environment_counts_cards_as_nvidia_smi_does():
     environ = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     prepare_environment(environ)

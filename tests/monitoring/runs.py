@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import math
 
+from myxtts.monitoring.card_summary import CardSummary, HostSummary
 from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.metrics_rows import (
+    EventRow,
+    MachineRow,
+    MemoryUse,
+    Row,
+    RunRow,
+    SummaryRow,
+    TrainRow,
+    ValidationRow,
+)
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.stage import StageFacts
 from myxtts.pipeline.waiting import HandoffFacts
@@ -71,6 +81,14 @@ def make_train_row(step: int, steps: int = 10, **changes) -> TrainRow:
     return TrainRow(**(values | changes))
 
 
+def make_machine_row(step: int) -> MachineRow:
+    """One card that tells everything, and one that tells nothing."""
+    told = CardSummary(1, 0.9, 310.0, 350.0, 1700.0, 1980, 81.0, ("power limit",))
+    silent = CardSummary(0, None, None, None, None, None, None, None)
+    host = HostSummary(0.4, 3 * GIB, None, 8 * GIB)
+    return MachineRow(time_s=1_700_000_000.0 + step, step=step, cards=(silent, told), host=host)
+
+
 def make_rows(steps: int = 400) -> list[Row]:
     """A run with start-up, validation, checkpoints and one death of the producer."""
     rows: list[Row] = [make_run_row()]
@@ -90,6 +108,7 @@ def make_rows(steps: int = 400) -> list[Row]:
     rows.insert(
         20, EventRow(time_s=1_700_000_150.0, step=150, name="producer died", text="killed by <SIGKILL> & restarted")
     )
+    rows += [make_machine_row(steps - 10), make_machine_row(steps)]
     rows.append(
         SummaryRow(time_s=1_700_000_500.0, step=steps, status="finished", spent={Cause.CHECKPOINT: 5.0, Cause.VALIDATION: 5.0})
     )  # fmt: skip

@@ -57,6 +57,19 @@ def test_variation_with_shapes_that_are_not_fixed_advises_to_fix_them():
     assert find_timing_variation(JITTER, make_flow(), settings).flag == "--enable-static-shapes"
 
 
+@pytest.mark.parametrize(
+    ("times", "trace_s"),
+    [(None, 0.0), (measure_durations([1.0] * 9), 0.0), (STEADY, 101.0)],
+)
+def test_a_run_that_mostly_traced_is_too_short_to_judge(times, trace_s):
+    spent = {Cause.START_UP: 500.0, Cause.TRACE: trace_s, Cause.STEP: 40.0, Cause.DATA_STALL: 60.0}
+    limit = find_limit(make_facts(times=times, spent=spent))
+    assert str(limit).startswith(f"This run is too short to judge: {times.steps if times else 0} steps were timed")
+    assert str(limit).endswith("Try first: a longer run")
+    longer = find_limit(make_facts(spent={**spent, Cause.TRACE: 99.0}))
+    assert "waits for batches 60.0%" in longer.evidence
+
+
 def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
     limit = find_limit(make_facts(spent={Cause.START_UP: 500.0, Cause.STEP: 95.0, Cause.DATA_STALL: 5.0}))
     assert "training itself" in limit.title

@@ -116,3 +116,9 @@ def test_a_log_that_goes_to_a_file_stays_there(monkeypatch):
 )
 def test_bars(share, bar):
     assert draw_bar(share, 4, is_ascii=True) == bar
+
+
+def test_what_stands_beside_the_loss_is_shown_with_it():
+    picture = make_picture(scalars={"mel_loss": 0.91234, "discriminator_loss": 4.0, "gradient_norm": 7.0})
+    assert "loss 3.174 (mel 0.912, discriminator 4)" in format_line(picture)
+    assert "mel 0.912, discriminator 4" in format_picture("decoder", picture)

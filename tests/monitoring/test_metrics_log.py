@@ -26,7 +26,7 @@ def write_rows(path, rows):
 
 def test_every_kind_of_row_comes_back_as_it_was(tmp_path):
     rows = make_rows()
-    assert {row.kind for row in rows} == {"run", "train", "validation", "event", "summary"}
+    assert {row.kind for row in rows} == {"run", "train", "validation", "event", "summary", "machine"}
     write_rows(tmp_path / "run" / "metrics.jsonl", rows)
     metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert metrics.rows == tuple(rows)

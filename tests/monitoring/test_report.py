@@ -45,8 +45,8 @@ def test_the_page_of_a_run_has_every_section(tmp_path):
     write_report(tmp_path / "metrics.jsonl", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     sections = re.findall("<h2>(.*?)</h2>", page)
-    assert len(sections) == 8
-    assert page.count("<svg") == 6
+    assert len(sections) == 9
+    assert page.count("<svg") == 8
     for words in (
         "81.8%",
         "7 min 15 s",
@@ -56,6 +56,9 @@ def test_the_page_of_a_run_has_every_section(tmp_path):
         "unknown",
         "producer died",
         "p95",
+        "GPU 1: the driver says: busy 90.0%, 310 W of 350 W",
+        "GPU 0: the driver says: busy unknown, unknown, unknown",
+        "Host: processors busy 40.0%, disks read unknown",
     ):
         assert words in page, words
     assert "killed by &lt;SIGKILL&gt; &amp; restarted" in page

@@ -6,6 +6,7 @@
  *   link A B LEVEL                                        NVML's topology level between two cards
  *   nvlink A B                                            an active NVLink from A to B
  *   process ID PID MIB                                    a process on a card
+ *   activity ID POWER_MW LIMIT_MW MHZ MAX_MHZ CELSIUS REASONS   without such a line none of these is supported
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,40 @@ int nvmlDeviceGetUtilizationRates(void *handle, utilization_t *utilization) {
     utilization->gpu = (unsigned)card.util;
     utilization->memory = 0;
     return SUCCESS;
+}
+
+enum { POWER, POWER_LIMIT, CLOCK, MAX_CLOCK, CELSIUS, REASONS, FACTS };
+
+static int read_activity(void *handle, int fact, unsigned *value) {
+    char line[512];
+    int id, found = 0;
+    unsigned facts[FACTS];
+    FILE *file = open_machine();
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "activity %d %u %u %u %u %u %u", &id, &facts[0], &facts[1], &facts[2], &facts[3], &facts[4],
+                   &facts[5]) != 7 || id != id_of(handle)) continue;
+        *value = facts[fact];
+        found = 1;
+    }
+    if (file) fclose(file);
+    return found ? SUCCESS : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) { return read_activity(handle, POWER, milliwatts); }
+
+int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *milliwatts) { return read_activity(handle, POWER_LIMIT, milliwatts); }
+
+int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) { return type == 1 ? read_activity(handle, CLOCK, mhz) : NOT_SUPPORTED; }
+
+int nvmlDeviceGetMaxClockInfo(void *handle, int type, unsigned *mhz) { return type == 1 ? read_activity(handle, MAX_CLOCK, mhz) : NOT_SUPPORTED; }
+
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) { return sensor ? NOT_SUPPORTED : read_activity(handle, CELSIUS, celsius); }
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons) {
+    unsigned mask = 0;
+    int code = read_activity(handle, REASONS, &mask);
+    *reasons = mask;
+    return code;
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, process_t *processes) {

@@ -1,0 +1,208 @@
+"""`myxtts diagnose`: why the GPU is not busy. The exit code is 1 when something serious was found."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from myxtts.cli.files import write_text
+from myxtts.cli.parser import Parser
+from myxtts.cli.profile import SHOWN
+from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config.flags import add_setting_flags
+from myxtts.errors import MyXTTSError
+
+if TYPE_CHECKING:
+    from myxtts.devices.machine import Machine
+    from myxtts.devices.topology import Link
+    from myxtts.monitoring.corpus_checks import CorpusFacts
+    from myxtts.monitoring.diagnosis import Diagnosis
+    from myxtts.monitoring.health import Issue
+    from myxtts.monitoring.machine_sampler import MachineSample
+    from myxtts.monitoring.profile_facts import Profile
+
+STEPS = 20
+"""Of the speed test."""
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_THREAD_MODE", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_XLA_FLAGS", "XLA_FLAGS",
+    "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC", "OMP_NUM_THREADS", "MYXTTS_REHEARSAL",
+)  # fmt: skip
+"""Of the environment, what changes how TensorFlow works."""
+LIVE_S = 2.0
+"""How long cards are looked at where no speed test is run."""
+
+
+def build_parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description="Find out why the GPU is not busy: software, devices, settings, corpus, and a speed test of your own run. "
+        "All flags of `myxtts train` are taken, and none is needed. Exit code 1: something serious was found.",
+    )
+    parser.add_argument("--skip-speed-test", action="store_true", help="look only; nothing is built or trained")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all facts; unknown values are null")
+    add_setting_flags(parser, SHOWN)
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
+    if arguments.json is not None:
+        # Before minutes are spent on facts that could not be written.
+        write_text(arguments.json, "")
+    # Not imported above: --help needs none of it.
+    from myxtts.devices.environment import prepare_environment
+    from myxtts.monitoring.diagnosis import format_diagnosis, format_diagnosis_json
+
+    environ = dict(os.environ)
+    prepare_environment(os.environ)
+    diagnosis = diagnose(config, environ, tests_speed=not arguments.skip_speed_test)
+    print(format_diagnosis(diagnosis))
+    if arguments.json is not None:
+        write_text(arguments.json, format_diagnosis_json(diagnosis) + "\n")
+        print(f"\nFacts   {arguments.json}")
+    return 1 if diagnosis.is_serious else 0
+
+
+def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) -> Diagnosis:
+    """Everything that can be found out about a configuration on this machine.
+
+    Args:
+        environ: variables as the user has them, before MyXTTS sets its own.
+        tests_speed: whether to profile a few batches.
+    """
+    from myxtts.devices.machine import read_machine
+    from myxtts.monitoring.card_summary import summarise_cards
+    from myxtts.monitoring.config_checks import check_config
+    from myxtts.monitoring.diagnosis import Diagnosis
+    from myxtts.monitoring.health import rank_issues
+    from myxtts.monitoring.software_checks import check_devices, check_environment, check_links, check_software
+    from myxtts.monitoring.software_facts import read_software
+    from myxtts.monitoring.speed_checks import check_cards
+
+    _tell("looking at software and devices")
+    machine, software = read_machine(environ), read_software()
+    links = _read_links(machine)
+    # In a rehearsal no card is wanted.
+    issues: list[Issue] = (
+        [] if config.training.rehearsal else [*check_software(software, machine), *check_devices(machine)]
+    )
+    issues += [*check_environment(environ), *check_links(links)]
+    cards = () if config.training.rehearsal else machine.cards
+    issues += check_config(config, cards, os.cpu_count() or 1)
+    corpus = _look_at_corpus(config, issues)
+    profile = _test_speed(config, issues) if tests_speed else None
+    samples = profile.samples if profile is not None else _look_at_cards(machine)
+    issues += check_cards(summarise_cards(samples))
+    return Diagnosis(
+        software=software,
+        machine=machine,
+        links=tuple(links),
+        settings=_describe_settings(config, environ, profile is not None),
+        corpus=corpus,
+        profile=profile,
+        samples=samples,
+        issues=tuple(rank_issues(issues)),
+    )
+
+
+def _read_links(machine: Machine) -> list[Link]:
+    from myxtts.devices.nvml import Nvml
+    from myxtts.devices.topology import read_link
+
+    ids = [card.physical_id for card in machine.cards]
+    if len(ids) < 2:
+        return []
+    with Nvml() as nvml:
+        return [read_link(nvml, first, second) for first, second in itertools.combinations(ids, 2)]
+
+
+def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | None:
+    """Facts of the corpus; a corpus that cannot be read is an issue, and the rest is still looked at."""
+    from myxtts.data import scan
+    from myxtts.data.scan_choice import choose_text_task, scan_train_data
+    from myxtts.monitoring.corpus_checks import check_corpus, describe_speed_of_corpus
+
+    _tell("looking at the corpus")
+    # What the scan logs as a table is a number of the report; `myxtts data` shows the rest.
+    logging.getLogger(scan.__name__).setLevel(logging.ERROR)
+    try:
+        found = scan_train_data(config, choose_text_task(config))
+    except MyXTTSError as error:
+        issues.append(_explain_failure("The corpus cannot be used", error))
+        return None
+    facts = describe_speed_of_corpus(found.corpus, config.data.batch_size, len(found.drops.drops))
+    issues += check_corpus(facts, config.data.batch_size)
+    return facts
+
+
+def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
+    from myxtts.cli.profile import measure
+    from myxtts.config.resolve import dump_sections
+    from myxtts.devices.machine import read_machine
+    from myxtts.devices.plan import PlanRequest, plan_devices
+    from myxtts.monitoring.advice import Settings
+    from myxtts.monitoring.profile_verdict import judge_profile
+    from myxtts.monitoring.speed_checks import check_speed
+
+    try:
+        plan = plan_devices(PlanRequest.from_config(config), read_machine())
+        profile = measure(config, plan, STEPS)
+    except MyXTTSError as error:
+        issues.append(_explain_failure("The speed test could not be run: neither could a training", error))
+        return None
+    issues += check_speed(judge_profile(profile, Settings(dump_sections(config))))
+    return profile
+
+
+def _look_at_cards(machine: Machine) -> tuple[MachineSample, ...]:
+    """What cards and host do while we do nothing: the work of others."""
+    from myxtts.monitoring.machine_sampler import MachineSampler
+
+    _tell("looking at what is running")
+    with MachineSampler([card.physical_id for card in machine.cards]) as sampler:
+        time.sleep(LIVE_S)
+    return tuple(sampler.samples)
+
+
+def _describe_settings(config: XTTSConfig, environ: dict[str, str], has_run: bool) -> dict[str, str]:
+    """What decides about speed; TensorFlow's own part is read back where it was used."""
+    data, training = config.data, config.training
+    settings = {
+        "model size": config.model.size,
+        "batch": f"{data.batch_size} clips x {training.gradient_accumulation_steps}",
+        "precision": data.mixed_precision,
+        "XLA": "on" if data.enable_xla else "off",
+        "static shapes": "on" if data.pad_to_fixed_length else "off",
+        "readers": str(data.num_workers),
+        "batches ahead": str(data.pipeline_buffer_size),
+        "cache": data.cache,
+    }
+    if has_run:
+        from myxtts.devices.runtime import list_logical_devices, read_execution
+
+        execution = read_execution()
+        settings["TensorFlow's devices"] = ", ".join(list_logical_devices())
+        settings["threads"] = (
+            f"{execution.intra_op or 'automatic'} within an operation, {execution.inter_op or 'automatic'} between"
+        )
+    changed = [f"{name}={environ[name]}" for name in VARIABLES if name in environ]
+    settings["environment"] = ", ".join(changed) or "nothing set"
+    return settings
+
+
+def _explain_failure(observation: str, error: MyXTTSError) -> Issue:
+    from myxtts.monitoring.health import Issue, Severity
+
+    return Issue(Severity.SERIOUS, observation, str(error), "do what the evidence says, then diagnose again", "it runs")
+
+
+def _tell(text: str) -> None:
+    print(f"... {text}", file=sys.stderr, flush=True)

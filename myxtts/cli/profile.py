@@ -1,0 +1,115 @@
+"""`myxtts profile`: where the time of a training step goes, and which stage limits it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from myxtts.cli.files import write_text
+from myxtts.cli.parser import Parser
+from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config.flags import add_setting_flags
+
+if TYPE_CHECKING:
+    from myxtts.devices.plan import DevicePlan
+    from myxtts.monitoring.profile_facts import Profile
+
+STEPS = 100
+FEWEST_STEPS = 5
+SHOWN = {
+    "data.train_data", "data.batch_size", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
+    "data.data_gpu_memory", "data.model_gpu_memory", "data.num_workers", "data.pipeline_buffer_size", "data.cache",
+    "data.mixed_precision", "data.enable_xla", "model.size", "training.mode", "training.rehearsal", "training.codec",
+    "training.init_from", "training.stage",
+}  # fmt: skip
+"""Settings whose flags stand in the help; those of all others are taken too."""
+
+
+def build_parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description="Profile your model on your data through the real pipeline, in a folder that is thrown away. All flags of "
+        "`myxtts train` are taken, and none is needed.",
+    )
+    parser.add_argument(
+        "--num-steps", type=_read_steps, default=STEPS, metavar="N", help=f"batches to measure (default: {STEPS})"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON; unknown values are null")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timeline, histogram and memory")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
+    add_setting_flags(parser, SHOWN)
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
+    for path in (arguments.json, arguments.html, arguments.trace):
+        if path is not None:
+            # Before minutes are spent on figures that could not be written.
+            write_text(path, "")
+    # Not imported above: --help needs none of it.
+    from myxtts.cli.plan_view import format_plan
+    from myxtts.devices.environment import prepare_environment
+    from myxtts.devices.machine import read_machine
+    from myxtts.devices.plan import PlanRequest, plan_devices
+
+    prepare_environment(os.environ)
+    command = (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
+    plan = plan_devices(PlanRequest.from_config(config, command), read_machine())
+    print(f"{format_plan(plan)}\n", flush=True)
+    profile = measure(config, plan, arguments.num_steps)
+    _report(profile, config, arguments)
+    return 0
+
+
+def measure(config: XTTSConfig, plan: DevicePlan, steps: int) -> Profile:
+    """The profile of a configuration; what is being done is told on standard error."""
+    from myxtts.training.profile_run import profile_run
+    from myxtts.training.profile_setup import set_up_profile
+    from myxtts.training.trainer import apply_devices
+
+    apply_devices(config, plan)
+    with TemporaryDirectory(prefix="myxtts-profile-") as folder:
+        _tell("reading the corpus")
+        return profile_run(set_up_profile(config, plan, Path(folder)), steps, _tell)
+
+
+def _report(profile: Profile, config: XTTSConfig, arguments: argparse.Namespace) -> None:
+    from myxtts.config.resolve import dump_sections
+    from myxtts.monitoring.advice import Settings
+    from myxtts.monitoring.chrome_trace import format_trace
+    from myxtts.monitoring.profile_json import format_json
+    from myxtts.monitoring.profile_page import format_page
+    from myxtts.monitoring.profile_verdict import judge_profile
+    from myxtts.monitoring.profile_view import format_profile
+
+    verdict = judge_profile(profile, Settings(dump_sections(config)))
+    print(f"\n{format_profile(profile, verdict)}")
+    written = []
+    if arguments.json is not None:
+        write_text(arguments.json, format_json(profile, verdict) + "\n")
+        written.append(f"Figures  {arguments.json}")
+    if arguments.html is not None:
+        write_text(arguments.html, format_page(profile, verdict))
+        written.append(f"Page     {arguments.html}")
+    if arguments.trace is not None:
+        write_text(arguments.trace, format_trace(profile) + "\n")
+        written.append(f"Trace    {arguments.trace} (open it at https://ui.perfetto.dev)")
+    if written:
+        print("\n" + "\n".join(written))
+
+
+def _tell(text: str) -> None:
+    print(f"... {text}", file=sys.stderr, flush=True)
+
+
+def _read_steps(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) >= FEWEST_STEPS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be a whole number of at least {FEWEST_STEPS}, but is {text!r}")

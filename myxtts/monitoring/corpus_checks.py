@@ -1,0 +1,125 @@
+"""What of a corpus makes reading slow or wastes computation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+import soundfile
+
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.data.buckets import plan_buckets
+from myxtts.data.corpus import Corpus
+from myxtts.monitoring.health import Issue, Severity
+
+SLOW_FORMATS = frozenset({".mp3", ".ogg", ".opus", ".m4a", ".aac"})
+MUCH_PADDING = 0.2
+WIDE_SPREAD = 4.0
+MANY_SET_ASIDE = 0.2
+NOTABLE_SHARE = 0.05
+PROBED_FILES = 32
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """A corpus, as far as speed goes."""
+
+    clips: int
+    seconds: float
+    formats: tuple[tuple[str, int], ...]
+    """File endings with their clips, the most frequent first."""
+    rates_hz: tuple[tuple[int, int], ...]
+    """Sampling rates with the files that have them, of a few that were looked at."""
+    probed: int
+    median_s: float
+    p95_s: float
+    longest_s: float
+    padding: float
+    """Share of the audio that is padding, 0 to 1."""
+    shapes: int
+    set_aside: int = 0
+    """Clips that the metadata names and a run cannot use."""
+
+
+def describe_speed_of_corpus(corpus: Corpus, batch_size: int, set_aside: int = 0) -> CorpusFacts:
+    """The facts of a corpus with at least one clip; the headers of a few files are read."""
+    seconds_N = corpus.samples / SAMPLE_RATE_HZ
+    median_s, p95_s = np.quantile(seconds_N, (0.5, 0.95)).tolist()
+    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
+    rates = _probe_rates(corpus)
+    return CorpusFacts(
+        clips=len(corpus),
+        seconds=corpus.total_seconds,
+        formats=tuple(Counter(PurePosixPath(name).suffix.lower() for name in corpus.audio).most_common()),
+        rates_hz=tuple(rates.most_common()),
+        probed=rates.total(),
+        median_s=median_s,
+        p95_s=p95_s,
+        longest_s=float(seconds_N.max()),
+        padding=plan.waste.audio_share,
+        shapes=len(plan.buckets),
+        set_aside=set_aside,
+    )
+
+
+def check_corpus(facts: CorpusFacts, batch_size: int) -> Iterator[Issue]:
+    """Issues of a corpus."""
+    slow = [(ending, clips) for ending, clips in facts.formats if ending in SLOW_FORMATS]
+    slow_share = sum(clips for _, clips in slow) / facts.clips
+    if slow_share > NOTABLE_SHARE:
+        yield Issue(
+            Severity.WORTH_CHANGING,
+            "Many recordings are compressed, which costs processor time in every epoch",
+            ", ".join(f"{clips} clips in {ending}" for ending, clips in slow),
+            f'for f in wavs/*{slow[0][0]}; do ffmpeg -i "$f" -ac 1 -ar {SAMPLE_RATE_HZ} -c:a pcm_s16le "${{f%.*}}.wav"; done',
+            "reading without decoding; matters where the speed test finds loading slow",
+        )
+    other = [(rate, files) for rate, files in facts.rates_hz if rate != SAMPLE_RATE_HZ]
+    if facts.probed and sum(files for _, files in other) / facts.probed > NOTABLE_SHARE:
+        yield Issue(
+            Severity.NOTE,
+            "Recordings are resampled whenever they are read",
+            f"{', '.join(f'{files} of {facts.probed} files at {rate} Hz' for rate, files in other[:3])}; the model needs {SAMPLE_RATE_HZ} Hz",
+            f"ffmpeg -i IN.wav -ac 1 -ar {SAMPLE_RATE_HZ} -c:a pcm_s16le OUT.wav, for all files once",
+            "less processor time per clip",
+        )
+    if facts.padding > MUCH_PADDING:
+        yield Issue(
+            Severity.WORTH_CHANGING,
+            "Much of what is computed is padding",
+            f"{facts.padding:.0%} of the audio in batches of {batch_size}",
+            f"--batch-size {max(1, batch_size // 2)} --grad-accum 2",
+            f"at most {facts.padding:.0%} of the computation",
+            facts.padding,
+        )
+    if facts.set_aside > MANY_SET_ASIDE * (facts.clips + facts.set_aside):
+        yield Issue(
+            Severity.NOTE,
+            "Many clips are set aside",
+            f"{facts.set_aside} of {facts.clips + facts.set_aside} cannot be used with these settings",
+            "myxtts data    # shows which, and why; it takes the same flags",
+            "more to learn from",
+        )
+    if facts.longest_s > WIDE_SPREAD * facts.median_s:
+        yield Issue(
+            Severity.NOTE,
+            "A few clips are much longer than the others: they decide how much memory a batch takes",
+            f"half are up to {facts.median_s:.1f} s, 95 % up to {facts.p95_s:.1f} s, the longest {facts.longest_s:.1f} s",
+            f"--max-clip-seconds {facts.p95_s:.3g}",
+            "larger batches in the same memory, steadier steps",
+        )
+
+
+def _probe_rates(corpus: Corpus) -> Counter[int]:
+    chosen = np.unique(np.linspace(0, len(corpus) - 1, min(PROBED_FILES, len(corpus))).astype(int))
+    rates: Counter[int] = Counter()
+    for clip in chosen.tolist():
+        try:
+            rates[soundfile.info(str(corpus.find_file(clip))).samplerate] += 1
+        except (soundfile.LibsndfileError, OSError):
+            # What cannot be read any more is the business of the scan, which says so.
+            continue
+    return rates

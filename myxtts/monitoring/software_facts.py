@@ -1,0 +1,169 @@
+"""Driver, CUDA libraries and TensorFlow as they are installed, found out without importing TensorFlow.
+
+So it works where TensorFlow has no GPU build, and where importing it fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import importlib.metadata
+import importlib.util
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from myxtts.devices.nvml import Nvml
+from myxtts.errors import NvmlError
+
+DRIVER_LIBRARY = "libcuda.so.1"
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    # By the major version of CUDA that TensorFlow was built with.
+    "11": {
+        "CUDA runtime": "libcudart.so.11.0", "cuBLAS": "libcublas.so.11", "cuBLASLt": "libcublasLt.so.11",
+        "cuFFT": "libcufft.so.10", "cuSOLVER": "libcusolver.so.11", "cuSPARSE": "libcusparse.so.11",
+    },
+    "12": {
+        "CUDA runtime": "libcudart.so.12", "cuBLAS": "libcublas.so.12", "cuBLASLt": "libcublasLt.so.12",
+        "cuFFT": "libcufft.so.11", "cuSOLVER": "libcusolver.so.11", "cuSPARSE": "libcusparse.so.12",
+    },
+    "13": {
+        "CUDA runtime": "libcudart.so.13", "cuBLAS": "libcublas.so.13", "cuBLASLt": "libcublasLt.so.13",
+        "cuFFT": "libcufft.so.12", "cuSOLVER": "libcusolver.so.12", "cuSPARSE": "libcusparse.so.12",
+    },
+}  # fmt: skip
+"""What TensorFlow loads when it first looks for cards. Where one of them is missing it goes on with the CPU."""
+
+Load = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library that TensorFlow needs on a GPU."""
+
+    name: str
+    file: str
+    problem: str | None
+    """Why it cannot be loaded; None when it can."""
+
+
+@dataclass(frozen=True)
+class TensorFlowBuild:
+    """What an installed TensorFlow was built for."""
+
+    version: str
+    is_cuda_build: bool | None
+    """None when the installation does not say."""
+    cuda_version: str | None = None
+    cudnn_version: str | None = None
+
+
+@dataclass(frozen=True)
+class SoftwareFacts:
+    """What is installed."""
+
+    python: str
+    system: str
+    tensorflow: TensorFlowBuild | None
+    """None when it is not installed."""
+    driver: str | None
+    """The NVIDIA driver's version; None when there is none, or it does not answer."""
+    driver_problem: str | None
+    libraries: tuple[Library, ...]
+    """Those of CUDA, and the driver's own. Empty where TensorFlow has no GPU build."""
+
+    @property
+    def missing(self) -> tuple[Library, ...]:
+        return tuple(library for library in self.libraries if library.problem is not None)
+
+
+def read_software() -> SoftwareFacts:
+    """What is installed here."""
+    build = read_tensorflow_build()
+    driver, problem = _read_driver()
+    return SoftwareFacts(
+        python=platform.python_version(),
+        system=platform.platform(),
+        tensorflow=build,
+        driver=driver,
+        driver_problem=problem,
+        libraries=() if build is None else tuple(check_libraries(build, find_library_folders())),
+    )
+
+
+def read_tensorflow_build() -> TensorFlowBuild | None:
+    """The build of the installed TensorFlow, from its files."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
+        return None
+    facts = _parse_build_info(Path(spec.origin).parent / "python" / "platform" / "build_info.py")
+    version = _find_version()
+    if facts is None:
+        return TensorFlowBuild(version, None)
+    return TensorFlowBuild(
+        version, bool(facts.get("is_cuda_build")), facts.get("cuda_version"), facts.get("cudnn_version")
+    )
+
+
+def check_libraries(build: TensorFlowBuild, folders: Sequence[Path], load: Load = ctypes.CDLL) -> list[Library]:
+    """Each library that this build needs, loaded once to see whether it can be.
+
+    Args:
+        folders: looked through first, as TensorFlow does; then wherever the system looks.
+    """
+    if not build.is_cuda_build or build.cuda_version is None:
+        return []
+    names = dict(_NAMES.get(build.cuda_version.partition(".")[0], {}))
+    if build.cudnn_version is not None:
+        names["cuDNN"] = f"libcudnn.so.{build.cudnn_version.partition('.')[0]}"
+    return [
+        Library("NVIDIA driver", DRIVER_LIBRARY, _try_loading(DRIVER_LIBRARY, (), load)),
+        *(Library(name, file, _try_loading(file, folders, load)) for name, file in names.items()),
+    ]
+
+
+def find_library_folders() -> list[Path]:
+    """Where `pip install 'tensorflow[and-cuda]'` puts libraries."""
+    spec = importlib.util.find_spec("nvidia")
+    homes = [] if spec is None else list(spec.submodule_search_locations or ())
+    return [folder for home in homes for folder in sorted(Path(home).glob("*/lib"))]
+
+
+def _try_loading(file: str, folders: Sequence[Path], load: Load) -> str | None:
+    paths = [str(folder / file) for folder in folders if (folder / file).exists()]
+    try:
+        load(paths[0] if paths else file)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _parse_build_info(path: Path) -> dict[str, Any] | None:
+    """The dictionary in TensorFlow's own description of its build; None when it is written otherwise."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args:
+                return dict(ast.literal_eval(node.value.args[0]))
+    except (OSError, SyntaxError, ValueError, TypeError):
+        return None
+    return None
+
+
+def _find_version() -> str:
+    for name in ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+def _read_driver() -> tuple[str | None, str | None]:
+    try:
+        with Nvml() as nvml:
+            return nvml.read_driver_version(), None
+    except NvmlError as error:
+        return None, str(error)

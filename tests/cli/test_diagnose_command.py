@@ -1,0 +1,114 @@
+"""`myxtts diagnose` and `python utilities/diagnose_gpu_utilization.py`: what is told, and the exit code."""
+
+import json
+import logging
+
+import pytest
+
+from myxtts.cli import diagnose
+from myxtts.config import XTTSConfig
+from myxtts.monitoring.diagnosis import format_diagnosis
+from tests.monitoring.profiles import Stages, make_profile
+from tests.support.nvml import GPU_IS_LOST, StubCard
+from tests.support.processes import clean_environ, run_python
+
+LOOK = ["utilities/diagnose_gpu_utilization.py", "--skip-speed-test"]
+
+
+def test_help_names_the_flags_without_tensorflow():
+    result = run_python(["-X", "importtime", LOOK[0], "--help"])
+    assert result.returncode == 0
+    for flag in ("--config", "--skip-speed-test", "--json", "--rehearsal"):
+        assert flag in result.stdout
+    assert "tensorflow" not in result.stderr
+
+
+def test_a_machine_without_a_card_is_serious_and_everything_else_is_told(tmp_path, make_machine):
+    file = tmp_path / "facts.json"
+    result = run_python([*LOOK, "--json", str(file)], make_machine(extra=["init 12"]).environ())
+    assert result.returncode == 1
+    text = result.stdout.rpartition("\nFacts ")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    for section in ("SOFTWARE", "DEVICES", "SETTINGS", "CORPUS", "SPEED TEST\nnot run", "LIVE", "ISSUES (1)"):
+        assert section in text
+    assert "libcudart.so" in text
+    assert "1   [serious] This machine has no NVIDIA GPU" in text
+    facts = json.loads(file.read_text())
+    assert facts["is_serious"] is True
+    assert facts["cards"] == []
+    assert facts["speed"] is None
+
+
+def test_in_a_rehearsal_no_card_is_missed():
+    result = run_python([*LOOK, "--rehearsal"], clean_environ(CUDA_LAUNCH_BLOCKING="1"))
+    assert result.returncode == 0, result.stdout
+    assert "[worth changing] CUDA_LAUNCH_BLOCKING=1 is set" in result.stdout
+    assert "environment    CUDA_VISIBLE_DEVICES=-1, CUDA_LAUNCH_BLOCKING=1" in result.stdout
+
+
+def test_a_machine_with_cards_is_told_what_is_missing_hidden_lost_and_far_apart(make_machine):
+    machine = make_machine(
+        StubCard(0, util=15), StubCard(1), StubCard(2, state=GPU_IS_LOST),
+        extra=["link 0 1 50", "activity 0 90000 350000 600 1980 50 32"],
+    )  # fmt: skip
+    result = run_python([*LOOK, "--batch-size", "2"], machine.environ(CUDA_VISIBLE_DEVICES="0"))
+    assert result.returncode == 1
+    words = " ".join(result.stdout.split())
+    assert "GPU 0 NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB" in words
+    assert "[serious] CUDA libraries that TensorFlow needs are missing" in words
+    assert "Remedy pip install 'tensorflow[and-cuda]'" in words
+    assert "[serious] GPU 2 does not answer" in words
+    assert "[note] CUDA_VISIBLE_DEVICES hides GPU 1" in words
+    assert "[worth changing] GPU 0 and GPU 1 are far apart (SYS)" in words
+    assert "[worth changing] The batch is small for the card" in words
+    assert "GPU 0 the driver says: busy 15.0%, 90 W of 350 W, 600 MHz of 1980 MHz" in words
+    assert "[worth changing] GPU 0 runs below its full clock: temperature" in words
+    # Serious ones first.
+    assert words.rindex("[serious]") < words.index("[worth changing]") < words.index("[note]")
+
+
+def test_a_corpus_that_cannot_be_read_is_an_issue_and_the_rest_is_told(tmp_path):
+    result = run_python([*LOOK, "--rehearsal", "--train-data", str(tmp_path / "nowhere")])
+    assert result.returncode == 1
+    assert "[serious] The corpus cannot be used" in result.stdout
+    assert "nowhere" in result.stdout
+    assert "CORPUS\nnot looked at" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(diagnose, "LIVE_S", 0.0)
+    logger = logging.getLogger("myxtts.data.scan")
+    level = logger.level
+    yield
+    # The command silences it for good; the tests that follow want to hear it.
+    logger.setLevel(level)
+
+
+def test_the_speed_test_is_of_the_users_run_and_its_findings_are_ranked_in(monkeypatch, quick):
+    from myxtts.cli import profile
+
+    asked = []
+
+    def measure(config, plan, steps):
+        asked.append((config.data.batch_size, str(plan.mode), steps))
+        return make_profile(Stages(read=60))
+
+    monkeypatch.setattr(profile, "measure", measure)
+    config = XTTSConfig(data={"batch_size": 2}, training={"rehearsal": True, "mode": "dual"})
+    diagnosis = diagnose.diagnose(config, {}, tests_speed=True)
+    assert asked == [(2, "dual", diagnose.STEPS)]
+    assert diagnosis.issues[0].observation == "Data loading bottleneck"
+    assert diagnosis.is_serious
+    text = format_diagnosis(diagnosis)
+    assert "SPEED TEST\nStep" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_speed_test_that_fails_is_an_issue(quick):
+    config = XTTSConfig(data={"data_gpu": 0, "model_gpu": 1})
+    diagnosis = diagnose.diagnose(config, {"CUDA_VISIBLE_DEVICES": "-1"}, tests_speed=True)
+    (issue,) = [issue for issue in diagnosis.issues if issue.observation.startswith("The speed test could not be run")]
+    assert "Insufficient GPUs for Multi-GPU Mode" in issue.evidence
+    assert diagnosis.profile is None

@@ -1,0 +1,140 @@
+"""Cards and host, sampled by a thread beside the work: through the real bindings, against the stub of the driver."""
+
+import os
+import threading
+
+import pytest
+
+from myxtts.devices.nvml import CardActivity
+from myxtts.monitoring.card_summary import summarise_cards, summarise_host
+from myxtts.monitoring.machine_sampler import HostActivity, HostMeter, MachineSample, MachineSampler
+from tests.support.nvml import GPU_IS_LOST, StubCard
+from tests.support.processes import run_code
+
+SAMPLE = """
+import dataclasses, os, pathlib, sys, time
+from myxtts.monitoring.machine_sampler import MachineSampler
+def wait_for(sampler, count):
+    deadline = time.monotonic() + 60
+    while len(sampler.samples) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+"""
+HOST = HostActivity(None, 100, None, 900)
+
+
+def test_cards_are_sampled_until_the_block_ends(make_machine):
+    machine = make_machine(
+        StubCard(0, util=-1), StubCard(1, util=80), extra=["activity 1 250000 350000 1500 1980 70 4"]
+    )
+    code = (
+        SAMPLE
+        + """
+with MachineSampler([0, 1], period_s=0.01) as sampler:
+    wait_for(sampler, 2)
+    file = pathlib.Path(os.environ["NVML_STUB"])
+    file.write_text(file.read_text().replace("250000", "310000"))
+    wait_for(sampler, len(sampler.samples) + 2)
+count = len(sampler.samples)
+time.sleep(0.05)
+report({"first": [dataclasses.asdict(card) for card in sampler.samples[0].cards],
+        "power_w": sorted({sample.cards[1].power_w for sample in sampler.samples}),
+        "grew": len(sampler.samples) - count, "problem": sampler.problem, "tensorflow": "tensorflow" in sys.modules})
+"""
+    )
+    told = run_code(code, machine.environ())
+    assert told["first"][0]["utilization_percent"] is None
+    assert told["first"][1]["utilization_percent"] == 80
+    assert told["first"][1]["throttled_by"] == ["power limit"]
+    assert told["power_w"] == [250.0, 310.0]
+    assert (told["grew"], told["problem"], told["tensorflow"]) == (0, None, False)
+
+
+def test_a_card_that_falls_off_the_bus_leaves_the_samples_and_is_told(make_machine):
+    code = (
+        SAMPLE
+        + """
+with MachineSampler([0, 1], period_s=0.01) as sampler:
+    wait_for(sampler, 1)
+report([[card.physical_id for card in sampler.samples[0].cards], sampler.problem])
+"""
+    )
+    told = run_code(code, make_machine(StubCard(0, state=GPU_IS_LOST), StubCard(1)).environ())
+    assert told == [[1], "The NVIDIA driver could not tell GPU 0: GPU is lost."]
+
+
+def test_without_a_driver_the_host_is_sampled_all_the_same(make_machine):
+    code = (
+        SAMPLE
+        + """
+with MachineSampler([0], period_s=0.01) as sampler:
+    wait_for(sampler, 3)
+last = sampler.samples[-1]
+report([len(last.cards), sampler.problem, last.host.rss_bytes, last.host.cpu_share, sampler.samples[0].host.cpu_share])
+"""
+    )
+    cards, problem, rss_bytes, last_share, first_share = run_code(code, make_machine(extra=["init 9"]).environ())
+    assert (cards, problem) == (0, "The NVIDIA driver does not answer: Driver Not Loaded.")
+    assert rss_bytes > 1 << 20
+    assert first_share is None
+    assert last_share is None or 0 <= last_share <= 1
+
+
+def test_no_thread_is_left_even_after_an_error():
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError), MachineSampler([], period_s=60):
+        1 / 0  # noqa: B018
+    assert threading.active_count() == before
+
+
+def test_rates_are_unknown_until_there_are_two_readings():
+    meter = HostMeter()
+    first = meter.read()
+    assert (first.cpu_share, first.disk_read_bytes_per_s) == (None, None)
+    for _ in range(200_000):
+        os.getpid()
+    second = meter.read()
+    assert second.cpu_share is None or 0 <= second.cpu_share <= 1
+    assert second.free_bytes > 0
+
+
+def make_activity(**changes):
+    facts = dict.fromkeys(CardActivity.__dataclass_fields__)
+    return CardActivity(**{**facts, "physical_id": 0, **changes})
+
+
+def sample(*cards, host=HOST):
+    return MachineSample(0.0, cards, host)
+
+
+def test_a_summary_averages_what_is_known_and_names_what_often_held_the_clocks_down():
+    samples = [
+        sample(make_activity(utilization_percent=80, throttled_by=("temperature",))),
+        sample(make_activity(utilization_percent=None, throttled_by=None)),
+        sample(make_activity(utilization_percent=100, throttled_by=())),
+        sample(make_activity(utilization_percent=90, throttled_by=("temperature", "power limit"))),
+        *[sample(make_activity(utilization_percent=90, throttled_by=("temperature",)))] * 3,
+    ]
+    (card,) = summarise_cards(samples)
+    assert card.utilization == pytest.approx(0.9)
+    assert card.throttled_by == ("temperature",)
+    assert card.power_w is None
+    assert "busy 90.0%, unknown, unknown, unknown, held down by temperature" in card.describe()
+
+
+def test_what_was_never_known_stays_unknown():
+    (card,) = summarise_cards([sample(make_activity())])
+    assert card.throttled_by is None
+    assert card.describe().endswith("held down by unknown")
+    nothing = summarise_host([])
+    assert (nothing.cpu_share, nothing.peak_rss_bytes, nothing.least_free_bytes) == (None, None, None)
+    assert nothing.describe() == "processors busy unknown, disks read unknown"
+    held = summarise_cards([sample(make_activity(throttled_by=()))])[0]
+    assert held.describe().endswith("held down by nothing")
+
+
+def test_a_card_that_does_nothing_is_at_0_and_not_unknown():
+    (card,) = summarise_cards([sample(make_activity(utilization_percent=percent)) for percent in (0, 0, 60, None)])
+    assert card.utilization == pytest.approx(0.2)
+    (idle,) = summarise_cards([sample(make_activity(utilization_percent=0))])
+    assert idle.utilization == 0.0
+    assert "busy 0.0%" in idle.describe()

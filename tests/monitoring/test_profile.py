@@ -1,0 +1,227 @@
+"""What a profile makes of its measurements: costs, rules, verdict, and how they are told."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from myxtts.devices.nvml import CardActivity
+from myxtts.monitoring.advice import Settings
+from myxtts.monitoring.chrome_trace import LANES, format_trace
+from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
+from myxtts.monitoring.profile_facts import Part, RoleMemoryFacts
+from myxtts.monitoring.profile_json import format_json
+from myxtts.monitoring.profile_page import format_page
+from myxtts.monitoring.profile_verdict import judge_profile
+from myxtts.monitoring.profile_view import format_profile
+from tests.monitoring.profiles import Stages, make_profile
+
+SETTINGS = Settings(
+    {"data": {"num_workers": 2, "cache": "off", "prefetch_buffer_size": 4, "pipeline_buffer_size": 50, "max_clip_seconds": 12}}
+)  # fmt: skip
+HOST = HostActivity(0.5, 3 << 30, 2e6, 8 << 30)
+BUSY_CARD = CardActivity(1, 95, 9000, 300.0, 350.0, 1700, 1980, 81, ("power limit",))
+SILENT_CARD = CardActivity(0, None, None, None, None, None, None, None, None)
+
+
+def judge(profile):
+    return judge_profile(profile, SETTINGS)
+
+
+def alternate(usual, rare, every=8):
+    return [rare if number % every == 0 else usual for number in range(40)]
+
+
+def test_a_wait_is_charged_to_what_was_done_to_the_batch_meanwhile():
+    # Preparing takes 30 of every 31 ms of the data thread; the training needs 20 and waits for the rest.
+    profile = make_profile(Stages(read=1, prepare=30, transfer=1, train=20))
+    costs = profile.costs
+    assert profile.times.mean_s == pytest.approx(0.031)
+    # The transfer of 1 ms follows the preparation, so each batch is waited for in reading, preparing and copying.
+    assert costs[Part.TRAIN].step_s == pytest.approx(0.020)
+    assert costs[Part.TRANSFER].step_s == pytest.approx(0.001)
+    assert costs[Part.PREPARE].step_s == pytest.approx(0.010)
+    assert costs[Part.LOAD].step_s == pytest.approx(0.0)
+    assert costs[Part.PREPARE].own_s == pytest.approx(0.030)
+    assert sum(cost.share for cost in costs.values()) == pytest.approx(1.0)
+    assert profile.data_share == pytest.approx(30 / 31)
+
+
+def test_what_is_hidden_behind_the_training_costs_nothing():
+    profile = make_profile(Stages(read=5, prepare=10, transfer=3, train=40))
+    assert profile.training_share == pytest.approx(1.0)
+    assert [profile.costs[part].step_s for part in (Part.LOAD, Part.PREPARE, Part.TRANSFER)] == [0, 0, 0]
+    assert profile.costs[Part.LOAD].own_s == pytest.approx(0.005)
+
+
+def test_three_runs_give_headspace_efficiency_and_the_bound():
+    profile = make_profile(Stages(read=0, prepare=30, transfer=0, train=20))
+    assert profile.cached_mean_s == pytest.approx(0.020)
+    assert profile.pipeline_mean_s == pytest.approx(0.030)
+    assert profile.headspace == pytest.approx(1 / 3)
+    assert profile.efficiency == pytest.approx(1.0)
+    assert profile.speed_up.bound == pytest.approx(1 + 20 / 30)
+    assert profile.speed_up.reached == pytest.approx(50 / 30)
+    single = make_profile(Stages(read=0, prepare=30, transfer=0, train=20), mode="single")
+    assert single.efficiency == pytest.approx(1.0)
+    assert single.data_share is None
+    assert replace(profile, cached_s=(0.010,)).interference == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("mode", ["dual", "single"])
+@pytest.mark.parametrize(
+    ("stages", "stage", "title"),
+    [
+        (Stages(read=40), "read", "DATA LOADING BOTTLENECK"),
+        (Stages(prepare=50), "prepare", "DATA DEVICE SATURATED"),
+        (Stages(transfer=40), "transfer", "GPU TRANSFER BOTTLENECK"),
+    ],
+)
+def test_a_slow_stage_is_named_and_leads_the_rules(mode, stages, stage, title):
+    verdict = judge(make_profile(stages, mode=mode))
+    if mode == "single" and stage == "prepare":
+        title = "PREPROCESSING BOTTLENECK"
+    assert verdict.stage == stage
+    assert verdict.rules[0].title == title
+    assert not verdict.is_balanced
+
+
+def test_a_slow_model_breaks_no_rule():
+    profile = make_profile(Stages(train=60))
+    verdict = judge(profile)
+    assert (verdict.stage, verdict.rules, verdict.is_balanced) == ("train", (), True)
+    text = format_profile(profile, verdict)
+    assert text.endswith("NO MAJOR BOTTLENECKS DETECTED\nPipeline appears well-balanced\nTraining utilization: 100.0%")
+
+
+@pytest.mark.parametrize(
+    ("rare", "part"),
+    [
+        (Stages(read=200), Part.LOAD),
+        (Stages(prepare=200), Part.PREPARE),
+        (Stages(transfer=200), Part.TRANSFER),
+        (Stages(train=90), Part.TRAIN),
+    ],
+)
+def test_jitter_is_found_with_the_stage_it_comes_from(rare, part):
+    verdict = judge(make_profile(alternate(Stages(), rare)))
+    (rule,) = [rule for rule in verdict.rules if rule.title == "HIGH TIMING VARIATION"]
+    assert rule.part is part
+    assert part in rule.evidence
+
+
+@pytest.mark.parametrize(
+    ("rare", "part"),
+    [(Stages(read=60), Part.LOAD), (Stages(prepare=70), Part.PREPARE), (Stages(transfer=60), Part.TRANSFER)],
+)
+def test_jitter_is_not_blamed_on_what_merely_takes_longest(rare, part):
+    profile = make_profile(alternate(Stages(), rare), mode="single")
+    assert profile.costs[Part.TRAIN].own_s > profile.costs[part].own_s
+    (rule,) = [rule for rule in judge(profile).rules if rule.title == "HIGH TIMING VARIATION"]
+    assert rule.part is part
+
+
+def test_rules_begin_exactly_where_users_were_told():
+    # In series: 20 % loading is allowed, more is not; the same with 15 % of copying.
+    def titles(stages):
+        return [rule.title for rule in judge(make_profile(stages, mode="single")).rules]
+
+    assert titles(Stages(read=19, prepare=0, transfer=0, train=81)) == []
+    assert titles(Stages(read=21, prepare=0, transfer=0, train=79)) == ["DATA LOADING BOTTLENECK"]
+    assert titles(Stages(read=0, prepare=0, transfer=14, train=86)) == []
+    assert titles(Stages(read=0, prepare=0, transfer=16, train=84)) == ["GPU TRANSFER BOTTLENECK"]
+    assert judge(make_profile(Stages(read=0, prepare=79, transfer=0, train=100))).rules == ()
+    (rule,) = judge(make_profile(Stages(read=0, prepare=81, transfer=0, train=100))).rules
+    assert rule.title == "DATA DEVICE SATURATED"
+    # Nothing broken, but much waiting in small parts: not balanced.
+    verdict = judge(make_profile(Stages(read=13, prepare=13, transfer=13, train=61), mode="single"))
+    assert (verdict.rules, verdict.is_balanced) == ((), False)
+
+
+def test_advice_is_a_flag_computed_from_the_settings_in_force():
+    (rule, *_) = judge(make_profile(Stages(read=40))).rules
+    assert rule.advice[0] == "More readers: --num-workers 4"
+    (rule, *_) = judge(make_profile(Stages(prepare=50))).rules
+    assert rule.advice[0] == "Prepare less often, or elsewhere: --cache auto"
+    assert rule.evidence.startswith("the training waits for preparation 58.8%")
+    assert rule.evidence.endswith("of it (rule: at most 80%)")
+    cached = Settings({"data": {"cache": "disk"}})
+    (rule, *_) = judge_profile(make_profile(Stages(prepare=50)), cached).rules
+    assert rule.advice[0].startswith("Codes are kept already")
+
+
+def make_full_profile():
+    samples = tuple(
+        MachineSample(0.2 + second, (SILENT_CARD, BUSY_CARD), replace(HOST, cpu_share=None if second == 0 else 0.5))
+        for second in range(3)
+    )
+    memory = (
+        RoleMemoryFacts("data", "/CPU:1", None, None, None),
+        RoleMemoryFacts("model", "/CPU:2", 2 << 30, 3 << 30, 4 << 30),
+    )
+    return make_profile(alternate(Stages(read=9, prepare=30), Stages(read=120)), samples=samples, memory=memory,
+                        cache_hits=30, cache_misses=10)  # fmt: skip
+
+
+def test_the_report_has_all_sections_within_80_columns_and_unknown_is_never_0():
+    profile = make_full_profile()
+    text = format_profile(profile, judge(profile))
+    assert max(map(len, text.splitlines())) <= 80
+    for section in ("TIMING BREAKDOWN", "THREE RUNS", "GPU UTILIZATION", "MEMORY", "BOTTLENECKS", "RECOMMENDATIONS"):
+        assert f"\n\n{section}" in text, section
+    for row in ("Data Load ", "Preprocess ", "GPU Transfer ", "Training ", "Total "):
+        assert re.search(rf"^{row}.*\d\.\d\d \+- \d+\.\d\d .*%$", text, re.MULTILINE), row
+    assert "GPU 0    the driver says: busy unknown, unknown, unknown, unknown, held down by\n         unknown" in text
+    assert "GPU 1    the driver says: busy 95.0%, 300 W of 350 W, 1700 MHz of 1980 MHz, 81" in text
+    assert "held down by power limit" in " ".join(text.split())
+    assert "Data     /CPU:1: unknown used, peak unknown, limit unknown" in text
+    assert "75.0% of the clips had their codes ready" in text
+    assert "processors busy 50.0%" in text
+
+
+def test_without_cards_the_driver_is_unknown():
+    profile = make_profile(Stages())
+    assert "Driver   unknown: no NVIDIA GPU takes part" in format_profile(profile, judge(profile))
+    lost = replace(profile, card_problem="The NVIDIA driver failed: GPU is lost.")
+    assert "Driver   The NVIDIA driver failed: GPU is lost." in format_profile(lost, judge(lost))
+
+
+def test_json_holds_figures_in_base_units_and_null_for_unknown():
+    profile = make_full_profile()
+    facts = json.loads(format_json(profile, judge(profile)))
+    assert facts["verdict"]["stage"] == judge(profile).stage
+    assert facts["utilization"]["cards"][0]["utilization"] is None
+    assert facts["utilization"]["cards"][1]["power_w"] == 300.0
+    assert facts["memory"][0]["used_bytes"] is None
+    assert len(facts["batches"]) == 30
+    assert facts["batches"][0]["own_s"]["Training"] == pytest.approx(0.020)
+    assert sum(facts["batches"][5]["split_s"].values()) == pytest.approx(facts["batches"][5]["step_s"])
+
+
+def test_the_page_needs_nothing_else():
+    profile = make_full_profile()
+    page = format_page(profile, judge(profile))
+    assert "<script" not in page
+    assert not re.findall(r"https?://(?!www\.w3\.org)", page)
+    for heading in ("Stages, batch by batch", "Step times", "Who waits", "Memory"):
+        assert f"<h2>{heading}</h2>" in page
+    assert page.count("<svg") == 5
+    # A number of the timeline is a batch that is in its window.
+    assert re.search(r"<title>prepare 2\d: 30 ms</title>", page)
+
+
+def test_the_trace_has_a_row_per_stage_and_counters_only_where_something_is_known():
+    profile = make_full_profile()
+    trace = json.loads(format_trace(profile))
+    events = trace["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == set(LANES)
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(LANES) * len(profile.real)
+    assert min(event["ts"] for event in spans) == 0
+    assert all(event["dur"] > 0 for event in spans)
+    train = next(event for event in spans if event["cat"] == "train")
+    assert train["dur"] == pytest.approx(20_000, abs=1)
+    counters = {event["name"] for event in events if event["ph"] == "C"}
+    assert "GPU 1 power, W" in counters
+    assert not any(name.startswith("GPU 0") for name in counters)

@@ -1,0 +1,218 @@
+"""The profiler against pipelines whose slow stage is known: stages that only take time, in the real threads and slots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from myxtts.config import XTTSConfig
+from myxtts.config.resolve import dump_sections
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.monitoring.advice import Settings
+from myxtts.monitoring.profile_facts import Part, Profile
+from myxtts.monitoring.profile_verdict import Verdict, judge_profile
+from myxtts.pipeline import single_source
+from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, BatchFacts, dump_failures
+from myxtts.pipeline.batch_meters import METERS, BatchMeters
+from myxtts.pipeline.batch_source import BatchSource, SourceRequest
+from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans
+from myxtts.pipeline.handoff import Handoff
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.paced_task import hold
+from myxtts.pipeline.stage import Feed, Stage
+from myxtts.pipeline.staged_source import StagedSource
+from myxtts.training.profile_run import ProfileError, ProfileLengths, Profiler, measure_profile
+from tests.monitoring.profiles import make_run
+
+RARELY = 6
+STEPS = 16
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of each stage; `rare` is added to every sixth item of the stage that has it."""
+
+    read: float = 0.001
+    prepare: float = 0.004
+    transfer: float = 0.001
+    train: float = 0.008
+    rare: tuple[str, float] = ("", 0.0)
+
+    def hold(self, stage: str, number: int) -> None:
+        hold(getattr(self, stage))
+        if self.rare[0] == stage and number % RARELY == 0:
+            hold(self.rare[1])
+
+
+class PacedFactory:
+    """A batch factory that only takes time."""
+
+    def __init__(self, pace: Pace):
+        self._pace = pace
+
+    def warm_up(self) -> None:
+        """Nothing is traced."""
+
+    def make(self, number: int) -> dict[str, Any]:
+        began = time.perf_counter()
+        self._pace.hold("read", number)
+        read = time.perf_counter()
+        self._pace.hold("prepare", number)
+        ended = time.perf_counter()
+        return {
+            "weights_B": np.ones(2, np.float32),
+            FACTS: BatchFacts(number, Kind.TRAIN, number, 0, 1, 0, number % 2, 2, 100, 120).dump(),
+            REPLACED: dump_failures([]),
+            CLIPS: np.zeros(2, np.int32),
+            METERS: BatchMeters(1, read - began, ended - read).dump(),
+            SPANS: dump_spans(Span(began, read), Span(read, ended)),
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def open_dual(pace: Pace) -> StagedSource:
+    factory, prepared = PacedFactory(pace), Handoff[Any]("prepared")
+
+    def unpack(arrays: dict[str, Any]) -> dict[str, Any]:
+        pace.hold("transfer", int(arrays[FACTS][0]))
+        return dict(arrays)
+
+    return StagedSource(
+        prepared,
+        unpack=unpack,
+        stages=[Stage("prepare", factory.make, Feed(iter(range(10**6))), prepared)],
+        resources=ExitStack(),
+        device="/CPU:0",
+        start_delay_s=0.0,
+    )
+
+
+@pytest.fixture
+def open_single(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pace], BatchSource]:
+    """Opens the real source of the single mode over a paced factory."""
+
+    def open_it(pace: Pace) -> BatchSource:
+        monkeypatch.setattr(single_source, "BatchFactory", lambda *_: PacedFactory(pace))
+        place = single_source.place_batch
+
+        def place_slowly(arrays: dict[str, Any], device: str) -> Any:
+            began = time.perf_counter()
+            pace.hold("transfer", int(arrays[FACTS][0]))
+            return place(arrays, device, began)
+
+        monkeypatch.setattr(single_source, "place_batch", place_slowly)
+        order = type("Order", (), {"first_number": 0, "end_number": 10**6})
+        return single_source.SingleSource(SourceRequest(make_plan("single"), None, order, None, None))  # type: ignore[arg-type]
+
+    return open_it
+
+
+def make_plan(mode: str) -> Any:
+    config = XTTSConfig(training={"rehearsal": True, "mode": mode})
+    plan = plan_devices(PlanRequest.from_config(config), read_machine())
+    # The only device of a process whose devices were not set up.
+    return replace(plan, data=replace(plan.data, device="/CPU:0"), model=replace(plan.model, device="/CPU:0"))
+
+
+def profile(source: BatchSource, pace: Pace, mode: str) -> tuple[Profile, Verdict]:
+    with closing(source):
+
+        def train(batch: Any) -> bool:
+            pace.hold("train", batch.facts.number)
+            return False
+
+        profiler = Profiler(source, train, ProfileLengths(STEPS, read_ahead=4, shapes=2))
+        measured = measure_profile(profiler, make_run(mode), make_plan(mode), lambda _: None)
+    return measured, judge_profile(measured, Settings(dump_sections(XTTSConfig())))
+
+
+SLOW = [
+    (Pace(read=0.030), "read", "DATA LOADING BOTTLENECK"),
+    (Pace(prepare=0.030), "prepare", "DATA DEVICE SATURATED"),
+    (Pace(transfer=0.030), "transfer", "GPU TRANSFER BOTTLENECK"),
+    (Pace(train=0.040), "train", None),
+]
+
+
+@pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_slow_stage_of_a_dual_pipeline_is_named(pace: Pace, stage: str, title: str | None) -> None:
+    measured, verdict = profile(open_dual(pace), pace, "dual")
+    assert verdict.stage == stage
+    assert verdict.is_balanced == (stage == "train")
+    if title is not None:
+        assert verdict.rules[0].title == title
+    # Sleeping takes a little longer than asked, on a busy machine much; never less.
+    own = {part: measured.costs[part].own_s for part in (Part.LOAD, Part.PREPARE, Part.TRANSFER, Part.TRAIN)}
+    asked = {Part.LOAD: pace.read, Part.PREPARE: pace.prepare, Part.TRANSFER: pace.transfer, Part.TRAIN: pace.train}
+    assert all(own[part] >= asked[part] for part in asked)
+    assert measured.cached_mean_s >= pace.train
+    assert len(measured.real) == STEPS
+
+
+@pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_slow_stage_of_a_single_device_is_named(
+    open_single: Callable[[Pace], BatchSource], pace: Pace, stage: str, title: str | None
+) -> None:
+    measured, verdict = profile(open_single(pace), pace, "single")
+    expected = {"prepare": "PREPROCESSING BOTTLENECK"}.get(stage, title)
+    assert [rule.title for rule in verdict.rules[:1]] == ([expected] if expected else [])
+    assert verdict.is_balanced == (stage == "train")
+    if expected:
+        assert verdict.stage == stage
+    # In series a step is the sum of everything.
+    assert measured.times.mean_s >= pace.read + pace.prepare + pace.transfer + pace.train
+
+
+@pytest.mark.parametrize("stage", ["read", "prepare", "transfer", "train"])
+def test_jitter_is_named_with_the_stage_it_comes_from(stage: str) -> None:
+    pace = Pace(rare=(stage, 0.120))
+    _, verdict = profile(open_dual(pace), pace, "dual")
+    (rule,) = [rule for rule in verdict.rules if rule.title == "HIGH TIMING VARIATION"]
+    names = {"read": Part.LOAD, "prepare": Part.PREPARE, "transfer": Part.TRANSFER, "train": Part.TRAIN}
+    assert rule.part is names[stage]
+
+
+def test_what_was_read_ahead_while_the_step_was_traced_does_not_hide_a_slow_disk() -> None:
+    """Twenty batches come at once, as from a full buffer; then every one has to be waited for."""
+    slow, fast = Pace(read=0.030), Pace(read=0.0)
+    factory, prepared = PacedFactory(slow), Handoff[Any]("prepared")
+    ready = PacedFactory(fast)
+    source = StagedSource(
+        prepared,
+        unpack=dict,
+        stages=[Stage("prepare", lambda n: (ready if n < 20 else factory).make(n), Feed(iter(range(10**6))), prepared)],
+        resources=ExitStack(),
+        device="/CPU:0",
+        start_delay_s=0.0,
+    )
+    with closing(source):
+        profiler = Profiler(source, lambda _: hold(0.008) or False, ProfileLengths(10, read_ahead=40))  # type: ignore[func-returns-value]
+        profiler.warm_up()
+        pipeline = profiler.run_pipeline()
+    assert all(batch.spans.read.seconds >= 0.030 for batch in pipeline)
+
+
+def test_steps_that_trace_are_left_out_with_those_that_follow() -> None:
+    traced: Iterator[bool] = iter([True] + [False] * 14 + [True] + [False] * 1000)
+    with closing(open_dual(Pace())) as source:
+        profiler = Profiler(source, lambda _: next(traced), ProfileLengths(10, read_ahead=0))
+        run = profiler.run_real()
+    # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
+    assert len(run.times) == 10
+    assert run.left_out == 8 + 4
+
+
+def test_a_run_that_traces_every_step_cannot_be_profiled() -> None:
+    with closing(open_dual(Pace())) as source:
+        profiler = Profiler(source, lambda _: True, ProfileLengths(5, read_ahead=0))
+        with pytest.raises(ProfileError, match="--enable-static-shapes"):
+            profiler.run_real()

@@ -1,0 +1,12 @@
+"""`python utilities/dual_gpu_bottleneck_profiler.py`: the same as `myxtts profile`."""
+
+import sys
+from pathlib import Path
+
+# A script sees its own folder, not the one it was started in.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from myxtts.cli.main import run_command
+
+if __name__ == "__main__":
+    sys.exit(run_command("profile", sys.argv[1:], "utilities/dual_gpu_bottleneck_profiler.py"))
