@@ -1,26 +1,60 @@
-"""Which model is meant by a folder: a model directory itself, or the best checkpoint of a run."""
+"""Which model is meant by a folder: a model directory itself, or the best checkpoint of a run.
+
+A decoder that was trained in the folder of a GPT's run has a run of its own in `decoder/`, with a copy of the model it was
+trained for in `decoder/start`. Its checkpoints hold that GPT and the decoder, so they are what the folder means, as long as
+the GPT is still the same.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from myxtts.checkpoints.checkpoint_store import CheckpointStore
+from myxtts.checkpoints.checkpoint_store import CheckpointStore, read_best_metric
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.sealed_directory import MANIFEST_NAME
+from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND, MODEL_NAME
+from myxtts.checkpoints.sealed_directory import MANIFEST_NAME, read_manifest
+
+DECODER_FOLDER = "decoder"
+START_FOLDER = "start"
 
 
 def find_model_directory(path: Path) -> Path:
-    """The model directory at a path; of a run's folder the best checkpoint, or the newest where none was validated."""
+    """The model directory at a path; of a run's folder the best checkpoint, or the newest where none was validated.
+
+    With the decoder that was trained for that checkpoint, where there is one.
+    """
+    own = find_own_model(path)
+    decoder = path / DECODER_FOLDER
+    start = decoder / START_FOLDER
+    if own == path or not (start / MANIFEST_NAME).exists() or not have_same_weights(start, own):
+        return own
+    found = _find_checkpoint(decoder)
+    return own if found is None else found
+
+
+def have_same_weights(left: Path, right: Path) -> bool:
+    """Whether two model directories hold the same weights, the DVAE's left out, as their manifests have it."""
+    sums = [read_manifest(path, KIND, FORMAT_VERSION).files[MODEL_NAME].sha256 for path in (left, right)]
+    return sums[0] == sums[1]
+
+
+def find_own_model(path: Path) -> Path:
+    """The same, but of a run's folder always one of its own checkpoints."""
     if not path.is_dir():
         raise ModelFileError(path, "does not exist. Give a model directory, or the --checkpoint-dir of a run.")
     if (path / MANIFEST_NAME).exists():
         return path
-    store = CheckpointStore(path, keep_last=1, keep_best=1, best_metric="val_loss")
-    found = store.best() or store.latest()
+    found = _find_checkpoint(path)
     if found is None:
         raise ModelFileError(
             path,
             f"is no model directory (it has no {MANIFEST_NAME}) and holds no checkpoints. Make one with `myxtts import`, or "
             "give the --checkpoint-dir of a run.",
         )
-    return found.path
+    return found
+
+
+def _find_checkpoint(folder: Path) -> Path | None:
+    store = CheckpointStore(folder, keep_last=1, keep_best=1, best_metric=read_best_metric(folder))
+    found = store.best() or store.latest()
+    return None if found is None else found.path

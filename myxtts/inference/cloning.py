@@ -28,6 +28,16 @@ PROMPT_SECONDS = 30.0
 CHUNK_SECONDS = 4.0
 
 
+def describe_speaker(xtts: XTTS) -> str:
+    """Where a model's speaker embeddings come from, as a sentence for the user."""
+    if xtts.speaker_encoder is not None:
+        return "Speaker: the embedding comes from the model's speaker encoder."
+    return (
+        "Speaker: this model has no trained speaker encoder, so every speaker embedding is zero, as it was in training. "
+        "What is heard of a voice comes from its prompt, which the GPT reads before the text."
+    )
+
+
 class VoiceCloner:
     """Makes voices from recordings.
 

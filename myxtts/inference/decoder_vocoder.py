@@ -19,18 +19,9 @@ from numpy.typing import NDArray
 from myxtts.inference.vocoders import count_settled
 from myxtts.inference.voices import Voice
 from myxtts.models.sizes import DecoderSize
-from myxtts.models.waveform import (
-    FRAMES_PER_LATENT,
-    LAST_SLOPE,
-    RATE_CHANGE,
-    SAMPLES_PER_FRAME,
-    SLOPE,
-    WaveformDecoder,
-    change_speed,
-    resample_linearly,
-)
+from myxtts.models.speech_units import FRAMES_PER_LATENT, RATE_CHANGE, SAMPLES_PER_FRAME, SPEECH_RATE_HZ
+from myxtts.models.waveform import WaveformDecoder, change_speed, stretch_latents
 
-DECODER_RATE_HZ = 24_000
 MOST_FRAMES = 512
 """Frames decoded at a time, 5.5 s: enough to keep a device busy."""
 
@@ -42,18 +33,16 @@ class DecoderVocoder:
         decoder: the model's.
     """
 
-    rate_hz = DECODER_RATE_HZ
-    how = "Sound: the model's own waveform decoder, 24 kHz."
+    rate_hz = SPEECH_RATE_HZ
 
     def __init__(self, decoder: WaveformDecoder):
+        self.how = "Sound: the model's own waveform decoder, 24 kHz."
+        if not decoder.hears_speakers:
+            self.how += " It was trained without a speaker encoder: the voice is what the codes carry of it."
         self.context = measure_context(decoder.size)
         size = decoder.size
         signature = [tf.TensorSpec([1, None, size.latent_width]), tf.TensorSpec([1, size.speaker_width])]
-        self.decode = tf.function(
-            lambda frames, speaker: _decode_frames(decoder, frames, speaker),
-            input_signature=signature,
-            autograph=False,
-        )
+        self.decode = tf.function(decoder.decode_frames, input_signature=signature, autograph=False)
 
     def start(self, voice: Voice, speed: float) -> DecoderRendering:
         return DecoderRendering(self, voice, speed)
@@ -70,7 +59,7 @@ class DecoderRendering:
     def render(
         self, codes_M: NDArray[np.int32], latents_MC: NDArray[np.float32], *, is_last: bool
     ) -> NDArray[np.float32]:
-        frames_1TC = stretch_latents(tf.constant(latents_MC[None]), self._speed)
+        frames_1TC = stretch_latents(change_speed(tf.constant(latents_MC[None]), self._speed))
         context = self._vocoder.context
         frames = int(frames_1TC.shape[1])
         heard = frames if is_last else count_settled_frames(len(latents_MC), self._speed)
@@ -90,12 +79,6 @@ class DecoderRendering:
         return wav[(self._done - first) * SAMPLES_PER_FRAME : (stop - first) * SAMPLES_PER_FRAME]
 
 
-def stretch_latents(latents_1MC: Any, speed: float) -> Any:
-    """The decoder's frames (1, T, C) of latents spoken at a speed."""
-    frames = resample_linearly(change_speed(latents_1MC, speed), FRAMES_PER_LATENT)
-    return resample_linearly(frames, RATE_CHANGE)
-
-
 def count_settled_frames(latents: int, speed: float) -> int:
     """Frames that more latents will not change."""
     paced = latents if speed == 1.0 else count_settled(latents, 1 / speed)
@@ -113,15 +96,3 @@ def measure_context(size: DecoderSize) -> int:
         step //= rate
         samples += block * step
     return math.ceil((samples + 3) / SAMPLES_PER_FRAME)
-
-
-def _decode_frames(decoder: WaveformDecoder, frames_1TC: Any, speaker_1G: Any) -> Any:
-    """What the decoder does with latents once they are stretched to frames."""
-    speaker_11G = tf.cast(speaker_1G, decoder.compute_dtype)[:, None]
-    x = decoder.conv_pre(tf.cast(frames_1TC, decoder.compute_dtype)) + decoder.speaker_in(speaker_11G)
-    branches = len(decoder.size.block_kernels)
-    for stage, (up, speaker_at) in enumerate(zip(decoder.ups, decoder.speaker_at, strict=True)):
-        x = up(tf.nn.leaky_relu(x, SLOPE)) + speaker_at(speaker_11G)
-        blocks = decoder.resblocks[stage * branches : (stage + 1) * branches]
-        x = tf.add_n([block(x) for block in blocks]) / branches
-    return tf.tanh(tf.cast(decoder.conv_post(tf.nn.leaky_relu(x, LAST_SLOPE)), tf.float32))[..., 0]

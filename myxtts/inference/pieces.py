@@ -67,6 +67,10 @@ def check_text(text: str, language: str) -> None:
         raise SpeechRequestError(
             f"A text may have {MOST_CHARACTERS} characters at most, but has {len(text)}. Split it, at chapters for example."
         )
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise SpeechRequestError(
+            "The text must be Unicode, but holds half of a character. It was cut or decoded wrongly: give it as UTF-8."
+        )
     if not any(character.isalnum() for character in text):
         raise SpeechRequestError("The text must have something to say, but has no letter or digit. Give a text.")
 

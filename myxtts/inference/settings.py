@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 from myxtts.inference.errors import SpeechRequestError
 
-SEED_LIMIT = 2**31
+WHOLE_LIMIT = 2**31
+"""Whole numbers reach the device as 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class SpeechSettings:
     """So many of the likeliest codes take part in a draw; 0 lets all."""
     top_p: float = 0.85
     """The likeliest codes that make up this share take part in a draw."""
-    repetition_penalty: float = 5.0
-    """How much less likely a code becomes once it was said; 1 changes nothing."""
+    repetition_penalty: float | None = None
+    """How much less likely a code becomes once it was said; 1 changes nothing. None is what suits the model."""
     greedy: bool = False
     """Always the likeliest code: nothing is drawn, and only the repetition penalty counts."""
     speed: float = 1.0
@@ -34,11 +35,11 @@ class SpeechSettings:
     def __post_init__(self) -> None:
         for name, least, most in (
             ("temperature", 0.01, 10.0),
-            ("top_k", 0, math.inf),
+            ("top_k", 0, WHOLE_LIMIT - 1),
             ("top_p", 0.0, 1.0),
             ("repetition_penalty", 0.1, 100.0),
             ("speed", 0.25, 4.0),
-            ("seed", 0, SEED_LIMIT - 1),
+            ("seed", 0, WHOLE_LIMIT - 1),
             ("max_codes", 1, math.inf),
         ):
             self._check_range(name, least, most)

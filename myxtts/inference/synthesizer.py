@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from myxtts.audio.mels import compute_dvae_mel
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.checkpoints.tensor import Tensor
-from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner
+from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.errors import UnableToSpeakError, VoiceError
-from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row
+from myxtts.inference.generation import PUBLISHED_PENALTY, SCRATCH_PENALTY, CodeGenerator, GeneratedRow, Row
 from myxtts.inference.joining import EdgeSoftener, make_pause
 from myxtts.inference.mel_vocoder import MelVocoder
 from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, group_rows, split_text
@@ -48,6 +48,7 @@ class Synthesizer:
 
     Attributes:
         vocoder: what makes the sound; `vocoder.how` says it in words.
+        speaker_note: where its speaker embeddings come from, in words.
         rate_hz: of everything it says: 24 kHz by a waveform decoder, else 22.05 kHz.
 
     Example:
@@ -72,10 +73,23 @@ class Synthesizer:
         size = xtts.gpt.size
         self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
-        self._generator = CodeGenerator(xtts.gpt)
+        # Only what descends from the published model has a speaker encoder.
+        penalty = SCRATCH_PENALTY if xtts.speaker_encoder is None else PUBLISHED_PENALTY
+        self._generator = CodeGenerator(xtts.gpt, usual_penalty=penalty)
         self._mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
         self.vocoder = self._choose_vocoder()
         self.rate_hz = self.vocoder.rate_hz
+        self.speaker_note = describe_speaker(xtts)
+
+    @property
+    def xtts(self) -> XTTS:
+        """The model itself."""
+        return self._xtts
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model's vocabulary."""
+        return self._tokenizer
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -103,6 +117,17 @@ class Synthesizer:
     def find_voice(self, name: str) -> Voice:
         """A voice that comes with the model."""
         return find_voice(self._speakers, name)
+
+    def check_voice(self, voice: Voice) -> None:
+        """Raises `VoiceError` for a voice that another model has made."""
+        width = self._xtts.gpt.size.width
+        decoder = self._xtts.decoder
+        fits = voice.prompt_PC.shape[-1] == width and len(voice.prompt_PC) <= self._xtts.gpt.size.max_prompt_tokens
+        if not fits or (decoder is not None and len(voice.speaker_G) != decoder.size.speaker_width):
+            raise VoiceError(
+                f"The voice must be made by a model like this one, {width} wide, but its vectors have the shapes "
+                f"{voice.prompt_PC.shape} and {voice.speaker_G.shape}. Clone it again with this model."
+            )
 
     def speak(self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL) -> Speech:
         """The text as speech."""
@@ -150,19 +175,25 @@ class Synthesizer:
         """
         return self._stream_pieces(self._split(text, voice, language), voice, settings, chunk_codes)
 
-    def copy_speech(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A recording at 22.05 kHz after it went through the model's codes and back, at the same rate and length.
-
-        What is lost here no GPT can bring back: listen to it first when speech is bad.
-        """
-        if self._mel_vocoder is None:
+    def encode_speech(self, samples: NDArray[np.float32]) -> NDArray[np.int32]:
+        """The codes of a recording at 22.05 kHz."""
+        if self._xtts.dvae is None:
             raise UnableToSpeakError(
                 "Copying a recording takes the model's DVAE, but there is none. Import one (--dvae)."
             )
         count = len(samples)
         mel, _ = compute_dvae_mel(tf.constant(samples[None]), tf.constant([count]), self._xtts.mel_norms.numpy())
-        codes = self._xtts.encode_audio(mel).numpy()[0, : -(-count // SAMPLES_PER_CODE)].astype(np.int32)
-        return self._mel_vocoder.start(None, 1.0).render(codes, is_last=True)[:count]
+        codes_1M: NDArray[np.int32] = self._xtts.encode_audio(mel).numpy().astype(np.int32)
+        return codes_1M[0, : -(-count // SAMPLES_PER_CODE)]
+
+    def copy_speech(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A recording at 22.05 kHz after it went through the model's codes and back, at the same rate and length.
+
+        What is lost here no GPT can bring back: listen to it first when speech is bad.
+        """
+        codes_M = self.encode_speech(samples)
+        assert self._mel_vocoder is not None, "there is a DVAE"
+        return self._mel_vocoder.start(None, 1.0).render(codes_M, is_last=True)[: len(samples)]
 
     def _choose_vocoder(self) -> Vocoder:
         if self._xtts.decoder is not None:
@@ -175,18 +206,8 @@ class Synthesizer:
         )
 
     def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
-        self._check_voice(voice)
+        self.check_voice(voice)
         return split_text(text, language, self._tokenizer, self._limits)
-
-    def _check_voice(self, voice: Voice) -> None:
-        width = self._xtts.gpt.size.width
-        decoder = self._xtts.decoder
-        fits = voice.prompt_PC.shape[-1] == width and len(voice.prompt_PC) <= self._xtts.gpt.size.max_prompt_tokens
-        if not fits or (decoder is not None and len(voice.speaker_G) != decoder.size.speaker_width):
-            raise VoiceError(
-                f"The voice must be made by a model like this one, {width} wide, but its vectors have the shapes "
-                f"{voice.prompt_PC.shape} and {voice.speaker_G.shape}. Clone it again with this model."
-            )
 
     def _speak_rows(
         self, rows: Sequence[tuple[Piece, int]], voice: Voice, settings: SpeechSettings

@@ -18,6 +18,8 @@ from myxtts.inference.errors import VoiceError
 
 PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 """Names of the two tensors, as in the published file of named voices."""
+VOICE_SUFFIX = ".safetensors"
+"""Of voice files in a folder of voices; the rest of a file's name is the voice's."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from myxtts.config import ModelConfig
+from myxtts.models.discriminators import Rivals, choose_rival_size
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.initialise import initialise_weights
@@ -47,6 +48,11 @@ def build_dvae(config: ModelConfig, *, seed: int | None, dtype: Any = "float32")
 def build_decoder(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> WaveformDecoder:
     """The waveform decoder of a configuration; arguments as for `build_gpt`."""
     return _initialise(WaveformDecoder(read_sizes(config).decoder, dtype=dtype), seed)
+
+
+def build_rivals(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> Rivals:
+    """The discriminators that train the waveform decoder of a configuration; arguments as for `build_gpt`."""
+    return _initialise(Rivals(choose_rival_size(read_sizes(config).decoder), dtype=dtype), seed)
 
 
 def build_speaker_encoder(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> SpeakerEncoder:

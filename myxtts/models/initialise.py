@@ -27,7 +27,7 @@ def initialise_weights(model: Named, seed: int) -> None:
     for weight in weights:
         if weight.start.kind in FOLLOWING:
             source = find_variable(model, weight.start.source).value
-            followed = tf.sqrt(tf.reduce_sum(tf.square(source), [0, 1])) if weight.start.kind == "norm" else source
+            followed = _measure_lengths(source) if weight.start.kind == "norm" else source
             find_variable(model, weight.variable).assign(followed)
 
 
@@ -43,6 +43,11 @@ def _draw(weight: Weight, variable: Any, seed: int) -> tf.Tensor:
         return tf.fill(shape, tf.cast(value, variable.dtype))
     assert kind == "front_end", f"{weight.key} starts as {kind}, which nobody knows"
     return tf.reshape(_make_front_end_constant(weight.variable), shape)
+
+
+def _measure_lengths(kernel: tf.Tensor) -> tf.Tensor:
+    """The lengths of a kernel's vectors, one for each place of its last axis."""
+    return tf.sqrt(tf.reduce_sum(tf.square(kernel), list(range(kernel.shape.rank - 1))))
 
 
 def _make_front_end_constant(variable: str) -> NDArray[np.float32]:

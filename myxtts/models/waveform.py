@@ -1,21 +1,22 @@
 """The HiFi-GAN decoder: GPT latents and a speaker -> 24 kHz speech.
 
-Shape suffixes: B batch, L latents (one per code), T time, C channels, G speaker channels, K kernel, I in, O out.
+Shape suffixes: B batch, L latents (one per code), T time (of frames or samples), C channels, G speaker
+channels, K kernel, I in, O out.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from myxtts.models.dilation import convolve
 from myxtts.models.layers import Conv1D, Dense, Part, measure, read
 from myxtts.models.sizes import DecoderSize
+from myxtts.models.speech_units import FRAMES_PER_LATENT, RATE_CHANGE
 from myxtts.models.weights import Weight, list_decoder_weights
 
-FRAMES_PER_LATENT = 4.0
-RATE_CHANGE = 24000 / 22050
-SAMPLES_PER_FRAME = 256
 SLOPE = 0.1
 LAST_SLOPE = 0.01
 
@@ -50,7 +51,7 @@ class WeightNormConv1D(Part):
     def call(self, x_BTI: tf.Tensor) -> tf.Tensor:
         kernel = tf.cast(self.fuse(), x_BTI.dtype)
         if self.upsample == 1:
-            y_BTO = tf.nn.conv1d(x_BTI, kernel, 1, "SAME", dilations=self.dilation)
+            y_BTO = convolve(x_BTI, kernel, self.dilation)
         else:
             batch, time, _ = measure(x_BTI)
             shape = [batch, time * self.upsample, self.outputs]
@@ -115,16 +116,33 @@ class WaveformDecoder(Part):
 
     def call(self, latents_BLC: tf.Tensor, speaker_BG: tf.Tensor) -> tf.Tensor:
         """Speech (B, samples) in [-1, 1], float32; rows have equal lengths."""
+        return self.decode_frames(stretch_latents(latents_BLC), speaker_BG)
+
+    def decode_frames(self, frames_BTC: tf.Tensor, speaker_BG: tf.Tensor) -> tf.Tensor:
+        """Speech (B, T * 256) of frames that `stretch_latents` made, or of any part of them."""
         speaker_B1G = tf.cast(speaker_BG, self.compute_dtype)[:, None]
-        frames_BTC = resample_linearly(latents_BLC, FRAMES_PER_LATENT)
-        x = self.conv_pre(tf.cast(resample_linearly(frames_BTC, RATE_CHANGE), self.compute_dtype))
-        x += self.speaker_in(speaker_B1G)
+        x = self.conv_pre(tf.cast(frames_BTC, self.compute_dtype)) + self.speaker_in(speaker_B1G)
         branches = len(self.size.block_kernels)
         for stage, (up, speaker_at) in enumerate(zip(self.ups, self.speaker_at, strict=True)):
             x = up(tf.nn.leaky_relu(x, SLOPE)) + speaker_at(speaker_B1G)
             blocks = self.resblocks[stage * branches : (stage + 1) * branches]
             x = tf.add_n([block(x) for block in blocks]) / branches
         return tf.tanh(tf.cast(self.conv_post(tf.nn.leaky_relu(x, LAST_SLOPE)), tf.float32))[..., 0]
+
+    def forget_speakers(self) -> None:
+        """Makes it hear no speaker. Trained with none from here on, it sounds alike whichever one it is given."""
+        for part in (self.speaker_in, *self.speaker_at):
+            part.kernel.assign(tf.zeros(part.kernel.shape))
+
+    @property
+    def hears_speakers(self) -> bool:
+        """Whether it matters to it which speaker it is given."""
+        return any(np.any(part.kernel.numpy()) for part in (self.speaker_in, *self.speaker_at))
+
+
+def stretch_latents(latents_BLC: tf.Tensor) -> tf.Tensor:
+    """The decoder's frames (B, T, C) of latents, one for 256 samples of speech."""
+    return resample_linearly(resample_linearly(latents_BLC, FRAMES_PER_LATENT), RATE_CHANGE)
 
 
 def change_speed(latents_BLC: tf.Tensor, speed: float) -> tf.Tensor:

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models.names import load_checkpoint_arrays
-from myxtts.models.waveform import FRAMES_PER_LATENT, RATE_CHANGE, WaveformDecoder, change_speed, resample_linearly
+from myxtts.models.speech_units import FRAMES_PER_LATENT, RATE_CHANGE, count_frames
+from myxtts.models.waveform import WaveformDecoder, change_speed, resample_linearly, stretch_latents
 from tests.models.reference import DECODER_SIZE, differ, load_case, load_state
 
 TOLERANCE = 1e-4
@@ -58,8 +59,8 @@ def test_resampled_latents(arrays):
     ("latents", "frames"), [(1, 4), (2, 8), (16, 69), (17, 74), (39, 169), (301, 1310), (605, 2634)]
 )
 def test_lengths(latents, frames):
-    x = tf.zeros([1, latents, 1])
-    assert resample_linearly(resample_linearly(x, FRAMES_PER_LATENT), RATE_CHANGE).shape[1] == frames
+    assert stretch_latents(tf.zeros([1, latents, 1])).shape[1] == frames
+    assert count_frames(latents) == frames
 
 
 def test_speed_changes_the_number_of_latents():
@@ -81,3 +82,13 @@ def test_half_precision_stays_close(decoder, arrays):
 def test_the_speaker_is_heard(decoder, arrays):
     latents, speaker = tf.constant(arrays["in/latents"][:, :4]), tf.constant(arrays["in/g"][..., 0])
     assert np.any(decoder(latents, speaker) != decoder(latents, -speaker))
+
+
+def test_a_decoder_without_speakers_sounds_alike_for_all(decoder, arrays):
+    deaf = WaveformDecoder(DECODER_SIZE)
+    load_checkpoint_arrays(deaf, load_state("e_hifi", "waveform_decoder.")).require_complete()
+    assert deaf.hears_speakers
+    deaf.forget_speakers()
+    assert not deaf.hears_speakers
+    latents, speaker = tf.constant(arrays["in/latents"][:, :4]), tf.constant(arrays["in/g"][..., 0])
+    np.testing.assert_array_equal(deaf(latents, speaker), decoder(latents, tf.zeros_like(speaker)))

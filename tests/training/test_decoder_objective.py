@@ -1,0 +1,195 @@
+"""Training the waveform decoder: it comes closer to the recordings, its rivals learn for themselves, and the GPT stays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.models.discriminators import Rivals, RivalSize
+from myxtts.models.gpt import GPT
+from myxtts.models.initialise import initialise_weights
+from myxtts.models.names import to_checkpoint
+from myxtts.models.sizes import DecoderSize
+from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.training.decoder_objective import BETAS, DecoderObjective
+from myxtts.training.step import StepSettings, TrainStep, Turn
+from tests.models.small import SIZE
+
+ROWS, FRAMES, TEXT, CODES = 2, 24, 6, 12
+# Few layers: tracing is what these tests spend their time on.
+DECODER_SIZE = DecoderSize(
+    latent_width=16,
+    width=32,
+    speaker_width=4,
+    rates=(16, 16),
+    kernels=(32, 32),
+    block_kernels=(3,),
+    block_dilations=(3,),
+)
+RIVAL_SIZE = RivalSize(width=2, periods=(3,), fft_samples=(512,))
+
+
+def build(part, seed):
+    initialise_weights(part, seed)
+    return part
+
+
+def make_objective():
+    decoder = build(WaveformDecoder(DECODER_SIZE), 1)
+    decoder.forget_speakers()
+    gpt = build(GPT(replace(SIZE, layers=1, encoder_blocks=1)), 3)
+    return DecoderObjective(decoder, build(Rivals(RIVAL_SIZE), 2), gpt)
+
+
+def make_step(**settings):
+    return TrainStep(make_objective(), StepSettings(**{"seed": 1, "betas": BETAS, "uses_dropout": False} | settings))
+
+
+def make_batch(rows=ROWS, **changed):
+    draw = np.random.default_rng(0)
+    starts = draw.integers(0, count_frames(CODES) - SEGMENT_FRAMES + 1, rows).astype(np.int32)
+    time = np.arange(SEGMENT_SAMPLES) / SPEECH_RATE_HZ
+    speech = 0.3 * np.sin(2 * np.pi * 200 * (1 + np.arange(rows)[:, None]) * time)
+    arrays = {
+        "mel_BFM": draw.normal(size=(rows, FRAMES, 80)).astype(np.float32),
+        "text_BT": draw.integers(0, 20, (rows, TEXT)).astype(np.int32),
+        "text_lengths_B": np.full(rows, TEXT, np.int32),
+        "codes_BM": draw.integers(0, 16, (rows, CODES)).astype(np.int32),
+        "code_lengths_B": np.full(rows, CODES, np.int32),
+        "weights_B": np.ones(rows, np.float32),
+        "speech_BS": speech.astype(np.float32),
+        "segment_starts_B": starts,
+        "segment_frames_B": np.full(rows, SEGMENT_FRAMES, np.int32),
+        "totals_2": np.array([rows, rows], np.float32),
+    }
+    return {name: tf.constant(value) for name, value in (arrays | changed).items()}
+
+
+def read_weights(model):
+    return {name: array.copy() for name, array in to_checkpoint(model).items()}
+
+
+def update(step, batch, number=0, rate=1e-3):
+    return step.name_results(step.apply(step.compute(batch, Turn(number, 0, 1)), rate))
+
+
+def test_the_mel_comes_closer_and_the_gpt_stays_bit_for_bit():
+    step, batch = make_step(), make_batch()
+    before = {name: read_weights(part) for name, part in list_parts(step).items()}
+    losses = [update(step, batch, number, 2e-3)["loss"] for number in range(30)]
+    assert np.mean(losses[-3:]) < 0.6 * losses[0], losses
+    after = {name: read_weights(part) for name, part in list_parts(step).items()}
+    for name, array in before["gpt"].items():
+        np.testing.assert_array_equal(after["gpt"][name], array, err_msg=name)
+    for part in ("decoder", "rivals"):
+        assert any(np.any(after[part][name] != array) for name, array in before[part].items()), part
+    assert step.count_retraces() == 0
+    assert not step.objective.model.hears_speakers, "it has heard none"
+
+
+def list_parts(step):
+    objective = step.objective
+    return {"gpt": objective._gpt, "decoder": objective.model, "rivals": objective.rival}
+
+
+def test_each_side_is_moved_by_its_own_loss_alone(monkeypatch):
+    """With the other side's loss multiplied, a side's gradients stay as they are to the last bit."""
+    step, batch = make_step(), make_batch()
+    own = len(step.optimizer.variables)
+    plain = step.compute(batch, Turn(0, 0, 1)).gradients
+    for side in (0, 1):
+        other = make_step()
+        exaggerate(monkeypatch, other.objective, side)
+        gradients = other.compute(batch, Turn(0, 0, 1)).gradients
+        moved, kept = (gradients[:own], gradients[own:]) if side == 0 else (gradients[own:], gradients[:own])
+        expected = plain[own:] if side == 0 else plain[:own]
+        for found, wanted in zip(kept, expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        largest = max(float(tf.reduce_max(tf.abs(each))) for each in (plain[:own] if side == 0 else plain[own:]))
+        assert max(float(tf.reduce_max(tf.abs(each))) for each in moved) == pytest.approx(1000 * largest, rel=1e-3)
+
+
+def exaggerate(monkeypatch, objective, side):
+    whole = objective.compute
+
+    def compute(*arguments, **options):
+        outcome = whole(*arguments, **options)
+        pursued = list(outcome.pursued)
+        pursued[side] *= 1000.0
+        return outcome._replace(pursued=tuple(pursued))
+
+    monkeypatch.setattr(objective, "compute", compute)
+
+
+def test_a_long_gradient_of_one_side_does_not_shorten_the_others(monkeypatch):
+    batch = make_batch()
+    plain, other = make_step(clip_norm=1.0), make_step(clip_norm=1.0)
+    exaggerate(monkeypatch, other.objective, 1)
+    for step in (plain, other):
+        update(step, batch)
+    for name, array in read_weights(plain.objective.model).items():
+        np.testing.assert_array_equal(read_weights(other.objective.model)[name], array, err_msg=name)
+
+
+def test_parts_of_a_batch_give_its_update():
+    batch = make_batch()
+    whole, parts = make_step(), make_step()
+    update(whole, batch)
+    halves = [
+        {name: value if name == "totals_2" else value[row : row + 1] for name, value in batch.items()} for row in (0, 1)
+    ]
+    first = parts.compute(halves[0], Turn(0, 0, 2))
+    parts.apply(parts.compute(halves[1], Turn(0, 1, 2), first), 1e-3)
+    for side in ("decoder", "rivals"):
+        for name, array in read_weights(list_parts(whole)[side]).items():
+            np.testing.assert_allclose(read_weights(list_parts(parts)[side])[name], array, atol=2e-4, err_msg=name)
+
+
+def test_rows_that_fill_a_batch_and_ends_behind_a_clip_do_not_count():
+    step = make_step()
+    batch = make_batch()
+    alone = {name: value if name == "totals_2" else value[:1] for name, value in batch.items()}
+    filled = dict(batch) | {"weights_B": tf.constant([1.0, 0.0])}
+    np.testing.assert_allclose(step.evaluate(filled, "all"), step.evaluate(alone, "all"), rtol=1e-4)
+    short = dict(alone) | {
+        "segment_frames_B": tf.constant([8]),
+        "speech_BS": alone["speech_BS"] * tf.cast(tf.range(SEGMENT_SAMPLES) < 8 * 256, tf.float32),
+    }
+    other = short | {"codes_BM": tf.concat([short["codes_BM"][:, :-1], [[3]]], 1)}
+    np.testing.assert_allclose(step.evaluate(short, "all"), step.evaluate(other, "all"), rtol=1e-5)
+
+
+def test_resumed_training_is_the_same_to_the_last_bit():
+    batch = make_batch()
+    unbroken, broken = make_step(ema_decay=0.9), make_step(ema_decay=0.9)
+    for number in range(2):
+        update(unbroken, batch, number)
+        update(broken, batch, number)
+    state = {name: variable.numpy() for name, variable in broken.list_state()}
+    resumed = make_step(ema_decay=0.9)
+    for own, saved in zip(resumed.objective.model.variables, broken.objective.model.variables, strict=True):
+        own.assign(saved.value)
+    for name, variable in resumed.list_state():
+        variable.assign(state.pop(name))
+    assert not state
+    losses = [[update(step, batch, number) for number in (2, 3, 4)] for step in (unbroken, resumed)]
+    assert losses[0] == losses[1]
+
+
+def test_what_a_person_reads():
+    objective = make_objective()
+    sums = dict(zip(objective.sum_names, (2.0, 4.0, 6.0, 8.0, 2.0), strict=True))
+    assert objective.name_results(sums, "all") == {
+        "loss": 1.0,
+        "mel_loss": 1.0,
+        "adversarial_loss": 2.0,
+        "feature_loss": 3.0,
+        "discriminator_loss": 4.0,
+    }
+
+
+def test_a_decoder_that_hears_speakers_is_not_trained_without_them():
+    with pytest.raises(AssertionError, match="speaker"):
+        DecoderObjective(build(WaveformDecoder(DECODER_SIZE), 1), None, None)
