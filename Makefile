@@ -17,7 +17,7 @@ TEST_EXTRAS := $(if $(HAS_GPU),[gpu$(comma)dev],[dev])
 RUN_STAMP  := $(VENV)/.run$(GPU)
 TEST_STAMP := $(VENV)/.test$(GPU)
 
-TRAIN_FLAGS  ?= --model-size tiny --codec-steps 250 --max-steps 80
+TRAIN_FLAGS  ?= --model-size tiny --codec-steps 250 --max-steps 80 --best-metric train_loss
 PYTEST_FLAGS ?= -n auto
 ifeq ($(HAS_GPU),)
 REHEARSAL := --rehearsal --mode isolated

@@ -27,6 +27,8 @@ class Purpose(IntEnum):
     FRAME_MASK_START = 8
     BAND_MASK_SIZE = 9
     BAND_MASK_START = 10
+    SEGMENT_START = 11
+    PROMPT_CLIP = 12
 
 
 def draw_words(seed: int, epoch: int, sample_ids: ArrayLike, purpose: Purpose, count: int = 1) -> NDArray[np.uint64]:

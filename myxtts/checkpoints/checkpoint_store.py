@@ -34,6 +34,7 @@ from myxtts.checkpoints.training_checkpoint import (
 _logger = logging.getLogger(__name__)
 
 INDEX_NAME = "checkpoints.json"
+USUAL_METRIC = "val_loss"
 _STEP_NAME = re.compile(r"step-(\d+)")
 _DAMAGED = "damaged"
 _NEWER = "newer"
@@ -221,3 +222,13 @@ def _list_directories(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 def _format_mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def read_best_metric(folder: Path) -> str:
+    """What makes a checkpoint of a folder the best one, as the run that wrote them had it."""
+    try:
+        index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return USUAL_METRIC
+    metric = index.get("best_metric") if isinstance(index, dict) else None
+    return metric if isinstance(metric, str) else USUAL_METRIC

@@ -18,7 +18,12 @@ from myxtts.errors import CommandLineError, MyXTTSError
 COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
     "synthesize": "speak a text in the voice of a recording, to a file or as a stream",
+    "serve": "speak over HTTP as the OpenAI API does, with a page to type a text and listen",
+    "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
+    "listen": "put what each validation of a run said on one page, to compare checkpoints by ear",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
+    "profile": "measure where the time of a training step goes, and name the stage that limits it",
+    "diagnose": "find out why the GPU is not busy: software, settings, corpus, speed",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
     "bench": "measure a part of MyXTTS against plain ways of doing the same",
     "import": "convert a Coqui XTTS checkpoint to a model directory",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.speaking_device import open_speaking_device
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ SAMPLING_FLAGS = {
     "temperature": (float, "below 1 keeps to what is likely, above 1 strays from it (default: 0.75)"),
     "top_k": (int, "draw among so many of the likeliest codes; 0 is all (default: 50)"),
     "top_p": (float, "draw among the likeliest codes that make up this share (default: 0.85)"),
-    "repetition_penalty": (float, "how much less likely a code becomes once it was said (default: 5)"),
+    "repetition_penalty": (
+        float,
+        "how much less likely a code becomes once it was said (default: 5; 1 for a model trained from scratch)",
+    ),
     "speed": (float, "above 1 speaks faster (default: 1)"),
     "seed": (int, "equal seeds say the same in the same way (default: 0)"),
     "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
@@ -95,11 +98,12 @@ def run(words: Sequence[str], prog: str) -> int:
     text = _read_text(arguments)
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
-    with _open_device(arguments):
+    with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.loading import load_synthesizer
 
         synthesizer = load_synthesizer(arguments.checkpoint)
         _tell(synthesizer.vocoder.how)
+        _tell(synthesizer.speaker_note)
         voice = _make_voice(synthesizer, recordings, arguments)
         say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn
         started = time.perf_counter()
@@ -123,22 +127,6 @@ class Written(NamedTuple):
 def _tell(line: str) -> None:
     # Standard output may be the sound itself.
     print(line, file=sys.stderr)
-
-
-def _open_device(arguments: argparse.Namespace) -> Any:
-    """The scope of the one device that speaks: the first GPU in sight, else the CPU."""
-    from myxtts.devices.environment import prepare_environment
-    from myxtts.devices.machine import read_machine
-    from myxtts.devices.plan import PlanRequest, plan_devices
-
-    prepare_environment(os.environ)
-    rehearsal = arguments.rehearsal or os.environ.get("MYXTTS_REHEARSAL") == "1"
-    plan = plan_devices(PlanRequest(mode="single", rehearsal=rehearsal), read_machine())
-    from myxtts.devices.runtime import apply_plan
-    from myxtts.utils.commons import get_device_context
-
-    apply_plan(plan)
-    return get_device_context(plan.model.device)
 
 
 def _read_text(arguments: argparse.Namespace) -> str:

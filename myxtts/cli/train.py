@@ -68,6 +68,10 @@ def _train(config: XTTSConfig, plan: DevicePlan, command: Sequence[str]) -> int:
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
     print(f"Report  {stage.folder / 'report.html'}")
+    print(f"Listen  {stage.folder / 'listen.html'}")
+    if result.spoken is not None:
+        print(f'Spoken  {result.spoken.path}: "{result.spoken.text}"')
+        print(f"        {result.spoken.how}")
     curves = config.training.tensorboard_log_dir or stage.folder / "tensorboard"
     print(f"Curves  tensorboard --logdir {shlex.quote(str(curves))}")
     if result.is_finished:

@@ -12,6 +12,7 @@ from myxtts.config.setting import Auto, Flag, setting, switch
 from myxtts.errors import ConfigError
 
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]
+PromptSource = Literal["speaker", "clip"]
 CachePolicy = Literal["off", "memory", "disk", "auto"]
 
 LANGUAGES = (
@@ -67,6 +68,11 @@ class DataConfig(Section):
         Flag("--prompt-seconds", metavar="SECONDS"),
         ge=0.5,
         le=6.0,
+    )
+    prompt_from: PromptSource = setting(
+        "speaker",
+        "what a voice prompt in training is cut from: another clip of the speaker, or the clip itself",
+        Flag("--prompt-from", metavar="speaker|clip"),
     )
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
     follow_symlinks: bool = setting(

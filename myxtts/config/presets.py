@@ -38,6 +38,14 @@ FINE_TUNING_CLIPS_PER_UPDATE = 252
 FINE_TUNING_LEARNING_RATE = 5e-6
 FINE_TUNING_PROMPT_SECONDS = 6.0
 
+DECODER_VALUES: Mapping[str, float] = {
+    # As HiFi-GAN's authors train it. A gradient is long, since the mel's part of the loss counts 45 times; only an accident
+    # is longer than this.
+    "training.learning_rate": 2e-4,
+    "training.clip_norm": 1000.0,
+}
+"""With --stage decoder."""
+
 OPTIMIZATION_LEVELS: Mapping[str, Mapping[str, Any]] = {
     "basic": {
         "data.enable_xla": False,
@@ -109,6 +117,7 @@ DRIVEN_BY_PRESETS = frozenset(
         "warmup_steps",
         "clip_norm",
         "prompt_seconds",
+        "prompt_from",
     }
     | {name for table in MODEL_SIZES.values() for name in table}
     | {key.partition(".")[2] for table in OPTIMIZATION_LEVELS.values() for key in table}
@@ -140,7 +149,9 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     level = str(given.get("training.optimization_level", "enhanced")).strip()
     for key, value in OPTIMIZATION_LEVELS.get(level, {}).items():
         filled[key] = (value, f"preset optimisation level {level}")
-    if given.get("training.init_from") is not None:
+    if given.get("training.stage") == "decoder":
+        filled |= {key: (value, "preset stage decoder") for key, value in DECODER_VALUES.items()}
+    elif given.get("training.init_from") is not None:
         filled |= _fine_tuning_values(given)
     return {key: entry for key, entry in filled.items() if key not in given}
 
@@ -150,6 +161,8 @@ def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     values: dict[str, Any] = {
         "data.batch_size": FINE_TUNING_BATCH,
         "data.prompt_seconds": FINE_TUNING_PROMPT_SECONDS,
+        # As the published model was trained. One that starts from nothing would not learn to read.
+        "data.prompt_from": "clip",
         "training.learning_rate": FINE_TUNING_LEARNING_RATE,
         "training.lr_schedule": "constant",
         "training.warmup_steps": 0,

@@ -15,7 +15,13 @@ CODE_SECONDS = 1024 / 22050
 
 def find_problems(config: XTTSConfig) -> list[Problem]:
     """What does not fit together, as (dotted key, sentence) pairs; empty when everything does."""
-    return [*_check_gpu_pair(config), *_check_mode(config), *_check_shapes(config), *_check_lengths(config)]
+    return [
+        *_check_gpu_pair(config),
+        *_check_mode(config),
+        *_check_shapes(config),
+        *_check_lengths(config),
+        *_check_prompts(config),
+    ]
 
 
 def _check_gpu_pair(config: XTTSConfig) -> list[Problem]:
@@ -56,6 +62,18 @@ def _check_mode(config: XTTSConfig) -> list[Problem]:
                 "training.mode",
                 f"is {mode}, but data.enable_memory_isolation is true, which is the isolated mode. "
                 "Leave out --mode, or --enable-memory-isolation.",
+            )
+        ]
+    return []
+
+
+def _check_prompts(config: XTTSConfig) -> list[Problem]:
+    if config.training.blank_prompt and config.data.prompt_from != "clip":
+        return [
+            (
+                "training.blank_prompt",
+                "is true, but no prompt is cut from its own clip: data.prompt_from is speaker. Use --prompt-from clip, or leave "
+                "blank_prompt out.",
             )
         ]
     return []

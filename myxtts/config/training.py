@@ -20,7 +20,7 @@ class TrainingConfig(Section):
     )
     init_from: str | None = setting(
         None,
-        "start from this imported checkpoint folder or model.pth (fine-tuning)",
+        "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for)",
         Flag("--init-from", metavar="PATH"),
         min_length=1,
     )
@@ -30,7 +30,7 @@ class TrainingConfig(Section):
     )
     learning_rate: float = setting(
         2e-4,
-        "learning rate (default: by model size; fine-tuning 5e-6)",
+        "learning rate (default: by model size; fine-tuning 5e-6; decoder 2e-4)",
         Flag("--lr", metavar="RATE"),
         gt=0.0,
         le=10.0,
@@ -52,7 +52,7 @@ class TrainingConfig(Section):
     )
     clip_norm: float = setting(
         1.0,
-        "longest gradient; longer ones are scaled down; 0 is no limit (default: 1; fine-tuning 0)",
+        "longest gradient; longer ones are scaled down; 0 is no limit (default: 1; fine-tuning 0; decoder 1000)",
         Flag("--clip-norm", metavar="LENGTH"),
         ge=0.0,
         le=1e6,
@@ -110,6 +110,7 @@ class TrainingConfig(Section):
     log_interval: int = setting(
         10, "updates between two readings of the losses", Flag("--log-interval", metavar="N"), ge=1, le=100_000
     )
+    speak: bool = switch(True, "say a sentence at the end of a run", "--speak", "--no-speak")
     codec: str | None = setting(
         None,
         "folder of a trained codec (default: that of --init-from, or one trained first)",

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from myxtts.audio.slices import Slices, choose_evaluation_slices, draw_slices
 from myxtts.audio.units import SAMPLES_PER_CODE
-from myxtts.data.clip_loading import ClipFile
+from myxtts.data.clip_loading import ClipFile, find_clip_file
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.positions import Position
+from myxtts.data.prompts import SpeakerPrompts
 from myxtts.data.replacements import ReplacementJournal, replace_failed
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
 from myxtts.data.text_ids import TextIds
@@ -31,6 +32,7 @@ class BatchMaker:
         ids: their texts.
         for_validation: conditioning slices are fixed instead of drawn anew in each epoch.
         static_shapes: batches have their bucket's shape; else they are as long as their longest clip and text need.
+        prompts_from_speaker: conditioning slices are cut from other clips of the same speaker.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class BatchMaker:
         *,
         for_validation: bool = False,
         static_shapes: bool = True,
+        prompts_from_speaker: bool = False,
     ):
         assert len(corpus) == len(ids) == len(sampler.plan.bucket_of_clip), "three views of one corpus"
         self.sampler = sampler
@@ -48,7 +51,9 @@ class BatchMaker:
         self._ids = ids
         self._for_validation = for_validation
         self._static_shapes = static_shapes
-        self._root = f"{corpus.root}/"
+        self._prompts = (
+            SpeakerPrompts(corpus.speaker, seed=sampler.seed, is_fixed=for_validation) if prompts_from_speaker else None
+        )
 
     def plan_step(self, step: int, journal: ReplacementJournal) -> GlobalBatch:
         """The clips of a global batch, those that failed replaced."""
@@ -62,13 +67,23 @@ class BatchMaker:
         """What must be loaded for a clip number; None for an empty row."""
         if clip == EMPTY_ROW:
             return None
-        corpus = self._corpus
-        return ClipFile(
-            self._root + corpus.audio[clip],
-            int(corpus.samples[clip]),
-            int(corpus.size_bytes[clip]),
-            int(corpus.mtime_ns[clip]),
-        )
+        return find_clip_file(self._corpus, clip)
+
+    def list_files(self, epoch: int, micro_batch: MicroBatch) -> list[ClipFile | None]:
+        """What must be loaded for a micro-batch, by row: its clips, and behind them those its prompts are cut from, if these
+        are others."""
+        clips = micro_batch.clips
+        others = [] if self._prompts is None else self._find_prompts(epoch, clips).tolist()
+        return [self.find_file(clip) for clip in [*clips.tolist(), *others]]
+
+    def find_prompt(self, epoch: int, clip: int) -> int:
+        """The clip that a clip's prompt is cut from."""
+        return int(self._find_prompts(epoch, np.array([clip], np.int32))[0])
+
+    def avoid_prompt(self, clip: int) -> None:
+        """No prompt is cut from a clip that cannot be read."""
+        assert self._prompts is not None
+        self._prompts.avoid(clip)
 
     def count_targets(self, batch: GlobalBatch) -> TargetTotals:
         """What the losses of a global batch are divided by."""
@@ -85,7 +100,7 @@ class BatchMaker:
     def make_batch(
         self, batch: GlobalBatch, position: Position, totals: TargetTotals, wav_BS: NDArray[np.float32]
     ) -> HostBatch:
-        """The host batch of a micro-batch whose samples were loaded in its bucket's shape."""
+        """The host batch of a micro-batch whose files (`list_files`) were loaded in its bucket's shape."""
         micro_batch = batch.micro_batches[position.micro_batch]
         clips = micro_batch.clips
         wav_lengths = self._measure(self._corpus.samples, clips)
@@ -95,6 +110,7 @@ class BatchMaker:
             tokens = max(1, int(text_lengths.max()))
             codes = max(1, -(-int(wav_lengths.max()) // SAMPLES_PER_CODE))
             wav_BS = np.ascontiguousarray(wav_BS[:, : codes * SAMPLES_PER_CODE])
+        rows = len(clips)
         slices = self._slice_rows(batch.epoch, micro_batch)
         return HostBatch(
             position=position,
@@ -104,12 +120,13 @@ class BatchMaker:
             totals=totals,
             clips_B=clips,
             weights_B=(clips != EMPTY_ROW).astype(np.float32),
-            wav_BS=wav_BS,
+            wav_BS=wav_BS[:rows],
             wav_lengths_B=wav_lengths,
             text_BL=self._ids.pad(clips, tokens),
             text_lengths_B=text_lengths,
             slice_starts_B=slices.starts,
             slice_lengths_B=slices.lengths,
+            prompt_BS=None if self._prompts is None else wav_BS[rows:],
         )
 
     def _measure(self, lengths_N: NDArray[np.integer], clips: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -120,8 +137,14 @@ class BatchMaker:
         slices = self._choose_slices(epoch, np.maximum(micro_batch.clips, 0))
         return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
 
+    def _find_prompts(self, epoch: int, clips: NDArray[np.int32]) -> NDArray[np.int32]:
+        if self._prompts is None:
+            return clips
+        return np.where(clips == EMPTY_ROW, EMPTY_ROW, self._prompts.choose(epoch, np.maximum(clips, 0)))
+
     def _choose_slices(self, epoch: int, clips: NDArray[np.int32]) -> Slices:
-        samples = self._corpus.samples[clips]
+        # Of another clip no more than the row has room for, whatever the bucket.
+        samples = np.minimum(self._corpus.samples[clips], self._corpus.samples[self._find_prompts(epoch, clips)])
         if self._for_validation:
             return choose_evaluation_slices(samples)
         return draw_slices(samples, seed=self.sampler.seed, epoch=epoch, sample_ids=clips)

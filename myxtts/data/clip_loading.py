@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
+from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReason
 from myxtts.data.pcm_wav import HEAD_BYTES, PCM_SCALE, find_samples, is_plain_head
 from myxtts.data.workers import Work
@@ -28,6 +29,17 @@ class ClipFile(NamedTuple):
     """At the model's rate."""
     size_bytes: int
     mtime_ns: int
+
+
+def find_clip_file(corpus: Corpus, clip: int) -> ClipFile:
+    """The file of a clip, as its corpus has it."""
+    return ClipFile(
+        # Not by joining paths: that would cost as much as reading a small clip.
+        f"{corpus.root}/{corpus.audio[clip]}",
+        int(corpus.samples[clip]),
+        int(corpus.size_bytes[clip]),
+        int(corpus.mtime_ns[clip]),
+    )
 
 
 @dataclass(frozen=True)

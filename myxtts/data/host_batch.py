@@ -52,8 +52,10 @@ class HostBatch:
     """Token ids with the language tag, without start and stop; zeros behind each text's own."""
     text_lengths_B: NDArray[np.int32]
     slice_starts_B: NDArray[np.int32]
-    """First sample of each conditioning slice, counted in its own clip."""
+    """First sample of each conditioning slice, counted in the clip it is cut from."""
     slice_lengths_B: NDArray[np.int32]
+    prompt_BS: NDArray[np.float32] | None = None
+    """The clips that the slices are cut from; None where each is cut from its own."""
 
     @property
     def rows(self) -> int:
@@ -70,7 +72,7 @@ class HostBatch:
         if not 0 <= part < parts:
             raise IndexError(f"slice {part} of {parts}")
         rows = -(-self.rows // parts)
-        names = [field.name for field in fields(self) if field.name.endswith(("_B", "_BS", "_BL"))]
+        names = [field.name for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray)]
         arrays: dict[str, Any] = {name: _cut_rows(getattr(self, name), part * rows, rows) for name in names}
         missing = rows - len(self.clips_B[part * rows : (part + 1) * rows])
         if missing:

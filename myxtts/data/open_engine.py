@@ -55,16 +55,22 @@ def choose_workers(data: DataConfig) -> int:
 
 
 def choose_read_ahead(
-    data: DataConfig, plans: Sequence[BucketPlan], *, accumulation: int, free_bytes: int | None = None
+    data: DataConfig,
+    plans: Sequence[BucketPlan],
+    *,
+    accumulation: int,
+    clips_per_row: int = 1,
+    free_bytes: int | None = None,
 ) -> ReadAhead:
     """How many micro-batches are read ahead: `--buffer-size`, less where memory is short, never less than one update's.
 
     Args:
         plans: of all corpora the engine will serve.
         accumulation: micro-batches of a global batch.
+        clips_per_row: 2 where another clip is read for each prompt.
         free_bytes: memory that can be had; asked of the machine unless given.
     """
-    slot_samples = max(bucket.rows * bucket.samples for plan in plans for bucket in plan.buckets)
+    slot_samples = clips_per_row * max(bucket.rows * bucket.samples for plan in plans for bucket in plan.buckets)
     free_bytes = read_free_memory_bytes() if free_bytes is None else free_bytes
     fitting = int(free_bytes * MEMORY_SHARE) // (slot_samples * 4)
     # One more than an update's, so that its successor is begun while it is taken.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from myxtts.data.batch_maker import BatchMaker
-from myxtts.data.clip_loading import LoadFailure
+from myxtts.data.clip_loading import ClipFile, LoadFailure
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.data.host_batch import HostBatch, TargetTotals
@@ -152,7 +152,7 @@ class BatchReader:
             self._steps.append(_Step(self._maker.plan_step(position.step, self.journal)))
         step = self._steps[-1]
         micro_batch = step.batch.micro_batches[position.micro_batch]
-        files = [self._maker.find_file(clip) for clip in micro_batch.clips.tolist()]
+        files = self._maker.list_files(step.batch.epoch, micro_batch)
         step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
         self._under_way += 1
         self._ahead = follow_position(self._maker.sampler, position)
@@ -179,22 +179,45 @@ class BatchReader:
         while load.failures:
             failures = sorted(load.failures.items())
             self._note_tried(tried, len(failures))
+            rows = len(step.batch.micro_batches[number].clips)
             for row, failure in failures:
-                micro_batch = step.batch.micro_batches[number]
-                self._record(step.batch.step, micro_batch.first_row + row, int(micro_batch.clips[row]), failure)
+                # With a clip its prompt is replaced too, whatever is wrong with it.
+                if row - rows not in load.failures:
+                    self._note_failure(step.batch, number, row, load.files[row], failure)
             step.batch = self._maker.plan_step(step.batch.step, self.journal)
-            clips = step.batch.micro_batches[number].clips
-            for row, _ in failures:
-                self._engine.retry(load, row, self._maker.find_file(int(clips[row])))
+            files = self._maker.list_files(step.batch.epoch, step.batch.micro_batches[number])
+            for row, file in enumerate(files):
+                # A clip that is replaced takes its prompt with it.
+                if file != load.files[row]:
+                    self._engine.retry(load, row, file)
             tried = len(load.pending)
             self._engine.finish(load)
         self._note_tried(tried, 0)
+
+    def _note_failure(
+        self, batch: GlobalBatch, number: int, row: int, file: ClipFile | None, failure: LoadFailure
+    ) -> None:
+        """A clip is replaced; a clip that was only to be heard as a prompt is not heard again."""
+        micro_batch = batch.micro_batches[number]
+        rows = len(micro_batch.clips)
+        clip = int(micro_batch.clips[row % rows])
+        if row < rows or file == self._maker.find_file(clip):
+            self._record(batch.step, micro_batch.first_row + row % rows, clip, failure)
+            return
+        prompt = self._maker.find_prompt(batch.epoch, clip)
+        if prompt == clip:
+            # Another load, begun at the same time, has found out before.
+            return
+        self._maker.avoid_prompt(prompt)
+        name, detail = self._maker.describe_clip(prompt), failure.detail.removesuffix(".")
+        _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
 
     def _record(self, step: int, row: int, clip: int, failure: LoadFailure) -> None:
         self.journal.record(Failure(step, row, clip))
         name = self._maker.describe_clip(clip)
         self.report.replaced.append(Drop(failure.reason, name, f"step {step}, row {row}", failure.detail))
-        _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, step, failure.reason, failure.detail)
+        detail = failure.detail.removesuffix(".")
+        _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, step, failure.reason, detail)
 
     def _note_tried(self, tried: int, failed: int) -> None:
         self._recent.extend([False] * (tried - failed) + [True] * failed)

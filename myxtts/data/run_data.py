@@ -100,7 +100,7 @@ def collect_run_data(
         )
         report = scan.drops
     parts = [(part.corpus.samples, part.corpus.tokens) for part in (train, validation) if len(part.corpus)]
-    plans = plan_shared_buckets(parts, batch_size=config.data.batch_size)
+    plans = plan_shared_buckets(parts, batch_size=_choose_batch_size(config, len(train.corpus)))
     seed = config.training.seed
     sampler = IndexSampler(plans[0], seed=seed, accumulation=config.training.gradient_accumulation_steps)
     return RunData(
@@ -155,6 +155,16 @@ def _tokenise(config: XTTSConfig, corpus: Corpus, tokenizer: Tokenizer, progress
     )
     # Absolute: the processes of a run need not work in the folder it was started in.
     return _Part(replace(corpus, root=corpus.root.absolute()), ids)
+
+
+def _choose_batch_size(config: XTTSConfig, clips: int) -> int:
+    """The batch size asked for, or all clips there are: rows beyond them would be computed for nothing."""
+    asked = config.data.batch_size
+    if asked > clips:
+        _log.warning(
+            "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.", asked, clips, clips
+        )
+    return min(asked, clips)
 
 
 def _join_reports(train: DropReport, validation: DropReport) -> DropReport:

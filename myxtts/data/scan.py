@@ -98,7 +98,7 @@ def scan_corpus(
     report = DropReport(
         lines=len(metadata) + len(malformed), kept_seconds=corpus.total_seconds, drops=[*malformed, *drops]
     )
-    _judge_report(path, report, corpus, strict)
+    _judge_report(path, report, corpus, limits, strict)
     return ScanResult(corpus, report, clip_facts.checked, int(clips.is_linked.sum()))
 
 
@@ -124,11 +124,14 @@ def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
         )
 
 
-def _judge_report(path: Path, report: DropReport, corpus: Corpus, strict: bool) -> None:
+def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:
     if strict:
         report.refuse_drops()
     if len(corpus) == 0:
-        raise NothingToTrainOnError(f"{path}: no clip can be used.\n{report.format_table()}")
+        broken = limits.describe(report.group_by_reason())
+        raise NothingToTrainOnError(
+            f"{path}: no clip can be used.\n{report.format_table()}" + (f"\nLimits: {broken}." if broken else "")
+        )
     _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
 
 

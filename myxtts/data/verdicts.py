@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,15 @@ class ClipLimits:
     max_samples: int = 255_995
     """At the model's rate: 11.6 s."""
     max_tokens: int = 200
+
+    def describe(self, reasons: Collection[DropReason]) -> str:
+        """The limits behind these reasons, with the flags that set them; empty where none is behind any."""
+        limits = {
+            DropReason.TOO_SHORT: f"too_short is below {self.min_seconds:g} s (--min-clip-seconds)",
+            DropReason.TOO_LONG: f"too_long is above {self.max_samples / SAMPLE_RATE_HZ:.4g} s (--max-clip-seconds)",
+            DropReason.TEXT_TOO_LONG: f"text_too_long is above {self.max_tokens} tokens (--max-text-length)",
+        }
+        return "; ".join(text for reason, text in limits.items() if reason in reasons)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,11 @@ class Mode(StrEnum):
     ISOLATED = "isolated"
     SPLIT = "split"
 
+    @property
+    def log_name(self) -> str:
+        """As the log names it."""
+        return {Mode.SINGLE: "Single-GPU Buffered Mode", Mode.SPLIT: "Split-GPU Mode"}.get(self, "Multi-GPU Mode")
+
 
 class Role(StrEnum):
     """A job that needs a device: `data` prepares batches, `model` trains on them."""

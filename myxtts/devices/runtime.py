@@ -58,7 +58,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
     part = plan.process(process)
     two_roles = plan.mode is not Mode.SINGLE and process is Process.TRAINER
     if two_roles:
-        log.info("Configuring Multi-GPU Mode...")
+        log.info("Configuring %s...", plan.mode.log_name)
         log.info("Data Processing GPU: %s", _describe_id(plan.data))
         log.info("Model Training GPU: %s", _describe_id(plan.model))
     try:
@@ -76,7 +76,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
         ) from error
     _Active.plan, _Active.process = plan, process
     if two_roles:
-        log.info("Multi-GPU configuration completed successfully")
+        log.info("%s configuration completed successfully", plan.mode.log_name.removesuffix(" Mode"))
     _announce_model_device(plan, process)
 
 
@@ -214,7 +214,7 @@ def _announce_model_device(plan: DevicePlan, process: Process) -> None:
     if plan.mode is Mode.SINGLE:
         log.info("Model will be placed on %s", model.device)
         return
-    log.info("Multi-GPU Mode: Model will be placed on %s", model.device)
+    log.info("%s: Model will be placed on %s", plan.mode.log_name, model.device)
     if not plan.rehearsal and plan.data.process is model.process:
         log.info("(Original GPU %s is now mapped to %s)", model.physical_id, model.device.removeprefix("/"))
     elif not plan.rehearsal:

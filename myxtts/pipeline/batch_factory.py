@@ -15,12 +15,14 @@ from myxtts.data.run_data import RunData
 from myxtts.errors import StageFailedError
 from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, dump_failures
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
+from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans, parse_spans
 from myxtts.pipeline.code_cache import CacheChoice
 from myxtts.pipeline.code_maker import choose_code_width
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.host_source import HostItem, HostSource
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared, Preparer
+from myxtts.pipeline.preparation_settings import Target
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.targets import StepTotals, choose_slices, count_totals, measure_spans
 from myxtts.pipeline.task import ReportStage
@@ -53,7 +55,13 @@ class BatchFactory:
             codec = None if production.codec_folder is None else load_codec(production.codec_folder)
             self.preparer = Preparer(production.preparation, seed=self._seed, dvae=codec and codec.dvae)
         self._cache_choice = codec and CacheChoice(data, production, codec, device)
-        self._host = HostSource(data, production.make_order(data), production.config.data, production.failures)
+        self._host = HostSource(
+            data,
+            production.make_order(data),
+            production.config.data,
+            production.failures,
+            has_prompts=production.preparation.target is not Target.CODEC,
+        )
 
     def warm_up(self) -> None:
         """Chooses and opens the cache, and traces everything there is to trace, so that no batch has to."""
@@ -71,13 +79,15 @@ class BatchFactory:
         read = time.perf_counter()
         with self._naming_stage("prepare", number):
             arrays = self._prepare(item)
-        meters = self._measure(read - started, time.perf_counter() - read)
+        prepared = time.perf_counter()
+        meters = self._measure(read - started, prepared - read)
         return {
             **arrays,
             FACTS: item.facts.dump(),
             REPLACED: dump_failures(item.replaced),
             CLIPS: item.host.clips_B,
             METERS: meters.dump(),
+            SPANS: dump_spans(Span(started, read), Span(read, prepared)),
         }
 
     def settle(self, prepared: Prepared) -> None:
@@ -85,12 +95,17 @@ class BatchFactory:
         with self._naming_stage("prepare", int(prepared[FACTS][0])):
             for array in prepared.values():
                 if not isinstance(array, np.ndarray):
-                    array[:1, :1, :1].numpy()
+                    array[tuple(slice(1) for _ in array.shape)].numpy()
+        _end_preparation(prepared)
 
     def fetch(self, prepared: Prepared) -> Prepared:
         """A batch with all its arrays on the host."""
         with self._naming_stage("prepare", int(prepared[FACTS][0])):
-            return {name: array if isinstance(array, np.ndarray) else array.numpy() for name, array in prepared.items()}
+            fetched = {
+                name: array if isinstance(array, np.ndarray) else array.numpy() for name, array in prepared.items()
+            }
+        _end_preparation(fetched)
+        return fetched
 
     def count_rows(self, number: int) -> int:
         """Rows of the batch with a number."""
@@ -158,3 +173,12 @@ class BatchFactory:
             raise StageFailedError(
                 f"Stage {stage!r} failed at batch {number}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _end_preparation(prepared: Prepared) -> None:
+    """Counts the time up to now as preparing: on an asynchronous device, `make` has only told what is to be done."""
+    read, prepare = parse_spans(prepared[SPANS])
+    now = time.perf_counter()
+    meters = BatchMeters.parse(prepared[METERS])
+    prepared[METERS] = replace(meters, prepare_s=meters.prepare_s + now - prepare.ended_s).dump()
+    prepared[SPANS] = dump_spans(read, Span(prepare.began_s, now))

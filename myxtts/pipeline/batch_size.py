@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.audio.units import HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.buckets import Bucket
+from myxtts.models.speech_units import SEGMENT_SAMPLES
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target
 from myxtts.pipeline.producer_notes import MOST_NOTE_BYTES
@@ -26,6 +27,8 @@ def measure_batch_bytes(settings: PreparationSettings, bucket: Bucket) -> int:
     else:
         frames = CONDITIONING_MEL.count_frames(settings.prompt_samples)
         numbers = CONDITIONING_MEL.bands * frames + samples // SAMPLES_PER_CODE + bucket.tokens
+    if settings.target is Target.DECODER:
+        numbers += SEGMENT_SAMPLES
     return bucket.rows * (numbers * _NUMBER_BYTES + _ROW_BYTES) + _BATCH_BYTES
 
 

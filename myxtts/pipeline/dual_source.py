@@ -34,6 +34,7 @@ def open_dual_source(request: SourceRequest) -> StagedSource:
             resources=resources.pop_all(),
             device=request.plan.model.device,
             start_delay_s=data.model_start_delay,
+            title=request.plan.mode.log_name,
         )
 
 

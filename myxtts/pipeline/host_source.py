@@ -47,12 +47,28 @@ class HostSource:
         order: which batch comes when.
         config: how clips are read.
         failures: of training clips in the run so far.
+        has_prompts: whether batches are for a model that hears prompts.
     """
 
-    def __init__(self, data: RunData, order: RunOrder, config: DataConfig, failures: Iterable[Failure] = ()):
+    def __init__(
+        self,
+        data: RunData,
+        order: RunOrder,
+        config: DataConfig,
+        failures: Iterable[Failure] = (),
+        *,
+        has_prompts: bool = False,
+    ):
         self._order = order
+        from_speaker = has_prompts and config.prompt_from == "speaker"
         makers = {
-            Kind.TRAIN: BatchMaker(data.train, data.train_ids, data.sampler, static_shapes=config.pad_to_fixed_length)
+            Kind.TRAIN: BatchMaker(
+                data.train,
+                data.train_ids,
+                data.sampler,
+                static_shapes=config.pad_to_fixed_length,
+                prompts_from_speaker=from_speaker,
+            )
         }
         if data.validation_sampler is not None and order.validation_batches:
             makers[Kind.VALIDATION] = BatchMaker(
@@ -61,9 +77,12 @@ class HostSource:
                 data.validation_sampler,
                 for_validation=True,
                 static_shapes=config.pad_to_fixed_length,
+                prompts_from_speaker=from_speaker,
             )
         plans = [maker.sampler.plan for maker in makers.values()]
-        ahead = choose_read_ahead(config, plans, accumulation=data.sampler.accumulation)
+        ahead = choose_read_ahead(
+            config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if from_speaker else 1
+        )
         log.info("Buffer Size: %d", ahead.depth)
         depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
@@ -97,7 +116,8 @@ class HostSource:
         clips = np.full_like(micro_batch.clips, EMPTY_ROW)
         clips[list(rows)] = micro_batch.clips[list(rows)]
         chosen = replace(batch, micro_batches=_exchange(batch.micro_batches, replace(micro_batch, clips=clips)))
-        load = self._engine.start([maker.find_file(clip) for clip in clips.tolist()], micro_batch.bucket.samples)
+        files = maker.list_files(batch.epoch, replace(micro_batch, clips=clips))
+        load = self._engine.start(files, micro_batch.bucket.samples)
         self._engine.finish(load)
         host = maker.make_batch(chosen, place.position, maker.count_targets(batch), self._engine.take(load))
         return HostItem(self._describe(number, place, host), host, batch.clips, ())

@@ -57,6 +57,7 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
             resources=resources.pop_all(),
             device=request.plan.model.device,
             start_delay_s=request.production.config.data.model_start_delay,
+            title=request.plan.mode.log_name,
             producer=producer,
         )
 

@@ -21,17 +21,20 @@ from myxtts.audio.augment import AugmentDraws, draw_augmentation
 from myxtts.audio.augment_tf import augment_wav, mask_mel
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel, make_silent_frame
+from myxtts.audio.resampling_tf import resample_batch
 from myxtts.audio.slices import Slices
 from myxtts.audio.slices_tf import cut_slices
-from myxtts.audio.units import HOP_SAMPLES, SAMPLES_PER_CODE
+from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.data.cache import ClipIds, FeatureCache
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.positions import Position
 from myxtts.models.dvae import DVAE
+from myxtts.models.speech_units import SEGMENT_SAMPLES, SPEECH_RATE_HZ
 from myxtts.pipeline.code_maker import CodeMaker, Codes, choose_code_width
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target
 from myxtts.pipeline.row_groups import RowGroup, group_rows
+from myxtts.pipeline.segments import Segments, choose_segments
 from myxtts.pipeline.shaped_function import ShapedFunction
 from myxtts.pipeline.targets import ClipSpans, StepTotals, measure_spans
 
@@ -65,7 +68,7 @@ class Preparer:
     """
 
     def __init__(self, settings: PreparationSettings, *, seed: int, dvae: DVAE | None):
-        assert (dvae is None) == (settings.target is Target.CODEC), "codes are made for the GPT, by a DVAE"
+        assert (dvae is None) == (settings.target is Target.CODEC), "codes are made by a DVAE, unless it is trained"
         self.settings = settings
         self._seed = seed
         self._mel_norms = np.array(settings.mel_norms, np.float32)
@@ -73,6 +76,7 @@ class Preparer:
         self._compute_codec_mel = ShapedFunction(self._trace_codec_mel)
         self._compute_prompt_mel = ShapedFunction(self._trace_prompt_mel)
         self._augment = ShapedFunction(self._trace_augment)
+        self._cut_speech = ShapedFunction(self._trace_speech)
 
     def prepare(self, host: HostBatch, kind: Kind, totals: StepTotals, clip_ids: ClipIds | None = None) -> Prepared:
         """The arrays of a batch.
@@ -84,7 +88,10 @@ class Preparer:
         rows = self._measure(host, kind)
         if self._codes is None:
             return self._prepare_codec(rows, totals)
-        return self._prepare_gpt(rows, totals, clip_ids, self._codes)
+        arrays = self._prepare_gpt(rows, totals, clip_ids, self._codes)
+        if self.settings.target is Target.DECODER:
+            arrays |= self._prepare_speech(rows, totals)
+        return arrays
 
     def draw(self, kind: Kind, epoch: int, clips_B: NDArray[np.int32]) -> AugmentDraws | None:
         """What augmentation does to clips in an epoch; None when nothing."""
@@ -104,7 +111,10 @@ class Preparer:
         for rows, samples in shapes:
             for kind in (Kind.TRAIN, Kind.VALIDATION) if self.settings.augment else (Kind.VALIDATION,):
                 batch = self._measure(_make_silence(rows, samples), kind)
-                self._compute_mel(batch, next(group_rows(range(rows), self._choose_group(rows))))
+                group = next(group_rows(range(rows), self._choose_group(rows)))
+                self._compute_mel(batch, group)
+                if self.settings.target is Target.DECODER:
+                    self._cut_segments(batch, self._choose_segments(batch), group)
                 encoded.add((self._choose_encoded(rows), self.settings.measure_samples(samples, kind)))
         if self._codes is not None:
             self._codes.warm_up(encoded, code_widths)
@@ -128,7 +138,7 @@ class Preparer:
 
     def count_traces(self) -> int:
         """How often something was traced: constant once everything is warm."""
-        functions = (self._compute_codec_mel, self._compute_prompt_mel, self._augment)
+        functions = (self._compute_codec_mel, self._compute_prompt_mel, self._augment, self._cut_speech)
         own = sum(function.traces for function in functions)
         return own + (0 if self._codes is None else self._codes.count_traces())
 
@@ -141,7 +151,7 @@ class Preparer:
     def _prepare_codec(self, rows: _Rows, totals: StepTotals) -> Prepared:
         groups = group_rows(range(rows.host.rows), self._choose_group(rows.host.rows))
         return {
-            "mel_BFM": _join([self._compute_mel(rows, group)[0] for group in groups], rows.host.rows),
+            "mel_BFM": _join([self._compute_mel(rows, group) for group in groups], rows.host.rows),
             "frame_lengths_B": rows.spans.frames_B,
             "weights_B": rows.host.weights_B,
             "totals_2": np.array([totals.frames, totals.frames], np.float32),
@@ -153,10 +163,9 @@ class Preparer:
         started: dict[int, Any] = {}
         mels = []
         for group in group_rows(range(host.rows), self._choose_group(host.rows)):
-            mel_BFM, wav_BS, lengths_B = self._compute_mel(rows, group)
-            mels.append(mel_BFM)
+            mels.append(self._compute_mel(rows, group))
             if maker.cache is None:
-                started |= maker.start(wav_BS, lengths_B, _list_clips(rows, group))
+                started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
         if maker.cache is not None:
             assert clip_ids is not None
             clips = np.flatnonzero(host.weights_B).tolist()
@@ -180,19 +189,43 @@ class Preparer:
             "totals_2": np.array([totals.text, audio_total], np.float32),
         }
 
-    def _compute_mel(self, rows: _Rows, group: RowGroup) -> tuple[Any, Any, Any]:
-        """The mel that the trained model reads, and the clips and lengths it was made from."""
-        wav_BS, lengths_B = self._load(rows, group)
-        if self._codes is None:
-            return self._compute_codec_mel(wav_BS, lengths_B), wav_BS, lengths_B
-        starts_B, prompts_B = (tf.constant(group.take(each)) for each in (rows.spans.starts_B, rows.spans.prompts_B))
-        mel_BFM = self._compute_prompt_mel(wav_BS, starts_B, prompts_B, *rows.take_draws(group))
-        return mel_BFM, wav_BS, lengths_B
+    def _prepare_speech(self, rows: _Rows, totals: StepTotals) -> Prepared:
+        """What a decoder's batch has besides a GPT's: how a segment of each clip sounds, and where it lies."""
+        segments = self._choose_segments(rows)
+        groups = group_rows(range(rows.host.rows), self._choose_group(rows.host.rows))
+        return {
+            "speech_BS": _join([self._cut_segments(rows, segments, group) for group in groups], rows.host.rows),
+            "segment_starts_B": segments.starts_B,
+            "segment_frames_B": segments.frames_B,
+            "totals_2": np.array([totals.clips, totals.clips], np.float32),
+        }
 
-    def _load(self, rows: _Rows, group: RowGroup) -> tuple[Any, Any]:
-        """Clips and their lengths on the device, augmented."""
+    def _choose_segments(self, rows: _Rows) -> Segments:
+        host = rows.host
+        return choose_segments(rows.kind, rows.spans.codes_B, seed=self._seed, epoch=host.epoch, clips_B=host.clips_B)
+
+    def _cut_segments(self, rows: _Rows, segments: Segments, group: RowGroup) -> Any:
+        wav_BS, lengths_B = self._load(rows, group)
+        places = (tf.constant(group.take(each)) for each in (segments.start_samples_B, segments.samples_B))
+        return self._cut_speech(wav_BS, lengths_B, *places)
+
+    def _compute_mel(self, rows: _Rows, group: RowGroup) -> Any:
+        """The mel that the trained model reads."""
+        if self._codes is None:
+            return self._compute_codec_mel(*self._load(rows, group))
+        wav_BS, _ = self._load(rows, group, of_prompts=True)
+        starts_B, prompts_B = (tf.constant(group.take(each)) for each in (rows.spans.starts_B, rows.spans.prompts_B))
+        return self._compute_prompt_mel(wav_BS, starts_B, prompts_B, *rows.take_draws(group))
+
+    def _load(self, rows: _Rows, group: RowGroup, *, of_prompts: bool = False) -> tuple[Any, Any]:
+        """Clips and their lengths on the device, augmented.
+
+        Args:
+            of_prompts: the clips that prompts are cut from. What is done to a clip is done to its prompt.
+        """
+        prompts_BS = rows.host.prompt_BS if of_prompts else None
         # `tf.constant` copies. The reader uses the memory of a batch again, so nothing may go on showing it.
-        wav_BS = tf.constant(group.take(rows.host.wav_BS))
+        wav_BS = tf.constant(group.take(rows.host.wav_BS if prompts_BS is None else prompts_BS))
         lengths_B = tf.constant(group.take(rows.host.wav_lengths_B))
         if rows.draws is None or not self.settings.changes_waves:
             return wav_BS, lengths_B
@@ -210,6 +243,10 @@ class Preparer:
     def _trace_augment(self, wav_BS: Any, lengths_B: Any, *draws: Any) -> Any:
         assert self.settings.augment is not None
         return augment_wav(wav_BS, lengths_B, self.settings.augment, AugmentDraws(*draws))
+
+    def _trace_speech(self, wav_BS: Any, lengths_B: Any, starts_B: Any, samples_B: Any) -> Any:
+        speech_BS, _ = resample_batch(wav_BS, lengths_B, SAMPLE_RATE_HZ, SPEECH_RATE_HZ)
+        return cut_slices(speech_BS, starts_B, samples_B, SEGMENT_SAMPLES)
 
     def _trace_codec_mel(self, wav_BS: Any, lengths_B: Any) -> Any:
         mel_BFM, _ = compute_dvae_mel(wav_BS, lengths_B, self._mel_norms)

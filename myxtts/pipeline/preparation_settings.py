@@ -18,6 +18,7 @@ class Target(StrEnum):
 
     CODEC = "codec"
     GPT = "gpt"
+    DECODER = "decoder"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def choose_preparation(config: XTTSConfig, target: Target, mel_norms: Sequence[f
         mel_norms=tuple(map(float, mel_norms)),
         prompt_samples=round(config.data.prompt_seconds * SAMPLE_RATE_HZ),
         blank_prompt=config.training.blank_prompt,
-        augment=choose_augmentation(config.data),
+        # A decoder must sound like the recording, not like what was done to it.
+        augment=None if target is Target.DECODER else choose_augmentation(config.data),
     )
 
 

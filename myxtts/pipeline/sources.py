@@ -18,10 +18,9 @@ __all__ = ["BatchSource", "DeviceBatch", "PipelineFacts", "SourceRequest", "open
 
 def open_source(request: SourceRequest) -> BatchSource:
     """The source for a plan, started. The log says what is in force."""
-    is_single = request.plan.mode is Mode.SINGLE
-    log.info("Intelligent GPU Pipeline: %s", "Single-GPU Buffered Mode" if is_single else "Multi-GPU Mode")
+    log.info("Intelligent GPU Pipeline: %s", request.plan.mode.log_name)
     log.info("Smart Prefetching: Enabled")
-    if is_single:
+    if request.plan.mode is Mode.SINGLE:
         return SingleSource(request)
     if request.plan.data.process is Process.PRODUCER:
         return open_isolated_source(request)

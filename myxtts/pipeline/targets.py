@@ -76,6 +76,7 @@ class StepTotals:
     prompt: int
     """Those of the audio targets that lie under a prompt."""
     frames: int
+    clips: int
 
 
 def choose_slices(kind: Kind, corpus: Corpus, clips_B: NDArray[np.int32], *, seed: int, epoch: int) -> Slices:
@@ -92,4 +93,5 @@ def count_totals(corpus: Corpus, clips_B: NDArray[np.int32], spans: ClipSpans) -
         audio=int(np.sum(spans.codes_B + STOP_CODES)),
         prompt=spans.count_prompt_codes(),
         frames=int(np.sum(spans.frames_B)),
+        clips=len(clips_B),
     )

@@ -34,9 +34,10 @@ class WeightAverage:
     def in_place(self) -> Iterator[None]:
         """The variables hold their averages within, and their own values again afterwards."""
         own = {name: tf.identity(variable.value) for name, variable in self._variables.items()}
-        for name, average in self._averages.items():
-            self._variables[name].value.assign(average)
         try:
+            # Within: out of memory half way must not leave a model that is neither.
+            for name, average in self._averages.items():
+                self._variables[name].value.assign(average)
             yield
         finally:
             for name, value in own.items():

@@ -37,6 +37,7 @@ class CodecObjective:
         total_steps: of the whole run.
     """
 
+    rival = None
     sum_names = ("squares", "values", "commitment_squares", "commitment_values")
 
     def __init__(self, dvae: DVAE, *, seed: int, free_steps: int, total_steps: int):
@@ -95,6 +96,12 @@ class CodecObjective:
 
     def _encode(self, mel_BFM: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:
         """The encoder's vectors (N, D) that are not padding."""
-        z_BTD = tf.cast(self.model.encoder(mel_BFM), tf.float32)
+        # Row by row: a whole batch at once may need more than training does where that is done in parts.
+        z_BTD = tf.map_fn(
+            lambda mel_FM: tf.cast(self.model.encoder(mel_FM[tf.newaxis])[0], tf.float32),
+            mel_BFM,
+            parallel_iterations=1,
+            fn_output_signature=tf.float32,
+        )
         counted_BT = tf.sequence_mask(lengths_B, mel_BFM.shape[1])[:, ::FRAMES_PER_CODE]
         return tf.boolean_mask(z_BTD, counted_BT)

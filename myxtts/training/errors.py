@@ -57,6 +57,10 @@ class UpdateMemoryError(MachineError):
     """Out of memory inside an update: the model in memory is of no use any more."""
 
 
+class ValidationMemoryError(MachineError):
+    """Out of memory while a validation batch was evaluated, in the smallest parts that are allowed. Nothing was changed."""
+
+
 class PlacementError(MachineError):
     """Something is not on the device the plan says."""
 

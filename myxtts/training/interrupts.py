@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 _log = logging.getLogger(__name__)
+
+
+class StopNow(BaseException):
+    """A signal asked for an end where there is nothing to finish first. No `Exception`: nothing on the way may take it for one."""
 
 
 class StopRequests:
@@ -19,6 +25,7 @@ class StopRequests:
         self.signal: signal.Signals | None = None
         """The first one that came."""
         self._before: dict[int, Any] = {}
+        self._is_idle = False
 
     def __enter__(self) -> Self:
         for number in self.SIGNALS:
@@ -31,8 +38,25 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def while_idle(self) -> Iterator[None]:
+        """A block, such as waiting for a batch, that a signal ends at once: it raises `StopNow`, also if it came before."""
+        self._is_idle = True
+        try:
+            if self.signal is not None:
+                raise StopNow
+            yield
+        finally:
+            self._is_idle = False
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or signal.Signals(number)
-        _log.warning("%s: the run is saved and ends after the update under way.", signal.Signals(number).name)
+        name = signal.Signals(number).name
+        if self._is_idle:
+            # Once: what is closed on the way out must not be interrupted by another SIGTERM.
+            self._is_idle = False
+            _log.warning("%s while no update is under way: the run ends now.", name)
+            raise StopNow
+        _log.warning("%s: the run is saved and ends after the update under way.", name)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from myxtts.config import TrainingConfig, XTTSConfig
 from myxtts.data.sampler import IndexSampler
 
 LEAST_VALIDATION_INTERVAL = 100
 """Updates; a small corpus has a new epoch every few of them."""
+FREE_SHARE = 0.3
+"""Of a codec's updates, at the beginning, without codes."""
 
 
 def count_updates(config: XTTSConfig, sampler: IndexSampler, stage: str) -> int:
@@ -20,6 +24,22 @@ def count_updates(config: XTTSConfig, sampler: IndexSampler, stage: str) -> int:
         return training.codec_steps
     whole = training.epochs * sampler.steps_per_epoch
     return whole if training.max_steps is None else min(whole, training.max_steps)
+
+
+def count_free_steps(starts: Iterable[tuple[int, int]]) -> int:
+    """Updates of a codec's training that are made without codes, at its beginning.
+
+    They are a share of its length, which another start may change. A codebook that was drawn by then stays: to take it
+    away again would undo what was learnt with it.
+
+    Args:
+        starts: of the run, this one last: updates that were done, and updates of the whole run as it was then.
+    """
+    free_steps = 0
+    for step, end_step in starts:
+        if step <= free_steps:
+            free_steps = max(step, int(end_step * FREE_SHARE))
+    return free_steps
 
 
 def choose_validation_interval(training: TrainingConfig, sampler: IndexSampler) -> int:

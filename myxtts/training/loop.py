@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -17,19 +18,22 @@ import tensorflow as tf
 from myxtts.data.positions import count_micro_batches
 from myxtts.data.replacements import replace_failed
 from myxtts.data.run_data import RunData
+from myxtts.monitoring.listening_page import note_clip
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind, RunOrder
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.errors import NotFiniteError
-from myxtts.training.interrupts import StopRequests
+from myxtts.training.errors import NotFiniteError, ValidationMemoryError
+from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.listening import Listener
 from myxtts.training.placement import check_batch, check_result
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
+
+_log = logging.getLogger(__name__)
 
 ALL_DONE = "all updates are done"
 
@@ -55,6 +59,8 @@ class Ending:
     """False when the run is to be resumed."""
     signal: Signals | None = None
     """That asked for the end."""
+    is_early: bool = False
+    """Whether nothing got better any more."""
 
 
 class TrainingLoop:
@@ -108,6 +114,12 @@ class TrainingLoop:
         # Before the first batch: a run killed between its last checkpoint and its end must not train on.
         if (ending := self._find_early_end()) is not None:
             return ending
+        try:
+            return self._run_batches()
+        except StopNow:
+            return self._end_by_signal()
+
+    def _run_batches(self) -> Ending:
         with self._averaged:
             while (batch := self._take()) is not None:
                 if batch.facts.kind is Kind.TRAIN:
@@ -123,7 +135,8 @@ class TrainingLoop:
         return Ending(ALL_DONE, is_finished=True)
 
     def _take(self) -> DeviceBatch | None:
-        with self._watch.ledger.spend(Cause.DATA_STALL):
+        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again.
+        with self._watch.ledger.spend(Cause.DATA_STALL), self._stop.while_idle():
             try:
                 return self._source.take()
             except EndOfStream:
@@ -200,12 +213,10 @@ class TrainingLoop:
         step = self._trained.step
         if not self._rounds:
             self._read_results()
-            if step.average is not None:
-                self._averaged.enter_context(step.average.in_place())
-            self._listen(batch)
+            self._begin_round(batch)
         phase = step.objective.choose_phase(batch.facts.updates - 1)
         with self._watch.ledger.spend(Cause.VALIDATION):
-            self._rounds.append(step.evaluate(batch.tensors, phase))
+            self._rounds.append(self._evaluate(batch, phase))
             self._source.advance()
         self._watch.clock.leave_out()
         if self._order.is_last_of_round(batch.facts.number):
@@ -214,10 +225,44 @@ class TrainingLoop:
             self._averaged.close()
             self._finish_round(dict(zip(step.objective.sum_names, sums.tolist(), strict=True)), phase)
 
+    def _begin_round(self, batch: DeviceBatch) -> None:
+        average = self._trained.step.average
+        try:
+            if average is not None:
+                self._averaged.enter_context(average.in_place())
+        except tf.errors.ResourceExhaustedError as error:
+            self._save_before_failing()
+            raise ValidationMemoryError(
+                f"Out of memory before the validation after {batch.facts.updates} updates: there is no room for the weights beside "
+                "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
+            ) from error
+        self._listen(batch)
+
+    def _evaluate(self, batch: DeviceBatch, phase: str) -> tf.Tensor:
+        try:
+            return self._updates.evaluate(batch.tensors, batch.facts, phase)
+        except ValidationMemoryError:
+            self._save_before_failing()
+            raise
+
+    def _save_before_failing(self) -> None:
+        """Keeps what was trained until a validation that cannot be made."""
+        self._rounds.clear()
+        self._averaged.close()
+        self._save_unless_saved()
+
     def _listen(self, batch: DeviceBatch) -> None:
+        step = self._progress.step
         with self._watch.ledger.spend(Cause.VALIDATION):
-            path = self._listener.hear(self._progress.step, batch.tensors, self._watch.board)
-        self._watch.note(self._progress.step, "sample", str(path.relative_to(self._watch.folder)))
+            try:
+                path = self._listener.hear(step, batch.tensors, self._watch.board)
+            except tf.errors.ResourceExhaustedError:
+                # Nothing depends on it: a run is worth more than a sample of it.
+                _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
+                return
+        self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
+        clip, validation = int(batch.clips_B[0]), self._data.validation
+        note_clip(self._watch.folder, validation.text[clip], validation.find_file(clip))
 
     def _finish_round(self, sums: Mapping[str, float], phase: str) -> None:
         progress = self._progress
@@ -243,13 +288,16 @@ class TrainingLoop:
             return None
         if (ending := self._find_early_end()) is not None:
             return ending
-        # After the last update only its validation is left: stopped there, the run could never be resumed to do it.
-        if self._stop.signal is not None and self._progress.step < self._order.end_step:
-            self._averaged.close()
-            self._read_results()
-            self._save_unless_saved()
-            return Ending(f"stopped by {self._stop.signal.name}", is_finished=False, signal=self._stop.signal)
-        return None
+        return None if self._stop.signal is None else self._end_by_signal()
+
+    def _end_by_signal(self) -> Ending:
+        assert self._stop.signal is not None
+        self._averaged.close()
+        self._read_results()
+        self._save_unless_saved()
+        if self._progress.step == self._order.end_step and self._progress.is_validated:
+            return Ending(ALL_DONE, is_finished=True)
+        return describe_stop(self._stop.signal)
 
     def _find_early_end(self) -> Ending | None:
         patience = self._intervals.early_stopping
@@ -257,7 +305,7 @@ class TrainingLoop:
             return None
         self._read_results()
         self._save_unless_saved()
-        return Ending(f"no better validation loss in {patience} rounds", is_finished=True)
+        return Ending(f"no better validation loss in {patience} rounds", is_finished=True, is_early=True)
 
     def _is_round_due(self) -> bool:
         order, step = self._order, self._progress.step
@@ -304,6 +352,11 @@ class TrainingLoop:
             f"again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of --mixed-precision: anew with "
             f"--reset-training{other}."
         )
+
+
+def describe_stop(signal: Signals) -> Ending:
+    """The ending of a run that a signal has asked for."""
+    return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
 
 
 def write_replay(path: Path, *, step: int, epoch: int, seed: int, clips: list[str]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.filterbanks import DVAE_MEL
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.data.clip_loading import ClipFile, load_clip
+from myxtts.data.clip_loading import find_clip_file, load_clip
 from myxtts.data.corpus import Corpus
 from myxtts.data.errors import NothingToTrainOnError
 from myxtts.hashing import hash_words
@@ -35,8 +35,7 @@ def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
     for clip in _pick_clips(len(corpus), seed):
         samples = int(corpus.samples[clip])
         wav_1S = np.zeros((1, samples), np.float32)
-        file = ClipFile(str(corpus.find_file(clip)), samples, int(corpus.size_bytes[clip]), int(corpus.mtime_ns[clip]))
-        if load_clip(file, wav_1S[0]) is not None:
+        if load_clip(find_clip_file(corpus, clip), wav_1S[0]) is not None:
             continue
         mel_1FM, _ = compute_dvae_mel(tf.constant(wav_1S), tf.constant([samples]), ones)
         own_FM = mel_1FM.numpy()[0, : samples // DVAE_MEL.hop_samples]

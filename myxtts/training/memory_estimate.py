@@ -5,10 +5,10 @@ Weights, gradients and optimizer state are counted; activations are estimated fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.devices.memory import Limit
@@ -18,6 +18,7 @@ from myxtts.models.names import count_parameters
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, read_sizes
 from myxtts.monitoring.memory_bill import (
     BatchChoice,
+    BillItem,
     DeviceBill,
     bill_data_device,
     bill_model_device,
@@ -25,7 +26,10 @@ from myxtts.monitoring.memory_bill import (
     format_bills,
     suggest_batch,
 )
+from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.handoff import SLOTS
+from myxtts.pipeline.preparation_settings import PreparationSettings
+from myxtts.training.decoder_memory import count_decoder_numbers, count_decoder_parameters
 
 FLOAT_BYTES = 4
 
@@ -45,74 +49,162 @@ class RunShape:
 
     stage: str
     buckets: tuple[Bucket, ...]
-    prompt_samples: int
+    preparation: PreparationSettings
 
 
-def describe_shape(config: XTTSConfig, stage: str, buckets: Sequence[Bucket]) -> RunShape:
-    return RunShape(stage, tuple(buckets), round(config.data.prompt_seconds * SAMPLE_RATE_HZ))
+@dataclass(frozen=True)
+class RunBills:
+    """What the devices of a run must hold, not known to be too much."""
+
+    bills: tuple[DeviceBill, ...]
+    rows_at_a_time: int | None
+    """Clips of a batch that the data device is known to have room for; None for all of them."""
+
+    def __str__(self) -> str:
+        table = format_bills(self.bills)
+        if self.rows_at_a_time is None:
+            return table
+        return (
+            f"{table}\nA whole batch at once may not fit into the limit of the data device; {self.rows_at_a_time} clips at a "
+            "time do, which gives the same batches a little more slowly. A larger --data-gpu-memory avoids it."
+        )
 
 
 def bill_run(config: XTTSConfig, plan: DevicePlan, shape: RunShape) -> list[DeviceBill]:
     """What each device must hold, the data device first where it is another one."""
-    bills = [_bill_model(config, plan.model, shape, config.data.batch_size)]
-    if (plan.data.process, plan.data.device) != (plan.model.process, plan.model.device):
-        bills.insert(0, _bill_data(config, plan.data, shape))
-    return bills
+    model = _bill_model(config, plan.model, shape, config.data.batch_size)
+    if _is_shared(plan):
+        return [_add_preparation(model, config, shape, config.data.batch_size)]
+    return [_bill_data(config, plan.data, shape, config.data.batch_size), model]
 
 
-def check_run(config: XTTSConfig, plan: DevicePlan, shape: RunShape) -> str:
-    """The bill as a table. Raises `MemoryBillError`, with a batch that would fit, where a limit is too small."""
+def check_run(config: XTTSConfig, plan: DevicePlan, shape: RunShape) -> RunBills:
+    """The bills of a run. Raises `MemoryBillError`, with a batch that would fit, where a limit is too small."""
     bills = bill_run(config, plan, shape)
     wanted = BatchChoice(config.data.batch_size, config.training.gradient_accumulation_steps)
 
-    def cost(batch_size: int) -> int:
-        return _bill_model(config, plan.model, shape, batch_size).total_bytes or 0
+    def cost_model(batch_size: int) -> int:
+        bill = _bill_model(config, plan.model, shape, batch_size)
+        shared = _add_preparation(bill, config, shape, batch_size) if _is_shared(plan) else bill
+        return shared.total_bytes or 0
 
-    model = bills[-1]
-    check_bill(model, None if model.limit_bytes is None else suggest_batch(wanted, cost, model.limit_bytes))
-    return format_bills(bills)
+    def cost_data(batch_size: int) -> int:
+        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes or 0
+
+    _refuse(bills[-1], wanted, cost_model)
+    if _is_shared(plan):
+        return RunBills(tuple(bills), None)
+    rows_at_a_time = _fit_preparation(config, plan.data, shape)
+    # The least it can do with is what counts: clips are prepared one at a time where more do not fit.
+    if rows_at_a_time == 1:
+        _refuse(_bill_data(config, plan.data, shape, config.data.batch_size, rows_at_a_time), wanted, cost_data)
+    return RunBills(tuple(bills), rows_at_a_time)
+
+
+def _refuse(bill: DeviceBill, wanted: BatchChoice, cost_bytes: Callable[[int], int]) -> None:
+    check_bill(bill, None if bill.limit_bytes is None else suggest_batch(wanted, cost_bytes, bill.limit_bytes))
+
+
+def _is_shared(plan: DevicePlan) -> bool:
+    """Whether one device of one process does both jobs."""
+    return (plan.data.process, plan.data.device) == (plan.model.process, plan.model.device)
+
+
+def _fit_preparation(config: XTTSConfig, role: RolePlan, shape: RunShape) -> int | None:
+    """Clips that fit at a time, one where not even one does; None where a whole batch fits."""
+    rows = max(bucket.rows for bucket in shape.buckets)
+    at_a_time: int | None = None
+    while _bill_data(config, role, shape, config.data.batch_size, at_a_time).fits is False and at_a_time != 1:
+        at_a_time = max(1, (at_a_time or rows) // 2)
+    return at_a_time
 
 
 def _bill_model(config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int) -> DeviceBill:
-    count = count_parameters(config.model)["dvae" if shape.stage == "codec" else "gpt"]
+    count = _count_trained(config, shape.stage)
     average = 1 if config.training.ema_decay else 0
     # A sum of micro-batches is held beside the gradients that are added to it.
     gradients = 2 if config.training.gradient_accumulation_steps > 1 else 1
-    share = batch_size / config.data.batch_size
+    buckets = _scale_buckets(config, shape, batch_size)
     return bill_model_device(
         role.device,
-        weights_bytes=count * FLOAT_BYTES,
+        weights_bytes=(count + _count_frozen(config, shape.stage)) * FLOAT_BYTES,
         gradients_bytes=gradients * count * FLOAT_BYTES,
         optimizer_bytes=(2 + average) * count * FLOAT_BYTES,
-        activations_bytes=max(_estimate_activations(config, shape, _shrink(bucket, share)) for bucket in shape.buckets),
-        slots_bytes=SLOTS * max(_count_batch_bytes(shape, _shrink(bucket, share)) for bucket in shape.buckets),
+        activations_bytes=max(_estimate_activations(config, shape, bucket) for bucket in buckets),
+        slots_bytes=_count_slot_bytes(shape, buckets),
         limit_bytes=_read_limit(role),
     )
 
 
-def _bill_data(config: XTTSConfig, role: RolePlan, shape: RunShape) -> DeviceBill:
-    count = 0 if shape.stage == "codec" else count_parameters(config.model)["dvae"]
-    largest = max(bucket.rows * bucket.samples for bucket in shape.buckets)
-    frames = largest // HOP_SAMPLES
-    # Row by row through the codec, whole batches through the spectrograms.
-    codec = max(bucket.samples for bucket in shape.buckets) // HOP_SAMPLES * config.model.dvae_width * 4 * FLOAT_BYTES
+def _bill_data(
+    config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int, rows_at_a_time: int | None = None
+) -> DeviceBill:
+    buckets = _scale_buckets(config, shape, batch_size)
     return bill_data_device(
         role.device,
-        weights_bytes=count * FLOAT_BYTES,
-        activations_bytes=largest * FLOAT_BYTES + FRAMES_IN_FLIGHT * frames * HOP_SAMPLES * FLOAT_BYTES + codec,
-        slots_bytes=SLOTS * max(_count_batch_bytes(shape, bucket) for bucket in shape.buckets),
+        weights_bytes=_count_codec_bytes(config, shape),
+        activations_bytes=_estimate_preparation(config, buckets, rows_at_a_time),
+        slots_bytes=_count_slot_bytes(shape, buckets),
         limit_bytes=_read_limit(role),
     )
+
+
+def _add_preparation(model: DeviceBill, config: XTTSConfig, shape: RunShape, batch_size: int) -> DeviceBill:
+    """The bill of a device that prepares what it trains on. The slots are the same ones for both jobs."""
+    preparation = _estimate_preparation(config, _scale_buckets(config, shape, batch_size), None)
+    items = (
+        *model.items,
+        BillItem("codec", _count_codec_bytes(config, shape)),
+        BillItem("preparation", preparation, is_estimate=True),
+    )
+    return replace(model, items=items)
+
+
+def _count_codec_bytes(config: XTTSConfig, shape: RunShape) -> int:
+    """Of the weights that make codes; where the codec is what is trained, there are none beside it."""
+    return 0 if shape.stage == "codec" else count_parameters(config.model)["dvae"] * FLOAT_BYTES
+
+
+def _estimate_preparation(config: XTTSConfig, buckets: Sequence[Bucket], rows_at_a_time: int | None) -> int:
+    largest = max(min(bucket.rows, rows_at_a_time or bucket.rows) * bucket.samples for bucket in buckets)
+    frames = largest // HOP_SAMPLES
+    # Row by row through the codec, all clips prepared together through the spectrograms.
+    codec = max(bucket.samples for bucket in buckets) // HOP_SAMPLES * config.model.dvae_width * 4 * FLOAT_BYTES
+    return largest * FLOAT_BYTES + FRAMES_IN_FLIGHT * frames * HOP_SAMPLES * FLOAT_BYTES + codec
+
+
+def _scale_buckets(config: XTTSConfig, shape: RunShape, batch_size: int) -> list[Bucket]:
+    """The shapes with another number of clips in a batch."""
+    return [_shrink(bucket, batch_size / config.data.batch_size) for bucket in shape.buckets]
+
+
+def _count_slot_bytes(shape: RunShape, buckets: Sequence[Bucket]) -> int:
+    return SLOTS * max(measure_batch_bytes(shape.preparation, bucket) for bucket in buckets)
 
 
 def _shrink(bucket: Bucket, share: float) -> Bucket:
     return replace(bucket, rows=max(1, round(bucket.rows * share)))
 
 
+def _count_trained(config: XTTSConfig, stage: str) -> int:
+    if stage == "decoder":
+        return count_decoder_parameters(read_sizes(config.model).decoder)
+    return count_parameters(config.model)["dvae" if stage == "codec" else "gpt"]
+
+
+def _count_frozen(config: XTTSConfig, stage: str) -> int:
+    """What the model device holds besides what it trains: a decoder listens to a GPT."""
+    return count_parameters(config.model)["gpt"] if stage == "decoder" else 0
+
+
 def _estimate_activations(config: XTTSConfig, shape: RunShape, bucket: Bucket) -> int:
-    numbers = (
-        _count_codec_numbers(config, bucket) if shape.stage == "codec" else _count_gpt_numbers(config, shape, bucket)
-    )
+    if shape.stage == "codec":
+        numbers = _count_codec_numbers(config, bucket)
+    elif shape.stage == "decoder":
+        numbers = bucket.rows * count_decoder_numbers(read_sizes(config.model).decoder)
+        numbers += _count_passing_gpt_numbers(config, bucket)
+    else:
+        numbers = _count_gpt_numbers(config, shape, bucket)
     half = config.data.mixed_precision != "float32"
     return numbers * FLOAT_BYTES // (2 if half else 1)
 
@@ -121,7 +213,7 @@ def _count_gpt_numbers(config: XTTSConfig, shape: RunShape, bucket: Bucket) -> i
     size = read_sizes(config.model).gpt
     codes = bucket.samples // SAMPLES_PER_CODE
     positions = PROMPT_LATENTS + bucket.tokens + 2 + codes + 5
-    frames = 1 + shape.prompt_samples // HOP_SAMPLES
+    frames = 1 + shape.preparation.prompt_samples // HOP_SAMPLES
     layers, blocks = size.layers, size.encoder_blocks
     per_layer = positions * size.width
     per_block = frames * size.width
@@ -134,6 +226,12 @@ def _count_gpt_numbers(config: XTTSConfig, shape: RunShape, bucket: Bucket) -> i
     return bucket.rows * (kept + logits)
 
 
+def _count_passing_gpt_numbers(config: XTTSConfig, bucket: Bucket) -> int:
+    """Of a GPT that is only asked: it keeps nothing, so one layer at a time is there."""
+    positions = PROMPT_LATENTS + bucket.tokens + 2 + bucket.samples // SAMPLES_PER_CODE
+    return bucket.rows * KEPT_PER_GPT_LAYER * positions * config.model.gpt_width
+
+
 def _count_codec_numbers(config: XTTSConfig, bucket: Bucket) -> int:
     size = read_sizes(config.model).dvae
     frames = bucket.samples // HOP_SAMPLES
@@ -141,11 +239,6 @@ def _count_codec_numbers(config: XTTSConfig, bucket: Bucket) -> int:
     residual = 2 * size.blocks * KEPT_PER_RESIDUAL_BLOCK * codes * wide
     edges = frames * (3 * MEL_CHANNELS + 3 * narrow) + frames // 2 * (6 * narrow + 6 * wide)
     return bucket.rows * (residual + edges + KEPT_PER_LOGIT * codes * size.codes)
-
-
-def _count_batch_bytes(shape: RunShape, bucket: Bucket) -> int:
-    frames = bucket.samples // HOP_SAMPLES if shape.stage == "codec" else 1 + shape.prompt_samples // HOP_SAMPLES
-    return bucket.rows * (frames * MEL_CHANNELS + bucket.tokens + bucket.samples // SAMPLES_PER_CODE) * FLOAT_BYTES
 
 
 def _read_limit(role: RolePlan) -> int | None:

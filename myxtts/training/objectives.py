@@ -27,6 +27,13 @@ class Outcome(NamedTuple):
     """One number for each of the objective's `sum_names`."""
     extras: tuple[tf.Tensor, ...] = ()
     """What `finish_update` needs."""
+    pursued: tuple[tf.Tensor, ...] = ()
+    """What the model makes small and what its rival does, where there is a rival. Without one it is the loss itself."""
+
+    @property
+    def aims(self) -> tuple[tf.Tensor, ...]:
+        """What the model, and its rival if it has one, are moved to make small."""
+        return self.pursued or (self.loss,)
 
 
 class Objective(Protocol):
@@ -35,6 +42,10 @@ class Objective(Protocol):
     @property
     def model(self) -> Any:
         """The Keras layer that is trained, which knows the names of its weights (`Named`)."""
+
+    @property
+    def rival(self) -> Any | None:
+        """Another such layer, which learns against the model with gradients and an optimizer of its own; None for none."""
 
     @property
     def sum_names(self) -> tuple[str, ...]:
@@ -76,6 +87,7 @@ class GPTObjective:
         blank_prompt: leave out what the prompt was cut from.
     """
 
+    rival = None
     sum_names = ("text_total", "text_count", "audio_total", "audio_count", "correct")
 
     def __init__(self, gpt: GPT, *, loss_mean: str = "tokens", blank_prompt: bool = False):

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from myxtts.models.names import Named, find_variable
 
-BETA_1, BETA_2 = 0.9, 0.96
+BETAS = 0.9, 0.96
+"""Share of the mean of gradients, and of their squares, that stays in each update: the reference's for the GPT."""
 EPSILON = 1e-8
 
 
@@ -37,10 +38,18 @@ class AdamW:
         variables: what is trained, by name.
         decayed: names of those that shrink by `weight_decay` times the learning rate in each update.
         weight_decay: applied to the weight itself, not through the gradient.
+        betas: how long gradients, and their squares, are remembered.
     """
 
-    def __init__(self, variables: Mapping[str, Any], decayed: frozenset[str], weight_decay: float):
+    def __init__(
+        self,
+        variables: Mapping[str, Any],
+        decayed: frozenset[str],
+        weight_decay: float,
+        betas: tuple[float, float] = BETAS,
+    ):
         self.variables = dict(variables)
+        self._betas = betas
         self._decay = {name: weight_decay if name in decayed else 0.0 for name in self.variables}
         self._means = {name: _make_zeros(variable) for name, variable in self.variables.items()}
         self._squares = {name: _make_zeros(variable) for name, variable in self.variables.items()}
@@ -49,7 +58,7 @@ class AdamW:
     def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
         """One update. Gradients are in the order of `variables`."""
         number = tf.cast(self.updates.assign_add(1), tf.float32)
-        powers = tf.pow(BETA_1, number), tf.pow(BETA_2, number)
+        powers = tf.pow(self._betas[0], number), tf.pow(self._betas[1], number)
         # The kernel adds epsilon before the averages are corrected for their start at zero, the reference after it.
         epsilon = EPSILON * tf.sqrt(1 - powers[1])
         for (name, variable), gradient in zip(self.variables.items(), gradients, strict=True):
@@ -63,8 +72,8 @@ class AdamW:
                 beta1_power=powers[0],
                 beta2_power=powers[1],
                 lr=learning_rate,
-                beta1=BETA_1,
-                beta2=BETA_2,
+                beta1=self._betas[0],
+                beta2=self._betas[1],
                 epsilon=epsilon,
                 grad=gradient,
             )

@@ -62,7 +62,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "model.dropout",
         # Which clips, in which batches, padded how far.
         "data.language", "data.vocabulary", "data.min_clip_seconds", "data.max_clip_seconds", "data.max_text_length",
-        "data.prompt_seconds", "data.batch_size", "data.pad_to_fixed_length",
+        "data.prompt_seconds", "data.prompt_from", "data.batch_size", "data.pad_to_fixed_length",
         "data.augment_gain_db", "data.augment_noise_db", "data.augment_speed", "data.augment_frame_masks",
         "data.augment_band_masks",
         # Not rounding: half precision loses small updates altogether, and its loss scale skips steps.
@@ -86,7 +86,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "data.data_gpu_memory", "data.model_gpu_memory",
         "training.checkpoint_dir", "training.resume", "training.validation_interval", "training.checkpoint_interval",
         "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval",
-        "training.tensorboard_log_dir", "training.on_oom", "training.mode", "training.rehearsal",
+        "training.tensorboard_log_dir", "training.on_oom", "training.speak", "training.mode", "training.rehearsal",
         # A preset: what it fills in is compared setting by setting.
         "training.optimization_level",
     ),
@@ -101,7 +101,7 @@ _NOT_OF_THE_CODEC = frozenset(
     {
         "model.size", "model.gpt_layers", "model.gpt_width", "model.gpt_heads", "model.decoder_width", "model.text_tokens",
         "model.max_text_tokens", "model.max_audio_tokens", "model.max_prompt_tokens", "model.dropout",
-        "data.prompt_seconds", "data.augment_frame_masks", "data.augment_band_masks", "training.blank_prompt",
+        "data.prompt_seconds", "data.prompt_from", "data.augment_frame_masks", "data.augment_band_masks", "training.blank_prompt",
         "training.codec",
         # A GPT run's codec is of the stage codec whatever the run's own stage is.
         "training.stage",

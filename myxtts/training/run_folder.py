@@ -4,6 +4,7 @@ run.json          what the run is (`run_record`)
 run.lock          one trainer at a time (`run_lock`)
 step-.../         checkpoints (`checkpoints.checkpoint_store`)
 codec/            a folder like this one, for the codec that a GPT run trains first
+decoder/          another one, for the decoder that is trained for the GPT of this run
 previous-run-1/   what --reset-training kept aside (`previous_runs`)
 
     with open_run(config, command=sys.argv) as run:       # refuses, or says what goes on
@@ -27,6 +28,7 @@ from typing import Any
 
 from myxtts.checkpoints.atomic_directory import recover_folder
 from myxtts.checkpoints.checkpoint_store import CheckpointStore
+from myxtts.checkpoints.finding import DECODER_FOLDER
 from myxtts.checkpoints.retention import Checkpoint
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
@@ -96,7 +98,9 @@ class RunFolder:
         if self._is_codec_of_run and self.step >= self._config.training.codec_steps:
             # Killed just before it could say so, it is as trained as any.
             return True
-        return self._record.ending is not None and self.is_resumed and not self._comparison.list_changes(Rule.LENGTH)
+        if self._record.ending is None or not self.is_resumed:
+            return False
+        return not (self._has_more_patience if self._record.is_early else self._comparison.list_changes(Rule.LENGTH))
 
     @property
     def record(self) -> RunRecord:
@@ -112,18 +116,26 @@ class RunFolder:
     def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
         """Notes that training starts now, and returns the number of its first step.
 
-        Says in the log what has changed since the run was started. Raises `RunFinishedError` when that step is the end.
+        Says in the log what has changed since the run was started. Raises `RunFinishedError` when the run has come to its
+        end; one that had done all its updates but was killed before it could note that may end now.
 
         Args:
             end_step: updates of the whole run.
             environment: the facts that bits depend on, of kinds that JSON knows.
         """
-        if self.is_finished or self.step >= end_step:
+        is_done = self.step >= end_step if self._record.ending is not None else self.step > end_step
+        if self.is_finished or is_done:
             raise self.explain_finished()
-        if self.is_resumed:
+        if self.step == end_step:
+            _logger.info(
+                "All %d updates of the run in %s were done before it was ended: only its end is left.",
+                end_step,
+                self.path,
+            )
+        elif self.is_resumed:
             self._report_changes(end_step, environment)
             _logger.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
-        start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command)
+        start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step)
         self._write(
             dataclasses.replace(
                 self._record,
@@ -132,6 +144,7 @@ class RunFolder:
                 starts=(*self._record.starts, start),
                 end_step=end_step,
                 ending=None,
+                is_early=False,
             )
         )
         return self.step
@@ -143,21 +156,37 @@ class RunFolder:
         if whole is None:
             names = ", ".join(checkpoint.path.name for checkpoint in self.store.list()) or "none"
             raise RunFolderError(f"{path}: is no whole checkpoint of the run in {self.path}, which has: {names}.")
+        if whole.step < self.step:
+            # First: killed in between, the run must not pass for finished.
+            self._write(dataclasses.replace(self._record, ending=None, is_early=False))
         self.store.rewind(whole.step)
         self.checkpoint = whole
 
-    def finish(self, ending: str) -> None:
-        """Notes that the run has come to its end, and why. The last checkpoint must have been saved."""
+    def finish(self, ending: str, *, is_early: bool = False) -> None:
+        """Notes that the run has come to its end, and why. The last checkpoint must have been saved.
+
+        Args:
+            is_early: whether it ended because nothing got better, and not because of its length.
+        """
         assert self._record.end_step is not None, "begin() comes first"
-        self._write(dataclasses.replace(self._record, ending=ending))
+        self._write(dataclasses.replace(self._record, ending=ending, is_early=is_early))
+
+    def list_lengths(self, end_step: int) -> list[tuple[int, int]]:
+        """For every start of the run, this one last: updates that were done, and updates of the whole run as it was then."""
+        return [*((start.step, start.end_step) for start in self._record.starts), (self.step, end_step)]
 
     def explain_finished(self) -> RunFinishedError:
         """The error that says that the run is finished, and how to train longer."""
         ending = f" ({self._record.ending})" if self._record.ending is not None else ""
+        longer = f"To train longer, give {_describe_lengths(self._config)}: it goes on from there."
+        if self._record.is_early:
+            longer = (
+                f"It was ended by --early-stopping {self._old_patience}, so a larger number of epochs or steps does not change "
+                f"that. To train on, give a larger --early-stopping, or --early-stopping 0 to train to the end."
+            )
         return RunFinishedError(
-            f"The run in {self.path} is finished: {self.step} updates are done{ending}. To train longer, give "
-            f"{_describe_lengths(self._config)}: it goes on from there. To train anew, give --reset-training, which keeps "
-            "this run aside, or another --checkpoint-dir.",
+            f"The run in {self.path} is finished: {self.step} updates are done{ending}. {longer} To train anew, give "
+            "--reset-training, which keeps this run aside, or another --checkpoint-dir.",
             self.path,
             self.step,
         )
@@ -186,6 +215,15 @@ class RunFolder:
         report_rounding([*self._comparison.list_changes(Rule.ROUNDING), *differing])
         if self._record.end_step not in (None, end_step):
             report_moved_end(self._config.training, self.step, self._record.end_step, end_step)
+
+    @property
+    def _old_patience(self) -> int:
+        return int(self._record.config["training"]["early_stopping"])
+
+    @property
+    def _has_more_patience(self) -> bool:
+        patience = self._config.training.early_stopping
+        return patience == 0 or patience > self._old_patience
 
     @property
     def _is_codec_of_run(self) -> bool:
@@ -232,12 +270,10 @@ def _describe_lengths(config: XTTSConfig) -> str:
         lengths.append(f"a larger --max-steps (now {training.max_steps})")
     if not lengths:
         lengths.append(f"a larger --codec-steps (now {training.codec_steps})")
-    if training.early_stopping:
-        lengths.append(f"another --early-stopping (now {training.early_stopping})")
     return " or ".join(lengths)
 
 
-def open_run(config: XTTSConfig, *, command: Sequence[str]) -> RunFolder:
+def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | None = None) -> RunFolder:
     """The folder of the run these settings ask for: a new run, or the one in it, as `--resume` and the like say.
 
     Raises `RunInUseError` when another trains there, `NoRunError` when --resume finds none, `RunChangedError` when the
@@ -246,18 +282,36 @@ def open_run(config: XTTSConfig, *, command: Sequence[str]) -> RunFolder:
     Args:
         config: the settings as asked for, before anything is worked out from the data.
         command: the words that started this process, for the command that resumes it.
+        checkpoint: of the folder, to go on from instead of its newest one, even if the run is finished.
     """
-    folder = Path(config.training.checkpoint_dir)
+    folder = _choose_folder(config)
     # Before the folder is made: a mistyped one must not come into being.
     if config.training.resume == "require" and not (folder / RECORD_NAME).is_file():
         raise NoRunError(
             f"{folder}: there is no run to resume (no {RECORD_NAME}). Check --checkpoint-dir, or leave out --resume to start one."
         )
     run = _open_folder(folder, config, config.training.stage, command, is_reset=config.training.resume == "reset")
-    if run.is_finished:
-        run.close()
-        raise run.explain_finished()
+    with contextlib.ExitStack() as stack:
+        stack.callback(run.close)
+        if checkpoint is not None:
+            run.rewind_to(checkpoint)
+        if run.is_finished:
+            raise run.explain_finished()
+        stack.pop_all()
     return run
+
+
+def _choose_folder(config: XTTSConfig) -> Path:
+    """The folder of the run. A decoder trained for the GPT in --checkpoint-dir has one inside that."""
+    folder = Path(config.training.checkpoint_dir)
+    if config.training.stage != "decoder" or config.training.init_from is not None:
+        return folder
+    if not (folder / RECORD_NAME).is_file():
+        raise NoRunError(
+            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {folder}. Train a GPT there first, give "
+            "the folder of one with --checkpoint-dir, or any model with --init-from."
+        )
+    return folder / DECODER_FOLDER
 
 
 def _open_folder(

@@ -25,6 +25,8 @@ class Start:
     time: str
     step: int
     command: tuple[str, ...]
+    end_step: int
+    """Updates of the whole run, as it was then."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class RunRecord:
     """Updates of the whole run; None until training has begun, when the data are known."""
     ending: str | None = None
     """Why the run is finished; None while it is not."""
+    is_early: bool = False
+    """Whether it is finished because nothing got better, and not because of its length."""
 
 
 def read_record(folder: Path) -> RunRecord | None:
@@ -64,10 +68,14 @@ def read_record(folder: Path) -> RunRecord | None:
             stage=content["stage"],
             config=content["config"],
             environment=content["environment"],
-            starts=tuple(Start(entry["time"], entry["step"], tuple(entry["command"])) for entry in content["starts"]),
+            starts=tuple(
+                Start(entry["time"], entry["step"], tuple(entry["command"]), entry.get("end_step", content["end_step"]))
+                for entry in content["starts"]
+            ),
             foreign=tuple(content["foreign"]),
             end_step=content["end_step"],
             ending=content["ending"],
+            is_early=content.get("is_early", False),
         )
     except (KeyError, TypeError) as error:
         raise RunFolderError(f"{path}: is damaged ({error!r}). {_WAY_OUT}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from myxtts.checkpoints.retention import Checkpoint, DiskNeed
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
 from myxtts.data.run_data import RunData
-from myxtts.devices.plan import DevicePlan
+from myxtts.devices.plan import DevicePlan, Process
 from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.run_summary import RunSummary
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
@@ -22,17 +22,17 @@ from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
 from myxtts.pipeline.order import RunOrder
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.sources import open_source
 from myxtts.training.environment_facts import describe_environment
 from myxtts.training.errors import UpdateMemoryError
-from myxtts.training.interrupts import StopRequests
+from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.learning_rate import compute_learning_rate
 from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
-from myxtts.training.loop import Ending, Intervals, TrainingLoop
-from myxtts.training.memory_estimate import check_run, describe_shape
+from myxtts.training.loop import ALL_DONE, Ending, Intervals, TrainingLoop, describe_stop
+from myxtts.training.memory_estimate import RunShape, check_run
 from myxtts.training.placement import check_variables
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.run_watch import RunWatch
@@ -57,7 +57,7 @@ class StageRequest:
     data: RunData
     mel_norms: Any
     codec_folder: Path | None
-    """Whose codes a GPT learns; None to train the codec."""
+    """Whose codes a GPT learns, or says; None to train the codec."""
     build: Callable[[int], TrainedModel]
     """Makes the model for so many updates; called under the model device's scope."""
     stop: StopRequests
@@ -92,8 +92,7 @@ class StageRun:
         )
         self._environment = describe_environment(request.plan)
         device = request.plan.model.device
-        shape = describe_shape(config, request.run.stage, data.sampler.plan.buckets)
-        _log.info("%s", check_run(config, request.plan, shape))
+        self._preparation = self._choose_preparation()
         _log.info("Creating model on device: %s", device)
         with get_device_context(device):
             self.trained = request.build(self.end_step)
@@ -127,8 +126,20 @@ class StageRun:
                 raise
             summary = watch.summarise(progress.step, "finished" if ending.is_finished else "stopped")
         if ending.is_finished:
-            request.run.finish(ending.reason)
+            request.run.finish(ending.reason, is_early=ending.is_early)
         return StageResult(ending, progress.step, summary, request.run.path)
+
+    def _choose_preparation(self) -> PreparationSettings:
+        """What batches hold; said and refused is what of it does not fit into memory."""
+        request, plan = self._request, self._request.plan
+        settings = choose_preparation(request.config, Target(request.run.stage), request.mel_norms)
+        buckets = request.data.sampler.plan.buckets
+        bills = check_run(request.config, plan, RunShape(request.run.stage, buckets, settings))
+        _log.info("%s", bills)
+        if plan.data.process is Process.PRODUCER:
+            # It begins with whole batches and finds out by itself how many clips fit: the bill is an estimate.
+            return settings
+        return replace(settings, rows_at_a_time=bills.rows_at_a_time)
 
     def choose_rate(self, step: int) -> float:
         """The learning rate of an update."""
@@ -142,15 +153,20 @@ class StageRun:
 
     def _train(self, watch: RunWatch, progress: RunProgress) -> tuple[Ending, RunProgress]:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
-        training = self._request.config.training
+        request, training = self._request, self._request.config.training
         failed_at: int | None = None
-        while True:
-            self.source = source = self._open_source(progress)
+        while progress.step < self.end_step or not progress.is_validated:
+            try:
+                with request.stop.while_idle():
+                    self.source = source = self._open_source(progress)
+            except StopNow:
+                assert request.stop.signal is not None
+                return describe_stop(request.stop.signal), progress
             try:
                 return self._run_loop(source, watch, progress), progress
-            except UpdateMemoryError:
+            except UpdateMemoryError as error:
                 if training.on_oom == "stop" or failed_at == progress.step or self._keeper.saved_step is None:
-                    raise
+                    raise self._explain_way_out(error) from error
                 failed_at = progress.step
                 self.updates.parts *= 2
                 _log.warning(
@@ -163,6 +179,20 @@ class StageRun:
                 watch.rewind(progress.step, progress.is_validated)
             finally:
                 source.close()
+        return Ending(ALL_DONE, is_finished=True), progress
+
+    def _explain_way_out(self, error: UpdateMemoryError) -> UpdateMemoryError:
+        saved = self._keeper.saved_step
+        begins = (
+            "from step 0, as there is no checkpoint yet" if saved is None else f"from the checkpoint of step {saved}"
+        )
+        smaller = (
+            "Before the first checkpoint the settings may still be changed: half the --batch-size and twice the --grad-accum, or a "
+            "smaller --model-size, need less."
+            if saved is None
+            else "A run that needs less has a smaller --batch-size and a larger --grad-accum, and another --checkpoint-dir."
+        )
+        return UpdateMemoryError(f"{error} Started again, the run goes on {begins}. {smaller}")
 
     def _run_loop(self, source: BatchSource, watch: RunWatch, progress: RunProgress) -> Ending:
         request = self._request
@@ -216,10 +246,9 @@ class StageRun:
 
     def _describe_production(self, progress: RunProgress) -> Production:
         request = self._request
-        target = Target.CODEC if request.codec_folder is None else Target.GPT
         return Production(
             config=request.config,
-            preparation=choose_preparation(request.config, target, request.mel_norms),
+            preparation=self._preparation,
             validation_interval=self._validation_interval,
             first_step=progress.step,
             end_step=self.end_step,

@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.finding import find_model_directory
+from myxtts.checkpoints.finding import START_FOLDER, find_model_directory, find_own_model, have_same_weights
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
-from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, Voices, read_model_directory
+from myxtts.checkpoints.model_directory import (
+    VOCABULARY_NAME,
+    ModelDirectory,
+    Voices,
+    read_model_directory,
+    write_model_directory,
+)
 from myxtts.checkpoints.tensor import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
-from myxtts.models.weights import GPT_PREFIX
+from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX
 from myxtts.training.errors import CodecMissingError, StartingPointError
 
 _log = logging.getLogger(__name__)
@@ -58,6 +64,11 @@ class StartingPoint:
         """The file of its vocabulary, if it has one."""
         path = self.folder / VOCABULARY_NAME
         return path if path.exists() else None
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether it has a waveform decoder."""
+        return any(name.startswith(DECODER_PREFIX) for name in self.weights)
 
     @property
     def kept(self) -> dict[str, Tensor]:
@@ -108,7 +119,50 @@ def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> St
         run_folder: keeps what is imported.
         is_resumed: whether the run goes on from a checkpoint, with what was imported when it was started.
     """
-    folder = _import_coqui(path, run_folder / "start", is_resumed) if path.is_file() else find_model_directory(path)
+    if path.is_file():
+        return _read_start(_import_coqui(path, run_folder / START_FOLDER, is_resumed))
+    return _read_start(find_model_directory(path))
+
+
+def keep_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> StartingPoint:
+    """The model a run builds upon without changing it, copied into the run's folder: what it came from may be trained on, or
+    go away. Arguments as for `read_starting_point`.
+    """
+    target = run_folder / START_FOLDER
+    if path.is_file():
+        return _read_start(_import_coqui(path, target, is_resumed))
+    # Inside the folder of a GPT's run that GPT is meant, whatever decoder it has by now.
+    find = find_own_model if run_folder.parent == path else find_model_directory
+    if not (is_resumed and target.is_dir()):
+        _copy_model(find(path), target)
+    elif path.is_dir() and not have_same_weights(find(path), target):
+        _log.warning(
+            "The model in %s is no longer the one this run was started with, and the run goes on with that one, kept in %s. To "
+            "take the new one, start anew with --reset-training.",
+            path,
+            target,
+        )
+    return _read_start(target)
+
+
+def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
+    """The configuration with the lengths of prompts and clips that a model was trained on, where no others were given."""
+    given = config.given_values().get("data", {})
+    trained_on = read_model_directory(start.folder, verify_checksums=False).config.data
+    lengths = {"prompt_seconds": trained_on.prompt_seconds, "max_clip_seconds": trained_on.max_clip_seconds}
+    return config.replace(data={name: value for name, value in lengths.items() if name not in given})
+
+
+def require_same_vocabulary(start: StartingPoint, tokens: int) -> None:
+    """Raises `StartingPointError` when a vocabulary is not the one a model that stays as it is was trained on."""
+    if tokens != start.config.text_tokens:
+        raise StartingPointError(
+            f"The vocabulary has {tokens} tokens, but the GPT in {start.folder} knows {start.config.text_tokens}, and is not "
+            "trained here. Leave out --vocabulary to take its own."
+        )
+
+
+def _read_start(folder: Path) -> StartingPoint:
     model = read_model_directory(folder)
     if not any(name.startswith(GPT_PREFIX) for name in model.model):
         raise StartingPointError(
@@ -126,10 +180,14 @@ def fit_model_config(
 
     Raises `StartingPointError` where other ones were given.
     """
+    given = config.given_values().get("model", {})
     fixed: dict[str, Any] = {"text_tokens": tokens}
     if start is not None:
         numbers = start.config.model_dump()
         fixed = {**{name: numbers[name] for name in _SHAPE_NAMES}, "text_tokens": tokens}
+        if not start.has_decoder:
+            # Of a decoder that is not there, the width is still to be chosen.
+            fixed["decoder_width"] = given.get("decoder_width", numbers["decoder_width"])
         if codec is not None and codec.audio_codes != start.config.audio_codes:
             raise StartingPointError(
                 f"--codec has {codec.audio_codes} codes, but {start.folder} speaks {start.config.audio_codes}. Give the codec it was "
@@ -137,7 +195,6 @@ def fit_model_config(
             )
     if codec is not None:
         fixed |= {name: getattr(codec, name) for name in ("dvae_width", "audio_codes")}
-    given = config.given_values().get("model", {})
     for name, value in fixed.items():
         if name in given and given[name] != value:
             raise StartingPointError(
@@ -169,6 +226,20 @@ def _import_coqui(path: Path, target: Path, is_resumed: bool) -> Path:
         "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
     )
     return target
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    model = read_model_directory(source)
+    write_model_directory(
+        target,
+        config=model.config,
+        model=model.model,
+        dvae=model.dvae,
+        vocabulary=model.vocabulary,
+        speakers=model.speakers,
+        source_config=model.source_config,
+        notice=_read_notice(model),
+    )
 
 
 def _read_notice(model: ModelDirectory) -> str | None:

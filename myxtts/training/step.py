@@ -7,6 +7,7 @@ the first has changed nothing, and can be tried again in smaller parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from myxtts.models.dropout import make_dropout_key
 from myxtts.training.average import WeightAverage
 from myxtts.training.loss_scale import LossScale
 from myxtts.training.objectives import Objective, Tensors
-from myxtts.training.optimizer import AdamW, list_decayed_paths, list_trained_variables
+from myxtts.training.optimizer import BETAS, AdamW, list_decayed_paths, list_trained_variables
 
 PART_STRIDE = 4096
 """Sets the dropout keys of a micro-batch's parts apart from those of other micro-batches."""
@@ -28,6 +29,7 @@ class Gradients(NamedTuple):
     """What a step has computed so far, summed over its micro-batches."""
 
     gradients: tuple[tf.Tensor, ...]
+    """The model's, then its rival's."""
     extras: tuple[tf.Tensor, ...]
     loss: tf.Tensor
     sums: tf.Tensor
@@ -47,6 +49,8 @@ class StepSettings:
 
     seed: int
     weight_decay: float = 0.0
+    betas: tuple[float, float] = BETAS
+    """Of the optimizer."""
     clip_norm: float = 0.0
     """0 is no limit."""
     ema_decay: float = 0.0
@@ -68,9 +72,9 @@ class TrainStep:
     def __init__(self, objective: Objective, settings: StepSettings):
         self.objective = objective
         self._settings = settings
-        variables = list_trained_variables(objective.model)
-        self.optimizer = AdamW(variables, list_decayed_paths(objective.model), settings.weight_decay)
-        self.average = WeightAverage(variables, settings.ema_decay) if settings.ema_decay else None
+        self.optimizer = _make_optimizer(objective.model, settings)
+        self._rival_optimizer = None if objective.rival is None else _make_optimizer(objective.rival, settings)
+        self.average = WeightAverage(self.optimizer.variables, settings.ema_decay) if settings.ema_decay else None
         self.loss_scale = LossScale() if settings.uses_loss_scale else None
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By what they do and the shapes they do it with. One for each, so that a function traced twice is a fault."""
@@ -97,7 +101,9 @@ class TrainStep:
 
     def make_zero_gradients(self, step: int) -> Gradients:
         """The gradients of nothing, for a step's to be added to."""
-        zeros = tuple(tf.zeros(variable.shape) for variable in self.optimizer.variables.values())
+        zeros = tuple(
+            tf.zeros(variable.shape) for optimizer in self._optimizers for variable in optimizer.variables.values()
+        )
         shapes = self.objective.list_extra_shapes(self.objective.choose_phase(step))
         extras = tuple(tf.zeros(shape) for shape in shapes)
         return Gradients(zeros, extras, tf.zeros([]), tf.zeros([len(self.objective.sum_names)]))
@@ -116,11 +122,24 @@ class TrainStep:
         return self.count_traces() - len(self._functions)
 
     def list_state(self) -> Iterator[tuple[str, Any]]:
-        """Every variable beyond the model's weights, by name, for checkpoints."""
-        owners = {"optimizer": self.optimizer, "average": self.average, "loss_scale": self.loss_scale}
+        """Every variable beyond the model's weights, by name, for checkpoints; the rival's weights among them."""
+        owners = {
+            "optimizer": self.optimizer,
+            "average": self.average,
+            "loss_scale": self.loss_scale,
+            "rival_optimizer": self._rival_optimizer,
+        }
         for owner, part in owners.items():
             if part is not None:
                 yield from ((f"{owner}/{name}", variable) for name, variable in part.list_state())
+        if self._rival_optimizer is not None:
+            rival = self._rival_optimizer.variables
+            yield from ((f"rival/{name}", variable.value) for name, variable in rival.items())
+
+    @property
+    def _optimizers(self) -> tuple[AdamW, ...]:
+        """The model's, and its rival's if it has one."""
+        return (self.optimizer,) if self._rival_optimizer is None else (self.optimizer, self._rival_optimizer)
 
     def _call(self, work: Callable[..., Any], batch: Tensors, *others: Any, **static: str) -> Any:
         """`work(batch, ...)` compiled, by a function that belongs to these shapes."""
@@ -140,20 +159,24 @@ class TrainStep:
     def _compute_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, *, phase: str
     ) -> Gradients:
-        targets = [variable.value for variable in self.optimizer.variables.values()]
         key = (
             make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
             if self._settings.uses_dropout
             else None
         )
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(targets)
+        targets = [[variable.value for variable in each.variables.values()] for each in self._optimizers]
+        with ExitStack() as recording:
+            # One for each side: what the one is moved by must not reach the other.
+            tapes = [_record(recording, watched) for watched in targets]
             outcome = self.objective.compute(batch, phase=phase, share=share, key=key)
-            loss = outcome.loss if self.loss_scale is None else outcome.loss * self.loss_scale.read()
-        gradients = tape.gradient(loss, targets, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return Gradients(
-            tuple(tf.cast(gradient, tf.float32) for gradient in gradients), outcome.extras, outcome.loss, outcome.sums
-        )
+            scale = 1.0 if self.loss_scale is None else self.loss_scale.read()
+            aims = [aim * scale for aim in outcome.aims]
+        gradients = [
+            tf.cast(gradient, tf.float32)
+            for tape, aim, watched in zip(tapes, aims, targets, strict=True)
+            for gradient in tape.gradient(aim, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        ]
+        return Gradients(tuple(gradients), outcome.extras, outcome.loss, outcome.sums)
 
     def _add_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
@@ -167,15 +190,16 @@ class TrainStep:
         if self.loss_scale is not None:
             unscaled = 1.0 / self.loss_scale.read()
             gradients = tuple(gradient * unscaled for gradient in gradients)
-        norm = tf.linalg.global_norm(gradients)
-        is_finite = tf.math.is_finite(norm) & tf.math.is_finite(computed.loss)
+        sides = self._split_sides(gradients)
+        norms = [tf.linalg.global_norm(side) for side in sides]
+        is_finite = tf.reduce_all(tf.math.is_finite([*norms, computed.loss]))
         is_overflow = tf.constant(False) if self.loss_scale is None else ~is_finite & self.loss_scale.can_shrink()
         if self._settings.clip_norm:
-            factor = self._settings.clip_norm / tf.maximum(norm, self._settings.clip_norm)
-            gradients = tuple(gradient * factor for gradient in gradients)
+            sides = [_clip(side, norm, self._settings.clip_norm) for side, norm in zip(sides, norms, strict=True)]
 
         def update() -> tf.Tensor:
-            self.optimizer.apply(gradients, learning_rate)
+            for optimizer, side in zip(self._optimizers, sides, strict=True):
+                optimizer.apply(side, learning_rate)
             self.objective.finish_update(computed.extras)
             if self.average is not None:
                 self.average.update()
@@ -189,8 +213,28 @@ class TrainStep:
             return tf.constant(0.0)
 
         is_applied = tf.cond(is_finite, update, skip)
-        numbers = [computed.loss, *tf.unstack(computed.sums), norm, is_applied, tf.cast(is_overflow, tf.float32)]
+        numbers = [computed.loss, *tf.unstack(computed.sums), norms[0], is_applied, tf.cast(is_overflow, tf.float32)]
         return tf.stack(numbers)
 
     def _measure(self, batch: Mapping[str, tf.Tensor], *, phase: str) -> tf.Tensor:
         return self.objective.compute(batch, phase=phase, share=tf.constant(1.0), key=None).sums
+
+    def _split_sides(self, gradients: tuple[tf.Tensor, ...]) -> list[tuple[tf.Tensor, ...]]:
+        """The model's gradients and its rival's."""
+        own = len(self.optimizer.variables)
+        return [gradients] if self._rival_optimizer is None else [gradients[:own], gradients[own:]]
+
+
+def _make_optimizer(model: Any, settings: StepSettings) -> AdamW:
+    return AdamW(list_trained_variables(model), list_decayed_paths(model), settings.weight_decay, settings.betas)
+
+
+def _record(recording: ExitStack, targets: list[Any]) -> tf.GradientTape:
+    tape = recording.enter_context(tf.GradientTape(watch_accessed_variables=False))
+    tape.watch(targets)
+    return tape
+
+
+def _clip(gradients: tuple[tf.Tensor, ...], norm: tf.Tensor, longest: float) -> tuple[tf.Tensor, ...]:
+    factor = longest / tf.maximum(norm, longest)
+    return tuple(gradient * factor for gradient in gradients)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,20 @@ from myxtts.data.run_data import RunData
 from myxtts.models.build import build_dvae, build_gpt
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import iterate_checkpoint, load_checkpoint_arrays
+from myxtts.models.names import find_variable, load_checkpoint_arrays, to_checkpoint_layout
 from myxtts.models.vocabulary import grow_text_vocabulary
-from myxtts.models.weights import GPT_PREFIX
+from myxtts.models.weights import GPT_PREFIX, Weight
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training.codec_objective import CodecObjective
-from myxtts.training.listening import Listener, encode_row, predict_codes
+from myxtts.training.listening import Listener, encode_row, predict_codes, render_codes
 from myxtts.training.objectives import GPTObjective, Objective
+from myxtts.training.optimizer import BETAS
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
 
 OWN_WEIGHTS = "own"
 """Where the weights themselves are kept when the model's file holds their average."""
-FREE_SHARE = 0.3
-"""Of a codec's updates, at the beginning, without codes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +46,23 @@ class TrainedModel:
     """Everything of a model directory but the trained weights."""
     make_listener: Callable[[Path], Listener]
     """Makes what is listened to, in a run's folder."""
+    frozen: tuple[Any, ...] = ()
+    """Models that the step asks and does not change."""
 
     def list_variables(self) -> Iterator[tuple[str, Any]]:
         """Every variable that must be on the model device, by name."""
-        for variable in self.step.objective.model.variables:
-            yield variable.path, variable.value
+        for model in (self.step.objective.model, *self.frozen):
+            for variable in model.variables:
+                yield variable.path, variable.value
         yield from self.step.list_state()
 
     def collect_content(self) -> ModelContent:
-        """The model as it is now, its average where one is kept."""
-        if self.step.average is None:
-            return self._collect()
-        with self.step.average.in_place():
-            return self._collect()
+        """The model, its average where one is kept. Each weight is fetched when it is read."""
+        average = self.step.average
+        trained = self._list_weights({} if average is None else dict(average.list_state()))
+        if self.prefix:
+            return {**self.frame, "model": {**self.frame["model"], **trained}}
+        return {**self.frame, "dvae": trained}
 
     def collect_tensors(self) -> dict[str, Tensor]:
         """What a checkpoint needs beside the model."""
@@ -68,8 +72,7 @@ class TrainedModel:
             for name, variable in self.step.list_state()
         }
         if self.step.average is not None:
-            own = iterate_checkpoint(self.step.objective.model, prefix=self.prefix)
-            tensors |= {f"{OWN_WEIGHTS}/{name}": array for name, array in own}
+            tensors |= {f"{OWN_WEIGHTS}/{name}": tensor for name, tensor in self._list_weights({}).items()}
         return tensors
 
     def restore(self, saved: TrainingCheckpoint) -> None:
@@ -82,11 +85,24 @@ class TrainedModel:
         for name, variable in self.step.list_state():
             variable.assign(read_array(saved.tensors[name]))
 
-    def _collect(self) -> ModelContent:
-        trained = dict(iterate_checkpoint(self.step.objective.model, prefix=self.prefix))
-        if self.prefix:
-            return {**self.frame, "model": {**self.frame["model"], **trained}}
-        return {**self.frame, "dvae": trained}
+    def _list_weights(self, instead: Mapping[str, Any]) -> dict[str, LazyTensor]:
+        """The model's weights under their names in a checkpoint, each as it is when it is read.
+
+        Args:
+            instead: variables that stand for the model's own, by their path in it.
+        """
+        model = self.step.objective.model
+        tensors = {}
+        for weight in model.list_weights():
+            variable = instead.get(weight.variable)
+            variable = find_variable(model, weight.variable) if variable is None else variable
+            fetch = partial(_fetch, weight, variable)
+            tensors[self.prefix + weight.key] = LazyTensor(weight.shape, np.dtype(weight.dtype), fetch)
+        return tensors
+
+
+def _fetch(weight: Weight, variable: Any) -> NDArray[Any]:
+    return to_checkpoint_layout(weight, variable.numpy())
 
 
 def build_gpt_step(
@@ -116,34 +132,41 @@ def build_gpt_step(
     def make_listener(folder: Path) -> Listener:
         with get_device_context("/CPU:0"):
             dvae, _ = load_codec(codec.folder)
-            return Listener(predict_codes(objective), dvae, codec.mel_norms, folder)
+            return Listener(render_codes(predict_codes(objective), dvae, codec.mel_norms), folder)
 
-    return TrainedModel(_build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame, make_listener)
+    return TrainedModel(build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame, make_listener)
 
 
-def build_codec_step(config: XTTSConfig, mel_norms: NDArray[np.float32], steps: int) -> TrainedModel:
+def build_codec_step(
+    config: XTTSConfig, mel_norms: NDArray[np.float32], *, steps: int, free_steps: int
+) -> TrainedModel:
     """A fresh DVAE. Call it under the model device's scope.
 
     Args:
         steps: updates of the whole training.
+        free_steps: those without codes, at its beginning.
     """
     dvae: DVAE = build_dvae(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
-    objective = CodecObjective(dvae, seed=config.training.seed, free_steps=int(steps * FREE_SHARE), total_steps=steps)
+    objective = CodecObjective(dvae, seed=config.training.seed, free_steps=free_steps, total_steps=steps)
     frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
 
     def make_listener(folder: Path) -> Listener:
-        return Listener(encode_row(dvae), dvae, mel_norms, folder)
+        return Listener(render_codes(encode_row(dvae), dvae, mel_norms), folder)
 
-    return TrainedModel(_build_step(objective, config, dropout=0.0), "", frame, make_listener)
+    return TrainedModel(build_step(objective, config, dropout=0.0), "", frame, make_listener)
 
 
-def _build_step(objective: Objective, config: XTTSConfig, *, dropout: float) -> TrainStep:
+def build_step(
+    objective: Objective, config: XTTSConfig, *, dropout: float, betas: tuple[float, float] = BETAS
+) -> TrainStep:
+    """The step that makes updates as a configuration says."""
     training = config.training
     return TrainStep(
         objective,
         StepSettings(
             seed=training.seed,
             weight_decay=training.weight_decay,
+            betas=betas,
             clip_norm=training.clip_norm,
             ema_decay=training.ema_decay,
             uses_dropout=dropout > 0,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.checkpoints.retention import Checkpoint
-from myxtts.config import XTTSConfig
+from myxtts.config import ModelConfig, XTTSConfig
+from myxtts.config.presets import MODEL_SIZES
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
@@ -21,20 +22,27 @@ from myxtts.errors import DevicePlanError, NotBuiltYetError
 from myxtts.models.gpt import GPT
 from myxtts.models.names import count_parameters
 from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.pipeline.preparation_settings import choose_augmentation
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import CodecMissingError
 from myxtts.training.interrupts import StopRequests
+from myxtts.training.last_words import Spoken, speak_last_words
+from myxtts.training.lengths import count_free_steps
 from myxtts.training.mel_statistics import measure_mel_norms
 from myxtts.training.run_folder import RunFolder, open_run
 from myxtts.training.stage_run import StageRequest, StageResult, StageRun, describe_data
 from myxtts.training.starting_point import (
     Codec,
     StartingPoint,
+    adopt_lengths,
     fit_model_config,
+    keep_starting_point,
     read_codec,
     read_starting_point,
     require_same_codec,
+    require_same_vocabulary,
 )
+from myxtts.training.trained_decoder import build_decoder_step, describe_decoder
 from myxtts.training.trained_model import build_codec_step, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
@@ -52,6 +60,8 @@ class TrainingResult:
     stage: StageResult
     """The last stage that ran."""
     resume_command: str
+    spoken: Spoken | None = None
+    """What the trained model said at the end; None where it did not."""
 
     @property
     def is_finished(self) -> bool:
@@ -94,6 +104,7 @@ class XTTSTrainer:
             )
         self._model = model
         self._stage: StageRun | None = None
+        self._spoken: Spoken | None = None
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
 
@@ -118,15 +129,9 @@ class XTTSTrainer:
         _refuse_unbuilt(self.config)
         apply_devices(self.config, self.plan)
         stop = StopRequests()
-        with open_run(self.config, command=self._command) as run:
-            self._rewind(run)
-            result = self._train_codec_run(run, stop) if run.stage == "codec" else self._train_gpt_run(run, stop)
-            return TrainingResult(result, run.resume_command)
-
-    def _rewind(self, run: RunFolder) -> None:
-        """Goes back to the checkpoint that was named, if one was; newer ones are set aside."""
-        if self._resume_checkpoint is not None:
-            run.rewind_to(self._resume_checkpoint)
+        with open_run(self.config, command=self._command, checkpoint=self._resume_checkpoint) as run:
+            train = {"codec": self._train_codec_run, "gpt": self._train_gpt_run, "decoder": self._train_decoder_run}
+            return TrainingResult(train[run.stage](run, stop), run.resume_command, self._spoken)
 
     def _train_codec_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
         data = self._collect_data(run, None)
@@ -163,13 +168,45 @@ class XTTSTrainer:
             )
         )
 
+    def _train_decoder_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
+        training = self.config.training
+        start = keep_starting_point(
+            Path(training.init_from or training.checkpoint_dir), run.path, is_resumed=run.is_resumed
+        )
+        asked = adopt_lengths(self.config, start)
+        data = self._collect_data(run, start, asked)
+        require_same_vocabulary(start, data.text_tokens)
+        codec = read_codec(Path(training.codec) if training.codec else start.folder)
+        config = fit_model_config(asked, start, codec.config, data.text_tokens)
+        if run.checkpoint is not None:
+            require_same_codec(codec, run.checkpoint.path)
+        if choose_augmentation(config.data) is not None:
+            _log.warning("Augmentation is left out: a decoder must learn to sound like the recordings themselves.")
+        _log.info("Decoder: %s.", describe_decoder(config, start))
+        return self._run_stage(
+            StageRequest(
+                run=run,
+                config=config,
+                plan=self.plan,
+                data=data,
+                mel_norms=codec.mel_norms,
+                codec_folder=codec.folder,
+                build=lambda steps: build_decoder_step(config, data, codec, start),
+                stop=stop,
+                ledger=self._ledger,
+            )
+        )
+
     def _run_stage(self, request: StageRequest) -> StageResult:
         self._stage = StageRun(request)
         try:
-            return self._stage.run()
+            result = self._stage.run()
         finally:
             # Once more, with the clips that were replaced during training.
             request.data.report.write_json(request.run.path / DROP_REPORT_NAME)
+        if result.ending.is_finished and request.codec_folder is not None and self.config.training.speak:
+            self._spoken = speak_last_words(request.run.path, request.data.train)
+        return result
 
     def _train_step_impl(self, batch: DeviceBatch) -> Any:
         """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""
@@ -183,8 +220,9 @@ class XTTSTrainer:
             return
         _log.info("%s", stage.watch.format_performance(stage.source.read_facts(), self.config))
 
-    def _collect_data(self, run: RunFolder, start: StartingPoint | None) -> RunData:
-        data = collect_run_data(self.config, folder=run.path, vocabulary=None if start is None else start.vocabulary)
+    def _collect_data(self, run: RunFolder, start: StartingPoint | None, config: XTTSConfig | None = None) -> RunData:
+        vocabulary = None if start is None else start.vocabulary
+        data = collect_run_data(config or self.config, folder=run.path, vocabulary=vocabulary)
         data.report.write_json(run.path / DROP_REPORT_NAME)
         _log.info("Data: %s", describe_data(data))
         return data
@@ -225,7 +263,9 @@ class XTTSTrainer:
                 data=data,
                 mel_norms=mel_norms,
                 codec_folder=None,
-                build=lambda steps: build_codec_step(config, mel_norms, steps),
+                build=lambda steps: build_codec_step(
+                    config, mel_norms, steps=steps, free_steps=count_free_steps(run.list_lengths(steps))
+                ),
                 stop=stop,
                 ledger=self._ledger,
             )
@@ -243,7 +283,6 @@ class XTTSTrainer:
 def _refuse_unbuilt(config: XTTSConfig) -> None:
     """Refuses what has a flag but no code yet, instead of doing something else."""
     unbuilt = {
-        "--stage decoder": config.training.stage == "decoder",
         "--cluster": config.training.cluster is not None,
         "--data-service": config.data.data_service is not None,
     }
@@ -270,4 +309,12 @@ def _describe_model(config: XTTSConfig, start: StartingPoint | None) -> str:
     counts = count_parameters(config.model)
     parts = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in counts.items() if name in ("gpt", "dvae"))
     origin = "from scratch" if start is None else f"fine-tuned from {shlex.quote(str(start.folder))}"
-    return f"{config.model.size} ({parts} parameters), {origin}"
+    return f"{_name_size(config.model)} ({parts} parameters), {origin}"
+
+
+def _name_size(model: ModelConfig) -> str:
+    """The size with these numbers, if it has a name: settings, a starting point or a codec may have changed any of them."""
+    for name, numbers in MODEL_SIZES.items():
+        if all(getattr(model, key) == number for key, number in numbers.items() if key != "decoder_width"):
+            return name
+    return f"a size of its own, {model.gpt_layers} layers of width {model.gpt_width}"

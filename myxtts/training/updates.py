@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from myxtts.models.layers import measure
 from myxtts.pipeline.batch_facts import BatchFacts
-from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
+from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.training.objectives import Tensors
 from myxtts.training.step import Gradients, TrainStep, Turn
 
@@ -42,12 +42,13 @@ class UpdateMaker:
         self._sum: Gradients | None = None
         self.parts = 1
         """Parts each micro-batch is cut into."""
+        self._validation_parts = 1
 
     def add(self, batch: Tensors, facts: BatchFacts) -> tf.Tensor | None:
         """The result of the step's update (see `TrainStep.apply`), or None while micro-batches are missing."""
         if facts.micro_batch == 0:
             self._sum = None
-            self._step.objective.begin_step(facts.updates, batch)
+            self._begin(batch, facts)
         self._sum = self._compute(batch, facts)
         if not facts.is_last_of_step:
             return None
@@ -55,11 +56,25 @@ class UpdateMaker:
         try:
             return self._step.apply(computed, self._choose_rate(facts.updates))
         except tf.errors.ResourceExhaustedError as error:
-            raise UpdateMemoryError(
-                f"Out of memory inside the update of step {facts.updates}: some weights are updated and some are not, so "
-                "nothing of this step is kept. Started again, the run goes on from its last checkpoint; make room on the device, "
-                "or raise --model-gpu-memory."
-            ) from error
+            raise _explain_half_updated(facts.updates) from error
+
+    def evaluate(self, batch: Tensors, facts: BatchFacts, phase: str) -> tf.Tensor:
+        """The objective's sums of a validation batch; where memory is short, in parts that add up to the same.
+
+        They are counted apart from the parts of training: a validation changes nothing that comes after it.
+        """
+        while True:
+            try:
+                parts = [self._step.evaluate(part, phase) for part in split_rows(batch, self._validation_parts)]
+                return tf.add_n(parts)
+            except tf.errors.ResourceExhaustedError as error:
+                self._shrink_validation(batch, facts, error)
+
+    def _begin(self, batch: Tensors, facts: BatchFacts) -> None:
+        try:
+            self._step.objective.begin_step(facts.updates, batch)
+        except tf.errors.ResourceExhaustedError as error:
+            raise _explain_half_updated(facts.updates) from error
 
     def _compute(self, batch: Tensors, facts: BatchFacts) -> Gradients:
         while True:
@@ -82,8 +97,7 @@ class UpdateMaker:
         rows = measure(batch["weights_B"])[0]
         what = (
             f"Out of memory in step {facts.updates} (micro-batch {facts.micro_batch + 1} of {facts.micro_batches}, "
-            f"{facts.clips} clips padded to {facts.padded_samples // max(1, rows)} samples each"
-            f"{f', in {self.parts} parts' if self.parts > 1 else ''})."
+            f"{_describe_rows(facts, rows, self.parts)})."
         )
         if not self._retries or self.parts >= rows:
             raise GradientMemoryError(
@@ -97,6 +111,37 @@ class UpdateMaker:
             what,
             self.parts,
         )
+
+    def _shrink_validation(self, batch: Tensors, facts: BatchFacts, error: tf.errors.ResourceExhaustedError) -> None:
+        rows = measure(batch["weights_B"])[0]
+        what = (
+            f"Out of memory in the validation after {facts.updates} updates (batch {facts.number}, "
+            f"{_describe_rows(facts, rows, self._validation_parts)})."
+        )
+        if not self._retries or self._validation_parts >= rows:
+            raise ValidationMemoryError(
+                f"{what} Nothing was changed by it. Make room on the device or raise --model-gpu-memory, and start the run again: "
+                "it goes on with this validation. With another --validation-interval it goes on without it."
+                f"{'' if self._retries else ' With --on-oom retry the batch is cut into parts.'}"
+            ) from error
+        self._validation_parts *= 2
+        _log.warning(
+            "%s It is evaluated in %d parts, here and from here on: the same loss up to rounding, and no other training.",
+            what,
+            self._validation_parts,
+        )
+
+
+def _describe_rows(facts: BatchFacts, rows: int, parts: int) -> str:
+    cut = f", in {parts} parts" if parts > 1 else ""
+    return f"{facts.clips} clips padded to {facts.padded_samples // max(1, rows)} samples each{cut}"
+
+
+def _explain_half_updated(step: int) -> UpdateMemoryError:
+    return UpdateMemoryError(
+        f"Out of memory inside the update of step {step}: some weights are updated and some are not, so nothing of this step "
+        "is kept. Make room on the device or raise --model-gpu-memory."
+    )
 
 
 def split_rows(batch: Tensors, parts: int) -> Iterator[Tensors]:

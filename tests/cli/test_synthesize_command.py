@@ -23,6 +23,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("synthesize")
     write_small_model(folder / "model")
     soundfile.write(folder / "voice.wav", np.random.default_rng(1).normal(0, 0.1, 2 * 22050), 22050)
+    soundfile.write(folder / "short.wav", np.random.default_rng(1).normal(0, 0.1, 2205), 22050)
+    (folder / "noise.wav").write_bytes(b"not a sound")
     return folder
 
 
@@ -39,8 +41,8 @@ def test_a_file_is_written_and_everything_is_said(folder, spoken):
     info = soundfile.info(folder / "out.wav")
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
     assert info.duration > 0.3
-    for words in ("no trained waveform decoder", "at 22050 Hz", "out.wav", "consent"):
-        assert words in spoken.stderr
+    for words in ("no trained waveform decoder", "no trained speaker encoder", "at 22050 Hz", "out.wav", "consent"):
+        assert spoken.stderr.count(words) == 1, words
     assert ("Warning: the model did not come to an end within 12 codes" in spoken.stderr) == (
         "cut off" in spoken.stderr
     )
@@ -66,7 +68,10 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
     ("flags", "message"),
     [
         ({"--text": "  "}, "something to say"),
+        ({"--text": "a" * 100_001}, "100000 characters at most, but has 100001"),
         ({"--language": "xx"}, "must be one of"),
+        ({"--reference": "{folder}/noise.wav"}, "noise.wav: cannot be read as sound"),
+        ({"--reference": "{folder}/short.wav"}, "at least 0.33 s, but lasts 0.10 s"),
         ({"--reference": "nowhere.wav"}, "nowhere.wav"),
         ({"--speed": "90"}, "speed must be from 0.25 to 4"),
         ({"--top-k": "many"}, "--top-k"),
@@ -82,7 +87,9 @@ def test_bad_input_is_one_message_before_anything_is_loaded(folder, flags, messa
         "--reference": folder / "voice.wav",
         "--out": "x.wav",
     }
-    given = [str(word) for pair in {**words, **flags}.items() if pair[1] is not None for word in pair]
+    given = [
+        str(word).format(folder=folder) for pair in {**words, **flags}.items() if pair[1] is not None for word in pair
+    ]
     result = run_synthesize(*given)
     assert result.returncode == 2
     assert message in result.stderr

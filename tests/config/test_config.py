@@ -215,3 +215,11 @@ def test_no_value_is_promised_that_a_preset_would_change():
     first, second = str(caught.value).splitlines()
     assert "Leave it out" not in first
     assert "Leave it out to get 0." in second
+
+
+def test_a_decoder_is_trained_as_its_authors_do_even_for_a_model_that_is_given():
+    config = XTTSConfig(training={"stage": "decoder", "init_from": "model"})
+    assert (config.training.learning_rate, config.training.clip_norm) == (2e-4, 1000.0)
+    assert config.training.gradient_accumulation_steps == 1
+    assert config.data.batch_size == 8
+    assert XTTSConfig(training={"stage": "decoder", "learning_rate": 1e-3}).training.learning_rate == 1e-3

@@ -32,6 +32,7 @@ def tokenizer():
         ("temperature", 0.0),
         ("temperature", float("nan")),
         ("top_k", -1),
+        ("top_k", 2**31),
         ("top_p", 1.5),
         ("repetition_penalty", 0.0),
         ("speed", 9.0),
@@ -48,6 +49,11 @@ def test_a_setting_out_of_range_is_named_with_its_bounds(setting, value):
 def test_a_text_without_anything_to_say_is_refused(text):
     with pytest.raises(SpeechRequestError, match="something to say"):
         check_text(text, "en")
+
+
+def test_half_of_a_character_is_refused():
+    with pytest.raises(SpeechRequestError, match="half of a character"):
+        check_text("caf\udcc3", "en")
 
 
 def test_an_unknown_language_is_refused_with_the_known_ones():

@@ -41,6 +41,7 @@ def test_a_text_is_spoken_at_the_rate_that_is_said(synthesizer, rough, voice):
         speech = model.speak("Hello.", voice, "en")
         assert speech.rate_hz == model.rate_hz == rate_hz
         assert word in model.vocoder.how
+        assert ("no trained speaker encoder" in model.speaker_note) == (model is rough)
         (piece,) = speech.pieces
         assert speech.seconds == pytest.approx(piece.codes * 1024 / 22050, abs=0.06)
         assert np.isfinite(speech.samples).all()
@@ -86,9 +87,9 @@ def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     assert abs(speech.samples[first_end - 1]) == 0
 
 
-def test_many_texts_at_once_sound_as_each_alone(synthesizer, voice):
+@pytest.mark.parametrize("settings", [SpeechSettings(greedy=True), SpeechSettings(seed=7)], ids=["greedy", "drawn"])
+def test_many_texts_at_once_sound_as_each_alone(synthesizer, voice, settings):
     texts = ["Hello.", LONG, "Good morning to you."]
-    settings = SpeechSettings(greedy=True, repetition_penalty=5.0)
     together = synthesizer.speak_all(texts, voice, "en", settings)
     for text, speech in zip(texts, together, strict=True):
         alone = synthesizer.speak(text, voice, "en", settings)
@@ -145,6 +146,7 @@ def test_a_directory_from_scratch_speaks_through_its_dvae(tmp_path):
     model = load_synthesizer(write_small_model(tmp_path / "m"))
     assert model.rate_hz == 22_050
     assert "no trained waveform decoder" in model.vocoder.how
+    assert "no trained speaker encoder" in model.speaker_note
     assert len(model.copy_speech(np.random.default_rng(5).normal(0, 0.1, 5000).astype(np.float32))) == 5000
 
 

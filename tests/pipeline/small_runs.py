@@ -61,7 +61,7 @@ def make_production(folder: Path, target: Target = Target.GPT, **sections: Any) 
         validation_interval=4,
         first_step=0,
         end_step=8,
-        codec_folder=folder / "codec" if target is Target.GPT else None,
+        codec_folder=folder / "codec" if target is not Target.CODEC else None,
         cache_folder=folder / "features",
     )
 

@@ -12,6 +12,8 @@ from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.host_batch import HostBatch
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch_meters import BatchMeters
+from myxtts.pipeline.batch_spans import parse_spans
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.preparation_settings import Target
@@ -42,7 +44,7 @@ def make_batches(run: Run, count: int = 4, **preparation: Any) -> list[Prepared]
 
 
 def read_values(batch: Prepared) -> dict[str, Any]:
-    return {name: array.tolist() for name, array in batch.items() if name != "meters_N"}
+    return {name: array.tolist() for name, array in batch.items() if name not in ("meters_N", "moments_22")}
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +70,30 @@ def test_arrays_have_the_shapes_and_types_of_the_contract(run: Run, batches: lis
         assert facts.clips == np.count_nonzero(batch["weights_B"])
 
 
+def test_preparing_lasts_until_a_batch_is_really_made(run: Run) -> None:
+    data, production = run
+    factory = BatchFactory(data, production, "/CPU:0")
+    try:
+        made = factory.make(0)
+        read, told = parse_spans(made["moments_22"])
+        factory.settle(made)
+        settled = parse_spans(made["moments_22"])[1]
+        fetched = factory.fetch(made)
+    finally:
+        factory.close()
+    done = parse_spans(fetched["moments_22"])[1]
+    assert told.began_s == read.ended_s
+    assert told.began_s == settled.began_s == done.began_s
+    assert told.ended_s < settled.ended_s < done.ended_s
+    meters = BatchMeters.parse(fetched["meters_N"])
+    assert meters.read_s == pytest.approx(read.seconds)
+    assert meters.prepare_s == pytest.approx(done.seconds)
+
+
 def test_totals_are_those_of_the_global_batch(run: Run, folder: Path) -> None:
     data, production = make_production(
         folder,
-        data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0},
+        data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0, "prompt_from": "clip"},
         training={"gradient_accumulation_steps": 2},
     )
     for blank in (False, True):
@@ -91,30 +113,40 @@ def test_rows_at_a_time_change_nothing(run: Run, batches: list[Prepared]) -> Non
         assert list(map(read_values, made)) == list(map(read_values, batches[:3]))
 
 
-def prepare_clip(factory: BatchFactory, host: HostBatch, row: int, samples: int) -> Prepared:
-    """One row alone, in a buffer of so many samples."""
-    own = {
-        name: getattr(host, name)[row : row + 1]
-        for name in ("clips_B", "weights_B", "wav_lengths_B", "text_BL", "text_lengths_B", "slice_starts_B", "slice_lengths_B")
-    }  # fmt: skip
-    wav_BS = np.zeros((1, samples), np.float32)
-    wav_BS[0, : host.wav_lengths_B[row]] = host.wav_BS[row, : host.wav_lengths_B[row]]
-    item = factory._host.read(0)
-    return factory.preparer.prepare(replace(host, wav_BS=wav_BS, **own), Kind.TRAIN, factory._count_totals(item))
+def crowd(host: HostBatch, row: int, extra_codes: int) -> HostBatch:
+    """The batch with noise of full length in all rows but one, in a bucket that is longer by so many codes."""
+    samples = host.wav_BS.shape[1] + extra_codes * SAMPLES_PER_CODE
+    assert host.prompt_BS is not None
+    noise = np.random.default_rng(row).normal(scale=0.3, size=(2, host.rows, samples)).astype(np.float32)
+    for crowded_BS, own_BS in zip(noise, (host.wav_BS, host.prompt_BS), strict=True):
+        crowded_BS[row] = 0
+        crowded_BS[row, : own_BS.shape[1]] = own_BS[row]
+    lengths_B = np.where(np.arange(host.rows) == row, host.wav_lengths_B, samples).astype(np.int32)
+    return replace(host, wav_BS=noise[0], prompt_BS=noise[1], wav_lengths_B=lengths_B)
+
+
+def read_row(batch: Prepared, row: int) -> tuple[list[int], list[list[float]]]:
+    """Codes and mel of a row."""
+    length = int(batch["code_lengths_B"][row])
+    assert not batch["codes_BM"][row, length:].any()
+    return batch["codes_BM"][row, :length].tolist(), np.asarray(batch["mel_BFM"])[row].tolist()
 
 
 def test_neighbours_and_bucket_change_nothing(run: Run, batches: list[Prepared]) -> None:
     data, production = run
     factory = BatchFactory(data, production, "/CPU:0")
+    before = [read_row(batches[0], row) for row in range(len(batches[0]["clips_B"]))]
+    assert all(len(set(codes)) > 3 for codes, _ in before), "codes that are all alike would be equal anyway"
     try:
-        host = factory._host.read(0).host
-        for extra in range(0, 40, 3):
-            row = extra % host.rows
-            alone = prepare_clip(factory, host, row, host.wav_BS.shape[1] + extra * SAMPLES_PER_CODE)
-            own = int(batches[0]["code_lengths_B"][row])
-            assert alone["codes_BM"][0, :own].tolist() == batches[0]["codes_BM"][row, :own].tolist()
-            assert not alone["codes_BM"][0, own:].any()
-            assert alone["mel_BFM"].numpy()[0].tolist() == batches[0]["mel_BFM"][row].tolist()
+        item = factory._host.read(0)
+        totals = factory._count_totals(item)
+        for row, extra_codes in zip(range(item.host.rows), (0, 1, 17, 40), strict=True):
+            host = crowd(item.host, row, extra_codes)
+            prepared = factory.preparer.prepare(host, Kind.TRAIN, totals)
+            after = [read_row(prepared, each) for each in range(host.rows)]
+            assert after[row] == before[row]
+            others = [each for each in range(host.rows) if each != row]
+            assert all(after[each] != before[each] for each in others), "the neighbours are others now"
     finally:
         factory.close()
 

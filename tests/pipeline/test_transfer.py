@@ -7,6 +7,7 @@ import numpy as np
 from myxtts.data.replacements import Failure
 from myxtts.pipeline.batch_facts import BatchFacts, dump_failures
 from myxtts.pipeline.batch_size import measure_batch_bytes
+from myxtts.pipeline.batch_spans import Span, dump_spans
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.ring import Ring
 from myxtts.pipeline.transfer import place_batch
@@ -21,6 +22,7 @@ def test_a_slot_that_is_overwritten_changes_no_tensor() -> None:
         "facts_N": FACTS.dump(),
         "replaced_R3": dump_failures([Failure(1, 2, 3)]),
         "clips_B": np.array([4, -1], np.int32),
+        "moments_22": dump_spans(Span(1.0, 1.5), Span(1.5, 3.0)),
     }
     reading = Ring.create(1, 1 << 16)
     writing = Ring.attach(reading.fileno(), 1, reading.slot_bytes)
@@ -35,6 +37,8 @@ def test_a_slot_that_is_overwritten_changes_no_tensor() -> None:
     assert batch.clips_B.tolist() == [4, -1]
     assert batch.facts == FACTS
     assert batch.replaced == (Failure(1, 2, 3),)
+    assert batch.spans[:2] == (Span(1.0, 1.5), Span(1.5, 3.0))
+    assert batch.spans.transfer.seconds > 0
     del views
     reading.close()
 

@@ -28,6 +28,8 @@ SMALLEST = {
     "data.model_start_delay": 0, "data.use_tf_native_loading": "false",
     # So that every update shows in the losses after it.
     "training.learning_rate": 0.003, "training.warmup_steps": 0,
+    # Loading a model to speak takes longer than such a run.
+    "training.speak": "false",
 }  # fmt: skip
 MARK = "TESTED_RUN_FOLDER"
 PATIENCE_S = 900

@@ -8,7 +8,12 @@ from myxtts.config import XTTSConfig
 from myxtts.config.resolve import resolve_config
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.sampler import IndexSampler
-from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
+from myxtts.training.lengths import (
+    choose_checkpoint_interval,
+    choose_validation_interval,
+    count_free_steps,
+    count_updates,
+)
 
 
 def make_sampler(clips, batch=4, accumulation=1):
@@ -51,3 +56,24 @@ def test_intervals_that_were_given_are_kept():
     training = XTTSConfig(training={"validation_interval": 7, "checkpoint_interval": 3}).training
     assert choose_validation_interval(training, make_sampler(40)) == 7
     assert choose_checkpoint_interval(training, 7) == 3
+
+
+@pytest.mark.parametrize(
+    ("starts", "free_steps"),
+    [
+        ([(0, 100)], 30),
+        # Longer before the codebook was drawn: as if it had always been so long. Afterwards: what was drawn stays.
+        ([(0, 100), (20, 200)], 60),
+        ([(0, 100), (31, 200)], 30),
+        ([(0, 100), (100, 200)], 30),
+        ([(0, 100), (100, 200), (200, 400)], 30),
+        # A checkpoint of step 30 is from before the draw.
+        ([(0, 100), (30, 200)], 60),
+        # Shorter: the codebook is drawn as soon as it can be.
+        ([(0, 100), (20, 50)], 20),
+        # Back to an older checkpoint, from before the draw.
+        ([(0, 100), (100, 200), (10, 200)], 60),
+    ],
+)
+def test_a_codebook_that_was_drawn_stays_whatever_the_length(starts, free_steps):
+    assert count_free_steps(starts) == free_steps

@@ -9,21 +9,28 @@ from myxtts.data.buckets import Bucket
 from myxtts.devices.memory import Limit
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.monitoring.errors import MemoryBillError
-from myxtts.training.memory_estimate import bill_run, check_run, describe_shape
+from myxtts.pipeline.batch_size import measure_batch_bytes
+from myxtts.pipeline.handoff import SLOTS
+from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.training.memory_estimate import RunShape, bill_run, check_run
 
 BUCKETS = (Bucket(16, 50 * 1024, 60), Bucket(8, 100 * 1024, 90))
 
 
-def make_plan(mib, mode=Mode.ISOLATED):
-    data = RolePlan(Role.DATA, Process.PRODUCER, "/CPU:1", 0, Limit(4096))
+def make_plan(mib, mode=Mode.ISOLATED, data_mib=4096):
+    data = RolePlan(Role.DATA, Process.PRODUCER, "/CPU:1", 0, Limit(data_mib))
     model = RolePlan(Role.MODEL, Process.TRAINER, "/CPU:1", 1, None if mib is None else Limit(mib))
     if mode is Mode.SINGLE:
         data = replace(model, role=Role.DATA)
     return DevicePlan(mode, True, data, model, (ProcessPlan(Process.TRAINER, ()),))
 
 
-def bill(config, stage="gpt", mib=None):
-    return bill_run(config, make_plan(mib), describe_shape(config, stage, BUCKETS))[-1]
+def describe_shape(config, stage="gpt"):
+    return RunShape(stage, BUCKETS, choose_preparation(config, Target(stage), [1.0] * 80))
+
+
+def bill(config, stage="gpt", mib=None, mode=Mode.ISOLATED):
+    return bill_run(config, make_plan(mib, mode), describe_shape(config, stage))[-1]
 
 
 def read(found, name):
@@ -51,17 +58,60 @@ def test_what_saves_memory_makes_the_bill_smaller():
 
 def test_both_devices_are_billed_where_there_are_two():
     config = XTTSConfig(model={"size": "tiny"})
-    shape = describe_shape(config, "gpt", BUCKETS)
+    shape = describe_shape(config)
     assert [found.role for found in bill_run(config, make_plan(None), shape)] == ["data", "model"]
     assert [found.role for found in bill_run(config, make_plan(None, Mode.SINGLE), shape)] == ["model"]
 
 
 def test_a_limit_that_is_too_small_is_refused_with_a_batch_that_fits():
     config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
-    shape = describe_shape(config, "gpt", BUCKETS)
+    shape = describe_shape(config)
     needed = bill(config).total_bytes / 2**20
-    assert "fits" in check_run(config, make_plan(int(needed) + 1), shape)
+    assert "DOES NOT" not in str(check_run(config, make_plan(int(needed) + 1), shape))
     with pytest.raises(MemoryBillError, match=r"--batch-size 8 --grad-accum 2"):
         check_run(config, make_plan(int(needed * 0.65)), shape)
     with pytest.raises(MemoryBillError, match="Not even a single clip"):
         check_run(config, make_plan(10), shape)
+
+
+def test_slots_are_as_large_as_the_pipeline_makes_them():
+    config = XTTSConfig(model={"size": "tiny"})
+    for stage in ("gpt", "codec"):
+        settings = describe_shape(config, stage).preparation
+        largest = max(measure_batch_bytes(settings, bucket) for bucket in BUCKETS)
+        assert read(bill(config, stage), "slots") == SLOTS * largest
+
+
+def test_a_device_that_does_both_jobs_is_billed_for_both():
+    config = XTTSConfig(model={"size": "tiny"})
+    apart, alone = bill(config), bill(config, mode=Mode.SINGLE)
+    data = bill_run(config, make_plan(None), describe_shape(config))[0]
+    assert read(alone, "codec") == read(data, "weights") > 0
+    assert read(alone, "preparation") == read(data, "activations") > 0
+    assert alone.total_bytes == apart.total_bytes + read(data, "weights") + read(data, "activations")
+    assert read(bill(config, "codec", mode=Mode.SINGLE), "codec") == 0, "what is trained is billed as weights"
+    between = (apart.total_bytes + alone.total_bytes) // 2 // 2**20
+    check_run(config, make_plan(between), describe_shape(config))
+    with pytest.raises(MemoryBillError, match=r"preparation(.|\n)*This fits.*--batch-size"):
+        check_run(config, make_plan(between, Mode.SINGLE), describe_shape(config))
+
+
+def test_a_data_device_too_small_for_a_batch_prepares_fewer_clips_at_a_time():
+    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
+    shape = describe_shape(config)
+    whole = bill_run(config, make_plan(None), shape)[0].total_bytes // 2**20 + 1
+    assert check_run(config, make_plan(None, data_mib=whole), shape).rows_at_a_time is None
+    fitting = check_run(config, make_plan(None, data_mib=whole - 4), shape)
+    assert fitting.rows_at_a_time == 4, "8 of the longest clips are a whole batch"
+    assert "4 clips at a time do" in str(fitting)
+    assert "--data-gpu-memory" in str(fitting)
+
+
+def test_a_data_device_too_small_for_one_clip_is_refused_with_a_way_out():
+    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
+    with pytest.raises(MemoryBillError, match=r"data device(.|\n)*--data-gpu-memory.*--max-clip-seconds"):
+        check_run(config, make_plan(None, data_mib=1), describe_shape(config))
+    one = RunShape("gpt", tuple(replace(bucket, rows=1) for bucket in BUCKETS), describe_shape(config).preparation)
+    least = bill_run(config, make_plan(None), one)[0].total_bytes // 2**20 + 1
+    with pytest.raises(MemoryBillError, match=r"data device(.|\n)*This fits.*--batch-size \d --grad-accum"):
+        check_run(config, make_plan(None, data_mib=least), describe_shape(config))

@@ -129,8 +129,8 @@ def test_a_finished_run_says_so_and_how_to_train_longer(folder):
             open_with(folder, training={"epochs": 5, "max_steps": 50, "early_stopping": 3, "resume": resume})
         assert str(caught.value) == (
             f"The run in {folder} is finished: 50 updates are done (all updates are done). To train longer, give a larger "
-            "--epochs (now 5) or a larger --max-steps (now 50) or another --early-stopping (now 3): it goes on from there. To "
-            "train anew, give --reset-training, which keeps this run aside, or another --checkpoint-dir."
+            "--epochs (now 5) or a larger --max-steps (now 50): it goes on from there. To train anew, give --reset-training, "
+            "which keeps this run aside, or another --checkpoint-dir."
         )
         assert (caught.value.exit_code, caught.value.step, caught.value.folder) == (0, 50, folder)
 
@@ -152,20 +152,50 @@ def test_a_smaller_length_finds_nothing_left_to_do(folder):
         run.begin(20, ENVIRONMENT)
 
 
-def test_a_run_killed_after_its_last_checkpoint_is_finished_all_the_same(folder):
+def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, caplog):
     train(folder, 100)
-    with open_with(folder) as run, pytest.raises(RunFinishedError):
+    with open_with(folder) as run, caplog.at_level("INFO"):
+        assert run.begin(100, ENVIRONMENT) == 100
+        assert "All 100 updates" in caplog.text
+        run.finish("all updates are done")
+    with pytest.raises(RunFinishedError, match="100 updates are done"):
+        open_with(folder)
+    with open_with(folder, training={"epochs": 77}) as run, pytest.raises(RunFinishedError):
         run.begin(100, ENVIRONMENT)
-    with open_with(folder) as run:
+    with open_with(folder, training={"epochs": 77}) as run:
         assert run.begin(101, ENVIRONMENT) == 100
 
 
-def test_a_run_stopped_early_goes_on_with_more_patience(folder):
-    finish(folder, 50, "no better loss in 3 validations", training={"early_stopping": 3})
-    with pytest.raises(RunFinishedError, match="no better loss in 3 validations"):
-        open_with(folder, training={"early_stopping": 3})
-    with open_with(folder, training={"early_stopping": 9}) as run:
+PATIENT = {"early_stopping": 3, "epochs": 5}
+
+
+def stop_early(folder):
+    with open_with(folder, training=PATIENT) as run:
+        run.begin(100, ENVIRONMENT)
+        save(run.store, 50)
+        run.finish("no better loss in 3 validations", is_early=True)
+
+
+@pytest.mark.parametrize("change", [{}, {"epochs": 50}, {"max_steps": 900}, {"early_stopping": 2}])
+def test_a_run_stopped_early_is_not_made_longer_by_its_length(folder, change):
+    stop_early(folder)
+    with pytest.raises(RunFinishedError) as caught:
+        open_with(folder, training={**PATIENT, **change})
+    assert "50 updates are done (no better loss in 3 validations)" in str(caught.value)
+    assert "ended by --early-stopping 3, so a larger number of epochs or steps does not change that" in str(
+        caught.value
+    )
+    assert "a larger --epochs" not in str(caught.value)
+
+
+@pytest.mark.parametrize("patience", [0, 9])
+def test_a_run_stopped_early_goes_on_with_more_patience(folder, patience):
+    stop_early(folder)
+    with open_with(folder, training={**PATIENT, "early_stopping": patience}) as run:
         assert run.begin(100, ENVIRONMENT) == 50
+        assert run.record.ending is None
+    with open_with(folder, training={**PATIENT, "early_stopping": patience}) as run:
+        assert not run.is_finished, "killed again before its end"
 
 
 def test_another_experiment_in_the_folder_of_a_finished_run_is_not_called_finished(folder):
@@ -389,6 +419,39 @@ def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
             run.rewind_to(folder / "step-00000030")
     with open_with(folder) as run:
         assert run.step == 20
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_finished_run_goes_on_from_a_checkpoint_that_is_named(folder, is_early):
+    config = make_config(folder, training=PATIENT)
+    train(folder, 20, 40, 60, end_step=60, training=PATIENT)
+    with open_run(config, command=COMMAND) as run:
+        run.begin(60, ENVIRONMENT)
+        run.finish("an ending", is_early=is_early)
+    with pytest.raises(RunFinishedError):
+        open_run(config, command=COMMAND, checkpoint=folder / "step-00000060")
+    with open_run(config, command=COMMAND, checkpoint=folder / "step-00000040") as run:
+        assert run.begin(60, ENVIRONMENT) == 40
+    assert "newer-step-00000060" in list_names(folder)
+    with open_run(config, command=COMMAND) as run:
+        assert run.step == 40
+        assert not run.is_finished
+
+
+def test_a_checkpoint_that_is_not_there_frees_the_folder_again(folder):
+    train(folder, 20)
+    with pytest.raises(RunFolderError, match="has: step-00000020"):
+        open_run(make_config(folder), command=COMMAND, checkpoint=folder / "step-00000099")
+    open_with(folder).close()
+
+
+def test_the_starts_of_a_run_tell_how_long_it_was_each_time(folder):
+    train(folder, 10, end_step=100)
+    with open_with(folder, training={"epochs": 9}) as run:
+        run.begin(200, ENVIRONMENT)
+        save(run.store, 40)
+    with open_with(folder, training={"epochs": 99}) as run:
+        assert run.list_lengths(400) == [(0, 100), (10, 200), (40, 400)]
 
 
 def test_a_codec_in_training_is_not_changed(folder):

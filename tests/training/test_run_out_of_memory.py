@@ -1,9 +1,11 @@
 """A model device whose memory is too small, played where TensorFlow would say so."""
 
+import json
+
 import numpy as np
 import pytest
 
-from tests.training.runs import Fault, make_words, read_losses, train_all
+from tests.training.runs import Fault, make_words, read_losses, read_validations, train_all
 
 WITHOUT_DROPOUT = {"model.dropout": 0.0}
 """Parts of a batch have dropout masks of their own."""
@@ -11,13 +13,20 @@ WITHOUT_DROPOUT = {"model.dropout": 0.0}
 
 @pytest.fixture(scope="module")
 def runs(share, flags):
-    """An undisturbed run, one out of memory in its gradients, one in its sixth update, one that must stop then."""
+    """An undisturbed run, and runs out of memory: in gradients, in the sixth update, where it must stop then, in a
+    validation, and in the first update of all."""
 
     def make(folder):
-        names = ("whole", "gradients", "update", "stopped")
+        names = ("whole", "gradients", "update", "stopped", "validation", "first")
         words = [make_words(folder / name, *flags, "--mode", "single", **WITHOUT_DROPOUT) for name in names]
         words[3] += ["--on-oom", "stop"]
-        faults = {1: Fault("compute", 5), 2: Fault("apply", 6), 3: Fault("compute", 1)}
+        faults = {
+            1: Fault("compute", 5),
+            2: Fault("apply", 6),
+            3: Fault("compute", 1),
+            4: Fault("evaluate", 1),
+            5: Fault("apply", 1),
+        }
         train_all(folder, *words, faults=faults)
 
     return share("out_of_memory", make)
@@ -53,3 +62,20 @@ def test_a_run_that_must_stop_does(runs):
     assert "--batch-size" in said
     assert "Traceback" not in said
     assert not list((runs / "stopped").glob("step-*"))
+
+
+def test_a_validation_that_does_not_fit_is_made_in_halves_and_changes_no_training(runs):
+    assert read_losses(runs / "validation") == read_losses(runs / "whole")
+    validations = read_validations(runs / "validation")
+    np.testing.assert_allclose(validations, read_validations(runs / "whole"), rtol=1e-5)
+    assert [step for step, _ in validations] == [3, 6, 8]
+    assert "Out of memory in the validation after 3 updates" in read_said(runs, 4)
+    assert json.loads((runs / "validation" / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
+
+
+def test_a_first_update_that_does_not_fit_says_what_can_still_be_changed(runs):
+    said = read_said(runs, 5)
+    assert "Traceback" not in said
+    assert "Out of memory inside the update of step 0" in said
+    assert "from step 0, as there is no checkpoint yet" in said
+    assert "half the --batch-size and twice the --grad-accum" in said

@@ -11,7 +11,7 @@ from myxtts.checkpoints.tensor import read_array
 from myxtts.text.tokenizer import Tokenizer
 from tests.training.runs import RARE_WORD, Said, make_words, read_losses, read_story, train_all
 
-NAMES = ("missing", "finished", "changed", "longer", "reset", "large batch", "all dropped", "not finite")
+NAMES = ("missing", "finished", "unnoted", "changed", "longer", "reset", "large batch", "all dropped", "not finite")
 
 RARE_CLIP = "wavs/clip_03.wav"
 
@@ -25,6 +25,7 @@ def said(share, unbroken, codec_run, flags, base_flags):
         words = {
             "missing": make_words(folder / "missing", *flags, "--mode", "single", "--resume"),
             "finished": make_words(unbroken, *flags, "--mode", "single"),
+            "unnoted": make_words(take_ending_back(shutil.copytree(unbroken, folder / "unnoted")), *flags, "--mode", "single"),
             "changed": make_words(unbroken, *flags, "--mode", "single", **{"training.learning_rate": 0.5}),
             "longer": make_words(
                 shutil.copytree(unbroken, folder / "longer"),
@@ -56,6 +57,14 @@ def folder(share, said):
     return share("rules", lambda folder: None)
 
 
+def take_ending_back(folder):
+    """Makes of a finished run one that was killed between its last checkpoint and the note of its end."""
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps({**record, "status": "unfinished", "ending": None}), encoding="utf-8")
+    (folder / "report.html").unlink()
+    return folder
+
+
 def spoil_weights(run, corpus, folder):
     """A model in which the tokens that one clip's text alone has stand for no numbers; returns where it is."""
     model = read_model_directory(run / "step-00000008")
@@ -79,6 +88,15 @@ def test_resume_without_a_run_is_an_error(said, folder):
 def test_a_finished_run_says_so(said):
     assert said["finished"].code == 0
     assert "is finished: 8 updates are done" in said["finished"].text
+
+
+def test_a_run_killed_after_its_last_checkpoint_is_brought_to_its_end(said, folder, unbroken):
+    assert said["unnoted"].code == 0, said["unnoted"].text[-6000:]
+    assert "All 8 updates" in said["unnoted"].text
+    assert "all updates are done (8 updates)" in said["unnoted"].text
+    assert (folder / "unnoted" / "report.html").is_file()
+    assert json.loads((folder / "unnoted" / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
+    assert read_story(folder / "unnoted") == read_story(unbroken)
 
 
 def test_settings_that_change_the_result_are_refused_with_the_difference(said, unbroken):
@@ -105,6 +123,9 @@ def test_reset_starts_anew_and_keeps_the_old_run(said, folder):
 def test_a_batch_larger_than_the_corpus_is_an_epoch(said, folder):
     assert said["large batch"].code == 0, said["large batch"].text[-6000:]
     assert "1 updates per epoch" in said["large batch"].text
+    assert (
+        "--batch-size 64 is more than the 23 clips there are to train on: a batch holds 23" in said["large batch"].text
+    )
     story = read_story(folder / "large")
     assert [step for step, _ in story["losses"]] == [1, 2]
     assert [clips for _, clips, _, _ in story["counts"]] == [22, 22], "all but the damaged one"
@@ -114,7 +135,7 @@ def test_a_corpus_of_which_nothing_is_left_says_why(said):
     assert said["all dropped"].code != 0
     assert "Traceback" not in said["all dropped"].text
     assert "0 of 25 clips can be used" in said["all dropped"].text
-    assert "too_short" in said["all dropped"].text
+    assert "too_short is below 5 s (--min-clip-seconds)" in said["all dropped"].text
 
 
 def test_a_loss_that_is_not_finite_stops_at_its_step_with_its_clips(said, folder):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind
-from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
+from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.training.updates import UpdateMaker, split_rows
 from tests.training.test_step import ROWS, make_step, make_tensors, read_weights
 
@@ -98,5 +98,56 @@ def test_a_failure_inside_the_update_says_that_the_model_is_of_no_use(monkeypatc
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     monkeypatch.setattr(step, "apply", fail)
-    with pytest.raises(UpdateMemoryError, match=r"update of step 3.* goes on from its last checkpoint"):
+    with pytest.raises(UpdateMemoryError, match=r"update of step 3.*nothing of this step is kept.*--model-gpu-memory"):
         make_updates(step).add(make_tensors(), describe(updates=3))
+
+
+def test_a_failure_before_the_gradients_says_that_the_model_is_of_no_use(monkeypatch):
+    step = make_step()
+
+    def fail(*arguments):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(step.objective, "begin_step", fail)
+    with pytest.raises(UpdateMemoryError, match=r"update of step 3.*--model-gpu-memory"):
+        make_updates(step).add(make_tensors(), describe(updates=3))
+
+
+class NarrowEvaluation:
+    """Makes evaluating run out of memory with more than so many rows."""
+
+    def __init__(self, step, rows):
+        self.seen = []
+        self._evaluate, self._rows = step.evaluate, rows
+        step.evaluate = self.evaluate
+
+    def evaluate(self, batch, phase):
+        self.seen.append(len(batch["weights_B"]))
+        if self.seen[-1] > self._rows:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+        return self._evaluate(batch, phase)
+
+
+VALIDATION = BatchFacts(7, Kind.VALIDATION, 3, 0, 1, 0, 0, ROWS, 6000, 7200)
+
+
+def test_a_validation_that_does_not_fit_is_made_in_parts_and_training_is_not(caplog):
+    step, batch = make_step(), make_tensors()
+    updates, narrow = make_updates(step), NarrowEvaluation(step, rows=ROWS)
+    whole = updates.evaluate(batch, VALIDATION, "all")
+    narrow._rows = 2
+    np.testing.assert_allclose(updates.evaluate(batch, VALIDATION, "all"), whole, rtol=1e-5)
+    assert narrow.seen == [6, 6, 3, 2, 2, 2]
+    assert "validation after 3 updates (batch 7, 6 clips padded to 1200 samples each)" in caplog.text
+    updates.evaluate(batch, VALIDATION, "all")
+    assert narrow.seen[6:] == [2, 2, 2], "what did not fit once is not tried again"
+    assert updates.parts == 1
+
+
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_validation_of_which_one_row_does_not_fit_names_the_batch_and_the_way_out(retries):
+    step = make_step()
+    NarrowEvaluation(step, rows=0 if retries else 3)
+    expected = r"validation after 3 updates \(batch 7, 6 clips.*--model-gpu-memory.*--validation-interval"
+    with pytest.raises(ValidationMemoryError, match=expected if retries else expected + r".*--on-oom retry"):
+        make_updates(step, retries=retries).evaluate(make_tensors(), VALIDATION, "all")

@@ -1,0 +1,103 @@
+"""Voice prompts are cut from other clips of the same speaker."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from myxtts.audio.reading import read_clip
+from myxtts.data.columns import NameColumn
+from myxtts.data.prompts import SpeakerPrompts
+from myxtts.data.sampler import EMPTY_ROW
+from tests.data.reading import make_sampler, open_reader, scan_small
+from tests.data.shared import write_clips, write_metadata
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+SPEAKERS = NameColumn(("ann", "bob", "eve"), np.array([0, 1, 0, 1, 0, 2, 0], np.int32))
+ALL = np.arange(7, dtype=np.int32)
+
+
+def test_a_prompt_is_another_clip_of_the_speaker():
+    prompts = SpeakerPrompts(SPEAKERS, seed=1)
+    chosen = np.stack([prompts.choose(epoch, ALL) for epoch in range(60)])
+
+    assert (SPEAKERS.codes[chosen] == SPEAKERS.codes).all()
+    assert (chosen[:, 5] == 5).all(), "who has no other clip hears this one"
+    assert (np.delete(chosen, 5, 1) != np.delete(ALL, 5)).all()
+    assert set(chosen[:, 0].tolist()) == {2, 4, 6}, "each of the others gets its turn"
+
+
+def test_a_choice_depends_on_the_clip_and_the_epoch_alone():
+    prompts = SpeakerPrompts(SPEAKERS, seed=1)
+    some = np.array([6, 0], np.int32)
+
+    assert prompts.choose(3, some).tolist() == prompts.choose(3, ALL)[some].tolist()
+    assert SpeakerPrompts(SPEAKERS, seed=2).choose(3, ALL).tolist() != prompts.choose(3, ALL).tolist()
+
+
+def test_validation_always_hears_the_same():
+    prompts = SpeakerPrompts(SPEAKERS, seed=1, is_fixed=True)
+
+    assert prompts.choose(0, ALL).tolist() == prompts.choose(9, ALL).tolist() == [2, 3, 4, 1, 6, 5, 0]
+
+
+def test_a_clip_that_cannot_be_read_is_no_prompt():
+    prompts = SpeakerPrompts(SPEAKERS, seed=1)
+    prompts.avoid(3)
+
+    assert prompts.choose(0, ALL)[1] == 1
+
+
+@pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
+def test_batches_hold_the_clips_that_prompts_are_cut_from(lj, kind):
+    sampler = make_sampler(lj.corpus)
+    prompts = SpeakerPrompts(lj.corpus.speaker, seed=sampler.seed)
+    rows = 0
+    with open_reader(lj, kind, prompts_from_speaker=True) as reader:
+        for batch in reader.read_steps(0, sampler.steps_per_epoch):
+            assert batch.prompt_BS.shape == batch.wav_BS.shape
+            for row, clip in enumerate(batch.clips_B.tolist()):
+                if clip == EMPTY_ROW:
+                    assert not batch.prompt_BS[row].any()
+                    continue
+                rows += 1
+                other = int(prompts.choose(batch.epoch, np.array([clip], np.int32))[0])
+                end = batch.slice_starts_B[row] + batch.slice_lengths_B[row]
+                assert 0 < end <= min(lj.corpus.samples[[clip, other]])
+                heard = read_clip(lj.corpus.find_file(other))[:end]
+                np.testing.assert_array_equal(batch.prompt_BS[row, :end], heard)
+    assert rows == len(lj.corpus)
+
+
+def test_own_prompts_read_no_other_clip(lj):
+    with open_reader(lj) as reader:
+        assert all(batch.prompt_BS is None for batch in reader.read_steps(0, 2))
+
+
+def test_parts_of_a_batch_keep_their_prompts(lj):
+    with open_reader(lj, prompts_from_speaker=True) as reader:
+        (batch,) = reader.read_steps(0, 1)
+        second = batch.slice_rows(1, 2)
+
+    np.testing.assert_array_equal(second.prompt_BS, batch.prompt_BS[len(second.clips_B) :])
+
+
+@pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
+def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
+    corpus = tmp_path / "corpus"
+    write_clips(corpus, ("a", "b"))
+    write_metadata(corpus, "a|One.", "b|Two.")
+    texted = scan_small(corpus, tmp_path / "index")
+    (broken,) = (corpus / "wavs").glob("b.*")
+    broken.unlink()
+
+    with open_reader(
+        texted, kind, sampler=make_sampler(texted.corpus, batch_size=1), prompts_from_speaker=True
+    ) as reader:
+        batches = [copy.deepcopy(batch) for batch in reader.read_steps(0, 2)]
+
+    assert "b.wav (step 0) is not used as a prompt: missing" in caplog.text
+    for batch in batches:
+        assert batch.clips_B.tolist() == [0]
+        np.testing.assert_array_equal(batch.prompt_BS, batch.wav_BS)

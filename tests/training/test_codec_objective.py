@@ -1,0 +1,46 @@
+"""The codec's objective: when it learns with codes, and what its codebook is drawn from."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.config import ModelConfig
+from myxtts.models.build import build_dvae
+from myxtts.training.codec_objective import QUANTISED, UNQUANTISED, CodecObjective
+
+ROWS, FRAMES = 3, 64
+
+
+@pytest.fixture
+def objective():
+    dvae = build_dvae(ModelConfig(size="tiny", dvae_width=16, audio_codes=32), seed=1)
+    return CodecObjective(dvae, seed=2, free_steps=4, total_steps=100)
+
+
+@pytest.fixture
+def batch():
+    mel_BFM = np.random.default_rng(0).normal(size=(ROWS, FRAMES, 80)).astype(np.float32)
+    return {"mel_BFM": tf.constant(mel_BFM), "frame_lengths_B": tf.constant([64, 40, 8], tf.int32)}
+
+
+def test_codes_come_with_the_draw_of_the_codebook(objective, batch):
+    before = objective.model.codebook.vectors.numpy().copy()
+    assert [objective.choose_phase(step) for step in (3, 4)] == [UNQUANTISED, QUANTISED]
+    objective.begin_step(3, batch)
+    np.testing.assert_array_equal(objective.model.codebook.vectors, before)
+    objective.begin_step(4, batch)
+    assert np.abs(objective.model.codebook.vectors.numpy() - before).max() > 0.01
+
+
+def test_the_codebook_is_drawn_from_one_row_at_a_time(objective, batch, monkeypatch):
+    encoder, rows = objective.model.encoder, []
+
+    def encode(mel_BFM):
+        rows.append(mel_BFM.shape[0])
+        return encoder(mel_BFM)
+
+    expected = [encoder(batch["mel_BFM"])[row, : frames // 4] for row, frames in enumerate((64, 40, 8))]
+    monkeypatch.setattr(objective.model, "encoder", encode)
+    vectors_ND = objective._encode(batch["mel_BFM"], batch["frame_lengths_B"])
+    np.testing.assert_allclose(vectors_ND, np.concatenate(expected), atol=1e-5)
+    assert set(rows) == {1}

@@ -1,0 +1,91 @@
+"""The isolated trainer started from Python: with a producer process of its own, or with both devices in one process."""
+
+import json
+import sys
+
+from tests.support.processes import clean_environ, run_code
+from tests.training.runs import finish, read_events, read_losses, start_command
+
+# No main guard, on purpose: a notebook has none either.
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from myxtts.config import XTTSConfig
+from myxtts.devices.plan import Process
+from myxtts.errors import DevicePlanError
+from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+from myxtts.training.trainer import XTTSTrainer
+
+folder, corpus, codec = map(Path, sys.argv[1:])
+with open(folder / "script_was_run", "a") as note:
+    note.write("once\\n")
+model = {"gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 16, "audio_codes": 32, "dropout": 0.1}
+data = {"train_data": str(corpus), "batch_size": 4, "prompt_seconds": 0.5, "num_workers": 0, "cache": "off", "model_start_delay": 0}
+training = {"codec": str(codec), "max_steps": 4, "checkpoint_dir": str(folder / "run"), "log_interval": 1, "rehearsal": True,
+            "deterministic": True, "checkpoint_interval": 2, "keep_last": 9, "warmup_steps": 0}
+config = XTTSConfig(model=model, data=data, training=training)
+trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=0, model_gpu_id=1)
+first = trainer.train()
+told = {"producer": trainer.plan.data.process is Process.PRODUCER, "steps": first.stage.step}
+losses = (folder / "run" / "metrics.jsonl").read_bytes()
+(folder / "first.jsonl").write_bytes(losses)
+again = XTTSTrainer(trainer.config, resume_checkpoint=folder / "run" / "step-00000002")
+told["again"] = again.train().stage.step
+try:
+    trainer.optimize_dataset_for_dual_gpu(None)
+except DevicePlanError as error:
+    told["refused"] = str(error)
+print("@@" + json.dumps(told))
+"""
+
+
+def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_again_from_a_checkpoint(
+    codec_run, tmp_path
+):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    words = [str(script), str(tmp_path), str(codec_run / "corpus"), str(codec_run / "codec")]
+    said = finish(start_command(tmp_path / "script", [sys.executable, *words]), tmp_path / "script")
+    assert said.code == 0, said.text[-6000:]
+    told = json.loads(said.text.rpartition("@@")[2].splitlines()[0])
+    assert told["producer"]
+    assert (told["steps"], told["again"]) == (4, 4)
+    assert (tmp_path / "script_was_run").read_text() == "once\n", "the producer does not import the script"
+    assert "producer started" in {event.name for event in read_events(tmp_path / "run")}
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first.jsonl").rename(tmp_path / "first" / "metrics.jsonl")
+    losses = read_losses(tmp_path / "run")
+    assert [step for step, _ in losses] == [1, 2, 3, 4]
+    assert losses == read_losses(tmp_path / "first"), "from a checkpoint that was named, to the last bit"
+    assert (tmp_path / "run" / "newer-step-00000004").is_dir()
+    assert "belongs to the producer process" in told["refused"]
+
+
+DATASET = """
+from myxtts.utils.gpu_memory import setup_gpu_memory_isolation
+setup_gpu_memory_isolation(data_gpu_id=0, model_gpu_id=1)
+import tensorflow as tf
+from myxtts.config import XTTSConfig
+from myxtts.data.dataset_optimizer import print_optimization_summary
+from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+
+trainer = MemoryIsolatedDualGPUTrainer(XTTSConfig(), data_gpu_id=0, model_gpu_id=1)
+plain = tf.data.Dataset.range(12).map(lambda number: tf.cast(number, tf.float32)).batch(4)
+dataset = trainer.optimize_dataset_for_dual_gpu(plain, prefetch_buffer_size=3)
+report({
+    "device": trainer.data_device,
+    "devices": sorted({batch.device[-6:] for batch in dataset}),
+    "values": [batch.numpy().tolist() for batch in dataset] == [batch.numpy().tolist() for batch in plain],
+    "plain": print_optimization_summary(plain),
+    "summary": print_optimization_summary(dataset),
+})
+"""
+
+
+def test_a_dataset_gets_its_options_before_it_is_prefetched_to_the_data_device():
+    told = run_code(DATASET, clean_environ(MYXTTS_REHEARSAL="1"))
+    assert told["devices"] == [f":{told['device'].removeprefix('/')}"], "prefetched last: nothing moved it back"
+    assert told["values"]
+    assert "parallel_batch: unset" in told["plain"]
+    for option in ("parallel_batch", "map_fusion", "map_parallelization", "autotune", "deterministic"):
+        assert f"{option}: True" in told["summary"], option

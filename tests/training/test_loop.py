@@ -1,0 +1,168 @@
+"""The loop when something comes in between: a signal while it waits, a validation that does not fit."""
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.handoff import EndOfStream
+from myxtts.pipeline.order import Kind
+from myxtts.training.average import WeightAverage
+from myxtts.training.errors import ValidationMemoryError
+from myxtts.training.interrupts import StopRequests
+from myxtts.training.keeper import RunProgress
+from myxtts.training.loop import Intervals, TrainingLoop
+from myxtts.training.updates import UpdateMaker
+from tests.training.test_step import ROWS, make_step, make_tensors, read_weights
+
+TOO_LONG_S = 30
+"""No test waits so long unless a signal was not heard."""
+
+
+def describe(kind, updates, micro_batch=0, micro_batches=1):
+    return BatchFacts(0, kind, updates, micro_batch, micro_batches, 0, 0, ROWS, 6000, 7200)
+
+
+def make_batch(*facts):
+    return SimpleNamespace(tensors=make_tensors(), facts=describe(*facts), replaced=())
+
+
+class ListSource:
+    """Batches of a list; a None in it is a wait in which a signal comes."""
+
+    def __init__(self, *batches, number=signal.SIGTERM):
+        self._batches = list(batches)
+        self._number = number
+
+    def take(self):
+        if not self._batches:
+            raise EndOfStream
+        batch = self._batches.pop(0)
+        if batch is None:
+            os.kill(os.getpid(), self._number)
+            threading.Event().wait(TOO_LONG_S)
+            raise AssertionError("the wait was not ended")
+        return batch
+
+    def advance(self):
+        pass
+
+    def release(self):
+        pass
+
+    def read_facts(self):
+        return None
+
+
+class ListKeeper:
+    """Remembers what would have been saved."""
+
+    def __init__(self):
+        self.saved_step = None
+        self.saved = []
+
+    def note_failures(self, failures):
+        pass
+
+    def save(self, progress, metrics):
+        self.saved_step = progress.step
+        self.saved.append((progress.step, progress.is_validated))
+        return Mock(size_bytes=1)
+
+
+@pytest.fixture(scope="module")
+def step():
+    return make_step()
+
+
+def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None):
+    """How a loop ended, and what it saved."""
+    keeper = ListKeeper()
+    loop = TrainingLoop(
+        source=source,
+        trained=SimpleNamespace(step=step, prefix="gpt."),
+        updates=UpdateMaker(step, lambda number: 1e-3, accumulation=1),
+        order=SimpleNamespace(
+            validation_batches=1, validation_interval=interval, end_step=end_step, is_last_of_round=lambda number: True
+        ),
+        data=None,
+        keeper=keeper,
+        watch=Mock(ledger=TimeLedger(), folder=os.curdir, board=None),
+        intervals=Intervals(log=100, checkpoint=100, early_stopping=0),
+        stop=stop,
+        listener=Mock(hear=raise_out_of_memory),
+        device="/CPU:0",
+        progress=progress or RunProgress(),
+        choose_rate=lambda number: 1e-3,
+    )
+    try:
+        return loop.run(), keeper.saved
+    except ValidationMemoryError as error:
+        return error, keeper.saved
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_first_batch_is_awaited_ends_the_run_at_once(step, number):
+    with StopRequests() as stop:
+        ending, saved = run_loop(step, ListSource(None, number=number), stop)
+    assert (ending.is_finished, ending.signal) == (False, number)
+    assert saved == [], "nothing was trained"
+
+
+def test_a_signal_between_micro_batches_saves_the_last_whole_update(step):
+    batches = [make_batch(Kind.TRAIN, 0), make_batch(Kind.TRAIN, 1, 0, 2), None]
+    with StopRequests() as stop:
+        ending, saved = run_loop(step, ListSource(*batches), stop, interval=2)
+    assert ending.reason == "stopped by SIGTERM"
+    assert saved == [(1, True)]
+
+
+def test_a_signal_that_comes_after_everything_is_done_stops_nothing(step):
+    with StopRequests() as stop:
+        ending, saved = run_loop(step, ListSource(None), stop, progress=RunProgress(step=2))
+    assert ending.is_finished
+    assert saved == [(2, True)]
+
+
+def test_a_validation_that_cannot_be_made_leaves_a_saved_run(step, monkeypatch):
+    monkeypatch.setattr(step, "evaluate", raise_out_of_memory)
+    with StopRequests() as stop:
+        source = ListSource(make_batch(Kind.TRAIN, 0), make_batch(Kind.VALIDATION, 1))
+        error, saved = run_loop(step, source, stop)
+    assert "validation after 1 updates" in str(error)
+    assert saved == [(1, False)], "and the validation is made when it is resumed"
+
+
+def test_a_sample_that_cannot_be_made_is_left_out(step, caplog):
+    with StopRequests() as stop:
+        batches = [make_batch(kind, updates) for updates in (0, 1) for kind in (Kind.TRAIN, Kind.VALIDATION)]
+        ending, saved = run_loop(step, ListSource(*batches), stop)
+    assert ending.is_finished
+    assert saved == [(2, True)]
+    assert "the sample of step 1" in caplog.text
+
+
+def raise_out_of_memory(*arguments):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+
+def test_weights_are_their_own_again_when_their_averages_do_not_fit():
+    step = make_step(ema_decay=0.5)
+    for variable in step.optimizer.variables.values():
+        variable.assign_add(tf.ones_like(variable))
+    before = read_weights(step)
+    variables = dict(step.optimizer.variables)
+    last = list(variables)[-1]
+    average = WeightAverage(variables, 0.5)
+    average._averages[last] = Mock(spec=[])
+    with pytest.raises(ValueError, match="Mock"), average.in_place():
+        pytest.fail("the exchange must fail")
+    for name, value in read_weights(step).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
