@@ -32,7 +32,10 @@ def build_parser(prog: str) -> Parser:
         "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
     )
     parser.add_argument(
-        "--data", metavar="PATH", type=Path, required=True, help="a corpus, as `train --train-data` takes it"
+        "--data",
+        metavar="PATH",
+        type=Path,
+        help="a corpus, as `train --train-data` takes it (default: the embedded demo corpus)",
     )
     parser.add_argument(
         "--split",
@@ -114,6 +117,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 
 def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
+    from myxtts.data.demo_corpus import demo_corpus_path
     from myxtts.evaluation.judges import JudgeChoice
     from myxtts.evaluation.request import EvaluationRequest
     from myxtts.inference.settings import SpeechSettings
@@ -123,7 +127,7 @@ def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
     given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
     return EvaluationRequest(
         checkpoint=arguments.checkpoint,
-        data=arguments.data,
+        data=arguments.data or demo_corpus_path(),
         out=arguments.out,
         limit=arguments.limit or None,
         split=arguments.split,
