@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ import soundfile
 
 from myxtts.audio import containers
 from myxtts.audio.clip_errors import CONVERT, COPY, REPLACE, ClipError, ClipProblem
-from myxtts.audio.native_stderr import drop_mpg123_messages
+from myxtts.devices.native_stderr import drop_lines
 
 RATES_HZ = range(1_000, 768_001)
 """Beyond these a header is damaged."""
@@ -24,6 +25,9 @@ MPEG_SLACK_FRAMES = 2 * 1152
 
 OGG_SLACK_SECONDS = 0.1
 """The start of an Opus stream is decoded and thrown away, but counted in its pages."""
+
+MPG123_REMARKS = re.compile(rb"\[[^\]]*libmpg123|Note: |Warning: ")
+"""What libmpg123, with which libsndfile decodes MP3, writes about damaged files. It cannot be quietened."""
 
 _UNKNOWN_FRAMES = 1 << 62
 
@@ -72,7 +76,7 @@ def open_clip(path: Path) -> Iterator[OpenClip]:
         last_page = containers.find_last_ogg_page(file, head)
         file.seek(0)
         with (
-            drop_mpg123_messages() if may_hold_mpeg else nullcontext(),
+            drop_lines(MPG123_REMARKS) if may_hold_mpeg else nullcontext(),
             _open_sound(path, file, head, last_page) as sound,
         ):
             info = ClipInfo(path, sound.frames, sound.samplerate, sound.channels, sound.format, sound.subtype)

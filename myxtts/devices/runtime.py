@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,20 @@ from typing import Any
 
 from myxtts.devices.environment import DEVICE_ORDER, prepare_environment
 from myxtts.devices.memory import Limit
+from myxtts.devices.native_stderr import drop_lines
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, RolePlan
 from myxtts.errors import DeviceMismatchError, DevicesInUseError
 
 # CUDA counts cards once. Where TensorFlow was there first, it may have counted them by speed already.
 _MAY_BE_MISCOUNTED = "tensorflow" in sys.modules and os.environ.get(DEVICE_ORDER) != "PCI_BUS_ID"
 
+# Said at every import, before any log level counts. That there is no card is the plan's to say.
+_IMPORT_REMARKS = re.compile(rb".*(absl::InitializeLog|cudart_stub\.cc|port\.cc.*oneDNN)")
+
 prepare_environment(os.environ)
-import tensorflow as tf  # noqa: E402  (CUDA reads the device order when TensorFlow first looks for cards)
+with drop_lines(_IMPORT_REMARKS):
+    # CUDA reads the device order when TensorFlow first looks for cards.
+    import tensorflow as tf
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ import pytest
 import soundfile
 
 from myxtts.audio.clip_errors import ClipError, ClipProblem
-from myxtts.audio.native_stderr import drop_mpg123_messages
+from myxtts.audio.opening import MPG123_REMARKS
 from myxtts.audio.reading import check_clip, inspect_clip, read_clip
+from myxtts.devices.native_stderr import drop_lines
 
 RATE_HZ = 22050
 
@@ -153,7 +154,7 @@ def test_the_mp3_decoder_does_write_to_the_terminal_when_not_held(
 
 
 def test_what_others_write_meanwhile_is_handed_on(capfd: pytest.CaptureFixture[str]) -> None:
-    with drop_mpg123_messages():
+    with drop_lines(MPG123_REMARKS):
         os.write(2, b"[src/libmpg123/layer3.c:1804] error: dequantization failed!\n")
         os.write(2, b"a line of somebody else\n")
         assert capfd.readouterr().err == ""
@@ -163,7 +164,7 @@ def test_what_others_write_meanwhile_is_handed_on(capfd: pytest.CaptureFixture[s
 
 
 def test_stderr_comes_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError, match="inside"), drop_mpg123_messages():
+    with pytest.raises(RuntimeError, match="inside"), drop_lines(MPG123_REMARKS):
         raise RuntimeError("inside")
     os.write(2, b"back\n")
     assert capfd.readouterr().err == "back\n"

@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _STDERR_FD = 2
-_MPG123_LINE = re.compile(rb"\[[^\]]*libmpg123|Note: |Warning: ")
 
 # File descriptor 2 belongs to the whole process: two holders at once would restore each other's pipe.
 _holding = threading.Lock()
 
 
 @contextmanager
-def drop_mpg123_messages() -> Iterator[None]:
-    """Keep libmpg123's remarks on damaged files off the terminal while the block runs.
+def drop_lines(unwanted: re.Pattern[bytes]) -> Iterator[None]:
+    """Keep lines that begin with a pattern off the terminal while the block runs.
 
-    libsndfile decodes MP3 with libmpg123 and gives no way to quieten it. What other threads write meanwhile is handed on
-    when the block ends.
+    What else is written meanwhile, by other threads too, is handed on when the block ends.
     """
     with _holding:
         try:
@@ -36,15 +34,15 @@ def drop_mpg123_messages() -> Iterator[None]:
                 yield
             finally:
                 os.dup2(real, _STDERR_FD)
-                _hand_on(held, real)
+                _hand_on(held, real, unwanted)
         finally:
             os.close(held)
             os.close(real)
 
 
-def _hand_on(held: int, real: int) -> None:
+def _hand_on(held: int, real: int, unwanted: re.Pattern[bytes]) -> None:
     size = os.lseek(held, 0, os.SEEK_END)
     lines = os.pread(held, size, 0).splitlines(keepends=True)
-    others = b"".join(line for line in lines if not _MPG123_LINE.match(line))
+    others = b"".join(line for line in lines if not unwanted.match(line))
     if others:
         os.write(real, others)
