@@ -29,7 +29,7 @@ from myxtts.models.speech_losses import (
 )
 from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES
 from myxtts.models.waveform import WaveformDecoder, stretch_latents
-from myxtts.training.objectives import Outcome, Tensors
+from myxtts.training.objectives import OnePhase, Outcome, Tensors
 
 BETAS = 0.8, 0.99
 """Of both optimizers, as HiFi-GAN's authors have them: a rival changes too fast to be remembered for long."""
@@ -44,7 +44,7 @@ class SpeechLosses(NamedTuple):
     rival: tf.Tensor
 
 
-class DecoderObjective:
+class DecoderObjective(OnePhase):
     """Latents become speech.
 
     Args:
@@ -60,15 +60,6 @@ class DecoderObjective:
         self.model = decoder
         self.rival = rivals
         self._gpt = gpt
-
-    def choose_phase(self, step: int) -> str:
-        return "all"
-
-    def is_ranked(self, phase: str) -> bool:
-        return True
-
-    def begin_step(self, step: int, batch: Tensors) -> None:
-        pass
 
     def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
         own_BS = tf.sequence_mask(batch["segment_frames_B"] * SAMPLES_PER_FRAME, SEGMENT_SAMPLES, tf.float32)
@@ -88,12 +79,6 @@ class DecoderObjective:
         """Speech (B, samples) of whole clips; what follows a clip's own codes is filling."""
         frames_BTC = self._find_frames(batch)
         return self.model.decode_frames(frames_BTC, self._make_no_speaker(frames_BTC))
-
-    def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
-        return ()
-
-    def finish_update(self, extras: tuple[tf.Tensor, ...]) -> None:
-        pass
 
     def name_results(self, sums: Mapping[str, float], phase: str) -> dict[str, float]:
         means = {name: sums[name] / sums["clips"] for name in SpeechLosses._fields}

@@ -78,7 +78,26 @@ class Objective(Protocol):
         """The figures a person reads, `loss` among them, from sums over any number of batches of one phase."""
 
 
-class GPTObjective:
+class OnePhase:
+    """What an objective without phases, and without anything to change besides the update, has to say about them."""
+
+    def choose_phase(self, step: int) -> str:
+        return "all"
+
+    def is_ranked(self, phase: str) -> bool:
+        return True
+
+    def begin_step(self, step: int, batch: Tensors) -> None:
+        pass
+
+    def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
+        return ()
+
+    def finish_update(self, extras: tuple[tf.Tensor, ...]) -> None:
+        pass
+
+
+class GPTObjective(OnePhase):
     """Text and prompt predict the codes, and the text itself a little.
 
     Args:
@@ -94,15 +113,6 @@ class GPTObjective:
         self.model = gpt
         self._loss_mean = loss_mean
         self._blank_prompt = blank_prompt
-
-    def choose_phase(self, step: int) -> str:
-        return "all"
-
-    def is_ranked(self, phase: str) -> bool:
-        return True
-
-    def begin_step(self, step: int, batch: Tensors) -> None:
-        pass
 
     def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
         text, audio, logits = self._run(batch, key)
@@ -134,12 +144,6 @@ class GPTObjective:
             )
         )
         return text, audio, gpt.compute_logits(gpt.make_prompt(batch["mel_BFM"]), text, audio, key)
-
-    def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
-        return ()
-
-    def finish_update(self, extras: tuple[tf.Tensor, ...]) -> None:
-        pass
 
     def name_results(self, sums: Mapping[str, float], phase: str) -> dict[str, float]:
         text = _divide(sums["text_total"], sums["text_count"])

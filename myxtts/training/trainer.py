@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from myxtts.training.starting_point import (
     require_same_vocabulary,
 )
 from myxtts.training.trained_decoder import build_decoder_step, describe_decoder
-from myxtts.training.trained_model import build_codec_step, build_gpt_step
+from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
@@ -154,18 +154,8 @@ class XTTSTrainer:
         if run.checkpoint is not None:
             require_same_codec(codec, run.checkpoint.path)
         _log.info("Model: %s.", _describe_model(config, start))
-        return self._run_stage(
-            StageRequest(
-                run=run,
-                config=config,
-                plan=self.plan,
-                data=data,
-                mel_norms=codec.mel_norms,
-                codec_folder=codec.folder,
-                build=lambda steps: build_gpt_step(config, data, codec, start, self._model),
-                stop=stop,
-                ledger=self._ledger,
-            )
+        return self._run_on_codes(
+            run, config, data, codec, lambda steps: build_gpt_step(config, data, codec, start, self._model), stop
         )
 
     def _train_decoder_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
@@ -183,30 +173,43 @@ class XTTSTrainer:
         if choose_augmentation(config.data) is not None:
             _log.warning("Augmentation is left out: a decoder must learn to sound like the recordings themselves.")
         _log.info("Decoder: %s.", describe_decoder(config, start))
-        return self._run_stage(
-            StageRequest(
-                run=run,
-                config=config,
-                plan=self.plan,
-                data=data,
-                mel_norms=codec.mel_norms,
-                codec_folder=codec.folder,
-                build=lambda steps: build_decoder_step(config, data, codec, start),
-                stop=stop,
-                ledger=self._ledger,
-            )
+        return self._run_on_codes(
+            run, config, data, codec, lambda steps: build_decoder_step(config, data, codec, start), stop
         )
+
+    def _run_on_codes(
+        self,
+        run: RunFolder,
+        config: XTTSConfig,
+        data: RunData,
+        codec: Codec,
+        build: Callable[[int], TrainedModel],
+        stop: StopRequests,
+    ) -> StageResult:
+        """A stage that trains on a codec's codes, and speaks at its end."""
+        request = StageRequest(
+            run=run,
+            config=config,
+            plan=self.plan,
+            data=data,
+            mel_norms=codec.mel_norms,
+            codec_folder=codec.folder,
+            build=build,
+            stop=stop,
+            ledger=self._ledger,
+        )
+        result = self._run_stage(request)
+        if result.ending.is_finished and config.training.speak:
+            self._spoken = speak_last_words(run.path, data.train)
+        return result
 
     def _run_stage(self, request: StageRequest) -> StageResult:
         self._stage = StageRun(request)
         try:
-            result = self._stage.run()
+            return self._stage.run()
         finally:
             # Once more, with the clips that were replaced during training.
             request.data.report.write_json(request.run.path / DROP_REPORT_NAME)
-        if result.ending.is_finished and request.codec_folder is not None and self.config.training.speak:
-            self._spoken = speak_last_words(request.run.path, request.data.train)
-        return result
 
     def _train_step_impl(self, batch: DeviceBatch) -> Any:
         """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""

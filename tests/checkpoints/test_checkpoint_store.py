@@ -8,6 +8,7 @@ import pytest
 
 from myxtts.checkpoints import checkpoint_store
 from myxtts.checkpoints.errors import CheckpointWriteError, ModelFileError, NoWholeCheckpointError
+from myxtts.checkpoints.finding import find_model_directory
 from myxtts.checkpoints.retention import DiskNeed
 from tests.checkpoints.training_states import (
     assert_content,
@@ -110,6 +111,16 @@ def test_another_metric_is_judged_by_what_the_checkpoints_say(tmp_path):
         save(store, step, val_loss=val, train_loss=train)
     by_train = checkpoint_store.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric="train_loss")
     assert (store.best().step, by_train.best().step) == (10, 20)
+
+
+@pytest.mark.parametrize(("metric", "step"), [("val_loss", 10), ("train_loss", 20)])
+def test_a_folder_means_the_best_checkpoint_as_its_run_judged(tmp_path, metric, step):
+    store = checkpoint_store.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric=metric)
+    for number, val, train in ((10, 1.0, 9.0), (20, 2.0, 8.0), (30, 3.0, 8.5)):
+        save(store, number, val_loss=val, train_loss=train)
+    assert find_model_directory(tmp_path) == tmp_path / f"step-{step:08d}"
+    (tmp_path / "checkpoints.json").write_text("[")
+    assert find_model_directory(tmp_path).name == "step-00000010", "without its list, by the usual metric"
 
 
 def test_nothing_is_removed_before_the_new_one_is_whole(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints.errors import ModelFileError
+from myxtts.inference import generation
 from myxtts.inference.errors import SpeechRequestError, UnableToSpeakError, VoiceError
 from myxtts.inference.generation import count_rows
 from myxtts.inference.joining import PAUSE_SECONDS
@@ -177,3 +178,15 @@ def test_directories_that_cannot_speak_say_what_they_lack(tmp_path):
         load_synthesizer(write_small_model(tmp_path / "deaf", dvae=False))
     with pytest.raises(ModelFileError):
         load_synthesizer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("is_published", "penalty"), [(True, 5.0), (False, 1.0)])
+def test_only_models_from_the_published_one_are_kept_from_repeating_codes(monkeypatch, is_published, penalty):
+    rules = []
+    real = generation.make_rule
+    monkeypatch.setattr(generation, "make_rule", lambda *given: rules.append(real(*given)) or rules[-1])
+    synthesizer = build_synthesizer(decoder=is_published)
+    voice = synthesizer.clone_samples([np.sin(np.arange(22050) / 9).astype(np.float32)])
+    synthesizer.speak("one", voice, "en", SpeechSettings(max_codes=2))
+    synthesizer.speak("one", voice, "en", SpeechSettings(max_codes=2, repetition_penalty=3.0))
+    assert [float(rule.repetition_penalty) for rule in rules] == [penalty, 3.0]
