@@ -29,9 +29,13 @@ SPEAKER_CHANNELS = 512
 
 
 def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
-    """Writes the weights under Coqui's names as safetensors files; returns the names of the files."""
+    """Writes the weights under Coqui's names as safetensors files, with what `import` needs besides; returns the names of the
+    files."""
 
     def write(folder: Path) -> None:
+        # No tensor shows how many heads there are.
+        _write_config(model, folder)
+        _write_speakers(model, folder)
         with (folder / "model.safetensors").open("wb") as file:
             write_safetensors(file, complete_model(model))
         if model.dvae is not None:
@@ -53,22 +57,25 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
             model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."
         )
     state = complete_model(model)
-    config = dict(model.source_config or make_coqui_config(model.config.model))
+    config = find_coqui_config(model)
 
     def write(folder: Path) -> None:
         _write_torch(folder / "model.pth", {"model": state, "config": config})
-        (folder / "config.json").write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        _write_config(model, folder)
         _write_vocabulary(model, folder)
         if model.dvae is not None:
             _write_torch(folder / "dvae.pth", dict(complete_dvae(model)))
         if "mel_stats" in model.model:
             _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
-        if model.speakers:
-            voices = {name: dict(voice) for name, voice in model.speakers.items()}
-            _write_torch(folder / "speakers_xtts.pth", voices)
+        _write_speakers(model, folder)
 
     write_directory_atomically(target, write)
     return _list_files(target)
+
+
+def find_coqui_config(model: ModelDirectory) -> dict[str, Any]:
+    """The configuration the model came with, or what Coqui's tools must know of ours."""
+    return dict(model.source_config or make_coqui_config(model.config.model))
 
 
 def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
@@ -148,6 +155,17 @@ def _has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
 def _write_torch(path: Path, content: Any) -> None:
     with path.open("w+b") as handle:
         write_torch(handle, content, path)
+
+
+def _write_config(model: ModelDirectory, folder: Path) -> None:
+    text = json.dumps(find_coqui_config(model), ensure_ascii=False, indent=1)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_speakers(model: ModelDirectory, folder: Path) -> None:
+    if model.speakers:
+        voices = {name: dict(voice) for name, voice in model.speakers.items()}
+        _write_torch(folder / "speakers_xtts.pth", voices)
 
 
 def _write_vocabulary(model: ModelDirectory, folder: Path) -> None:

@@ -72,6 +72,10 @@ def import_coqui_files(
     arrays = {**main.arrays, **_read_mel_statistics(files.mel_statistics)}
     source_config = main.config or _read_config_beside(files.model)
     model_args = source_config.get("model_args", {})
+    if not isinstance(model_args, Mapping):
+        raise ModelFileError(
+            files.model, f"has a configuration whose model_args are a {type(model_args).__name__}, not a table."
+        )
     numbers = infer_model_numbers(arrays, dvae_arrays=dvae, model_args=model_args)
     vocabulary = _read_vocabulary(files.vocabulary, numbers.get("text_tokens"))
     config = ModelConfig(size=_name_size(numbers), **numbers)

@@ -52,6 +52,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 
 def _train(config: XTTSConfig, plan: DevicePlan, command: Sequence[str]) -> int:
+    from myxtts.monitoring.listening_page import PAGE_NAME as LISTENING_PAGE
     from myxtts.monitoring.summary_view import format_summary
     from myxtts.training.errors import RunFinishedError
     from myxtts.training.trainer import XTTSTrainer
@@ -68,7 +69,8 @@ def _train(config: XTTSConfig, plan: DevicePlan, command: Sequence[str]) -> int:
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
     print(f"Report  {stage.folder / 'report.html'}")
-    print(f"Listen  {stage.folder / 'listen.html'}")
+    if (stage.folder / LISTENING_PAGE).exists():
+        print(f"Listen  {stage.folder / LISTENING_PAGE}")
     if result.spoken is not None:
         print(f'Spoken  {result.spoken.path}: "{result.spoken.text}"')
         print(f"        {result.spoken.how}")

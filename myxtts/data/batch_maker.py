@@ -5,6 +5,8 @@ Shapes: B rows, S samples, L text tokens.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,7 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts
-from myxtts.data.replacements import ReplacementJournal, replace_failed
+from myxtts.data.replacements import ReplacementJournal, name_prompt, replace_failed
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
 from myxtts.data.text_ids import TextIds
 
@@ -56,8 +58,12 @@ class BatchMaker:
         )
 
     def plan_step(self, step: int, journal: ReplacementJournal) -> GlobalBatch:
-        """The clips of a global batch, those that failed replaced."""
-        return replace_failed(self.sampler.make_batch(step), self.sampler, journal)
+        """The clips of a global batch and of its prompts, those that failed replaced."""
+        batch = replace_failed(self.sampler.make_batch(step), self.sampler, journal)
+        if self._prompts is None:
+            return batch
+        heard = tuple(self._choose_prompts(batch, each, journal) for each in batch.micro_batches)
+        return replace(batch, micro_batches=heard)
 
     def describe_clip(self, clip: int) -> str:
         """A clip's file, as reports name it."""
@@ -69,26 +75,16 @@ class BatchMaker:
             return None
         return find_clip_file(self._corpus, clip)
 
-    def list_files(self, epoch: int, micro_batch: MicroBatch) -> list[ClipFile | None]:
+    def list_files(self, micro_batch: MicroBatch) -> list[ClipFile | None]:
         """What must be loaded for a micro-batch, by row: its clips, and behind them those its prompts are cut from, if these
         are others."""
-        clips = micro_batch.clips
-        others = [] if self._prompts is None else self._find_prompts(epoch, clips).tolist()
-        return [self.find_file(clip) for clip in [*clips.tolist(), *others]]
-
-    def find_prompt(self, epoch: int, clip: int) -> int:
-        """The clip that a clip's prompt is cut from."""
-        return int(self._find_prompts(epoch, np.array([clip], np.int32))[0])
-
-    def avoid_prompt(self, clip: int) -> None:
-        """No prompt is cut from a clip that cannot be read."""
-        assert self._prompts is not None
-        self._prompts.avoid(clip)
+        prompts = [] if micro_batch.prompts is None else micro_batch.prompts.tolist()
+        return [self.find_file(clip) for clip in [*micro_batch.clips.tolist(), *prompts]]
 
     def count_targets(self, batch: GlobalBatch) -> TargetTotals:
         """What the losses of a global batch are divided by."""
         clips = batch.clips
-        samples, slices = self._corpus.samples[clips], self._choose_slices(batch.epoch, clips)
+        samples, slices = self._corpus.samples[clips], self._choose_slices(batch.epoch, clips, clips)
         codes = -(-samples // SAMPLES_PER_CODE)
         ends = slices.starts + slices.lengths
         return TargetTotals(
@@ -126,7 +122,7 @@ class BatchMaker:
             text_lengths_B=text_lengths,
             slice_starts_B=slices.starts,
             slice_lengths_B=slices.lengths,
-            prompt_BS=None if self._prompts is None else wav_BS[rows:],
+            prompt_BS=None if micro_batch.prompts is None else wav_BS[rows:],
         )
 
     def _measure(self, lengths_N: NDArray[np.integer], clips: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -134,17 +130,23 @@ class BatchMaker:
 
     def _slice_rows(self, epoch: int, micro_batch: MicroBatch) -> Slices:
         is_clip = micro_batch.clips != EMPTY_ROW
-        slices = self._choose_slices(epoch, np.maximum(micro_batch.clips, 0))
+        prompts = micro_batch.clips if micro_batch.prompts is None else micro_batch.prompts
+        slices = self._choose_slices(epoch, np.maximum(micro_batch.clips, 0), np.maximum(prompts, 0))
         return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
 
-    def _find_prompts(self, epoch: int, clips: NDArray[np.int32]) -> NDArray[np.int32]:
-        if self._prompts is None:
-            return clips
-        return np.where(clips == EMPTY_ROW, EMPTY_ROW, self._prompts.choose(epoch, np.maximum(clips, 0)))
+    def _choose_prompts(self, batch: GlobalBatch, micro_batch: MicroBatch, journal: ReplacementJournal) -> MicroBatch:
+        """A micro-batch with its prompts. Where one has failed, a clip hears itself."""
+        assert self._prompts is not None
+        clips = micro_batch.clips
+        chosen = self._prompts.choose(batch.epoch, np.maximum(clips, 0)).tolist()
+        for offset, prompt in enumerate(chosen):
+            if prompt in journal.find_failed(batch.step, name_prompt(micro_batch.first_row + offset)):
+                chosen[offset] = int(clips[offset])
+        return replace(micro_batch, prompts=np.where(clips == EMPTY_ROW, EMPTY_ROW, chosen).astype(np.int32))
 
-    def _choose_slices(self, epoch: int, clips: NDArray[np.int32]) -> Slices:
+    def _choose_slices(self, epoch: int, clips: NDArray[np.int32], prompts: NDArray[np.int32]) -> Slices:
         # Of another clip no more than the row has room for, whatever the bucket.
-        samples = np.minimum(self._corpus.samples[clips], self._corpus.samples[self._find_prompts(epoch, clips)])
+        samples = np.minimum(self._corpus.samples[clips], self._corpus.samples[prompts])
         if self._for_validation:
             return choose_evaluation_slices(samples)
         return draw_slices(samples, seed=self.sampler.seed, epoch=epoch, sample_ids=clips)

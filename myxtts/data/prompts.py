@@ -35,7 +35,6 @@ class SpeakerPrompts:
         self._rank = np.empty(len(codes), np.int64)
         self._rank[self._by_speaker] = np.arange(len(codes))
         self._rank -= self._first
-        self._unreadable = np.zeros(len(codes), np.bool_)
 
     def choose(self, epoch: int, clips: Clips) -> Clips:
         """The clips whose parts are the prompts of these."""
@@ -43,9 +42,5 @@ class SpeakerPrompts:
         steps = np.ones(len(clips), np.int64)
         if not self._is_fixed:
             steps = draw_integers(self._seed, epoch, clips, Purpose.PROMPT_CLIP, 1, others[:, None])[:, 0]
-        chosen = self._by_speaker[self._first[clips] + (self._rank[clips] + steps) % self._size[clips]]
-        return np.where(self._unreadable[chosen], clips, chosen).astype(np.int32)
-
-    def avoid(self, clip: int) -> None:
-        """A clip cannot be read: those that would have heard it hear themselves."""
-        self._unreadable[clip] = True
+        chosen: Clips = self._by_speaker[self._first[clips] + (self._rank[clips] + steps) % self._size[clips]]
+        return chosen

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from myxtts.data.batch_maker import BatchMaker
-from myxtts.data.clip_loading import ClipFile, LoadFailure
+from myxtts.data.clip_loading import LoadFailure
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.loading import Load, LoadingEngine
 from myxtts.data.positions import Position, count_micro_batches, follow_position
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class BatchReader:
             self._steps.append(_Step(self._maker.plan_step(position.step, self.journal)))
         step = self._steps[-1]
         micro_batch = step.batch.micro_batches[position.micro_batch]
-        files = self._maker.list_files(step.batch.epoch, micro_batch)
+        files = self._maker.list_files(micro_batch)
         step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
         self._under_way += 1
         self._ahead = follow_position(self._maker.sampler, position)
@@ -183,9 +183,9 @@ class BatchReader:
             for row, failure in failures:
                 # With a clip its prompt is replaced too, whatever is wrong with it.
                 if row - rows not in load.failures:
-                    self._note_failure(step.batch, number, row, load.files[row], failure)
+                    self._note_failure(step.batch, number, row, failure)
             step.batch = self._maker.plan_step(step.batch.step, self.journal)
-            files = self._maker.list_files(step.batch.epoch, step.batch.micro_batches[number])
+            files = self._maker.list_files(step.batch.micro_batches[number])
             for row, file in enumerate(files):
                 # A clip that is replaced takes its prompt with it.
                 if file != load.files[row]:
@@ -194,21 +194,16 @@ class BatchReader:
             self._engine.finish(load)
         self._note_tried(tried, 0)
 
-    def _note_failure(
-        self, batch: GlobalBatch, number: int, row: int, file: ClipFile | None, failure: LoadFailure
-    ) -> None:
-        """A clip is replaced; a clip that was only to be heard as a prompt is not heard again."""
+    def _note_failure(self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure) -> None:
+        """A clip is replaced; where one fails that was only to be heard as a prompt, the row's own clip is heard instead."""
         micro_batch = batch.micro_batches[number]
         rows = len(micro_batch.clips)
-        clip = int(micro_batch.clips[row % rows])
-        if row < rows or file == self._maker.find_file(clip):
-            self._record(batch.step, micro_batch.first_row + row % rows, clip, failure)
-            return
-        prompt = self._maker.find_prompt(batch.epoch, clip)
+        place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
+        prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
         if prompt == clip:
-            # Another load, begun at the same time, has found out before.
+            self._record(batch.step, place, clip, failure)
             return
-        self._maker.avoid_prompt(prompt)
+        self.journal.record(Failure(batch.step, name_prompt(place), prompt))
         name, detail = self._maker.describe_clip(prompt), failure.detail.removesuffix(".")
         _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
 

@@ -23,8 +23,14 @@ class Failure:
 
     step: int
     row: int
-    """The row's number in the global batch, as `MicroBatch.first_row` counts."""
+    """The row's number in the global batch, as `MicroBatch.first_row` counts; `name_prompt` of it, where the clip was only to be
+    heard as that row's voice prompt."""
     clip: int
+
+
+def name_prompt(row: int) -> int:
+    """The place of a row's voice prompt in a journal."""
+    return -1 - row
 
 
 class ReplacementJournal:

@@ -12,6 +12,7 @@ have fewer micro-batches. Nothing is carried from one epoch to the next.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,18 +41,34 @@ class MicroBatch:
     """Its first row's number in the global batch."""
     clips: NDArray[np.int32]
     """Clip numbers by row; `EMPTY_ROW` where there is none."""
+    prompts: NDArray[np.int32] | None = None
+    """The clips whose parts are these clips' voice prompts; None where each hears a part of itself."""
 
     def slice_rows(self, part: int, parts: int) -> MicroBatch:
         """One of `parts` equal slices: for a rank, or for smaller micro-batches. Short slices get empty rows."""
         if not 0 <= part < parts:
             raise IndexError(f"slice {part} of {parts}")
         rows = -(-len(self.clips) // parts)
-        clips = np.full(rows, EMPTY_ROW, dtype=np.int32)
-        own = self.clips[part * rows : (part + 1) * rows]
-        clips[: len(own)] = own
+
+        def cut(clips: NDArray[np.int32]) -> NDArray[np.int32]:
+            whole = np.full(rows, EMPTY_ROW, dtype=np.int32)
+            own = clips[part * rows : (part + 1) * rows]
+            whole[: len(own)] = own
+            return whole
+
         return replace(
-            self, bucket=replace(self.bucket, rows=rows), first_row=self.first_row + part * rows, clips=clips
+            self,
+            bucket=replace(self.bucket, rows=rows),
+            first_row=self.first_row + part * rows,
+            clips=cut(self.clips),
+            prompts=None if self.prompts is None else cut(self.prompts),
         )
+
+    def keep_rows(self, rows: Sequence[int]) -> MicroBatch:
+        """The same with all other rows empty."""
+        is_kept = np.isin(np.arange(len(self.clips)), list(rows))
+        prompts = None if self.prompts is None else np.where(is_kept, self.prompts, EMPTY_ROW)
+        return replace(self, clips=np.where(is_kept, self.clips, EMPTY_ROW), prompts=prompts)
 
 
 @dataclass(frozen=True, eq=False)

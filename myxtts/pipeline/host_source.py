@@ -16,9 +16,9 @@ from myxtts.data.host_batch import HostBatch
 from myxtts.data.open_engine import choose_read_ahead, open_engine
 from myxtts.data.positions import count_micro_batches
 from myxtts.data.reader import BatchReader
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.run_data import RunData
-from myxtts.data.sampler import EMPTY_ROW, MicroBatch
+from myxtts.data.sampler import MicroBatch
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind, Place, RunOrder
 
@@ -113,11 +113,9 @@ class HostSource:
         maker, journal = self._makers[place.kind], self._readers[place.kind].journal
         batch = maker.plan_step(place.position.step, journal)
         micro_batch = batch.micro_batches[place.position.micro_batch]
-        clips = np.full_like(micro_batch.clips, EMPTY_ROW)
-        clips[list(rows)] = micro_batch.clips[list(rows)]
-        chosen = replace(batch, micro_batches=_exchange(batch.micro_batches, replace(micro_batch, clips=clips)))
-        files = maker.list_files(batch.epoch, replace(micro_batch, clips=clips))
-        load = self._engine.start(files, micro_batch.bucket.samples)
+        some = micro_batch.keep_rows(rows)
+        chosen = replace(batch, micro_batches=_exchange(batch.micro_batches, some))
+        load = self._engine.start(maker.list_files(some), micro_batch.bucket.samples)
         self._engine.finish(load)
         host = maker.make_batch(chosen, place.position, maker.count_targets(batch), self._engine.take(load))
         return HostItem(self._describe(number, place, host), host, batch.clips, ())
@@ -164,7 +162,10 @@ class HostSource:
         journal = self._readers[place.kind].journal
         step = place.position.step
         rows = range(host.first_row, host.first_row + host.rows)
-        return tuple(Failure(step, row, clip) for row in rows for clip in sorted(journal.find_failed(step, row)))
+        places = (*rows, *map(name_prompt, rows))
+        return tuple(
+            Failure(step, place, clip) for place in places for clip in sorted(journal.find_failed(step, place))
+        )
 
 
 def _exchange(micro_batches: tuple[MicroBatch, ...], other: MicroBatch) -> tuple[MicroBatch, ...]:

@@ -42,8 +42,9 @@ def speak_last_words(folder: Path, corpus: Corpus) -> Spoken | None:
         with get_device_context("/CPU:0"):
             synthesizer = load_synthesizer(folder, verify_checksums=False)
             speech = synthesizer.speak(text, synthesizer.clone_voice([corpus.find_file(voice)]), corpus.language[0])
-    except (MyXTTSError, tf.errors.ResourceExhaustedError) as error:
+        soundfile.write(path, np.clip(speech.samples, -1, 1), synthesizer.rate_hz, subtype="PCM_16")
+    except (MyXTTSError, OSError, MemoryError, soundfile.LibsndfileError, tf.errors.OpError) as error:
+        # The run is over and whole on the disk: this is not worth a failure.
         _log.warning("Nothing was said at the end: %s", error)
         return None
-    soundfile.write(path, np.clip(speech.samples, -1, 1), synthesizer.rate_hz, subtype="PCM_16")
     return Spoken(path, text, synthesizer.vocoder.how)

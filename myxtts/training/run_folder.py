@@ -100,6 +100,9 @@ class RunFolder:
             return True
         if self._record.ending is None or not self.is_resumed:
             return False
+        if self._is_codec_of_run and self._is_in_use:
+            # A GPT has learnt its codes: trained on, it would be another codec.
+            return True
         return not (self._has_more_patience if self._record.is_early else self._comparison.list_changes(Rule.LENGTH))
 
     @property
@@ -224,6 +227,11 @@ class RunFolder:
     def _has_more_patience(self) -> bool:
         patience = self._config.training.early_stopping
         return patience == 0 or patience > self._old_patience
+
+    @property
+    def _is_in_use(self) -> bool:
+        """Whether a GPT was trained on this codec's codes in the folder it lies in."""
+        return CheckpointStore(self.path.parent, keep_last=1, keep_best=0, best_metric="").latest() is not None
 
     @property
     def _is_codec_of_run(self) -> bool:

@@ -199,7 +199,8 @@ class XTTSTrainer:
             ledger=self._ledger,
         )
         result = self._run_stage(request)
-        if result.ending.is_finished and config.training.speak:
+        # Somebody who wants the process gone does not wait for a sentence.
+        if result.ending.is_finished and config.training.speak and stop.signal is None:
             self._spoken = speak_last_words(run.path, data.train)
         return result
 

@@ -191,6 +191,7 @@ def test_broken_programs_are_refused(tmp_path, program):
         ((4,), (1,), 0, 5),
         ((4,), (1,), 0, 2**62),
         ((0,), (1,), 5, 4),
+        ((0, 2**62), (1, 1), 0, 4),
     ],
 )
 def test_a_tensor_outside_its_storage_is_refused(tmp_path, shape, strides, offset, count):

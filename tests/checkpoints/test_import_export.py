@@ -96,6 +96,30 @@ def test_import_of_an_export_is_bit_identical(model, exported, tmp_path):
     assert "non-commercial" in again.manifest.facts["notice"]
 
 
+def test_import_of_a_safetensors_export_is_the_same_model(model, tmp_path):
+    export_safetensors(model, tmp_path / "safe")
+    files = CoquiFiles(
+        tmp_path / "safe" / "model.safetensors",
+        dvae=tmp_path / "safe" / "dvae.safetensors",
+        vocabulary=tmp_path / "safe" / "vocab.json",
+        speakers=tmp_path / "safe" / "speakers_xtts.pth",
+    )
+    report = import_coqui_files(files, tmp_path / "again")
+    again = read_model_directory(tmp_path / "again")
+    assert_equal(again.model, model.model)
+    assert_equal(again.dvae, model.dvae)
+    assert_equal(again.speakers["a/b"], model.speakers["a/b"])
+    # Two heads of sixteen channels, which no tensor shows.
+    assert again.config.model.model_dump(exclude={"size"}) == CONFIG.model.model_dump(exclude={"size"})
+    assert report.differences.is_match
+
+
+def test_a_configuration_without_a_table_of_arguments_is_refused(model, tmp_path):
+    write_torch_file(tmp_path / "model.pth", {"model": dict(model.model), "config": {"model_args": "x"}})
+    with pytest.raises(ModelFileError, match="model_args are a str"):
+        import_coqui_files(CoquiFiles(tmp_path / "model.pth"), tmp_path / "out")
+
+
 def test_an_export_has_every_key_of_coquis_file_constants_included(model, exported):
     sizes = read_sizes(CONFIG.model)
     expected = {w.key: w.shape for w in list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)}
@@ -110,7 +134,7 @@ def test_an_export_has_every_key_of_coquis_file_constants_included(model, export
 
 def test_safetensors_have_the_same_names(model, tmp_path):
     names = export_safetensors(model, tmp_path / "safe")
-    assert names == ["dvae.safetensors", "model.safetensors", "vocab.json"]
+    assert names == ["config.json", "dvae.safetensors", "model.safetensors", "speakers_xtts.pth", "vocab.json"]
     found = open_safetensors(tmp_path / "safe" / "model.safetensors")
     assert found.keys() == complete_model(model).keys()
     assert_equal(read_coqui_file(tmp_path / "safe" / "model.safetensors").arrays, model.model)

@@ -72,9 +72,7 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
     assert "\n  python train_main.py --epochs 2\n" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "flags", [("--cluster", "machines.yaml"), ("--data-service", "10.0.0.5:5050"), ("--stage", "decoder")]
-)
+@pytest.mark.parametrize("flags", [("--cluster", "machines.yaml"), ("--data-service", "10.0.0.5:5050")])
 def test_what_is_not_built_is_refused_and_not_left_out(flags):
     result = run_train("--rehearsal", *flags)
     assert result.returncode == 1

@@ -8,8 +8,9 @@ import pytest
 from myxtts.audio.reading import read_clip
 from myxtts.data.columns import NameColumn
 from myxtts.data.prompts import SpeakerPrompts
+from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW
-from tests.data.reading import make_sampler, open_reader, scan_small
+from tests.data.reading import freeze_all, make_sampler, open_reader, scan_small
 from tests.data.shared import write_clips, write_metadata
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -40,13 +41,6 @@ def test_validation_always_hears_the_same():
     prompts = SpeakerPrompts(SPEAKERS, seed=1, is_fixed=True)
 
     assert prompts.choose(0, ALL).tolist() == prompts.choose(9, ALL).tolist() == [2, 3, 4, 1, 6, 5, 0]
-
-
-def test_a_clip_that_cannot_be_read_is_no_prompt():
-    prompts = SpeakerPrompts(SPEAKERS, seed=1)
-    prompts.avoid(3)
-
-    assert prompts.choose(0, ALL)[1] == 1
 
 
 @pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
@@ -101,3 +95,20 @@ def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
     for batch in batches:
         assert batch.clips_B.tolist() == [0]
         np.testing.assert_array_equal(batch.prompt_BS, batch.wav_BS)
+
+
+def test_a_resumed_run_repeats_broken_prompts_even_if_they_can_be_read_again(tmp_path):
+    corpus = tmp_path / "corpus"
+    write_clips(corpus, "abcd")
+    write_metadata(corpus, *(f"{name}|Word." for name in "abcd"))
+    texted = scan_small(corpus, tmp_path / "index")
+    broken = corpus / "wavs" / "b.wav"
+    hidden = broken.rename(tmp_path / "b.wav")
+    with open_reader(texted, prompts_from_speaker=True) as reader:
+        before = freeze_all(reader.read_steps(0, 6))
+        failures = reader.journal.list_failures()
+    assert any(failure.row < 0 for failure in failures)
+    hidden.rename(broken)
+
+    with open_reader(texted, prompts_from_speaker=True, journal=ReplacementJournal(failures)) as reader:
+        assert freeze_all(reader.read_steps(0, 6)) == before

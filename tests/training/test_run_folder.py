@@ -499,3 +499,17 @@ def test_a_run_that_cannot_be_moved_is_said(folder, monkeypatch):
 def test_a_run_is_refused_or_found_without_tensorflow():
     code = "import sys\nimport myxtts.training.run_folder\nreport([name for name in sys.modules if name in ('tensorflow', 'keras')])"
     assert run_code(code) == []
+
+
+@pytest.mark.parametrize("is_in_use", [False, True])
+def test_a_codec_that_ended_early_is_trained_on_only_while_nothing_has_learnt_its_codes(folder, is_in_use):
+    with open_with(folder, training=PATIENT) as run:
+        run.begin(100, ENVIRONMENT)
+        with run.open_codec() as codec:
+            codec.begin(1000, ENVIRONMENT)
+            save(codec.store, 50)
+            codec.finish("no better loss in 3 validations", is_early=True)
+        if is_in_use:
+            save(run.store, 10)
+    with open_with(folder, training={**PATIENT, "early_stopping": 9}) as run, run.open_codec() as codec:
+        assert codec.is_finished is is_in_use

@@ -44,7 +44,8 @@ def test_mixed_precision_follows_float32(codec, float32_losses, tmp_path, policy
         ],
     )
     assert losses[-1][1] < 0.8 * losses[0][1], "nothing was learnt, so nothing was compared"
-    assert max(differences) <= MOST_DIFFERENCE
+    # One by one: a maximum does not see what is not a number.
+    assert all(difference <= MOST_DIFFERENCE for difference in differences)
 
 
 def test_checkpointing_needs_less_memory(codec, tmp_path, record_property):
