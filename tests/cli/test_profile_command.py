@@ -68,6 +68,7 @@ def test_cards_that_are_not_there_are_refused_as_in_training():
     assert "python utilities/dual_gpu_bottleneck_profiler.py" in result.stderr
 
 
+@pytest.mark.soak
 def test_an_isolated_run_is_profiled_through_its_producer_process(tmp_path):
     files = {name: tmp_path / f"profile.{name}" for name in ("json", "html", "trace")}
     flags = [word for name, path in files.items() for word in (f"--{name}", str(path))]

@@ -19,6 +19,8 @@ from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
 from tests.training.runs import SMALLEST, make_words, read_losses, read_story, train, train_all
 
+pytestmark = pytest.mark.soak
+
 LENGTH = 4
 FLAGS = ("--stage", "decoder", "--mode", "single", "--lr-schedule", "constant", "--validation-interval", "2")
 SETTINGS = {
@@ -126,7 +128,6 @@ def test_without_a_gpt_nothing_comes_into_being(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("mode", ["dual", "isolated"])
 def test_every_mode_trains_the_same_decoder(runs, trained, codec_run, unbroken, tmp_path, mode):
     flags = [mode if flag == "single" else flag for flag in FLAGS]
@@ -135,7 +136,6 @@ def test_every_mode_trains_the_same_decoder(runs, trained, codec_run, unbroken, 
     assert read_losses(tmp_path / mode) == read_losses(trained)
 
 
-@pytest.mark.soak
 def test_a_decoder_learns_from_the_demo_corpus(tmp_path, record_property):
     """A small decoder on a GPT that has learnt little: its mel comes clearly closer within a few minutes."""
     voice = tmp_path / "voice"

@@ -13,6 +13,7 @@ MODEL = {
 }  # fmt: skip
 LARGE_BATCH = {"data.batch_size": 16, "data.prompt_seconds": 6.0, "data.pipeline_buffer_size": 1}
 MOST_DIFFERENCE = 0.01
+LEAST_SAVED_MB = 100
 pytestmark = pytest.mark.soak
 
 
@@ -55,10 +56,11 @@ def test_checkpointing_needs_less_memory(codec, tmp_path, record_property):
         flags = ("--codec", codec, "--max-steps", 4, "--mode", "single", *flags)
         run = start(folder, *flags, **{**MODEL, **LARGE_BATCH})
         _, status, usage = os.wait4(run.pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, (tmp_path / f"{name}.said").read_text()[-4000:]
+        run.returncode = os.waitstatus_to_exitcode(status)
+        assert run.returncode == 0, (tmp_path / f"{name}.said").read_text()[-4000:]
         peaks[name], losses[name] = usage.ru_maxrss / 1024, [loss for _, loss in read_losses(folder)]
     record_property(
         "summary", [f"peak of the process: {peaks['kept']:.0f} MB, with checkpointing {peaks['again']:.0f} MB"]
     )
     assert losses["again"] == pytest.approx(losses["kept"], rel=1e-5)
-    assert peaks["again"] < 0.9 * peaks["kept"]
+    assert peaks["again"] < peaks["kept"] - LEAST_SAVED_MB
