@@ -24,6 +24,7 @@ from myxtts.checkpoints.tensor import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX
+from myxtts.text.tokenizer import read_vocabulary
 from myxtts.training.errors import CodecMissingError, StartingPointError
 
 _log = logging.getLogger(__name__)
@@ -151,6 +152,21 @@ def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
     trained_on = read_model_directory(start.folder, verify_checksums=False).config.data
     lengths = {"prompt_seconds": trained_on.prompt_seconds, "max_clip_seconds": trained_on.max_clip_seconds}
     return config.replace(data={name: value for name, value in lengths.items() if name not in given})
+
+
+def require_grown_vocabulary(start: StartingPoint, vocabulary: Path) -> None:
+    """Raises `StartingPointError` when a vocabulary gives tokens that a model knows other ids: their rows would be read as
+    those of other tokens."""
+    if start.vocabulary is None:
+        return
+    known, given = (read_vocabulary(path)["model"]["vocab"] for path in (start.vocabulary, vocabulary))
+    moved = sorted(token for token, row in known.items() if given.get(token) != row)
+    if moved:
+        raise StartingPointError(
+            f"{vocabulary} must have all tokens of {start.vocabulary} under the same ids, but {len(moved)} of {len(known)} are "
+            f"missing or have others, such as {moved[0]!r}. Leave out --vocabulary to take the model's own, or make a larger one "
+            "from it with myxtts.text.grow_vocabulary."
+        )
 
 
 def require_same_vocabulary(start: StartingPoint, tokens: int) -> None:

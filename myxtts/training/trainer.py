@@ -39,6 +39,7 @@ from myxtts.training.starting_point import (
     keep_starting_point,
     read_codec,
     read_starting_point,
+    require_grown_vocabulary,
     require_same_codec,
     require_same_vocabulary,
 )
@@ -227,6 +228,8 @@ class XTTSTrainer:
     def _collect_data(self, run: RunFolder, start: StartingPoint | None, config: XTTSConfig | None = None) -> RunData:
         vocabulary = None if start is None else start.vocabulary
         data = collect_run_data(config or self.config, folder=run.path, vocabulary=vocabulary)
+        if start is not None:
+            require_grown_vocabulary(start, data.tokenizer_path)
         data.report.write_json(run.path / DROP_REPORT_NAME)
         _log.info("Data: %s", describe_data(data))
         return data

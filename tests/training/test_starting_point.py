@@ -1,5 +1,6 @@
 """What a run starts with, before anything is trained."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +15,10 @@ from myxtts.training.starting_point import (
     StartingPoint,
     fit_model_config,
     read_starting_point,
+    require_grown_vocabulary,
     require_same_codec,
 )
+from tests.inference.builders import write_small_model
 
 
 @pytest.fixture
@@ -72,3 +75,25 @@ def test_a_run_goes_on_with_the_codec_it_has_learnt_the_codes_of(tmp_path, chang
     else:
         with pytest.raises(StartingPointError, match="is not the one this run has learnt the codes of"):
             require_same_codec(codec, tmp_path / "step-1")
+
+
+@pytest.mark.parametrize(("change", "moved"), [("grow", None), ("leave out", "b"), ("exchange", "a")])
+def test_a_vocabulary_keeps_the_rows_of_the_tokens_a_model_knows(tmp_path, change, moved):
+    start = read_starting_point(write_small_model(tmp_path / "model"), tmp_path / "run", is_resumed=False)
+    document = json.loads(start.vocabulary.read_text(encoding="utf-8"))
+    ids = document["model"]["vocab"]
+    if change == "grow":
+        ids["پپ"] = max(ids.values()) + 1
+    elif change == "leave out":
+        del ids["b"]
+    else:
+        ids["a"], ids["b"] = ids["b"], ids["a"]
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    if moved is None:
+        require_grown_vocabulary(start, path)
+    else:
+        with pytest.raises(
+            StartingPointError, match=rf"of {len(ids) + (change == 'leave out')} are missing .* such as '{moved}'"
+        ):
+            require_grown_vocabulary(start, path)
