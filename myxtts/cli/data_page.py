@@ -7,6 +7,7 @@ from html import escape
 
 from myxtts.data.overview import Bar, Overview, Share
 from myxtts.data.scan import ScanResult
+from myxtts.monitoring.html_table import draw_table
 
 WIDTH, HEIGHT, MARGIN = 720, 240, 36
 
@@ -68,7 +69,7 @@ def _draw_histogram(bars: Sequence[Bar]) -> str:
 
 def _draw_shares(title: str, shares: Sequence[Share]) -> str:
     rows = [(escape(share.name or "-"), f"{share.clips}", f"{share.seconds / 60:.1f}") for share in shares]
-    return _draw_table((title, "Clips", "Minutes"), rows)
+    return draw_table((title, "Clips", "Minutes"), rows)
 
 
 def _draw_bucketings(overview: Overview) -> str:
@@ -76,7 +77,7 @@ def _draw_bucketings(overview: Overview) -> str:
         (f"{entry.batch_size}", f"{entry.shapes}", f"{entry.batches}", f"{entry.waste.audio_share:.1%}", f"{entry.waste.text_share:.1%}")
         for entry in overview.bucketings
     ]  # fmt: skip
-    return _draw_table(("Batch size", "Shapes", "Batches per epoch", "Audio padding", "Text padding"), rows)
+    return draw_table(("Batch size", "Shapes", "Batches per epoch", "Audio padding", "Text padding"), rows)
 
 
 def _draw_drops(result: ScanResult) -> str:
@@ -89,15 +90,3 @@ def _draw_drops(result: ScanResult) -> str:
         for reason, drops in groups.items()
     )
     return f'<table><tr><th>Reason</th><th class="number">Clips</th><th>Files</th></tr>{rows}</table>'
-
-
-def _draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def draw_row(cells: Sequence[str], tag: str) -> str:
-        first, *numbers = cells
-        return (
-            f"<tr><{tag}>{first}</{tag}>"
-            + "".join(f'<{tag} class="number">{cell}</{tag}>' for cell in numbers)
-            + "</tr>"
-        )
-
-    return "<table>" + draw_row(header, "th") + "".join(draw_row(row, "td") for row in rows) + "</table>"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.synthesize import SAMPLING_FLAGS
+from myxtts.cli.synthesize import SAMPLING_FLAGS, add_speaking_flags
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ def build_parser(prog: str) -> Parser:
     )
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead of a table")
     _add_judge_flags(parser)
-    for name, (kind, help) in SAMPLING_FLAGS.items():
-        metavar = "N" if kind is int else "X"
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
-    parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
-    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+    add_speaking_flags(parser)
     return parser
 
 

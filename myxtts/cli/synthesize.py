@@ -76,12 +76,17 @@ def build_parser(prog: str) -> Parser:
         action="store_true",
         help="write samples to standard output as they are made: 16 bit, mono, no header",
     )
+    add_speaking_flags(parser)
+    return parser
+
+
+def add_speaking_flags(parser: Parser) -> None:
+    """How codes are drawn, and where."""
     for name, (kind, help) in SAMPLING_FLAGS.items():
         metavar = "N" if kind is int else "X"
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
     parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
     parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
-    return parser
 
 
 def run(words: Sequence[str], prog: str) -> int:

@@ -12,6 +12,7 @@ from myxtts.evaluation.results import COPY, ORIGINAL, SPOKEN, Evaluation, KindSu
 from myxtts.evaluation.verdict import judge_summary
 from myxtts.evaluation.words import KIND_NAMES, format_cosine, format_decibels, format_errors, format_rate
 from myxtts.monitoring.embedding import SOUND_STYLE
+from myxtts.monitoring.html_table import draw_table
 from myxtts.monitoring.loss_curve import draw_losses
 from myxtts.monitoring.metrics_rows import Row
 from myxtts.monitoring.page_style import STYLE
@@ -154,19 +155,7 @@ def _draw_facts(facts: Mapping[str, Any]) -> str:
 
 
 def _draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are HTML; all but the first are numbers."""
-
-    def draw_row(cells: Sequence[str], tag: str) -> str:
-        first, *numbers = cells
-        return (
-            f"<tr><{tag}>{first}</{tag}>"
-            + "".join(f'<{tag} class="number">{cell}</{tag}>' for cell in numbers)
-            + "</tr>"
-        )
-
-    return (
-        f'<div class="wide"><table>{draw_row(header, "th")}{"".join(draw_row(row, "td") for row in rows)}</table></div>'
-    )
+    return f'<div class="wide">{draw_table(header, rows)}</div>'
 
 
 def _format_factor(factor: float | None) -> str:

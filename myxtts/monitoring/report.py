@@ -12,6 +12,7 @@ from pathlib import Path
 from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.monitoring import svg
 from myxtts.monitoring.flow import TRAINING, list_stage_shares
+from myxtts.monitoring.html_table import draw_table
 from myxtts.monitoring.loss_curve import draw_losses
 from myxtts.monitoring.machine_page import draw_machine
 from myxtts.monitoring.metrics_log import Metrics, read_metrics
@@ -105,7 +106,7 @@ def _draw_time(summary: RunSummary) -> str:
     cells = [
         (str(cause), format_duration(seconds), format_share(seconds / summary.elapsed_s)) for cause, seconds in causes
     ]
-    return svg.draw_bars([("run", parts)]) + _draw_table(("Cause", "Time", "Share"), cells)
+    return svg.draw_bars([("run", parts)]) + draw_table(("Cause", "Time", "Share"), cells)
 
 
 def _draw_step_times(summary: RunSummary, trains: Sequence[TrainRow]) -> str:
@@ -168,7 +169,7 @@ def _draw_memory(trains: Sequence[TrainRow]) -> str:
         return '<p class="unknown">Unknown: no device reported its memory.</p>'
     cells = [(escape(use.device), format_bytes(use.used_bytes), format_bytes(use.limit_bytes)) for use in last.values()]
     chart = svg.draw_lines(known, "step", lambda size: f"{size:.4g} GB", from_zero=True)
-    return chart + _draw_table(("Device", "Used", "Limit"), cells)
+    return chart + draw_table(("Device", "Used", "Limit"), cells)
 
 
 def _list_memory(trains: Sequence[TrainRow], device: str) -> list[svg.Point]:
@@ -201,18 +202,6 @@ def _draw_settings(runs: Sequence[RunRow]) -> str:
     return (
         f"<p>{escape(devices)}</p><details><summary>All settings in force</summary><pre>{escape(facts)}</pre></details>"
     )
-
-
-def _draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def draw_row(cells: Sequence[str], tag: str) -> str:
-        first, *numbers = cells
-        return (
-            f"<tr><{tag}>{first}</{tag}>"
-            + "".join(f'<{tag} class="number">{cell}</{tag}>' for cell in numbers)
-            + "</tr>"
-        )
-
-    return "<table>" + draw_row(header, "th") + "".join(draw_row(row, "td") for row in rows) + "</table>"
 
 
 def _format_time(time_s: float) -> str:
