@@ -30,8 +30,11 @@ from myxtts.training.step import Turn
 from myxtts.training.trained_model import TrainedModel, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
-PIPELINE_WARM_UP = 2 * SLOTS + 2
-"""Batches until a pipeline that stood still, with its slots full, is at its own speed."""
+READY = 2 * SLOTS + 2
+"""Batches that a pipeline which stood still has ready at most. A window that starts with them shows training alone for as long
+as they last, and two stages of nearly the same speed can live on them for a whole window."""
+WARM_UP = 2
+"""Batches until a pipeline that starts empty is at its own speed."""
 _LOOK_SECONDS = 0.1
 _IDLE_SHARE = 0.1
 _MOST_IDLE_WAIT_S = 20.0
@@ -142,8 +145,12 @@ class Training:
             self.step(batch)
         return time.perf_counter() - started
 
-    def run_source(self, source: BatchSource, batches: int, warm_up: int) -> float:
-        """Seconds for so many batches of a source, after `warm_up` of them."""
+    def run_source(self, source: BatchSource, batches: int, warm_up: int, ready: int = 0) -> float:
+        """Seconds for so many batches of a source, after `ready` that are thrown away and `warm_up` that are not counted."""
+        for _ in range(ready):
+            source.take()
+            source.advance()
+            source.release()
         started = 0.0
         for number in range(warm_up + batches):
             if number == warm_up:

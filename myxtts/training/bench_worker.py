@@ -11,7 +11,8 @@ from myxtts.devices.plan import Mode
 from myxtts.pipeline.sources import open_source
 from myxtts.training.bench_run import open_bench_run, write_bench_run
 from myxtts.training.bench_stages import (
-    PIPELINE_WARM_UP,
+    READY,
+    WARM_UP,
     Preparation,
     Training,
     await_idle,
@@ -75,7 +76,7 @@ def make_trainer(folder: str, core: int, producer_core: int) -> Work:
     return _make_work(
         {
             SERIES: lambda batches: training.run_source(series, batches, 1),
-            ISOLATED: lambda batches: training.run_source(isolated, batches, PIPELINE_WARM_UP),
+            ISOLATED: lambda batches: training.run_source(isolated, batches, WARM_UP, READY),
             TRAIN: training.run,
             WATCH: watch.run,
         },
@@ -92,7 +93,7 @@ def make_dual(folder: str, cores: list[int]) -> Work:
     training.run_source(source, 1, 0)
 
     def run_dataset(batches: int) -> float:
-        return training.run_prepared(preparation.iterate_dataset(PIPELINE_WARM_UP + batches), PIPELINE_WARM_UP)
+        return training.run_prepared(preparation.iterate_dataset(WARM_UP + batches), WARM_UP)
 
     def close() -> None:
         source.close()
@@ -100,7 +101,7 @@ def make_dual(folder: str, cores: list[int]) -> Work:
 
     return _make_work(
         {
-            DUAL: lambda batches: training.run_source(source, batches, PIPELINE_WARM_UP),
+            DUAL: lambda batches: training.run_source(source, batches, WARM_UP, READY),
             DATASET: run_dataset,
             THREADS: lambda batches: run_side_by_side(preparation.make_next, training.run, batches),
         },

@@ -34,8 +34,8 @@ class ModelCases:
     """How much is run."""
 
     rounds: int = 3
-    batches: int = 7
-    """In each window, after the warm-up of a pipeline: an epoch, so that all windows hold the same clips."""
+    batches: int = 14
+    """In each window, after the warm-up of a pipeline: whole epochs, so that all windows hold the same clips."""
     watch_rounds: int = 5
     watch_updates: int = 10
     """In each stretch, of which a window has two with and two without a watch: one reading of the losses in each."""
