@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -12,30 +11,27 @@ from typing import Any
 from myxtts.cli.parser import Parser
 from myxtts.devices.environment import VISIBLE_DEVICES, select_visible
 from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.nvml import Card, Nvml
-from myxtts.devices.topology import Link, read_link
+from myxtts.devices.nvml import Card
+from myxtts.devices.topology import Link, read_links
 from myxtts.errors import DevicePlanError
 
 
-def run(words: Sequence[str], prog: str) -> int:
+def build_parser(prog: str) -> Parser:
+    """The flags of `myxtts devices`."""
     parser = Parser(prog=prog, description="List the GPUs of this machine, their memory and how they are connected.")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON; unknown values are null")
     parser.add_argument(
         "--rehearsal", action="store_true", help="accepted as everywhere; the cards are listed all the same"
     )
-    arguments = parser.parse_all(words)
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
     machine = read_machine()
-    links = _read_links(machine)
+    links = read_links([card.physical_id for card in machine.cards])
     print(json.dumps(_to_dict(machine, links), indent=2) if arguments.json else format_devices(machine, links))
     return 0
-
-
-def _read_links(machine: Machine) -> list[Link]:
-    if len(machine.cards) < 2:
-        return []
-    ids = [card.physical_id for card in machine.cards]
-    with Nvml() as nvml:
-        return [read_link(nvml, first, second) for first, second in itertools.combinations(ids, 2)]
 
 
 def format_devices(machine: Machine, links: Sequence[Link]) -> str:

@@ -1,4 +1,4 @@
-"""The repository itself: what is ignored, what stands at the root, and that the README's commands exist."""
+"""The repository itself: what is ignored, what stands at the root, and what make does."""
 
 import re
 import shlex
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.cli.main import COMMANDS
 from myxtts.cli.train import build_parser
 from myxtts.config import resolve_config
 
@@ -66,36 +65,6 @@ def test_no_machine_paths_and_no_package_addresses_are_committed():
         text = file.read_text(encoding="utf-8", errors="replace")
         hits += [f"{path}: {match.group()}" for match in forbidden.finditer(text)]
     assert hits == []
-
-
-def read_commands(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [line.partition(" #")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
-
-
-@pytest.mark.parametrize("page", ["README.md", "README.fa.md"])
-def test_every_command_of_the_readme_parses(page):
-    commands = read_commands(page)
-    assert len(commands) >= 5
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    for command in commands:
-        words = shlex.split(command.partition("|")[0])
-        if words[0] == "make":
-            assert set(words[1:]) <= targets, command
-        elif words[:2] == ["python", "train_main.py"] or words[:2] == ["myxtts", "train"]:
-            if "--help" not in words:
-                arguments = build_parser("train").parse_all(words[2:])
-                resolve_config(flags=arguments.given, yaml_path=arguments.config and ROOT / arguments.config)
-        elif words[0] == "myxtts":
-            assert words[1] in {*COMMANDS, "--help"}, command
-        else:
-            assert words[0] in ("git", "cd", "pip", "python"), command
-
-
-def test_both_readmes_have_the_same_code_blocks():
-    assert read_commands("README.md") == read_commands("README.fa.md")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""The reference pages are what the code says."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import ROOT
+from tools.write_reference import PAGES, write_page
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_the_page_is_not_behind_the_code(language):
+    page = (ROOT / "docs" / language / "reference.md").read_text(encoding="utf-8")
+    assert page == write_page(PAGES[language]), "run `python tools/write_reference.py`"
+
+
+def test_every_variable_that_is_read_has_its_line():
+    read = {
+        name for path in (ROOT / "myxtts").rglob("*.py") for name in re.findall(r"\bMYXTTS_[A-Z_]+", path.read_text())
+    }
+    for words in PAGES.values():
+        assert set(words.variable_rows) == read
+
+
+def test_writing_it_needs_no_tensorflow():
+    script = "import sys; from tools.write_reference import PAGES, write_page; write_page(PAGES['en']); assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

@@ -1,0 +1,78 @@
+"""The pages of the documentation and their code blocks.
+
+A block's opening line says its language and, for code, how far it is tested: ```` ```bash run ````.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.processes import ROOT
+
+LANGUAGES = ("en", "fa")
+README = {"en": "README.md", "fa": "README.fa.md"}
+CODE = ("bash", "python", "yaml")
+RUN, REHEARSAL, PARSE_ONLY = "run", "rehearsal", "parse-only"
+TAGS = (RUN, REHEARSAL, PARSE_ONLY)
+"""Really run as it stands; run on logical CPU devices and a few updates long; only taken apart."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    tag: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def list_pages(language):
+    """The pages in a language, the README first: their paths from the root."""
+    pages = sorted((ROOT / "docs" / language).glob("*.md"))
+    return [README[language], *(str(path.relative_to(ROOT)) for path in pages)]
+
+
+def read_blocks(page):
+    """The fenced blocks of a page, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w*)[ ]?([\w-]*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [Block(page, text[: each.start()].count("\n") + 1, each[1], each[2], each[3]) for each in found]
+
+
+def read_all_blocks():
+    """The blocks of all English pages; the Persian ones are the same."""
+    return [block for page in list_pages("en") for block in read_blocks(page)]
+
+
+def split_commands(text):
+    """The commands of a shell block: comments out, continued lines joined."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := _split(line))]
+
+
+def _split(line):
+    return " ".join(
+        shlex.quote(word) if word not in ("|", ">", "&&", "&") else word for word in shlex.split(line, comments=True)
+    )
+
+
+def make_stand(folder: Path, corpus: Path) -> None:
+    """What the commands of the pages find in the folder they are run in."""
+    for name in (
+        "train_main.py",
+        "configs",
+        "utilities",
+        "constraints.txt",
+        "quick_fix_gpu_utilization.sh",
+        "examples",
+    ):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "path" / "to").mkdir(parents=True)
+    for name in ("my_corpus", "other_corpus", "persian"):
+        (folder / "path" / "to" / name).symlink_to(corpus)
