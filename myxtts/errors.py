@@ -64,7 +64,3 @@ class StageStalledError(MachineError):
 
 class ProducerFailedError(MachineError):
     """The producer process cannot go on: it died too often, or failed in a way a restart cannot mend."""
-
-
-class NotBuiltYetError(MyXTTSError):
-    """A promised part of MyXTTS that this version does not contain."""

@@ -143,6 +143,13 @@ class DataConfig(Section):
         Flag("--data-service", metavar="HOST:PORT"),
         min_length=1,
     )
+    data_service_timeout: float = setting(
+        120.0,
+        "a run ends when no data worker has sent anything for so many seconds",
+        Flag("--data-service-timeout", metavar="SECONDS"),
+        ge=1.0,
+        le=86400.0,
+    )
     enable_xla: bool = switch(False, "compile the training step with XLA", "--enable-xla", "--no-enable-xla")
     mixed_precision: Precision = setting(
         "float32",

@@ -18,6 +18,7 @@ def find_problems(config: XTTSConfig) -> list[Problem]:
     return [
         *_check_gpu_pair(config),
         *_check_mode(config),
+        *_check_parallel(config),
         *_check_shapes(config),
         *_check_lengths(config),
         *_check_prompts(config),
@@ -56,6 +57,14 @@ def _check_mode(config: XTTSConfig) -> list[Problem]:
                 "with both memory limits one card is split between two processes.",
             )
         ]
+    if mode == "auto" and data.data_gpu is not None and data.data_gpu == data.model_gpu:
+        return [
+            (
+                "training.mode",
+                f"is auto, but data.data_gpu and data.model_gpu are both {data.data_gpu}: a split card has one mode. Leave out "
+                "--mode, or give two ids to choose between.",
+            )
+        ]
     if mode in ("single", "dual") and data.enable_memory_isolation:
         return [
             (
@@ -65,6 +74,25 @@ def _check_mode(config: XTTSConfig) -> list[Problem]:
             )
         ]
     return []
+
+
+def _check_parallel(config: XTTSConfig) -> list[Problem]:
+    training, data = config.training, config.data
+    others = {
+        "data.data_gpu": data.data_gpu is not None,
+        "data.enable_memory_isolation": data.enable_memory_isolation,
+        "training.mode": training.mode not in (None, "single"),
+    }
+    given = [key for key, is_given in others.items() if is_given]
+    if training.model_gpus is None or not given:
+        return []
+    return [
+        (
+            "training.model_gpus",
+            f"is {training.model_gpus}, so that each of these GPUs prepares and trains, but {given[0]} asks for another way to use "
+            "them. Give one of the two.",
+        )
+    ]
 
 
 def _check_prompts(config: XTTSConfig) -> list[Problem]:

@@ -110,6 +110,14 @@ class TrainingConfig(Section):
     log_interval: int = setting(
         10, "updates between two readings of the losses", Flag("--log-interval", metavar="N"), ge=1, le=100_000
     )
+    watchdog_seconds: float = setting(
+        300.0,
+        "name a stage that makes no progress for so long, and end the run after twice that; the first call, tracing and saving get "
+        "three times as long; 0 is never",
+        Flag("--watchdog-seconds", metavar="SECONDS"),
+        ge=0.0,
+        le=1e6,
+    )
     speak: bool = switch(True, "say a sentence at the end of a run", "--speak", "--no-speak")
     codec: str | None = setting(
         None,
@@ -144,6 +152,12 @@ class TrainingConfig(Section):
         "auto (measured), single, dual or isolated (default: follows from the GPU flags)",
         Flag("--mode", metavar="MODE"),
     )
+    model_gpus: str | None = setting(
+        None,
+        "physical ids of several GPUs that all train, as in 0,1: a process for each, which share every batch",
+        Flag("--model-gpus", metavar="IDS"),
+        min_length=1,
+    )
     rehearsal: bool = switch(
         False, "the same roles on logical CPU devices, no GPU needed", "--rehearsal", "--no-rehearsal"
     )
@@ -153,8 +167,28 @@ class TrainingConfig(Section):
         Flag("--optimization-level", metavar="LEVEL"),
     )
     cluster: str | None = setting(
-        None, "file that names the machines of a distributed run", Flag("--cluster", metavar="FILE"), min_length=1
+        None,
+        "file that lists the workers of a distributed run (default: those of TF_CONFIG, if it is set)",
+        Flag("--cluster", metavar="FILE"),
+        min_length=1,
     )
+    worker_index: int | None = setting(
+        None,
+        "which worker of the cluster this is; 0 is the chief (default: MYXTTS_WORKER_INDEX)",
+        Flag("--worker-index", metavar="N"),
+        ge=0,
+        le=4095,
+    )
+
+    @field_validator("model_gpus")
+    @classmethod
+    def _check_ids(cls, value: str | None) -> str | None:
+        ids = [] if value is None else [word.strip() for word in value.split(",")]
+        if value is None or (
+            len(set(ids)) == len(ids) > 1 and all(word.isascii() and word.isdecimal() for word in ids)
+        ):
+            return value
+        raise ValueError(f"must be two or more different ids, as in 0,1, but is {value!r}.")
 
     @field_validator("validation_interval", "checkpoint_interval")
     @classmethod

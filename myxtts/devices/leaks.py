@@ -13,6 +13,10 @@ class Stretch:
     low: float
     peak: float
 
+    @property
+    def middle(self) -> float:
+        return (self.low + self.peak) / 2
+
 
 @dataclass
 class PeakHistory:
@@ -23,32 +27,48 @@ class PeakHistory:
 
     warm_up: int = 20
     """Readings ignored at the start, while pools and caches fill."""
+    readings_per_stretch: int = 4
+    """Grows as stretches are merged."""
     stretches: list[Stretch] = field(default_factory=list)
     readings: int = 0
-    _readings_per_stretch: int = 4
     _open: list[float] = field(default_factory=list)
 
     CAPACITY = 8
     RISING = 4
+    SLOWING = 0.5
+    """Growth that falls to less than this share within the last stretches is on its way to a plateau."""
+    OUTGROWING = 0.5
+    """Growth below this share of what readings differ by within a stretch may be chance."""
 
     def add(self, value: float) -> None:
         self.readings += 1
         if self.readings <= self.warm_up:
             return
         self._open.append(value)
-        if len(self._open) == self._readings_per_stretch:
+        if len(self._open) == self.readings_per_stretch:
             self.stretches.append(Stretch(min(self._open), max(self._open)))
             self._open.clear()
         if len(self.stretches) == self.CAPACITY:
             pairs = zip(self.stretches[::2], self.stretches[1::2], strict=True)
             self.stretches = [Stretch(min(a.low, b.low), max(a.peak, b.peak)) for a, b in pairs]
-            self._readings_per_stretch *= 2
+            self.readings_per_stretch *= 2
 
     def measure_growth(self) -> float:
-        """How much the peak has grown over the last stretches, if low and peak rose from each to the next; else 0."""
+        """How much the peak has grown over the last stretches, if low and peak rose steadily from each to the next; else 0."""
         recent = self.stretches[-self.RISING :]
-        rising = all(a.peak < b.peak and a.low < b.low for a, b in itertools.pairwise(recent))
-        return recent[-1].peak - recent[0].peak if len(recent) == self.RISING and rising else 0.0
+        if len(recent) < self.RISING or not all(
+            a.peak < b.peak and a.low < b.low for a, b in itertools.pairwise(recent)
+        ):
+            return 0.0
+        # Pools and caches fill fast, then slowly, then no more; a leak goes on as it began.
+        first, last = recent[1].middle - recent[0].middle, recent[-1].middle - recent[-2].middle
+        growth = recent[-1].peak - recent[0].peak
+        spread = max(stretch.peak - stretch.low for stretch in recent)
+        return growth if last >= self.SLOWING * first and growth >= self.OUTGROWING * spread else 0.0
+
+    def measure_slope(self) -> float:
+        """The growth of `measure_growth` per reading."""
+        return self.measure_growth() / ((self.RISING - 1) * self.readings_per_stretch)
 
     @property
     def last_peak(self) -> float:

@@ -13,7 +13,7 @@ from myxtts.devices.environment import ALLOCATOR, VISIBLE_DEVICES, select_visibl
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth, Limit, LimitRequest, Memory
 from myxtts.devices.nvml import Card, PhysicalId
-from myxtts.errors import DevicePlanError, NotBuiltYetError
+from myxtts.errors import DevicePlanError
 
 HOST_CPUS = 1
 """Logical CPU 0 stays the host's in every rehearsal, so that work that falls off its device is seen to land there."""
@@ -163,10 +163,12 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
 def choose_mode(request: PlanRequest) -> Mode:
     """The mode the request stands for, before looking at the machine."""
     if request.mode == "auto":
-        raise NotBuiltYetError(
-            "--mode auto chooses by measuring a few batches, which this version cannot do yet. "
-            "Give --mode single, dual or isolated."
+        raise DevicePlanError(
+            "--mode auto is chosen by measuring before a run is trained; this needs a mode. "
+            "Give --mode single, dual or isolated, or leave --mode out."
         )
+    if request.mode == "single":
+        return Mode.SINGLE
     if request.data_gpu is not None and request.data_gpu == request.model_gpu:
         return Mode.SPLIT
     if request.isolation or request.mode == "isolated":
@@ -182,14 +184,17 @@ def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]
         notes.append(_explain_no_gpu(machine))
         data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
         return DevicePlan(Mode.SINGLE, False, data, model, (ProcessPlan(Process.TRAINER, ()),), tuple(notes))
-    card = visible[0]
-    if len(visible) > 1:
+    # Ids are given together with this mode only where it was chosen by measuring: then the card that was to train does.
+    card = next((card for card in visible if card.physical_id == request.model_gpu), visible[0])
+    others = [other for other in visible if other is not card]
+    if others:
         notes.append(
-            f"Training on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(visible[1:])}). "
-            f"For two cards add --data-gpu {visible[1].physical_id} --model-gpu {card.physical_id}."
+            f"Training on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(others)}). "
+            f"For two cards add --data-gpu {others[0].physical_id} --model-gpu {card.physical_id}."
         )
     data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
-    trainer = ProcessPlan(Process.TRAINER, (VisibleCard(Role.MODEL, card.physical_id, 0, Growth()),))
+    visible_card = VisibleCard(Role.MODEL, card.physical_id, visible.index(card), Growth())
+    trainer = ProcessPlan(Process.TRAINER, (visible_card,))
     return DevicePlan(Mode.SINGLE, False, data, model, (trainer,), tuple(notes))
 
 

@@ -11,12 +11,14 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from myxtts.devices.environment import DEVICE_ORDER, prepare_environment
 from myxtts.devices.memory import Limit
 from myxtts.devices.native_stderr import drop_lines
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, RolePlan
+from myxtts.devices.topology import find_bus_ids
 from myxtts.errors import DeviceMismatchError, DevicesInUseError
 
 # CUDA counts cards once. Where TensorFlow was there first, it may have counted them by speed already.
@@ -106,6 +108,12 @@ def read_pool(device: str) -> PoolReading | None:
     return PoolReading(used_mib=info["current"] / 2**20, peak_mib=info["peak"] / 2**20)
 
 
+def read_pool_bytes(device: str) -> int | None:
+    """What TensorFlow itself holds now on a logical device of this process; None as in `read_pool`."""
+    pool = read_pool(device)
+    return None if pool is None else int(pool.used_mib * 2**20)
+
+
 def set_thread_pools(intra_op: int, inter_op: int) -> None:
     """Sizes of TensorFlow's two thread pools; must come before initialisation."""
     try:
@@ -141,6 +149,33 @@ def read_execution() -> Execution:
     )
 
 
+@dataclass(frozen=True)
+class PoolSizes:
+    """Threads that TensorFlow has really started, whoever asked for how many: a setting, a variable, or nobody."""
+
+    intra_op: int
+    inter_op: int
+
+
+def start_devices() -> PoolSizes:
+    """Initialises TensorFlow, if nothing has yet, and returns the sizes of the pools it started for that."""
+    before = _count_threads()
+    list_logical_devices()
+    after = _count_threads()
+    # The threads inside operations have no name of their own: those that came are they.
+    return PoolSizes(intra_op=after[False] - before[False], inter_op=after[True])
+
+
+def _count_threads() -> dict[bool, int]:
+    """Threads of this process: of the pool between operations (True), and without a name of TensorFlow's (False)."""
+    counts = {True: 0, False: 0}
+    for thread in Path("/proc/self/task").iterdir():
+        name = (thread / "comm").read_text().strip()
+        if name == "tf_Compute" or not name.startswith("tf_"):
+            counts[name == "tf_Compute"] += 1
+    return counts
+
+
 def apply_execution(execution: Execution) -> None:
     """Makes this process run operations as another one does; must come before initialisation."""
     set_thread_pools(execution.intra_op, execution.inter_op)
@@ -162,6 +197,15 @@ def set_synchronous_execution(is_synchronous: bool) -> None:
 def list_logical_devices() -> list[str]:
     """The logical devices of this process, short names. Initialises TensorFlow: what is in force is now final."""
     return [f"/{device.device_type}:{device.name.rpartition(':')[2]}" for device in tf.config.list_logical_devices()]
+
+
+def read_bus_ids() -> list[str]:
+    """The PCI addresses of the GPUs TensorFlow finds, in its order. Opens them all: for a process that does nothing else."""
+    from tensorflow.python.client import device_lib
+
+    options = tf.compat.v1.GPUOptions(allow_growth=True)
+    found = device_lib.list_local_devices(tf.compat.v1.ConfigProto(gpu_options=options))
+    return find_bus_ids([device.physical_device_desc for device in found if device.device_type == "GPU"])
 
 
 def _apply_cards(part: ProcessPlan) -> None:

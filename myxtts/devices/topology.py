@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,3 +68,27 @@ def read_link(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> Link:
         return Link(first, second, Connection.NVLINK)
     level = nvml.read_common_ancestor(first, second)
     return Link(first, second, Connection.UNKNOWN if level is None else _LEVELS.get(level, Connection.UNKNOWN))
+
+
+def read_links(ids: Sequence[PhysicalId]) -> list[Link]:
+    """The connections among cards, pair by pair; none where there are fewer than two."""
+    if len(ids) < 2:
+        return []
+    with Nvml() as nvml:
+        return [read_link(nvml, first, second) for first, second in itertools.combinations(ids, 2)]
+
+
+def find_bus_ids(descriptions: Sequence[str]) -> list[str]:
+    """The PCI addresses in TensorFlow's descriptions of cards; "unknown" where one has none."""
+    found = [re.search(r"pci bus id: ([0-9a-fA-F:.]+)", text) for text in descriptions]
+    return [match[1] if match else "unknown" for match in found]
+
+
+def is_same_bus_id(first: str, second: str) -> bool:
+    """Whether two PCI addresses are one: the driver writes `00000000:0A:00.0` what is `0000:0a:00.0` to CUDA."""
+    return _split_bus_id(first) == _split_bus_id(second)
+
+
+def _split_bus_id(bus_id: str) -> tuple[str, str]:
+    domain, _, rest = bus_id.lower().partition(":")
+    return domain.lstrip("0"), rest

@@ -18,7 +18,15 @@ from myxtts.config import resolve_config
 from myxtts.devices import memory
 from myxtts.devices.leaks import PeakHistory
 from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib, Limit, LimitRequest
+from myxtts.devices.memory import (
+    CONTEXT_MIB,
+    DEFAULT_DATA_MIB,
+    DEFAULT_MODEL_MIB,
+    DefaultMib,
+    Growth,
+    Limit,
+    LimitRequest,
+)
 from myxtts.devices.nvml import MIB, Card, Nvml, PhysicalId
 from myxtts.devices.plan import DevicePlan, PlanRequest, RolePlan, plan_devices
 from myxtts.errors import DevicePlanError, NvmlError
@@ -52,6 +60,13 @@ class RoleMemory:
     limit_mb: int | None
     used_mb: float | None
     peak_mb: float | None
+    pool_mb: float | None = None
+    """What TensorFlow itself holds; None where another process does, or where it does not count (CPU)."""
+    process_mb: int | None = None
+    """What this process holds on the card, as the driver sees it."""
+    context_mb: int | None = None
+    """Of that, what lies outside the pool: the CUDA context and the libraries' own. Known where the pool is limited, because such
+    a pool is taken whole."""
 
 
 def setup_gpu_memory_isolation(
@@ -164,13 +179,36 @@ def get_optimal_memory_limits(
 def read_role_memory(role: RolePlan) -> RoleMemory:
     """What one role of a plan holds now: TensorFlow's pool where this process runs it, else its card."""
     limit = role.memory.mib if isinstance(role.memory, Limit) else None
-    used: float | None = None
-    peak: float | None = None
-    if role.physical_id is not None:
+    if role.physical_id is None:
+        return RoleMemory(None, role.device, limit, None, None)
+    (reading,) = monitor_gpu_memory(role.physical_id)
+    pool, process = reading.pool_used_mb, reading.process_mb
+    return RoleMemory(
+        role.physical_id,
+        role.device,
+        limit,
+        used_mb=reading.used_mb if pool is None else pool,
+        peak_mb=reading.pool_peak_mb,
+        pool_mb=pool,
+        process_mb=process,
+        context_mb=None if pool is None or process is None or limit is None else max(0, process - limit),
+    )
+
+
+def read_room_mib(role: RolePlan) -> int | None:
+    """Memory that a role without a limit can have on its card; None where the driver does not say, or there is no card.
+
+    That is what is free and what this process holds already, less its CUDA context.
+    """
+    if role.physical_id is None or not isinstance(role.memory, Growth):
+        return None
+    try:
         (reading,) = monitor_gpu_memory(role.physical_id)
-        used = reading.used_mb if reading.pool_used_mb is None else reading.pool_used_mb
-        peak = reading.pool_peak_mb
-    return RoleMemory(role.physical_id, role.device, limit, used, peak)
+    except NvmlError:
+        return None
+    if reading.free_mb is None or (reading.process_mb is None and reading.pool_used_mb):
+        return None
+    return max(0, reading.free_mb + (reading.process_mb or 0) - CONTEXT_MIB)
 
 
 _histories: dict[int, PeakHistory] = {}

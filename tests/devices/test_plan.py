@@ -11,7 +11,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest, Process, plan_devices, suggest_single_command
-from myxtts.errors import DevicePlanError, NotBuiltYetError
+from myxtts.errors import DevicePlanError
 
 
 def make_card(id, free=23000, total=24564, name="NVIDIA GeForce RTX 4090"):
@@ -147,9 +147,17 @@ def test_two_roles_without_ids_train_on_the_card_with_most_free_memory():
     assert (made.data.physical_id, made.model.physical_id) == (0, 2)
 
 
-def test_mode_auto_is_refused_until_it_can_measure():
-    with pytest.raises(NotBuiltYetError, match="--mode single, dual or isolated"):
+def test_mode_auto_is_no_mode_before_it_was_chosen():
+    with pytest.raises(DevicePlanError, match="--mode single, dual or isolated"):
         plan(mode="auto")
+
+
+def test_a_single_plan_trains_on_the_card_that_was_to_train():
+    cards = (make_card(0), make_card(1), make_card(2))
+    made = plan(Machine(CardScan(cards, (), None), 8000), mode="single", data_gpu=0, model_gpu=2)
+    assert (made.mode, made.model.physical_id, made.data.physical_id) == (Mode.SINGLE, 2, 2)
+    (card,) = made.process(Process.TRAINER).cards
+    assert (card.physical_id, card.tf_index) == (2, 2)
 
 
 def test_a_default_limit_that_does_not_fit_is_computed_anew_and_reported():

@@ -344,3 +344,17 @@ def test_a_process_runs_operations_as_another_one_does():
     assert before == {"intra_op": 0, "inter_op": 0, "is_deterministic": False, "is_synchronous": True}
     assert after == {"intra_op": 1, "inter_op": 2, "is_deterministic": True, "is_synchronous": False}
     assert "determinism" in refused, "determinism is really on: random operations without a seed are refused"
+
+
+def test_thread_pools_are_read_back_from_the_process_whoever_set_them():
+    found = run_code(
+        """
+import os
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "3", "TF_NUM_INTEROP_THREADS": "5"}
+from dataclasses import asdict
+from myxtts.devices import runtime
+report([runtime.read_execution().intra_op, asdict(runtime.start_devices())])
+"""
+    )
+    # The setting knows nothing of the variable.
+    assert found == [0, {"intra_op": 3, "inter_op": 5}]

@@ -6,6 +6,9 @@ import random
 import pytest
 
 from myxtts.devices.leaks import PeakHistory
+from myxtts.devices.memory import Growth, Limit
+from myxtts.devices.plan import Process, RolePlan
+from myxtts.utils import gpu_memory
 from tests.support.nvml import NOT_SUPPORTED, StubCard
 from tests.support.processes import clean_environ, run_code
 
@@ -260,3 +263,44 @@ reading = read_role_memory(plan.model)
 report([reading.device, reading.used_mb > 100, get_optimal_memory_limits(0, 1)[0] < 0.34 * read_machine().host_free_mib])
 """
     assert run_code(code, make_machine(StubCard(0, used=7), StubCard(1, used=7)).environ()) == ["/CPU:2", True, True]
+
+
+ROOM = """
+from myxtts.devices.memory import Growth, Limit
+from myxtts.devices.plan import Process, Role, RolePlan
+from myxtts.utils import gpu_memory
+
+def ask(memory, card=0, **reading):
+    held = gpu_memory.monitor_gpu_memory(0)[0] if card == 0 else None
+    if reading:
+        gpu_memory.monitor_gpu_memory = lambda *ids: (dataclasses.replace(held, **reading),)
+    return gpu_memory.read_room_mib(RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", card, memory))
+
+import dataclasses
+report([
+    ask(Limit(100)), ask(None), ask(Growth(), None), ask(Growth(), 1), ask(Growth()),
+    ask(Growth(), process_mb=900, pool_used_mb=300.0), ask(Growth(), process_mb=None, pool_used_mb=300.0),
+])
+"""
+
+
+def test_the_room_of_a_role_without_a_limit_is_what_is_free_less_the_context(make_machine):
+    machine = make_machine(StubCard(0, total=8000, used=1000), StubCard(1, memory=NOT_SUPPORTED))
+    limited, host, nowhere, unknown, fresh, own, unclear = run_code(ROOM, machine.environ())
+    assert (limited, host, nowhere, unknown) == (None, None, None, None)
+    assert fresh == 7000 - 512
+    assert own == 7000 + 900 - 512, "what this process holds already it has"
+    assert unclear is None, "how much of what is taken is its own is not known"
+
+
+@pytest.mark.parametrize(
+    ("limit", "pool", "process", "context"),
+    [(Limit(1000), 300.0, 1450, 450), (Growth(), 300.0, 1450, None), (Limit(1000), None, 1450, None), (Limit(1000), 300.0, None, None)],
+)  # fmt: skip
+def test_pool_process_and_context_are_told_apart(monkeypatch, limit, pool, process, context):
+    reading = gpu_memory.GpuMemory(1, 24000, 9000, 15000, pool, pool, process)
+    monkeypatch.setattr(gpu_memory, "monitor_gpu_memory", lambda gpu_id: (reading,))
+    role = RolePlan(role="model", process=Process.TRAINER, physical_id=1, device="/GPU:0", memory=limit)
+    memory = gpu_memory.read_role_memory(role)
+    assert (memory.pool_mb, memory.process_mb, memory.context_mb) == (pool, process, context)
+    assert memory.used_mb == (9000 if pool is None else pool)

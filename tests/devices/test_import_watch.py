@@ -1,0 +1,31 @@
+"""Imports that do not end."""
+
+import os
+
+from myxtts.devices.import_watch import watch_import
+
+
+def read_stacks_while_importing(descriptor):
+    return os.read(descriptor, 4000).decode()
+
+
+def test_an_import_that_takes_too_long_shows_where_it_is_and_goes_on():
+    reading, writing = os.pipe()
+    with watch_import(0.05, writing):
+        # Reading waits for what the watcher writes.
+        stacks = read_stacks_while_importing(reading)
+    assert "read_stacks_while_importing" in stacks
+    os.close(writing)
+    while os.read(reading, 4000):
+        # What was written again before it was over.
+        pass
+    os.close(reading)
+
+
+def test_an_import_that_ends_in_time_says_nothing():
+    reading, writing = os.pipe()
+    with watch_import(1000, writing):
+        pass
+    os.close(writing)
+    assert os.read(reading, 4000) == b""
+    os.close(reading)
