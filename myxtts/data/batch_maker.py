@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.slices import Slices, choose_evaluation_slices, draw_slices
+from myxtts.audio.slices import Slices
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.clip_loading import ClipFile, find_clip_file
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.positions import Position
-from myxtts.data.prompts import SpeakerPrompts
+from myxtts.data.prompts import SpeakerPrompts, choose_prompt_slices
 from myxtts.data.replacements import ReplacementJournal, name_prompt, replace_failed
-from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
+from myxtts.data.sampler import EMPTY_ROW, WHOLE, GlobalBatch, IndexSampler, MicroBatch, RowShare
 from myxtts.data.text_ids import TextIds
 
 STOP_TEXT_TOKENS = 1
@@ -35,6 +35,7 @@ class BatchMaker:
         for_validation: conditioning slices are fixed instead of drawn anew in each epoch.
         static_shapes: batches have their bucket's shape; else they are as long as their longest clip and text need.
         prompts_from_speaker: conditioning slices are cut from other clips of the same speaker.
+        share: the rows that are made. Totals are of these rows.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class BatchMaker:
         for_validation: bool = False,
         static_shapes: bool = True,
         prompts_from_speaker: bool = False,
+        share: RowShare = WHOLE,
     ):
         assert len(corpus) == len(ids) == len(sampler.plan.bucket_of_clip), "three views of one corpus"
         self.sampler = sampler
         self._corpus = corpus
+        self._share = share
         self._ids = ids
         self._for_validation = for_validation
         self._static_shapes = static_shapes
@@ -58,12 +61,17 @@ class BatchMaker:
         )
 
     def plan_step(self, step: int, journal: ReplacementJournal) -> GlobalBatch:
-        """The clips of a global batch and of its prompts, those that failed replaced."""
-        batch = replace_failed(self.sampler.make_batch(step), self.sampler, journal)
+        """The clips of a global batch and of its prompts, those that failed replaced; of all its rows those of the share."""
+        # Cut last: which clip stands in for another one depends on the whole batch.
+        batch = self._share.cut(replace_failed(self.sampler.make_batch(step), self.sampler, journal))
         if self._prompts is None:
             return batch
         heard = tuple(self._choose_prompts(batch, each, journal) for each in batch.micro_batches)
         return replace(batch, micro_batches=heard)
+
+    def has_clips(self, step: int) -> bool:
+        """Whether there is anything to read for a global batch, before any of it fails: few rows may leave a share empty."""
+        return len(self._share.cut(self.sampler.make_batch(step)).clips) > 0
 
     def describe_clip(self, clip: int) -> str:
         """A clip's file, as reports name it."""
@@ -135,18 +143,17 @@ class BatchMaker:
         return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
 
     def _choose_prompts(self, batch: GlobalBatch, micro_batch: MicroBatch, journal: ReplacementJournal) -> MicroBatch:
-        """A micro-batch with its prompts. Where one has failed, a clip hears itself."""
+        """A micro-batch with its prompts. Where one has failed, or is known to kill, a clip hears itself."""
         assert self._prompts is not None
         clips = micro_batch.clips
         chosen = self._prompts.choose(batch.epoch, np.maximum(clips, 0)).tolist()
         for offset, prompt in enumerate(chosen):
-            if prompt in journal.find_failed(batch.step, name_prompt(micro_batch.first_row + offset)):
+            row = micro_batch.first_row + offset
+            has_failed = prompt in journal.find_failed(batch.step, name_prompt(row))
+            if has_failed or journal.is_deadly(prompt, batch.step, row):
                 chosen[offset] = int(clips[offset])
         return replace(micro_batch, prompts=np.where(clips == EMPTY_ROW, EMPTY_ROW, chosen).astype(np.int32))
 
     def _choose_slices(self, epoch: int, clips: NDArray[np.int32], prompts: NDArray[np.int32]) -> Slices:
-        # Of another clip no more than the row has room for, whatever the bucket.
-        samples = np.minimum(self._corpus.samples[clips], self._corpus.samples[prompts])
-        if self._for_validation:
-            return choose_evaluation_slices(samples)
-        return draw_slices(samples, seed=self.sampler.seed, epoch=epoch, sample_ids=clips)
+        seed, for_validation = self.sampler.seed, self._for_validation
+        return choose_prompt_slices(self._corpus, clips, prompts, seed=seed, epoch=epoch, for_validation=for_validation)

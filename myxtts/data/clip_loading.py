@@ -50,11 +50,23 @@ class LoadFailure:
     detail: str
 
 
+def is_unchanged(file: ClipFile) -> bool:
+    """Whether a file is there, and still the one that was scanned."""
+    try:
+        return _matches_scan(file)
+    except OSError:
+        return False
+
+
+def _matches_scan(file: ClipFile) -> bool:
+    status = os.stat(file.path)
+    return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+
+
 def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
     """Fill a row with a clip and zeros behind it. Given a failure, what is in the row has no meaning."""
     try:
-        status = os.stat(file.path)
-        if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+        if not _matches_scan(file):
             return LoadFailure(
                 DropReason.CHANGED, "the file is not the one that was scanned; start again to scan it anew"
             )

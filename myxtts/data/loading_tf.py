@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.clip_loading import ClipFile
+from myxtts.data.clip_loading import ClipFile, is_unchanged
 from myxtts.data.dataset_optimizer import get_optimized_dataset_options
 from myxtts.data.loading import Load, LoadingEngine, Samples, load_pending
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE, FIRST_CHUNK, FORMAT_CHUNK, PCM_SCALE
@@ -83,8 +83,10 @@ class NativeEngine(LoadingEngine):
         if number not in self._arrays:
             self._arrays[number] = np.zeros((load.rows, load.samples), np.float32), np.zeros(load.rows, np.bool_)
         wav_BS, is_loaded_B = self._arrays[number]
-        for row in [row for row in load.pending if is_loaded_B[row] and _is_unchanged(load.files[row])]:
-            load.note(row, None)
+        for row in sorted(load.pending):
+            file = load.files[row]
+            if is_loaded_B[row] and file is not None and is_unchanged(file):
+                load.note(row, None)
         if load.pending:
             wav_BS = wav_BS.copy()
             load_pending(load, wav_BS)
@@ -121,15 +123,6 @@ class NativeEngine(LoadingEngine):
         assert int(batch[0]) == number, "tf.data keeps the order of batches"
         if number in self._numbers.values():
             self._arrays[number] = batch[1].numpy(), batch[2].numpy().copy()
-
-
-def _is_unchanged(file: ClipFile | None) -> bool:
-    assert file is not None
-    try:
-        status = os.stat(file.path)
-    except OSError:
-        return False
-    return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
 
 
 def load_batch(number: Any, paths_B: Any, lengths_B: Any, sizes_B: Any, samples: Any) -> tuple[Any, Any, Any]:

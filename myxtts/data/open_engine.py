@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import inspect_clip
@@ -16,9 +18,13 @@ from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import DataConfig
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
+from myxtts.data.errors import ServiceFormatError
+from myxtts.data.float_wav import FLOAT_BYTES
 from myxtts.data.loading import InProcessEngine, LoadingEngine
+from myxtts.data.loading_service import ServiceEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE
+from myxtts.data.service_address import parse_address
 from myxtts.data.workers import count_workers
 from myxtts.devices.host_memory import read_free_memory_bytes
 
@@ -93,6 +99,7 @@ class Engine(StrEnum):
     NATIVE = "TensorFlow's input pipeline"
     PROCESSES = "reader processes"
     HERE = "this process"
+    SERVICE = "a tf.data service"
 
 
 class EngineChoice(NamedTuple):
@@ -103,7 +110,10 @@ class EngineChoice(NamedTuple):
 
 
 def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
-    """Who loads these corpora."""
+    """Who loads these corpora. Raises `ServiceFormatError` where a service is asked for that cannot read them."""
+    if data.data_service is not None:
+        refuse_unserved_clips(corpora)
+        return EngineChoice(Engine.SERVICE, "a tf.data service reads")
     others = Engine.PROCESSES if choose_workers(data) else Engine.HERE
     if not data.use_tf_native_loading:
         return EngineChoice(others, "use_tf_native_loading is off")
@@ -120,6 +130,8 @@ def open_engine(data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead) -
     workers = choose_workers(data)
     if choice.engine is Engine.NATIVE:
         _log.info("TF-native loading is in force: tf.data reads %d batches at a time.", max(1, workers))
+    elif choice.engine is Engine.SERVICE:
+        _log.info("The tf.data service at %s reads the clips.", data.data_service)
     elif choice.engine is Engine.HERE:
         _log.info("TF-native loading is not in force (%s): clips are read in this process.", choice.why_not_native)
     else:
@@ -134,6 +146,10 @@ def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingE
         return InProcessEngine()
     if engine is Engine.PROCESSES:
         return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
+    if engine is Engine.SERVICE:
+        assert data.data_service is not None
+        address = parse_address(data.data_service)
+        return ServiceEngine(address, ahead.depth, ahead.slot_samples, limit_s=data.data_service_timeout)
     # Not imported above: the other engines do without TensorFlow.
     from myxtts.data.loading_tf import NativeEngine
 
@@ -150,25 +166,69 @@ def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
     """
     wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
     for corpus in corpora:
-        extra = corpus.size_bytes - corpus.samples * BYTES_PER_SAMPLE
-        others = np.flatnonzero((extra < 0) | (extra > _HEADER_SLACK_BYTES))
+        others = _find_other_sizes(corpus, [BYTES_PER_SAMPLE])
         if len(others):
             return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
-        for clip in np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist():
-            found = _describe_other_format(corpus, clip)
-            if found:
-                return f"clips must be {wanted}, but {corpus.audio[clip]} is {found}"
+        other = _look_at_headers(corpus, _choose_some(corpus), ["PCM_16"], unreadable="unreadable")
+        if other:
+            return f"clips must be {wanted}, but {corpus.audio[other.clip]} is {other.format}"
     return None
 
 
-def _describe_other_format(corpus: Corpus, clip: int) -> str:
+def refuse_unserved_clips(corpora: Sequence[Corpus]) -> None:
+    """Raise `ServiceFormatError` if data workers cannot read these corpora, as far as sizes and some headers tell.
+
+    What cannot be read at all is no matter of formats: a run replaces such clips.
+    """
+    for corpus in corpora:
+        others = _find_other_sizes(corpus, [BYTES_PER_SAMPLE, FLOAT_BYTES])
+        some = others[:_HEADERS_LOOKED_AT].tolist() if len(others) else _choose_some(corpus)
+        other = _look_at_headers(corpus, some, ["PCM_16", "FLOAT"], unreadable="")
+        if other:
+            count = f" {len(others)} of {len(corpus)} clips are like this." if len(others) else ""
+            raise ServiceFormatError(
+                f"--data-service needs clips that TensorFlow reads by itself, 16-bit PCM or float wav, mono, at {SAMPLE_RATE_HZ} "
+                f"Hz, but {corpus.find_file(other.clip)} is {other.format}.{count} Make a copy of the corpus that it reads with "
+                f"`myxtts data-prepare --train-data {shlex.quote(str(corpus.root))} --out FOLDER`, and train on that folder."
+            )
+
+
+class _OtherFormat(NamedTuple):
+    clip: int
+    format: str
+
+
+def _find_other_sizes(corpus: Corpus, bytes_per_sample: Sequence[int]) -> NDArray[np.intp]:
+    """Clips whose files are too small or too large for wav of such samples."""
+    fits = np.zeros(len(corpus), np.bool_)
+    for size in bytes_per_sample:
+        extra = corpus.size_bytes - corpus.samples * size
+        fits |= (extra >= 0) & (extra <= _HEADER_SLACK_BYTES)
+    return np.flatnonzero(~fits)
+
+
+def _choose_some(corpus: Corpus) -> list[int]:
+    clips: list[int] = np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist()
+    return clips
+
+
+def _look_at_headers(
+    corpus: Corpus, clips: Sequence[int], encodings: Sequence[str], *, unreadable: str
+) -> _OtherFormat | None:
+    """One of these clips that is not mono wav of such samples at the model's rate."""
+    for clip in clips:
+        found = _describe_other_format(corpus, clip, encodings, unreadable)
+        if found:
+            return _OtherFormat(clip, found)
+    return None
+
+
+def _describe_other_format(corpus: Corpus, clip: int, encodings: Sequence[str], unreadable: str) -> str:
     try:
         info = inspect_clip(corpus.find_file(clip))
     except ClipError as error:
-        return f"unreadable ({error.problem})"
-    facts = (info.container, info.encoding, info.channels, info.rate_hz)
-    return (
-        ""
-        if facts == ("WAV", "PCM_16", 1, SAMPLE_RATE_HZ)
-        else f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"
-    )
+        return unreadable and f"{unreadable} ({error.problem})"
+    facts = (info.container, info.channels, info.rate_hz)
+    if facts == ("WAV", 1, SAMPLE_RATE_HZ) and info.encoding in encodings:
+        return ""
+    return f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"

@@ -1,4 +1,4 @@
-"""Which clip each voice prompt is cut from.
+"""Which clip each voice prompt is cut from, and which part of it.
 
 A prompt that is a part of the clip itself says which clip it is. A model that starts from nothing learns a small corpus by
 heart that way and never reads the text: it then says whatever clip the prompt reminds it of.
@@ -10,9 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.audio.draws import Purpose, draw_integers
+from myxtts.audio.slices import Slices, choose_evaluation_slices, draw_slices
 from myxtts.data.columns import NameColumn
+from myxtts.data.corpus import Corpus
 
 Clips = NDArray[np.int32]
+
+
+def choose_prompt_slices(
+    corpus: Corpus, clips: Clips, prompts: Clips, *, seed: int, epoch: int, for_validation: bool
+) -> Slices:
+    """The parts of prompts that clips hear.
+
+    Args:
+        prompts: the clip that each one's prompt is cut from; itself, where it hears a part of itself.
+        for_validation: the parts are always the same, instead of drawn anew in each epoch.
+    """
+    # Of another clip no more than the row has room for, whatever the bucket.
+    samples = np.minimum(corpus.samples[clips], corpus.samples[prompts])
+    if for_validation:
+        return choose_evaluation_slices(samples)
+    return draw_slices(samples, seed=seed, epoch=epoch, sample_ids=clips)
 
 
 class SpeakerPrompts:

@@ -2,13 +2,14 @@
 
 The journal lists failures by position. Which clip a row finally holds is a pure function of the position and the journal,
 whatever the order in which readers found the failures, so journals of several readers or ranks can simply be joined.
-A clip that failed is tried again in the next epoch.
+A clip that failed is tried again in the next epoch; one that kills whoever uses it is no longer heard as a prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class Failure:
     """The row's number in the global batch, as `MicroBatch.first_row` counts; `name_prompt` of it, where the clip was only to be
     heard as that row's voice prompt."""
     clip: int
+    kills: bool = False
+    """Whether whoever used it died of it."""
 
 
 def name_prompt(row: int) -> int:
@@ -33,30 +36,53 @@ def name_prompt(row: int) -> int:
     return -1 - row
 
 
+class NamedPlace(NamedTuple):
+    """What the place of a row or of its prompt stands for."""
+
+    row: int
+    is_prompt: bool
+
+
+def parse_place(place: int) -> NamedPlace:
+    """The row that a place belongs to, and whether it is that of the row's prompt."""
+    return NamedPlace(place, False) if place >= 0 else NamedPlace(name_prompt(place), True)
+
+
 class ReplacementJournal:
     """The failures of a run so far."""
 
     def __init__(self, failures: Iterable[Failure] = ()):
-        self._clips: dict[tuple[int, int], set[int]] = {}
+        self._failures: dict[tuple[int, int], dict[int, Failure]] = {}
+        self._deadly: dict[int, tuple[int, int]] = {}
+        """Step and row from which on clips are known to kill."""
         for failure in failures:
             self.record(failure)
 
     def record(self, failure: Failure) -> None:
         """Note a failure. Noting it twice changes nothing."""
-        self._clips.setdefault((failure.step, failure.row), set()).add(failure.clip)
+        here = self._failures.setdefault((failure.step, failure.row), {})
+        here[failure.clip] = max(failure, here.get(failure.clip, failure))
+        if failure.kills:
+            place = (failure.step, parse_place(failure.row).row)
+            self._deadly[failure.clip] = min(place, self._deadly.get(failure.clip, place))
 
     def find_failed(self, step: int, row: int) -> set[int]:
         """The clips that failed at a place."""
-        return self._clips.get((step, row), set())
+        return set(self._failures.get((step, row), ()))
+
+    def is_deadly(self, clip: int, step: int, row: int) -> bool:
+        """Whether a clip has killed at this row or before it."""
+        # Not at rows before it: they were made without knowing, and must come out the same when a run is resumed there.
+        return clip in self._deadly and self._deadly[clip] <= (step, row)
 
     def list_failures(self, first_step: int = 0) -> list[Failure]:
-        """All failures at or after a step, sorted."""
-        return sorted(
-            Failure(step, row, clip)
-            for (step, row), clips in self._clips.items()
-            for clip in clips
-            if step >= first_step
-        )
+        """All failures at or after a step and those that killed, sorted."""
+        failures = (failure for here in self._failures.values() for failure in here.values())
+        return sorted(failure for failure in failures if failure.step >= first_step or failure.kills)
+
+    def list_failures_at(self, step: int, row: int) -> list[Failure]:
+        """The failures at a place, sorted."""
+        return sorted(self._failures.get((step, row), {}).values())
 
 
 def replace_failed(batch: GlobalBatch, sampler: IndexSampler, journal: ReplacementJournal) -> GlobalBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Fingerprint:
     validation: str
     """Of the validation clips: they share the shapes, and decide what is best and when to stop."""
     vocabulary: str
+    validation_speakers: str = ""
+    """Of the validation clips: prompts may be cut from other clips of the same speaker. Empty in positions saved before that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +57,20 @@ def take_fingerprint(
         vocabulary: the file their texts are tokenised with.
     """
     shapes = [[b.rows, b.samples, b.tokens] for b in sampler.plan.buckets]
+    # Speakers are who shares clips with whom, not their names: these may come from a folder that was moved.
     return Fingerprint(
         clips=len(corpus),
         seconds=round(corpus.total_seconds, 3),
         names=_digest(corpus.audio.blob, corpus.audio.offsets),
         lengths=_digest(corpus.samples, corpus.tokens),
         texts=_digest(corpus.text.blob, corpus.text.offsets),
-        # Not the speakers' names: they may come from a folder that was moved.
         speakers=_digest(corpus.speaker.codes, "|".join(corpus.language.names).encode(), corpus.language.codes),
         shapes=_digest(np.array(shapes, dtype=np.int64)),
         accumulation=sampler.accumulation,
         seed=sampler.seed,
         validation=_digest(*_list_contents(validation)) if validation is not None else "",
         vocabulary=_digest(vocabulary.read_bytes()) if vocabulary is not None else "",
+        validation_speakers=_digest(validation.speaker.codes) if validation is not None else "",
     )
 
 
@@ -87,14 +90,15 @@ def _digest(*parts: bytes | bytearray | NDArray[np.generic]) -> str:
 
 
 def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: IndexSampler) -> dict[str, Any]:
-    """The position as a small dict of JSON values. Failures behind it are left out: nothing asks for them again."""
+    """The position as a small dict of JSON values. Failures behind it are left out, but not those that killed: nothing asks for
+    the others again."""
     return {
         "version": _VERSION,
         "seed": sampler.seed,
         "epoch": sampler.find_epoch(position.step),
         "step": position.step,
         "fingerprint": asdict(fingerprint),
-        "failures": [[f.step, f.row, f.clip] for f in position.journal.list_failures(position.step)],
+        "failures": [astuple(failure) for failure in position.journal.list_failures(position.step)],
     }
 
 
@@ -138,6 +142,8 @@ def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
         changes.append("the vocabulary has other tokens")
     if not changes and saved.validation != now.validation:
         changes.append("the validation clips, their lengths or their texts are other ones")
+    if not changes and saved.validation_speakers and saved.validation_speakers != now.validation_speakers:
+        changes.append("the speakers of the validation clips were changed")
     if not changes and saved.shapes != now.shapes:
         changes.append("the batch size, or the number of ranks it is shared by, is another one")
     return changes

@@ -64,6 +64,10 @@ class MicroBatch:
             prompts=None if self.prompts is None else cut(self.prompts),
         )
 
+    def hear_themselves(self) -> MicroBatch:
+        """The same with every clip as its own prompt."""
+        return self if self.prompts is None else replace(self, prompts=self.clips)
+
     def keep_rows(self, rows: Sequence[int]) -> MicroBatch:
         """The same with all other rows empty."""
         is_kept = np.isin(np.arange(len(self.clips)), list(rows))
@@ -85,6 +89,40 @@ class GlobalBatch:
         rows = np.concatenate([micro_batch.clips for micro_batch in self.micro_batches])
         clips: NDArray[np.int32] = rows[rows != EMPTY_ROW]
         return clips
+
+    @property
+    def prompts(self) -> NDArray[np.int32] | None:
+        """The clips that `clips` hear as their voice prompts; None where each hears a part of itself, or nothing."""
+        rows = [micro_batch.prompts for micro_batch in self.micro_batches if micro_batch.prompts is not None]
+        if not rows:
+            return None
+        heard = np.concatenate(rows)
+        prompts: NDArray[np.int32] = heard[heard != EMPTY_ROW]
+        return prompts
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """Which rows of every micro-batch a process works on: one of `parts` equal slices."""
+
+    part: int = 0
+    parts: int = 1
+
+    def cut(self, batch: GlobalBatch) -> GlobalBatch:
+        """The global batch with only these rows. Those of all parts together are the whole."""
+        if self.parts == 1:
+            return batch
+        return replace(
+            batch, micro_batches=tuple(each.slice_rows(self.part, self.parts) for each in batch.micro_batches)
+        )
+
+    def shrink(self, bucket: Bucket) -> Bucket:
+        """The shape of a batch with only these rows."""
+        return replace(bucket, rows=-(-bucket.rows // self.parts))
+
+
+WHOLE = RowShare()
+"""Of a process that trains alone."""
 
 
 @dataclass(frozen=True, eq=False)

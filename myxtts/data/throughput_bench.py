@@ -26,9 +26,10 @@ TARGET_SHARE = 0.85
 
 PLAIN, NAIVE = "plain loop, one thread", "naive tf.data"
 PROCESSES, NATIVE, HERE = "ours, reader processes", "ours, TF-native", "ours, in this process"
+SERVICE = "ours, tf.data service"
 ONE_PINNED, ALL_PINNED = "one pinned process, decoding", "all pinned processes, decoding"
 
-_NAMES = {Engine.PROCESSES: PROCESSES, Engine.NATIVE: NATIVE, Engine.HERE: HERE}
+_NAMES = {Engine.PROCESSES: PROCESSES, Engine.NATIVE: NATIVE, Engine.HERE: HERE, Engine.SERVICE: SERVICE}
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class BenchResult:
     mean_seconds: float
     batch_size: int
     workers: int
+    clips_per_row: int
+    """That a run reads: 2 where voice prompts are cut from other clips. What is measured here is single clips."""
     in_force: str
     """Which of ours a run would use."""
     native_objection: str | None
@@ -72,6 +75,11 @@ class BenchResult:
         return self.loading[self.in_force].clips_per_s / self.loading[PLAIN].clips_per_s
 
     @property
+    def rows_per_s(self) -> float:
+        """Rows of batches that a run can have at most."""
+        return self.loading[self.in_force].clips_per_s / self.clips_per_row
+
+    @property
     def over_naive(self) -> float:
         """Ours over naive tf.data."""
         return self.loading[self.in_force].clips_per_s / self.loading[NAIVE].clips_per_s
@@ -98,6 +106,7 @@ def bench_reading(material: Material, data: DataConfig, seconds: float, rounds: 
         mean_seconds=material.corpus.total_seconds / len(material.corpus),
         batch_size=data.batch_size,
         workers=workers,
+        clips_per_row=2 if data.prompt_from == "speaker" else 1,
         in_force=_NAMES[choice.engine],
         native_objection=choice.why_not_native,
         stages=stages,

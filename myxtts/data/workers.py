@@ -222,12 +222,20 @@ class WorkerProcess:
                 raise MachineError(text)
         self.is_ready = True
 
+    def read_report(self) -> str:
+        """The end of what it has written to its standard error; until it is stopped or its death is looked into."""
+        size = os.fstat(self._stderr).st_size
+        return os.pread(self._stderr, _REPORT_BYTES, max(0, size - _REPORT_BYTES)).decode("utf-8", "replace").strip()
+
+    def await_exit_code(self) -> int:
+        """How a process ended whose socket has; negative for a signal."""
+        return self._process.wait(_STOP_SECONDS)
+
     def find_death_signal(self) -> int:
         """Which signal killed the process. Raises `WorkerError` when it ended by itself, which is a fault of ours."""
-        code = self._process.wait(_STOP_SECONDS)
+        code = self.await_exit_code()
         self.socket.close()
-        size = os.fstat(self._stderr).st_size
-        report = os.pread(self._stderr, _REPORT_BYTES, max(0, size - _REPORT_BYTES)).decode("utf-8", "replace").strip()
+        report = self.read_report()
         os.close(self._stderr)
         if code >= 0:
             raise WorkerError(f"A worker process ended with exit code {code}:\n{report}")
@@ -242,6 +250,11 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait()
         os.close(self._stderr)
+
+    def kill(self) -> None:
+        """End the process at once, whatever it does, and wait for it."""
+        self._process.kill()
+        self.stop()
 
 
 class _Worker(WorkerProcess):

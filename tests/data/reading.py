@@ -19,11 +19,13 @@ from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import InProcessEngine, LoadingEngine
+from myxtts.data.loading_service import ServiceEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import IndexSampler
 from myxtts.data.scan import scan_corpus
+from myxtts.data.service_address import parse_address
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.verdicts import ClipLimits
 from myxtts.text.vocabulary import train_vocabulary
@@ -86,7 +88,9 @@ def make_sampler(corpus: Corpus, *, batch_size: int = 4, accumulation: int = 1, 
 
 
 def make_engine(kind: str, depth: int = DEPTH) -> LoadingEngine:
-    """`here`, `2 workers` or `tensorflow`."""
+    """`here`, `2 workers`, `tensorflow` or `service HOST:PORT`."""
+    if kind.startswith("service "):
+        return ServiceEngine(parse_address(kind.split()[1]), depth, SLOT_SAMPLES, limit_s=60.0, patience_s=2.0)
     if kind == "here":
         return InProcessEngine()
     if kind == "tensorflow":

@@ -44,6 +44,8 @@ def test_all_contenders_are_measured_and_what_a_run_uses_is_judged(
     assert set(figures["loading"]) == {PLAIN, NAIVE, ONE_PINNED, ALL_PINNED, in_force} | possible
     assert all(rate["clips_per_s"] > 0 for rate in figures["loading"].values())
     assert figures["in_force"] == in_force
+    assert figures["clips_per_row"] == 2
+    assert figures["rows_per_s"] == pytest.approx(figures["loading"][in_force]["clips_per_s"] / 2)
     assert figures["gain"] == pytest.approx(
         figures["loading"][in_force]["clips_per_s"] / figures["loading"][PLAIN]["clips_per_s"]
     )
@@ -60,6 +62,7 @@ def make_result(workers=2, **rates):
         mean_seconds=3.0,
         batch_size=8,
         workers=workers,
+        clips_per_row=2,
         in_force=PROCESSES,
         native_objection="clips are flac",
         stages={"decode": Rate(50.0, 150.0), "resample": None},
@@ -76,6 +79,13 @@ def test_targets_are_computed_from_the_same_run(tmp_path):
     assert "The machine's own parallel gain: 1.80 (2 pinned processes over one)." in text
     assert "0.85 of it, 1.53 times the plain loop: 2.00, met" in text
     assert "not below naive tf.data: 1.33 times as fast, met" in text
+
+
+def test_what_a_run_reads_for_its_prompts_is_said(tmp_path):
+    text = bench_data.format_result(make_result(), tmp_path)
+    assert "a second clip for each voice prompt (prompt_from speaker), so\nit gets at most 100 utterances/s" in text
+    alone = bench_data.format_result(replace(make_result(), clips_per_row=1), tmp_path)
+    assert "prompt" not in alone
 
 
 def test_a_busy_machine_is_warned_of(tmp_path):

@@ -133,6 +133,19 @@ def test_read_ahead_shrinks_with_the_memory_and_it_is_said(lj, caplog):
     assert "Reading ahead 10 batches instead of 50" in caplog.text
 
 
+def test_a_second_clip_for_each_prompt_takes_twice_the_memory_and_is_read_half_as_far_ahead(lj):
+    plan = make_sampler(lj.corpus).plan
+    free_bytes = max(bucket.rows * bucket.samples for bucket in plan.buckets) * 4 * 4 * 10
+
+    alone, both = (
+        choose_read_ahead(DataConfig(), [plan], accumulation=1, clips_per_row=clips, free_bytes=free_bytes)
+        for clips in (1, 2)
+    )
+
+    assert (both.depth, both.slot_samples) == (alone.depth // 2, alone.slot_samples * 2)
+    assert both.size_bytes == alone.size_bytes
+
+
 def test_a_global_batch_always_fits(lj):
     plan = make_sampler(lj.corpus).plan
     assert choose_read_ahead(DataConfig(), [plan], accumulation=84, free_bytes=0).depth == 85

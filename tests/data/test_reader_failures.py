@@ -206,7 +206,7 @@ def test_a_clip_set_aside_from_outside_is_replaced_from_then_on(kind, lj, caplog
     assert name == lj.corpus.audio[clip]
     assert clip not in replaced
     assert np.flatnonzero(replaced != before.clips_B).tolist() == [2]
-    assert reader.journal.list_failures() == [Failure(1, 2, clip)]
+    assert reader.journal.list_failures() == [Failure(1, 2, clip, kills=True)]
     assert "kills the encoder" in caplog.text
     with open_reader(lj, journal=reader.journal) as other:
         assert freeze(other.read(Position(1))) == after

@@ -1,0 +1,57 @@
+"""The two servers of a tf.data service: the dispatcher, which knows who does what, and workers, which read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from myxtts.data.errors import ServiceAddressError
+from myxtts.data.service_address import OwnAddress, ServiceAddress
+from myxtts.data.service_fence import fence_port
+
+HEARTBEAT_SECONDS = 1.0
+WORKER_TIMEOUT_SECONDS = 10.0
+"""Without a heartbeat for so long, a worker counts as gone, and what it was reading is read by others."""
+_JOB_KEPT_SECONDS = 60.0
+"""How long the dispatcher remembers a job that nobody takes from: that of a trainer that was killed."""
+
+
+def start_dispatcher(own: OwnAddress) -> Any:
+    """A dispatcher that runs until it is deleted."""
+    service = tf.data.experimental.service
+    config = service.DispatcherConfig(
+        port=own.port,
+        worker_timeout_ms=round(WORKER_TIMEOUT_SECONDS * 1000),
+        job_gc_check_interval_ms=round(_JOB_KEPT_SECONDS * 500),
+        job_gc_timeout_ms=round(_JOB_KEPT_SECONDS * 1000),
+    )
+    return _start(lambda: service.DispatchServer(config), own)
+
+
+def start_worker(dispatcher: ServiceAddress, own: OwnAddress, public_name: str) -> Any:
+    """A worker that runs until it is deleted. Waits for the dispatcher, which must be there.
+
+    Args:
+        public_name: under which dispatcher and trainers find this machine.
+    """
+    service = tf.data.experimental.service
+    config = service.WorkerConfig(
+        dispatcher_address=str(dispatcher),
+        worker_address=f"{public_name}:{own.port}",
+        port=own.port,
+        heartbeat_interval_ms=round(HEARTBEAT_SECONDS * 1000),
+    )
+    return _start(lambda: service.WorkerServer(config), own)
+
+
+def _start(make_server: Callable[[], Any], own: OwnAddress) -> Any:
+    try:
+        server = make_server()
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ServiceAddressError(f"TensorFlow could not start a server at port {own.port}: {error}") from error
+    if not own.number.is_unspecified:
+        fenced = fence_port(own.port, own.number)
+        assert fenced, "a server that runs has a socket that listens"
+    return server

@@ -1,0 +1,94 @@
+"""A real tf.data service on loopback, with workers in processes of their own."""
+
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from myxtts.data.errors import UnseenFilesError
+from myxtts.data.positions import Position
+from myxtts.data.service_address import LOOPBACK, ServiceAddress, check_own_address, is_answering, parse_address
+from tests.data.reading import copy_corpus, freeze, freeze_all, make_sampler, open_reader, scan_small
+from tests.data.service import Server, find_own_address, run_servers, start_service
+
+
+@contextmanager
+def open_dispatcher():
+    """The address of a dispatcher in this process."""
+    from myxtts.data.service_servers import start_dispatcher
+
+    own = check_own_address(LOOPBACK, 0)
+    server = start_dispatcher(own)
+    yield str(ServiceAddress(LOOPBACK, own.port))
+    del server
+
+
+def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another_killed(lj):
+    sampler = make_sampler(lj.corpus, batch_size=4, accumulation=2)
+    options = {"sampler": sampler, "prompts_from_speaker": True, "end_step": 10}
+    with open_reader(lj, **options) as reader:
+        expected = freeze_all(reader.read_steps(0, 10))
+    with open_dispatcher() as address, run_servers() as servers:
+        assert not is_answering(ServiceAddress(find_own_address(), parse_address(address).port))
+        servers += [Server("data-worker", "--dispatcher", address) for _ in range(2)]
+        early, late = servers
+        early.wait_until_ready()
+        late.process.send_signal(signal.SIGSTOP)
+        seen = []
+        with open_reader(lj, f"service {address}", **options) as reader:
+            for batch in reader.read_steps(0, 10):
+                seen.append(freeze(batch))
+                if len(seen) == 3:
+                    late.process.send_signal(signal.SIGCONT)
+                    late.wait_until_ready()
+                if len(seen) == 8:
+                    early.stop(signal.SIGKILL)
+        assert seen == expected
+        code, output = late.stop()
+        assert (code, output) == (0, "Stopped.\n")
+
+
+@pytest.mark.soak
+def test_the_commands_serve_two_trainers_at_once_and_end_when_they_are_asked_to(lj):
+    with open_reader(lj, end_step=8) as reader:
+        expected = freeze_all(reader.read_steps(0, 8))
+    with run_servers() as servers:
+        address = start_service(servers, workers=2)
+        kind = f"service {address}"
+        with open_reader(lj, kind, end_step=8) as one, open_reader(lj, kind, depth=2, end_step=8) as other:
+            pairs = zip(one.read_steps(0, 8), other.read_steps(0, 8), strict=True)
+            assert [(freeze(first), freeze(second)) for first, second in pairs] == [(each, each) for each in expected]
+        # Workers first: without a dispatcher they would wait for it.
+        assert [server.stop() for server in servers[1:]] == [(0, "Stopped.\n")] * 2
+        code, output = servers[0].stop(signal.SIGINT)
+        assert code == 0
+        assert output.endswith("Stopped.\n")
+
+
+@pytest.mark.soak
+def test_a_dispatcher_that_is_started_again_is_found_by_all(lj):
+    with open_reader(lj, end_step=8) as reader:
+        expected = freeze_all(reader.read_steps(0, 8))
+    with run_servers() as servers:
+        address = start_service(servers, workers=1)
+        with open_reader(lj, f"service {address}", depth=2, end_step=8) as reader:
+            seen = [freeze(reader.read(Position(step))) for step in range(3)]
+            servers[0].stop(signal.SIGKILL)
+            servers.append(Server("data-dispatcher", "--port", address.rpartition(":")[2]))
+            seen += [freeze(reader.read(Position(step))) for step in range(3, 8)]
+        assert seen == expected
+
+
+@pytest.mark.soak
+def test_a_worker_that_does_not_see_the_corpus_is_named(tmp_path, monkeypatch):
+    # The same path for both, but it leads to the working folder of whoever follows it.
+    monkeypatch.chdir(tmp_path)
+    copy_corpus(tmp_path / "corpus", wavs=12)
+    texted = scan_small(Path("/proc/self/cwd/corpus"), tmp_path / "index")
+    with run_servers() as servers:
+        address = start_service(servers, workers=1, cwd=Path("/"))
+        with open_reader(texted, f"service {address}") as reader, pytest.raises(UnseenFilesError) as caught:
+            freeze_all(reader.read_steps(0, 2))
+    assert "cannot read /proc/self/cwd/corpus/wavs/" in str(caught.value)
+    assert "storage that all machines share" in str(caught.value)

@@ -1,0 +1,62 @@
+"""Readers of several workers: each reads rows of its own, and together they are the whole batch."""
+
+import numpy as np
+import pytest
+
+from myxtts.data.batch_maker import BatchMaker
+from myxtts.data.drops import DropReport
+from myxtts.data.loading import InProcessEngine
+from myxtts.data.reader import BatchReader
+from myxtts.data.sampler import EMPTY_ROW, WHOLE, RowShare
+from tests.data.reading import DEPTH, make_sampler
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+class CountingEngine(InProcessEngine):
+    """Remembers which files were asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.files = []
+
+    def start(self, files, samples):
+        self.files += [file for file in files if file is not None]
+        return super().start(files, samples)
+
+
+def read_share(texted, share, accumulation=2, **options):
+    sampler = make_sampler(texted.corpus, accumulation=accumulation)
+    maker = BatchMaker(texted.corpus, texted.ids, sampler, share=share, **options)
+    engine = CountingEngine()
+    with BatchReader(
+        maker, engine, depth=DEPTH, report=DropReport(lines=0, kept_seconds=0.0), end_step=sampler.steps_per_epoch
+    ) as reader:
+        batches = list(reader.read_steps(0, sampler.steps_per_epoch))
+    engine.close()
+    return batches, engine.files
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_shares_are_disjoint_and_join_to_the_batch(lj, parts):
+    whole, all_files = read_share(lj, WHOLE)
+    shares = [read_share(lj, RowShare(part, parts)) for part in range(parts)]
+    for number, batch in enumerate(whole):
+        own = [batches[number] for batches, _ in shares]
+        assert len({each.wav_BS.shape for each in own}) == 1, "all have one shape"
+        for name in ("clips_B", "wav_BS", "wav_lengths_B", "text_BL", "slice_starts_B", "weights_B"):
+            joined = np.concatenate([getattr(each, name) for each in own])[: batch.rows]
+            np.testing.assert_array_equal(joined, getattr(batch, name), err_msg=name)
+        for total in ("text", "audio", "prompt"):
+            assert sum(getattr(each.totals, total) for each in own) == getattr(batch.totals, total)
+    read = [file for _, files in shares for file in files]
+    assert sorted(map(str, read)) == sorted(map(str, all_files)), "no clip is read twice, and none is left out"
+
+
+def test_a_share_may_be_empty(lj):
+    """More workers than rows: those who have none still take part in every step."""
+    batches, files = read_share(lj, RowShare(63, 64))
+    whole, _ = read_share(lj, WHOLE)
+    assert len(batches) == len(whole)
+    assert all((batch.clips_B == EMPTY_ROW).all() for batch in batches)
+    assert files == []
