@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.cache import ClipIds, FeatureCache
+from myxtts.data.prompts import choose_prompt_slices
 from myxtts.data.run_data import RunData
+from myxtts.devices.runtime import read_pool_bytes
 from myxtts.errors import StageFailedError
 from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, dump_failures
+from myxtts.pipeline.batch_memory import MEMORY, dump_memory, read_batch_memory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans, parse_spans
 from myxtts.pipeline.code_cache import CacheChoice
@@ -22,9 +25,9 @@ from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.host_source import HostItem, HostSource
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared, Preparer
-from myxtts.pipeline.preparation_settings import Target
+from myxtts.pipeline.preparation_settings import reads_prompts
 from myxtts.pipeline.production import Production
-from myxtts.pipeline.targets import StepTotals, choose_slices, count_totals, measure_spans
+from myxtts.pipeline.targets import StepTotals, count_totals, measure_spans
 from myxtts.pipeline.task import ReportStage
 from myxtts.utils.commons import get_device_context
 
@@ -44,7 +47,8 @@ class BatchFactory:
     ):
         self._corpora = {Kind.TRAIN: data.train, Kind.VALIDATION: data.validation}
         self._seed = data.sampler.seed
-        self._shapes = [(bucket.rows, bucket.samples) for bucket in data.sampler.plan.buckets]
+        buckets = [production.share.shrink(bucket) for bucket in data.sampler.plan.buckets]
+        self._shapes = [(bucket.rows, bucket.samples) for bucket in buckets]
         self._device = device
         self._report_stage = report_stage
         self._has_fixed_shapes = production.config.data.pad_to_fixed_length
@@ -60,7 +64,8 @@ class BatchFactory:
             production.make_order(data),
             production.config.data,
             production.failures,
-            has_prompts=production.preparation.target is not Target.CODEC,
+            reads_prompts=reads_prompts(production.config.data, production.preparation.target),
+            share=production.share,
         )
 
     def warm_up(self) -> None:
@@ -88,6 +93,7 @@ class BatchFactory:
             CLIPS: item.host.clips_B,
             METERS: meters.dump(),
             SPANS: dump_spans(Span(started, read), Span(read, prepared)),
+            MEMORY: dump_memory(read_batch_memory(read_pool_bytes(self._device))),
         }
 
     def settle(self, prepared: Prepared) -> None:
@@ -111,13 +117,18 @@ class BatchFactory:
         """Rows of the batch with a number."""
         return self._host.count_rows(number)
 
-    def probe(self, number: int, rows: Sequence[int]) -> None:
-        """Reads and prepares only some rows of a batch."""
-        self._prepare(self._host.read_rows(number, rows))
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether prompts are cut from other clips."""
+        return self._host.reads_prompts
 
-    def set_aside(self, number: int, row: int, detail: str) -> str:
-        """Replaces the clip in a row of a batch from now on, and returns its name."""
-        return self._host.set_aside(number, row, detail)
+    def probe(self, number: int, rows: Sequence[int], *, hear_themselves: bool = False) -> None:
+        """Reads and prepares only some rows of a batch, each with its own clip as its prompt if it is told so."""
+        self._prepare(self._host.read_rows(number, rows, hear_themselves=hear_themselves))
+
+    def set_aside(self, number: int, place: int, detail: str) -> str:
+        """Uses a clip no more at a place of a batch (`BatchReader.set_aside`), and returns its name."""
+        return self._host.set_aside(number, place, detail)
 
     def close(self) -> None:
         """Ends reading; no process, thread or memory of it is left."""
@@ -152,7 +163,10 @@ class BatchFactory:
     def _count_totals(self, item: HostItem) -> StepTotals:
         kind, epoch, clips = item.facts.kind, item.facts.epoch, item.step_clips
         corpus = self._corpora[kind]
-        slices = choose_slices(kind, corpus, clips, seed=self._seed, epoch=epoch)
+        # Of clips that hear themselves: no target lies under a prompt that is cut from another clip.
+        slices = choose_prompt_slices(
+            corpus, clips, clips, seed=self._seed, epoch=epoch, for_validation=kind is Kind.VALIDATION
+        )
         draws = self.preparer.draw(kind, epoch, clips)
         spans = measure_spans(
             corpus.samples[clips].astype(np.int32), slices, self.preparer.settings.prompt_samples, draws

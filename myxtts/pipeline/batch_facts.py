@@ -6,19 +6,21 @@ Shapes: N facts, R replacements.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.replacements import Failure
+from myxtts.pipeline.batch_memory import MEMORY
 from myxtts.pipeline.batch_spans import SPANS
 from myxtts.pipeline.order import Kind
 
 FACTS = "facts_N"
-REPLACED = "replaced_R3"
+REPLACED = "replaced_R4"
 CLIPS = "clips_B"
-HOST_ARRAYS = frozenset({FACTS, REPLACED, CLIPS, SPANS})
+HOST_ARRAYS = frozenset({FACTS, REPLACED, CLIPS, SPANS, MEMORY})
 """Arrays that are read on the host and never put on a device."""
 
 _KINDS = (Kind.TRAIN, Kind.VALIDATION)
@@ -61,10 +63,10 @@ class BatchFacts(NamedTuple):
 
 
 def dump_failures(failures: Sequence[Failure]) -> NDArray[np.int64]:
-    """Failures as `replaced_R3`."""
-    return np.array([(f.step, f.row, f.clip) for f in failures], np.int64).reshape(-1, 3)
+    """Failures as `replaced_R4`."""
+    return np.array([astuple(failure) for failure in failures], np.int64).reshape(-1, 4)
 
 
-def parse_failures(replaced_R3: NDArray[np.int64]) -> tuple[Failure, ...]:
-    """The failures in `replaced_R3`, which may be a view of a slot."""
-    return tuple(Failure(*row) for row in replaced_R3.tolist())
+def parse_failures(replaced_R4: NDArray[np.int64]) -> tuple[Failure, ...]:
+    """The failures in `replaced_R4`, which may be a view of a slot."""
+    return tuple(Failure(step, row, clip, bool(kills)) for step, row, clip, kills in replaced_R4.tolist())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,6 +12,7 @@ from myxtts.data.run_data import RunData
 from myxtts.devices.plan import DevicePlan
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.order import RunOrder
+from myxtts.pipeline.patience import Work
 from myxtts.pipeline.producer_process import ProducerEvent
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.stage import StageFacts
@@ -25,6 +28,7 @@ class SourceRequest:
         plan: applied in this process already.
         order: its first and end number say which batches come.
         folder: where the producer process finds what it reads; used by the isolated and split modes.
+        waiting: what is done inside it while a source is opened may be broken off by an exception, and nothing else.
     """
 
     plan: DevicePlan
@@ -32,6 +36,7 @@ class SourceRequest:
     order: RunOrder
     production: Production
     folder: Path
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,9 @@ class BatchSource(Protocol):
 
     def release(self) -> None:
         """Says that the step with the batch taken first is done: nothing uses its buffers any more."""
+
+    def read_work(self) -> Work | None:
+        """What is being done for the next batch in the thread that takes; None where others do it. For any thread."""
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         """What was measured; `reset` starts a new window."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.handoff import Handoff
+from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
@@ -19,21 +20,24 @@ def open_dual_source(request: SourceRequest) -> StagedSource:
     """A source with a data thread on the data device and a transfer thread."""
     data, order = request.production.config.data, request.order
     with ExitStack() as resources:
-        factory = BatchFactory(request.data, request.production, request.plan.data.device)
+        # Reading and preparing are done by one stage; which of the two it hangs in is worth knowing.
+        factory = BatchFactory(
+            request.data, request.production, request.plan.data.device, lambda part: stage.report_part(part)
+        )
         resources.callback(factory.close)
         prepared: Handoff[Prepared] = Handoff("prepared", data.prefetch_depth)
         place = request.plan.data.device if data.prefetch_to_gpu else "the host"
         log.info("Prefetching to %s with buffer_size=%d", place, prepared.slots)
         numbers = Feed(iter(range(order.first_number, order.end_number)))
+        stage = Stage("prepare", _DataThread(factory, keeps_on_device=data.prefetch_to_gpu).make, numbers, prepared)
         return StagedSource(
             prepared,
             unpack=dict,
-            stages=[
-                Stage("prepare", _DataThread(factory, keeps_on_device=data.prefetch_to_gpu).make, numbers, prepared)
-            ],
-            resources=resources.pop_all(),
+            stages=[stage],
+            resources=resources,
             device=request.plan.model.device,
             start_delay_s=data.model_start_delay,
+            patience=Patience.from_limit(request.production.config.training.watchdog_seconds),
             title=request.plan.mode.log_name,
         )
 

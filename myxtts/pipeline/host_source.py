@@ -18,7 +18,7 @@ from myxtts.data.positions import count_micro_batches
 from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.run_data import RunData
-from myxtts.data.sampler import MicroBatch
+from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind, Place, RunOrder
 
@@ -34,7 +34,7 @@ class HostItem(NamedTuple):
     facts: BatchFacts
     host: HostBatch
     step_clips: NDArray[np.int32]
-    """The clips of its whole global batch, those that failed replaced."""
+    """The clips of its whole global batch, or of the share of it that is read, those that failed replaced."""
     replaced: tuple[Failure, ...]
     """Failures in this batch's rows."""
 
@@ -47,7 +47,8 @@ class HostSource:
         order: which batch comes when.
         config: how clips are read.
         failures: of training clips in the run so far.
-        has_prompts: whether batches are for a model that hears prompts.
+        reads_prompts: whether voice prompts are cut from other clips.
+        share: the rows of every batch that are read.
     """
 
     def __init__(
@@ -57,19 +58,12 @@ class HostSource:
         config: DataConfig,
         failures: Iterable[Failure] = (),
         *,
-        has_prompts: bool = False,
+        reads_prompts: bool = False,
+        share: RowShare = WHOLE,
     ):
         self._order = order
-        from_speaker = has_prompts and config.prompt_from == "speaker"
-        makers = {
-            Kind.TRAIN: BatchMaker(
-                data.train,
-                data.train_ids,
-                data.sampler,
-                static_shapes=config.pad_to_fixed_length,
-                prompts_from_speaker=from_speaker,
-            )
-        }
+        self._share = share
+        makers = {Kind.TRAIN: make_training_maker(data, config, reads_prompts, share)}
         if data.validation_sampler is not None and order.validation_batches:
             makers[Kind.VALIDATION] = BatchMaker(
                 data.validation,
@@ -77,17 +71,19 @@ class HostSource:
                 data.validation_sampler,
                 for_validation=True,
                 static_shapes=config.pad_to_fixed_length,
-                prompts_from_speaker=from_speaker,
+                prompts_from_speaker=reads_prompts,
+                share=share,
             )
         plans = [maker.sampler.plan for maker in makers.values()]
         ahead = choose_read_ahead(
-            config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if from_speaker else 1
+            config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if reads_prompts else 1
         )
         log.info("Buffer Size: %d", ahead.depth)
         depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
         journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
         corpora = [data.train, data.validation][: len(makers)]
+        self.reads_prompts = reads_prompts
         self._makers = makers
         self._engine = open_engine(config, corpora, replace(ahead, depth=sum(depths[kind] for kind in makers)))
         self._readers = {
@@ -107,29 +103,28 @@ class HostSource:
         step_clips = maker.plan_step(place.position.step, journal).clips
         return HostItem(self._describe(number, place, host), host, step_clips, self._list_failures(place, host))
 
-    def read_rows(self, number: int, rows: Sequence[int]) -> HostItem:
-        """The batch with a number, in which only these rows are read: the others are empty."""
+    def read_rows(self, number: int, rows: Sequence[int], *, hear_themselves: bool = False) -> HostItem:
+        """The batch with a number, in which only these rows are read: the others are empty.
+
+        Args:
+            hear_themselves: each row has its own clip as its prompt.
+        """
         place = self._order.find_place(number)
-        maker, journal = self._makers[place.kind], self._readers[place.kind].journal
-        batch = maker.plan_step(place.position.step, journal)
-        micro_batch = batch.micro_batches[place.position.micro_batch]
-        some = micro_batch.keep_rows(rows)
-        chosen = replace(batch, micro_batches=_exchange(batch.micro_batches, some))
-        load = self._engine.start(maker.list_files(some), micro_batch.bucket.samples)
-        self._engine.finish(load)
-        host = maker.make_batch(chosen, place.position, maker.count_targets(batch), self._engine.take(load))
-        return HostItem(self._describe(number, place, host), host, batch.clips, ())
+        maker, reader = self._makers[place.kind], self._readers[place.kind]
+        host = reader.read_rows(place.position, rows, hear_themselves=hear_themselves)
+        step_clips = maker.plan_step(place.position.step, reader.journal).clips
+        return HostItem(self._describe(number, place, host), host, step_clips, ())
 
     def count_rows(self, number: int) -> int:
         """Rows of the batch with a number, empty ones included."""
         place = self._order.find_place(number)
-        batch = self._makers[place.kind].sampler.make_batch(place.position.step)
+        batch = self._share.cut(self._makers[place.kind].sampler.make_batch(place.position.step))
         return len(batch.micro_batches[place.position.micro_batch].clips)
 
-    def set_aside(self, number: int, row: int, detail: str) -> str:
-        """Replace the clip in a row of the batch with a number from now on, and return its name."""
-        place = self._order.find_place(number)
-        return self._readers[place.kind].set_aside(place.position, row, detail)
+    def set_aside(self, number: int, place: int, detail: str) -> str:
+        """Use a clip no more at a place of the batch with a number (`BatchReader.set_aside`), and return its name."""
+        batch = self._order.find_place(number)
+        return self._readers[batch.kind].set_aside(batch.position, place, detail)
 
     def close(self) -> None:
         """End what is under way; no process, thread or memory of it is left."""
@@ -163,10 +158,18 @@ class HostSource:
         step = place.position.step
         rows = range(host.first_row, host.first_row + host.rows)
         places = (*rows, *map(name_prompt, rows))
-        return tuple(
-            Failure(step, place, clip) for place in places for clip in sorted(journal.find_failed(step, place))
-        )
+        return tuple(failure for place in places for failure in journal.list_failures_at(step, place))
 
 
-def _exchange(micro_batches: tuple[MicroBatch, ...], other: MicroBatch) -> tuple[MicroBatch, ...]:
-    return tuple(other if each.first_row == other.first_row else each for each in micro_batches)
+def make_training_maker(
+    data: RunData, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
+) -> BatchMaker:
+    """What makes the training batches of a run."""
+    return BatchMaker(
+        data.train,
+        data.train_ids,
+        data.sampler,
+        static_shapes=config.pad_to_fixed_length,
+        prompts_from_speaker=reads_prompts,
+        share=share,
+    )

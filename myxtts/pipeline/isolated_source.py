@@ -15,8 +15,10 @@ from myxtts.devices.plan import DevicePlan, Process
 from myxtts.pipeline.batch_size import measure_slot_bytes
 from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.handoff import SLOTS
+from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.preparation_task import PRODUCTION_NAME, describe_task
+from myxtts.pipeline.producer_life import TimeLimits
 from myxtts.pipeline.producer_notes import NOTES, NoteReader
 from myxtts.pipeline.producer_process import Prepared as Slot
 from myxtts.pipeline.producer_process import ProducerProcess
@@ -28,8 +30,9 @@ log = logging.getLogger(__name__)
 
 def open_isolated_source(request: SourceRequest) -> StagedSource:
     """A source with a producer process and a transfer thread."""
-    buckets = request.data.sampler.plan.buckets
+    buckets = [request.production.share.shrink(bucket) for bucket in request.data.sampler.plan.buckets]
     preparation = request.production.preparation
+    patience = Patience.from_limit(request.production.config.training.watchdog_seconds)
     request.folder.mkdir(parents=True, exist_ok=True)
     save_run_data(request.data, request.folder)
     write_production(request.production, request.folder / PRODUCTION_NAME)
@@ -44,6 +47,7 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
             first_position=request.order.first_number,
             end_position=request.order.end_number,
             memory_limit_bytes=_find_memory_limit(request.plan),
+            time_limits=TimeLimits.from_patience(patience),
             free_bytes=read_free_memory_bytes(),
             environment={**os.environ, **dict(request.plan.process(Process.PRODUCER).environ)},
         )
@@ -54,9 +58,10 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
             producer,
             unpack=_Unpacker(request.data.report).unpack,
             stages=[],
-            resources=resources.pop_all(),
+            resources=resources,
             device=request.plan.model.device,
             start_delay_s=request.production.config.data.model_start_delay,
+            patience=patience,
             title=request.plan.mode.log_name,
             producer=producer,
         )

@@ -75,9 +75,11 @@ class Committed:
 @dataclass(frozen=True)
 class RowsCounted:
     rows: int
+    reads_prompts: bool
+    """Whether for each of them a second clip is read, for its prompt."""
 
     def dump(self) -> Message:
-        return {"event": "rows", "rows": self.rows}
+        return {"event": "rows", "rows": self.rows, "reads_prompts": self.reads_prompts}
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,21 @@ class Survived:
 
 
 @dataclass(frozen=True)
-class RowSetAside:
-    """A row's clip will be replaced from now on."""
+class ClipSetAside:
+    """A place's clip will not be used from now on."""
 
     position: int
-    row: int
+    place: int
+    """A row, or `name_prompt` of it."""
     name: str
 
     def dump(self) -> Message:
-        return {"event": "set aside", "position": self.position, "row": self.row, "name": self.name[:_LONGEST_TEXT]}
+        return {
+            "event": "set aside",
+            "position": self.position,
+            "place": self.place,
+            "name": self.name[:_LONGEST_TEXT],
+        }
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Failed:
         }
 
 
-Event = Ready | Committed | RowsCounted | Survived | RowSetAside | RanOutOfMemory | Failed
+Event = Ready | Committed | RowsCounted | Survived | ClipSetAside | RanOutOfMemory | Failed
 
 
 def parse_event(message: Message) -> Event:
@@ -147,12 +155,12 @@ def parse_event(message: Message) -> Event:
             return Ready()
         case {"event": "committed"}:
             return _parse_committed(message)
-        case {"event": "rows", "rows": int(rows)} if 0 <= rows <= 1 << 20:
-            return RowsCounted(rows)
+        case {"event": "rows", "rows": int(rows), "reads_prompts": bool(reads_prompts)} if 0 <= rows <= 1 << 20:
+            return RowsCounted(rows, reads_prompts)
         case {"event": "survived"}:
             return Survived()
-        case {"event": "set aside", "position": int(position), "row": int(row), "name": str(name)}:
-            return RowSetAside(position, row, name)
+        case {"event": "set aside", "position": int(position), "place": int(place), "name": str(name)}:
+            return ClipSetAside(position, place, name)
         case {"event": "out of memory" | "failed", "stage": str(stage), "position": (int() | None) as position}:
             return _parse_last_word(message, stage, position)
     raise MalformedMessageError(f"Not an event: {str(message)[:200]}")
@@ -204,13 +212,13 @@ def order_count_rows(position: int) -> Message:
     return {"order": "count rows", "position": position}
 
 
-def order_probe(position: int, rows: Sequence[int]) -> Message:
-    """Prepare only these rows of a batch, to see whether that does harm."""
-    return {"order": "probe", "position": position, "rows": list(rows)}
+def order_probe(position: int, rows: Sequence[int], hear_themselves: bool) -> Message:
+    """Prepare only these rows of a batch, to see whether that does harm; with their own clips as prompts if told so."""
+    return {"order": "probe", "position": position, "rows": list(rows), "hear_themselves": hear_themselves}
 
 
 def order_set_aside(pairs: Sequence[tuple[int, int]]) -> list[Message]:
-    """Replace the clips at these places, given as position and row."""
+    """Use the clips at these places no more, given as position and place."""
     return [
         {"order": "set aside", "pairs": [list(pair) for pair in pairs[start : start + _PAIRS_PER_MESSAGE]]}
         for start in range(0, len(pairs), _PAIRS_PER_MESSAGE)

@@ -19,10 +19,11 @@ from myxtts.data.throughput import MOST_STEAL, StealMeter
 from myxtts.pipeline.busy_processes import keep_busy
 from myxtts.pipeline.handoff import EndOfStream, Handoff
 from myxtts.pipeline.paced_task import BATCH_BYTES, hold, make_batch, make_paced_producer
+from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.ring import copy_arrays
-from myxtts.pipeline.stage import Feed, Patience, Stage, stop_stages, take_watched
+from myxtts.pipeline.stage import Feed, Stage, stop_stages, take_watched
 
-DUAL, ISOLATED = "dual", "isolated"
+SERIES, DUAL, ISOLATED = "single", "dual", "isolated"
 WARM_UP_BATCHES = 10
 MOST_ATTEMPTS = 2
 """Runs of a case until one is quiet; then the quietest counts, and is not judged."""
@@ -113,14 +114,27 @@ def _measure_alone(seconds: float, items: int) -> float:
     return (time.perf_counter() - started) / items
 
 
-def run_paced(engine: str, prepare_s: float, train_s: float, batches: int, batch_bytes: int) -> list[float]:
-    """The moments at which batches were done, by an engine of a real run with stages that only take time."""
+def run_paced(
+    engine: str, prepare_s: float, train_s: float, batches: int, batch_bytes: int, transfer_s: float = 0.0
+) -> list[float]:
+    """The moments at which batches were done, by an engine of a real run with stages that only take time.
+
+    Args:
+        transfer_s: added to what copying takes, where there is something to copy: not in series.
+    """
+    if engine == SERIES:
+        return _run_in_series(prepare_s, train_s, batches)
+
+    def transfer(arrays: Any) -> Any:
+        hold(transfer_s)
+        return copy_arrays(arrays, np.array)
+
     last: Handoff[Any] = Handoff("on the model device")
     stages: list[Stage[Any, Any]] = []
     with ExitStack() as resources:
         if engine == ISOLATED:
             producer = resources.enter_context(make_paced_producer(prepare_s, batches, batch_bytes))
-            stages.append(Stage("transfer", lambda slot: copy_arrays(slot.arrays, np.array), producer, last))
+            stages.append(Stage("transfer", lambda slot: transfer(slot.arrays), producer, last))
         else:
             batch = make_batch(batch_bytes)
             prepared: Handoff[Any] = Handoff("prepared")
@@ -130,11 +144,20 @@ def run_paced(engine: str, prepare_s: float, train_s: float, batches: int, batch
                 return batch
 
             stages.append(Stage("prepare", prepare, Feed(iter(range(batches))), prepared))
-            stages.append(Stage("transfer", lambda arrays: copy_arrays(arrays, np.array), prepared, last))
+            stages.append(Stage("transfer", transfer, prepared, last))
         resources.callback(stop_stages, stages)
         for stage in stages:
             stage.start()
         return _consume(last, stages, train_s)
+
+
+def _run_in_series(prepare_s: float, train_s: float, batches: int) -> list[float]:
+    done: list[float] = []
+    for _ in range(batches):
+        hold(prepare_s)
+        hold(train_s)
+        done.append(time.perf_counter())
+    return done
 
 
 def _consume(last: Handoff[Any], stages: Sequence[Stage[Any, Any]], train_s: float) -> list[float]:

@@ -60,8 +60,11 @@ class PacedTask:
     def count_rows(self, position: int) -> int:
         return 1
 
-    def probe(self, position: int, rows: Sequence[int]) -> None:
+    def reads_prompts(self) -> bool:
+        return False
+
+    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
         """Does nothing: no batch of this task does harm."""
 
-    def set_aside(self, position: int, row: int) -> str:
+    def set_aside(self, position: int, place: int) -> str:
         raise AssertionError("no batch of this task does harm")

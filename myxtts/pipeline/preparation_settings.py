@@ -67,6 +67,11 @@ def choose_preparation(config: XTTSConfig, target: Target, mel_norms: Sequence[f
     )
 
 
+def reads_prompts(data: DataConfig, target: Target) -> bool:
+    """Whether for each clip a second one is read, which its voice prompt is cut from. A codec hears no prompts."""
+    return target is not Target.CODEC and data.prompt_from == "speaker"
+
+
 def choose_augmentation(data: DataConfig) -> AugmentSettings | None:
     """The augmentation that a configuration asks for; None when it asks for none."""
     augment = AugmentSettings(

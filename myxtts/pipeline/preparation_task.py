@@ -73,8 +73,11 @@ class PreparationTask:
     def count_rows(self, position: int) -> int:
         return self._factory.count_rows(position)
 
-    def probe(self, position: int, rows: Sequence[int]) -> None:
-        self._factory.probe(position, rows)
+    def reads_prompts(self) -> bool:
+        return self._factory.reads_prompts
 
-    def set_aside(self, position: int, row: int) -> str:
-        return self._factory.set_aside(position, row, _SET_ASIDE)
+    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
+        self._factory.probe(position, rows, hear_themselves=hear_themselves)
+
+    def set_aside(self, position: int, place: int) -> str:
+        return self._factory.set_aside(position, place, _SET_ASIDE)

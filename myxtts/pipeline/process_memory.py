@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 from dataclasses import dataclass
@@ -35,6 +36,17 @@ def read_process_memory(pid: int) -> MemoryReading | None:
         return None
     sizes = {name: int(value.split()[0]) * 1024 for name, value in fields.items()}
     return MemoryReading(sizes["VmRSS"], sizes["VmHWM"], sizes["VmSize"])
+
+
+def read_private_bytes(pid: int) -> int | None:
+    """What a process holds by itself, or None when it is gone: without files and shared memory that it has mapped, which
+    come and go with what the kernel caches. Takes some microseconds."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            _, resident, shared, *_ = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return (int(resident) - int(shared)) * mmap.PAGESIZE
 
 
 def count_oom_kills() -> int:

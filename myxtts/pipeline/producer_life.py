@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
+from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.child_process import ChildProcess
 from myxtts.pipeline.death import Cause, Death, classify_exit, describe_place
@@ -19,6 +21,7 @@ from myxtts.pipeline.messages import (
     Survived,
     parse_event,
 )
+from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills
 from myxtts.pipeline.status_board import Status
 from myxtts.pipeline.wake import Wake
@@ -34,12 +37,19 @@ class TimeLimits:
 
     start_s: float = 120.0
     """Until Python runs."""
-    import_s: float = 600.0
+    import_s: float = IMPORT_S
     """Importing the task and loading it: TensorFlow from a cold network disk."""
     first_s: float = 900.0
     """Warm-up and the first batch: on a GPU kernels are loaded and functions traced."""
     steady_s: float = 300.0
     """Every later batch."""
+
+    @classmethod
+    def from_patience(cls, patience: Patience) -> Self:
+        """As patient with batches as with other stages. Starting and importing keep limits of their own."""
+        if patience.item_s == float("inf"):
+            return cls(*[patience.item_s] * 4)
+        return cls(first_s=patience.first_item_s, steady_s=patience.item_s)
 
 
 @dataclass(frozen=True)

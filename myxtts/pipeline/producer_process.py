@@ -18,15 +18,16 @@ from typing import Any, NamedTuple, Self
 
 from numpy.typing import NDArray
 
+from myxtts.data.replacements import parse_place
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Death
 from myxtts.pipeline.errors import MalformedMessageError, SlotDamagedError
 from myxtts.pipeline.handoff import SLOTS, EndOfStream
 from myxtts.pipeline.messages import (
+    ClipSetAside,
     Committed,
     Event,
     Ready,
-    RowSetAside,
     TaskSpec,
     order_begin,
     order_grant,
@@ -67,7 +68,7 @@ class ProducerEvent:
     """Of a death: the end of what the process wrote, its stacks when it hung or crashed."""
 
 
-OnSetAside = Callable[[RowSetAside], None]
+OnSetAside = Callable[[ClipSetAside], None]
 
 
 class ProducerProcess:
@@ -81,7 +82,7 @@ class ProducerProcess:
         memory_limit_bytes: what the task may take beyond its imports, enforced by the operating system after warm-up.
             None where the device enforces its own limit.
         environment: the process's environment variables; by default those of this one.
-        set_aside: the journal of an earlier run, as pairs of position and row.
+        set_aside: the journal of an earlier run, as pairs of position and place.
         on_set_aside: is told once of every clip newly set aside, in the thread that takes.
         free_bytes: host memory that may be used; by default the kernel's estimate.
     """
@@ -191,7 +192,7 @@ class ProducerProcess:
 
     @property
     def journal(self) -> list[tuple[int, int]]:
-        """Position and row of every clip set aside, for the next run's `set_aside`."""
+        """Position and place of every clip set aside, for the next run's `set_aside`."""
         return self._journal.pairs
 
     @property
@@ -255,7 +256,7 @@ class ProducerProcess:
                 self._recover(event)
             case Committed():
                 self._note_commit(event)
-            case RowSetAside():
+            case ClipSetAside():
                 self._note_set_aside(event)
             case Ready():
                 self._record("ready", None, "loaded and warm")
@@ -271,10 +272,13 @@ class ProducerProcess:
         self._busy_s += event.worked_s
         self._meter.note_ready(event.made_at, event.waited_s)
 
-    def _note_set_aside(self, event: RowSetAside) -> None:
+    def _note_set_aside(self, event: ClipSetAside) -> None:
         if self._journal.confirm():
-            self._record("set aside", event.position, f"row {event.row}: {event.name}")
-            logger.warning("Set aside %s: it kills the producer (batch %d).", event.name, event.position)
+            row, is_prompt = parse_place(event.place)
+            place = f"prompt of row {row}" if is_prompt else f"row {row}"
+            self._record("set aside", event.position, f"{place}: {event.name}")
+            how = "as a voice prompt it kills the producer" if is_prompt else "it kills the producer"
+            logger.warning("Set aside %s: %s (batch %d).", event.name, how, event.position)
             if self._on_set_aside is not None:
                 self._on_set_aside(event)
 
@@ -303,7 +307,7 @@ class ProducerProcess:
         self._deadly_position = None
         search = RowSearch(position, lambda: self._make_life(grants=False), self._wake, self._record_death)
         try:
-            row = search.find()
+            place = search.find()
         except OutOfMemoryDeath as error:
             self._choose_remedy(error.death)
             return
@@ -313,10 +317,10 @@ class ProducerProcess:
                 + "; ".join(event.reason for event in self._events if event.kind == "died")[-2000:]
             ) from None
         self._recovery.note_search()
-        if row is None:
+        if place is None:
             self._record("cleared", position, "the batch killed two producers, but not a third")
         else:
-            self._journal.add(position, row)
+            self._journal.add(position, place)
 
     def _start_life(self) -> None:
         self._life = self._make_life(grants=True)

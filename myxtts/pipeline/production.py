@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
 from myxtts.data.replacements import Failure
 from myxtts.data.run_data import RunData
+from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.pipeline.order import RunOrder
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target
 
@@ -32,6 +33,8 @@ class Production:
     """Where codes are kept with `--cache disk`."""
     failures: tuple[Failure, ...] = ()
     """Of training clips in the run so far."""
+    share: RowShare = WHOLE
+    """The rows of every batch that are made."""
 
     def make_order(self, data: RunData) -> RunOrder:
         """The order of the stream. Numbers do not depend on where it begins."""
@@ -53,7 +56,8 @@ def write_production(production: Production, path: Path) -> None:
         "end_step": production.end_step,
         "codec_folder": None if production.codec_folder is None else str(production.codec_folder),
         "cache_folder": str(production.cache_folder),
-        "failures": [[failure.step, failure.row, failure.clip] for failure in production.failures],
+        "failures": [astuple(failure) for failure in production.failures],
+        "share": astuple(production.share),
     }
     path.write_text(json.dumps(values), encoding="utf-8")
 
@@ -70,6 +74,7 @@ def read_production(path: Path) -> Production:
         codec_folder=None if values["codec_folder"] is None else Path(values["codec_folder"]),
         cache_folder=Path(values["cache_folder"]),
         failures=tuple(Failure(*failure) for failure in values["failures"]),
+        share=RowShare(*values["share"]),
     )
 
 

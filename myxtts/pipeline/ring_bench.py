@@ -44,25 +44,26 @@ def bench_ring(batch_bytes: int = BATCH_BYTES, rounds: int = ROUNDS, hand_overs:
     return replace(min(speeds, key=lambda speed: speed.steal), discarded=len(speeds) - 1)
 
 
-def _measure(batch_bytes: int, rounds: int, hand_overs: int) -> RingSpeed:
+def time_ring(batch_bytes: int, rounds: int = ROUNDS) -> tuple[float, float, float]:
+    """Median seconds to pack a batch into a slot, to verify it there, and to verify and copy it out."""
     batch = make_batch(batch_bytes)
-    steal = StealMeter()
     reader = Ring.create(3, 2 * batch_bytes)
     writer = Ring.attach(os.dup(reader.fileno()), reader.slots, reader.slot_bytes)
     try:
         content = writer.pack(0, batch)
-        seconds = [
-            _time_median(action, rounds)
-            for action in (
-                lambda: writer.pack(0, batch),
-                lambda: reader.read(0, content),
-                lambda: copy_arrays(reader.read(0, content), np.array),
-            )
-        ]
+        return (
+            _time_median(lambda: writer.pack(0, batch), rounds),
+            _time_median(lambda: reader.read(0, content), rounds),
+            _time_median(lambda: copy_arrays(reader.read(0, content), np.array), rounds),
+        )
     finally:
         reader.close()
         writer.close()
-    pack, read, copy_out = (batch_bytes / each / 1e9 for each in seconds)
+
+
+def _measure(batch_bytes: int, rounds: int, hand_overs: int) -> RingSpeed:
+    steal = StealMeter()
+    pack, read, copy_out = (batch_bytes / each / 1e9 for each in time_ring(batch_bytes, rounds))
     round_trip = batch_bytes / _time_hand_overs(batch_bytes, hand_overs) / 1e9
     return RingSpeed(batch_bytes, pack, read, copy_out, round_trip, steal.read_share())
 

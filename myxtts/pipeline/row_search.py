@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from myxtts.data.replacements import name_prompt
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Cause, Death
 from myxtts.pipeline.messages import Event, RowsCounted, Survived, order_count_rows, order_probe
@@ -65,7 +66,8 @@ class RowSearch:
         self._other_deaths = 0
 
     def find(self) -> int | None:
-        """The row that kills producers, or None when the batch as a whole does no harm now.
+        """The place that kills producers, or None when the batch as a whole does no harm now: a row, or `name_prompt` of it where
+        the row does no harm with its own clip as its prompt.
 
         Raises `NoSingleRow`, `OutOfMemoryDeath`, `Stopped`.
         """
@@ -74,15 +76,18 @@ class RowSearch:
             while isinstance(counted, Death):
                 self._excuse(counted)
                 counted = self._ask(order_count_rows(self._position), RowsCounted)
-            return find_deadly_row(counted.rows, self._kills)
+            row = find_deadly_row(counted.rows, self._kills)
+            if row is None or not counted.reads_prompts or self._kills([row], hear_themselves=True):
+                return row
+            return name_prompt(row)
         finally:
             if self._life is not None:
                 self._life.end()
 
-    def _kills(self, rows: Sequence[int]) -> bool:
+    def _kills(self, rows: Sequence[int], hear_themselves: bool = False) -> bool:
         deaths = 0
         while deaths < CONFIRMATIONS:
-            answer = self._ask(order_probe(self._position, rows), Survived)
+            answer = self._ask(order_probe(self._position, rows, hear_themselves), Survived)
             if isinstance(answer, Survived):
                 return False
             if answer.cause is Cause.OUT_OF_MEMORY:

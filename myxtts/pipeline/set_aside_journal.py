@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class SetAsideJournal:
-    """Pairs of position and row, in the order in which they were found.
+    """Pairs of position and place, in the order in which they were found.
 
     Every producer is given the whole journal and confirms it pair by pair, with the name of the clip. A name is news when
     no producer before has confirmed that pair.
@@ -24,9 +24,9 @@ class SetAsideJournal:
     def pairs(self) -> list[tuple[int, int]]:
         return list(self._pairs)
 
-    def add(self, position: int, row: int) -> None:
+    def add(self, position: int, place: int) -> None:
         """Sets one more clip aside; the same place again means that the substitute kills too."""
-        self._pairs.append((position, row))
+        self._pairs.append((position, place))
 
     def begin_confirming(self) -> None:
         """A new producer begins with the first pair."""

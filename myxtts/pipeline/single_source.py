@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts, SourceRequest
 from myxtts.pipeline.handoff import SLOTS, EndOfStream
+from myxtts.pipeline.patience import Work
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 
 log = logging.getLogger(__name__)
@@ -30,9 +32,12 @@ class SingleSource:
         self._is_synchronous = read_execution().is_synchronous
         self._meters = self._shown = BatchMeters()
         log.info("Prefetching to %s with buffer_size=1", self._device)
-        self._factory = BatchFactory(request.data, request.production, request.plan.data.device)
+        self._made = 0
+        self._work: Work | None = None
+        self._factory = BatchFactory(request.data, request.production, request.plan.data.device, self._note_part)
         try:
-            self._factory.warm_up()
+            with request.waiting():
+                self._factory.warm_up()
         except BaseException:
             self._factory.close()
             raise
@@ -53,6 +58,9 @@ class SingleSource:
         assert self._taken > 0, "more batches released than taken"
         self._taken -= 1
 
+    def read_work(self) -> Work | None:
+        return self._work
+
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         meters = self._meters - self._shown
         if reset:
@@ -72,4 +80,10 @@ class SingleSource:
                 # Else an error in it would show in the step, under the step's name.
                 self._factory.settle(arrays)
             self._meters += BatchMeters.parse(arrays.pop(METERS))
+            self._note_part("transfer")
             self._ready.append(place_batch(arrays, self._device))
+            self._made += 1
+            self._work = None
+
+    def _note_part(self, part: str) -> None:
+        self._work = Work(part, self._made, time.perf_counter(), is_first=self._made == 0)

@@ -6,7 +6,7 @@ both neighbours, so that nobody waits for a stage that is gone.
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 import time
 import traceback
@@ -16,6 +16,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
 from myxtts.pipeline.handoff import EndOfStream, Handoff, Stopped
+from myxtts.pipeline.patience import FINAL, Patience, Stall, StallWatch, Work, format_stack
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)
@@ -24,7 +27,6 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 JOIN_SECONDS = 30.0
-_LOOK_SECONDS = 1.0
 
 
 class Source(Protocol[Item]):
@@ -83,15 +85,6 @@ class StageFacts:
     """Time spent working: not waiting for a batch, not waiting for a slot."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long a stage may work on one item before it counts as stalled."""
-
-    first_item_s: float = 900.0
-    """The first call on a GPU loads kernels and traces: minutes, not seconds."""
-    item_s: float = 300.0
-
-
 class Stage(Generic[In, Out]):
     """Runs `work` on everything from `source` and hands the results on to `sink`, in a thread of its own."""
 
@@ -111,6 +104,7 @@ class Stage(Generic[In, Out]):
         self._items = 0
         self._busy_s = 0.0
         self._working_since: float | None = None
+        self._part = name
         self._thread = threading.Thread(target=self._run, name=f"myxtts-{name}", daemon=True)
 
     def start(self) -> None:
@@ -131,20 +125,18 @@ class Stage(Generic[In, Out]):
                 f"Stage {self.name!r} did not stop within {timeout_s:g} s. It is here:\n{self.format_stack()}"
             )
 
-    def check_progress(self, patience: Patience) -> None:
-        """Raises `StageStalledError` with the stage's stack when it has worked on one item for too long."""
-        since = self._working_since
-        limit_s = patience.item_s if self._items else patience.first_item_s
-        if since is not None and self._clock() - since > limit_s:
-            raise StageStalledError(
-                f"Stage {self.name!r} has worked on its item {self._items} for more than {limit_s:g} s. It is here:\n"
-                f"{self.format_stack()}"
-            )
+    def report_part(self, part: str) -> None:
+        """Says which part of its work the stage is doing, for whoever asks where it hangs. From its own thread."""
+        self._part = part
+
+    def read_work(self) -> Work | None:
+        """What the stage is doing; None while it waits for its neighbours. For any thread."""
+        since, items = self._working_since, self._items
+        return None if since is None else Work(self._part, items, since, is_first=items == 0)
 
     def format_stack(self) -> str:
         """Where the stage's thread is at this moment."""
-        frame = sys._current_frames().get(self._thread.ident or -1)
-        return "".join(traceback.format_stack(frame)) if frame else "(not running)"
+        return format_stack(self._thread.ident)
 
     def read_facts(self) -> StageFacts:
         return StageFacts(self.name, self._items, self._busy_s)
@@ -204,12 +196,20 @@ class Stage(Generic[In, Out]):
 
 
 def take_watched(last: Handoff[T], stages: Sequence[Stage[Any, Any]], patience: Patience) -> T:
-    """The next item of the last hand-off, as `take`; a stage that makes no progress meanwhile is an error that names it."""
-    look_s = min(_LOOK_SECONDS, patience.item_s, patience.first_item_s)
-    while not last.wait_for_item(look_s):
-        for stage in stages:
-            stage.check_progress(patience)
+    """The next item of the last hand-off, as `take`; a stage that makes no progress meanwhile is named, and in the end an error."""
+    watches = [(stage, StallWatch(patience)) for stage in stages]
+    while not last.wait_for_item(patience.look_s):
+        for stage, watch in watches:
+            stall = watch.look(stage.read_work())
+            if stall is not None:
+                _tell_stall(stall, stage.format_stack())
     return last.take()
+
+
+def _tell_stall(stall: Stall, stack: str) -> None:
+    if stall.is_final:
+        raise StageStalledError(f"{stall} The run ends. It is here:\n{stack}")
+    log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
 
 
 def stop_stages(stages: Sequence[Stage[Any, Any]], timeout_s: float = JOIN_SECONDS) -> None:

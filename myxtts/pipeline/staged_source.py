@@ -12,9 +12,10 @@ from myxtts.devices.plan import Mode
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import Handoff
+from myxtts.pipeline.patience import Patience, Work
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.producer_process import ProducerProcess
-from myxtts.pipeline.stage import Patience, Source, Stage, StageFacts, stop_stages, take_watched
+from myxtts.pipeline.stage import Source, Stage, StageFacts, stop_stages, take_watched
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.pipeline.waiting import HandoffFacts
 
@@ -36,9 +37,10 @@ class StagedSource:
         prepared: where prepared batches come from.
         unpack: the arrays of what comes from there.
         stages: the stages before it, not yet started.
-        resources: what has to be closed when all stages have ended.
+        resources: what has to be closed when all stages have ended. They stay the caller's if this fails.
         device: the model device.
         start_delay_s: the longest wait for all slots to be full before the first batch is handed on.
+        patience: with the stages; by default that of the settings' default.
         title: of the mode, for the log.
         producer: of the isolated modes.
     """
@@ -52,14 +54,15 @@ class StagedSource:
         resources: ExitStack,
         device: str,
         start_delay_s: float,
+        patience: Patience | None = None,
         title: str = Mode.DUAL.log_name,
         producer: ProducerProcess | None = None,
     ):
         self._prepared = prepared
         self._unpack = unpack
-        self._resources = resources
         self._device = device
         self._start_delay_s = start_delay_s
+        self._patience = patience or Patience()
         self._title = title
         self._producer = producer
         self._has_started = False
@@ -68,8 +71,14 @@ class StagedSource:
         self._placed: Handoff[DeviceBatch] = Handoff("on the model device")
         self._transfer = Stage("transfer", self._place, prepared, self._placed)
         self._stages = [*stages, self._transfer]
-        for stage in self._stages:
-            stage.start()
+        try:
+            for stage in self._stages:
+                stage.start()
+        except BaseException:
+            stop_stages(self._stages)
+            raise
+        # Last: until here the caller closes them when something fails.
+        self._resources = resources.pop_all()
 
     @property
     def placed(self) -> Handoff[DeviceBatch]:
@@ -78,10 +87,10 @@ class StagedSource:
 
     def take(self) -> DeviceBatch:
         if self._has_started:
-            return take_watched(self._placed, self._stages, Patience())
+            return take_watched(self._placed, self._stages, self._patience)
         log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
         self._placed.wait_until_full(self._start_delay_s)
-        batch = take_watched(self._placed, self._stages, Patience())
+        batch = take_watched(self._placed, self._stages, self._patience)
         log.info("Model training starting now")
         self._has_started = True
         return batch
@@ -91,6 +100,10 @@ class StagedSource:
 
     def release(self) -> None:
         self._placed.release()
+
+    def read_work(self) -> Work | None:
+        """Nothing: the stages have threads of their own, and are looked at while the training waits for them."""
+        return None
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         meters, transfer = self._meters, self._transfer.read_facts()

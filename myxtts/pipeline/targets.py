@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.audio.augment import SPEED_STEPS, AugmentDraws
-from myxtts.audio.slices import Slices, choose_evaluation_slices, draw_slices
+from myxtts.audio.slices import Slices
 from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.batch_maker import STOP_CODES, STOP_TEXT_TOKENS
 from myxtts.data.corpus import Corpus
-from myxtts.pipeline.order import Kind
 
 Lengths = NDArray[np.int32]
 
@@ -77,13 +76,6 @@ class StepTotals:
     """Those of the audio targets that lie under a prompt."""
     frames: int
     clips: int
-
-
-def choose_slices(kind: Kind, corpus: Corpus, clips_B: NDArray[np.int32], *, seed: int, epoch: int) -> Slices:
-    """The slices that the batch maker has chosen for clips of a corpus."""
-    if kind is Kind.VALIDATION:
-        return choose_evaluation_slices(corpus.samples[clips_B])
-    return draw_slices(corpus.samples[clips_B], seed=seed, epoch=epoch, sample_ids=clips_B)
 
 
 def count_totals(corpus: Corpus, clips_B: NDArray[np.int32], spans: ClipSpans) -> StepTotals:

@@ -35,13 +35,23 @@ class ProducerTask(Protocol):
     def count_rows(self, position: int) -> int:
         """How many clips the batch at a position has."""
 
-    def probe(self, position: int, rows: Sequence[int]) -> None:
-        """Does everything that `prepare` does, with only these rows of the batch; the result is not needed."""
+    def reads_prompts(self) -> bool:
+        """Whether for a row a second clip is read, which its voice prompt is cut from."""
 
-    def set_aside(self, position: int, row: int) -> str:
-        """Replaces the clip at this place from now on, and returns its name for the report.
+    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
+        """Does everything that `prepare` does, with only these rows of the batch; the result is not needed.
+
+        Args:
+            hear_themselves: each row's own clip takes the place of the one its prompt is cut from.
+        """
+
+    def set_aside(self, position: int, place: int) -> str:
+        """Uses the clip at this place no more, and returns its name for the report.
 
         Called again for the same place, it replaces the replacement.
+
+        Args:
+            place: a row, or `name_prompt` of it for the clip that the row's prompt is cut from.
         """
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from myxtts.data.replacements import Failure
 from myxtts.pipeline.batch_facts import CLIPS, FACTS, HOST_ARRAYS, REPLACED, BatchFacts, parse_failures
+from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, parse_memory
 from myxtts.pipeline.batch_spans import SPANS, BatchSpans, Span, parse_spans
 from myxtts.utils.commons import get_device_context
 
@@ -26,6 +27,9 @@ class DeviceBatch(NamedTuple):
     clips_B: NDArray[np.int32]
     """Clip numbers by row; `EMPTY_ROW` where there is none."""
     spans: BatchSpans
+    memory: BatchMemory
+    totals_2: NDArray[np.float32]
+    """As among the tensors, on the host; empty where there are none."""
 
 
 def place_batch(arrays: Mapping[str, Any], device: str, began_s: float | None = None) -> DeviceBatch:
@@ -43,6 +47,8 @@ def place_batch(arrays: Mapping[str, Any], device: str, began_s: float | None = 
         replaced=parse_failures(arrays[REPLACED]),
         clips_B=np.array(arrays[CLIPS]),
         spans=BatchSpans(*parse_spans(arrays[SPANS]), Span(began_s, time.perf_counter())),
+        memory=parse_memory(arrays[MEMORY]),
+        totals_2=np.array(arrays.get("totals_2", ()), np.float32),
     )
 
 

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from myxtts import pipeline
+from myxtts.data.replacements import parse_place
 
 ROWS = 5
 SUBSTITUTE = 1_000_000
+PROMPT = 500_000
+"""Above the number of a clip, that of the one it hears."""
 ENGINE = str(Path(pipeline.__file__).parent)
 
 
@@ -31,6 +34,7 @@ class NumbersTask:
 
     Settings:
         pause_s: how long each row takes.
+        reads_prompts: each clip hears another one, which faults can happen at as well.
         faults: what goes wrong; each is a dictionary with `do`, and optionally `clip` or `position` for where it happens,
             `stage` for when (`row` unless told), `above` for preparation batches from which on, and `once` for a file
             that remembers that it has happened.
@@ -40,6 +44,7 @@ class NumbersTask:
         self._settings = settings
         self._report_stage = report_stage
         self._substitutes: dict[tuple[int, int], int] = {}
+        self._own_prompts: set[tuple[int, int]] = set()
         self._fail("load")
 
     def warm_up(self) -> None:
@@ -48,23 +53,38 @@ class NumbersTask:
     def prepare(self, position: int) -> dict[str, np.ndarray]:
         self._fail("prepare", position=position)
         clips = self._list_clips(position)
-        self.probe(position, range(ROWS))
+        self.probe(position, range(ROWS), hear_themselves=False)
         rows = [make_row(clip) for clip in clips]
-        return {"clips": np.array(clips, np.int32), "noise": np.stack(rows), "position": np.array(position)}
+        prompts = {"prompts": np.array(self._list_prompts(position), np.int32)} if self.reads_prompts() else {}
+        return {"clips": np.array(clips, np.int32), "noise": np.stack(rows), "position": np.array(position), **prompts}
 
     def count_rows(self, position: int) -> int:
         return ROWS
 
-    def probe(self, position: int, rows: Sequence[int]) -> None:
-        clips = self._list_clips(position)
+    def reads_prompts(self) -> bool:
+        return bool(self._settings.get("reads_prompts"))
+
+    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
+        clips, prompts = self._list_clips(position), self._list_prompts(position)
         for row in rows:
             time.sleep(self._settings.get("pause_s", 0.0))
             self._fail("row", position=position, clip=clips[row], rows=len(rows))
+            if self.reads_prompts() and not hear_themselves:
+                self._fail("row", clip=prompts[row])
 
-    def set_aside(self, position: int, row: int) -> str:
+    def set_aside(self, position: int, place: int) -> str:
+        row, is_prompt = parse_place(place)
+        if is_prompt:
+            name = f"clip {self._list_prompts(position)[row]}"
+            self._own_prompts.add((position, row))
+            return name
         name = f"clip {self._list_clips(position)[row]}"
         self._substitutes[position, row] = self._substitutes.get((position, row), 0) + 1
         return name
+
+    def _list_prompts(self, position: int) -> list[int]:
+        clips = self._list_clips(position)
+        return [clip if (position, row) in self._own_prompts else PROMPT + clip for row, clip in enumerate(clips)]
 
     def _list_clips(self, position: int) -> list[int]:
         return [position * ROWS + row + SUBSTITUTE * self._substitutes.get((position, row), 0) for row in range(ROWS)]

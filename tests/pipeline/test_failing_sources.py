@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock as Mock
 
 import pytest
 
@@ -12,7 +13,9 @@ from myxtts.errors import ProducerFailedError, StageFailedError
 from myxtts.pipeline.order import RunOrder
 from myxtts.pipeline.preparation import Preparer
 from myxtts.pipeline.sources import BatchSource, SourceRequest, open_source
+from myxtts.pipeline.stage import Stage
 from tests.pipeline.small_runs import damage_clip, make_production, make_run_folder
+from tests.pipeline.source_program import list_what_is_left
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +35,10 @@ def make_plan(mode: Mode) -> DevicePlan:
     )
 
 
-def open_small(folder: Path, mode: Mode, data: dict[str, Any] | None = None) -> BatchSource:
+def open_small(folder: Path, mode: Mode, data: dict[str, Any] | None = None, **options: Any) -> BatchSource:
     run_data, production = make_production(folder, data={"num_workers": 0, "batch_size": 5, **(data or {})})
     order = RunOrder(run_data.sampler, run_data.validation_batches, validation_interval=4, end_step=8)
-    return open_source(SourceRequest(make_plan(mode), run_data, order, production, folder / "producer"))
+    return open_source(SourceRequest(make_plan(mode), run_data, order, production, folder / "producer", **options))
 
 
 def take_three(source: BatchSource) -> None:
@@ -107,6 +110,33 @@ def test_a_source_may_be_closed_at_any_time(mode: Mode, folder: Path) -> None:
     source.take()
     source.advance()
     source.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.DUAL, Mode.ISOLATED])
+def test_a_source_that_is_broken_off_while_it_is_opened_leaves_nothing(
+    mode: Mode, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Stage.start
+
+    def start(stage: Stage[Any, Any]) -> None:
+        if stage.name == "transfer":
+            raise KeyboardInterrupt
+        real(stage)
+
+    monkeypatch.setattr(Stage, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        open_small(folder, mode, {"num_workers": 1})
+    assert list_what_is_left() == []
+
+
+def test_a_source_that_is_broken_off_while_it_warms_up_leaves_nothing(folder: Path) -> None:
+    def break_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    waiting = Mock(__enter__=break_off, __exit__=lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        open_small(folder, Mode.SINGLE, {"num_workers": 1}, waiting=lambda: waiting)
+    assert list_what_is_left() == []
 
 
 def test_facts_begin_anew_after_a_reset(folder: Path) -> None:

@@ -5,12 +5,12 @@ import pytest
 
 from myxtts.pipeline.errors import MalformedMessageError
 from myxtts.pipeline.messages import (
+    ClipSetAside,
     Committed,
     Failed,
     RanOutOfMemory,
     Ready,
     RowsCounted,
-    RowSetAside,
     Survived,
     order_set_aside,
     parse_event,
@@ -23,9 +23,10 @@ CONTENT = SlotContent(describe_arrays({"a": np.zeros((2, 3), np.float32)}), 12)
 EVENTS = [
     Ready(),
     Committed(1, 5, CONTENT, 0.25, 1.5, 100.0),
-    RowsCounted(8),
+    RowsCounted(8, True),
     Survived(),
-    RowSetAside(3, 1, "a.wav"),
+    ClipSetAside(3, 1, "a.wav"),
+    ClipSetAside(3, -2, "a.wav"),
     RanOutOfMemory("mel", 3, "OOM"),
     Failed("import", None, "ValueError: x", "Traceback"),
 ]
@@ -62,7 +63,7 @@ def test_what_no_sound_producer_says_is_refused(message):
 
 def test_the_longest_texts_still_fit_into_a_message():
     long = "\udc80" * 100_000
-    for event in (Failed(long, 1, long, long), RanOutOfMemory(long, 1, long), RowSetAside(1, 1, long)):
+    for event in (Failed(long, 1, long, long), RanOutOfMemory(long, 1, long), ClipSetAside(1, 1, long)):
         assert len(json.dumps(event.dump())) < MESSAGE_BYTES
     assert Failed("", None, "", "beginning" + long + "end").dump()["traceback"].endswith("end")
 

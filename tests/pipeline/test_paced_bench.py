@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.pipeline import paced_bench, ring_bench
 from myxtts.pipeline.busy_processes import keep_busy
-from myxtts.pipeline.paced_bench import DUAL, ISOLATED, PacedCases, PacedOutcome, bench_pacing, run_paced
+from myxtts.pipeline.paced_bench import DUAL, ISOLATED, SERIES, PacedCases, PacedOutcome, bench_pacing, run_paced
 from myxtts.pipeline.paced_task import make_batch
 from myxtts.pipeline.ring_bench import bench_ring
 
@@ -31,6 +31,13 @@ def test_every_batch_comes_through_and_none_faster_than_the_slowest_stage(engine
     done = run_paced(engine, prepare_s=0.002, train_s=0.004, batches=12, batch_bytes=SMALL_BYTES)
     assert len(done) == 12
     assert (done[-1] - done[0]) / 11 >= 0.004
+
+
+def test_in_series_nothing_is_copied_and_beside_each_other_a_slow_copy_counts():
+    paces = {"prepare_s": 0.002, "train_s": 0.002, "batches": 8, "batch_bytes": SMALL_BYTES, "transfer_s": 0.1}
+    series, dual = (run_paced(engine, **paces) for engine in (SERIES, DUAL))
+    assert 0.004 <= (series[-1] - series[0]) / 7 < 0.1
+    assert (dual[-1] - dual[0]) / 7 >= 0.1
 
 
 def test_all_cases_are_run_once_in_turn():

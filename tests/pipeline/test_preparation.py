@@ -1,5 +1,6 @@
 """What is prepared for a clip depends on that clip alone."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.host_batch import HostBatch
+from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.batch_meters import BatchMeters
@@ -18,7 +20,7 @@ from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.preparation_settings import Target
 from myxtts.pipeline.production import Production
-from tests.pipeline.small_runs import make_production, make_run_folder
+from tests.pipeline.small_runs import damage_clip, make_production, make_run_folder
 
 Run = tuple[Any, Production]
 
@@ -44,7 +46,7 @@ def make_batches(run: Run, count: int = 4, **preparation: Any) -> list[Prepared]
 
 
 def read_values(batch: Prepared) -> dict[str, Any]:
-    return {name: array.tolist() for name, array in batch.items() if name not in ("meters_N", "moments_22")}
+    return {name: array.tolist() for name, array in batch.items() if name not in ("meters_N", "moments_22", "memory_3")}
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +228,45 @@ def test_a_clip_set_aside_is_replaced_and_named(run: Run) -> None:
     clip = int(before["clips_B"][2])
     assert name == data.train.audio[clip]
     assert clip not in after["clips_B"]
-    assert after["replaced_R3"].tolist() == [[1, 2, clip]]
+    assert after["replaced_R4"].tolist() == [[1, 2, clip, True]]
     assert factory.count_rows(1) == len(after["clips_B"])
+
+
+def test_a_prompt_set_aside_is_heard_no_more_and_its_row_keeps_its_clip(run: Run) -> None:
+    data, production = run
+    factory = BatchFactory(data, production, "/CPU:0")
+    try:
+        before = factory._host.read(1).host
+        own = factory._host.read_rows(1, [2], hear_themselves=True).host
+        np.testing.assert_array_equal(own.prompt_BS, own.wav_BS)
+        assert own.clips_B[2] == before.clips_B[2]
+        name = factory.set_aside(1, name_prompt(2), "a test says so")
+        after = factory._host.read(1)
+    finally:
+        factory.close()
+    assert factory.reads_prompts
+    prompt = list(data.train.audio).index(name)
+    assert after.host.clips_B.tolist() == before.clips_B.tolist()
+    assert after.replaced == (Failure(1, name_prompt(2), prompt, kills=True),)
+    assert not np.array_equal(before.prompt_BS[2], before.wav_BS[2])
+    np.testing.assert_array_equal(after.host.prompt_BS[2], after.host.wav_BS[2])
+
+
+def test_a_probe_replaces_what_cannot_be_read_as_training_would(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    data, production = make_production(tmp_path / "run", data={"num_workers": 0, "batch_size": 5})
+    clip = int(data.sampler.make_batch(1).micro_batches[0].clips[2])
+    damage_clip(Path(data.train.find_file(clip)))
+    factory = BatchFactory(data, production, "/CPU:0")
+    try:
+        probed = factory._host.read_rows(1, [2]).host
+        factory._host._readers[Kind.TRAIN].journal = ReplacementJournal()
+        made = factory._host.read(1).host
+    finally:
+        factory.close()
+    assert probed.clips_B[2] == made.clips_B[2] != clip
+    np.testing.assert_array_equal(probed.wav_BS[2], made.wav_BS[2])
+    assert made.wav_BS[2].any()
 
 
 def test_prompts_are_cut_to_the_longest_allowed(run: Run) -> None:

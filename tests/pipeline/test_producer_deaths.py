@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 
+from myxtts.data.replacements import name_prompt
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer_process, recovery
 from myxtts.pipeline.handoff import EndOfStream, Stopped
@@ -16,7 +17,7 @@ from myxtts.pipeline.messages import Ready, RowsCounted, order_count_rows
 from myxtts.pipeline.producer_life import TimeLimits
 from myxtts.pipeline.ring import Ring
 from tests.pipeline.producers import assert_all_right, list_kinds, make_producer, take_all
-from tests.pipeline.tasks import ROWS, SUBSTITUTE
+from tests.pipeline.tasks import PROMPT, ROWS, SUBSTITUTE
 
 IMPATIENT = TimeLimits(steady_s=1.0)
 """Only for batches after the first: everything before them may take its time on a busy machine."""
@@ -127,7 +128,7 @@ def test_the_silence_while_nobody_listens_is_not_a_hang():
         life.give([order_count_rows(0)])
         timer = threading.Timer(0.2, os.kill, [life.pid, signal.SIGCONT])
         timer.start()
-        assert life.wait(producer._wake) == RowsCounted(ROWS)
+        assert life.wait(producer._wake) == RowsCounted(ROWS, False)
         timer.join()
 
 
@@ -139,7 +140,7 @@ def test_a_clip_that_kills_is_found_and_set_aside():
         assert_all_right(take_all(producer), range(12), [(4, row)])
         assert producer.journal == [(4, row)]
         assert list_reasons(producer, "set aside") == [f"row {row}: clip {poison}"]
-    assert [(event.position, event.row, event.name) for event in news] == [(4, row, f"clip {poison}")]
+    assert [(event.position, event.place, event.name) for event in news] == [(4, row, f"clip {poison}")]
 
 
 def test_a_clip_whose_substitute_kills_too():
@@ -148,6 +149,24 @@ def test_a_clip_whose_substitute_kills_too():
         batches = take_all(producer)
         assert producer.journal == [(1, 1), (1, 1)]
         assert_all_right(batches, range(4), producer.journal)
+
+
+def test_a_prompt_that_kills_is_told_from_the_clip_that_hears_it():
+    clip, row = ROWS + 1, 1
+    with make_producer({"do": "kill", "clip": PROMPT + clip}, end_position=3, more={"reads_prompts": True}) as producer:
+        batches = take_all(producer)
+        assert producer.journal == [(1, name_prompt(row))]
+        assert list_reasons(producer, "set aside") == [f"prompt of row {row}: clip {PROMPT + clip}"]
+    own = [position * ROWS + each for position in range(3) for each in range(ROWS)]
+    heard = [PROMPT + each if each != clip else each for each in own]
+    assert [int(each) for batch in batches.values() for each in batch["clips"]] == own, "no clip was replaced"
+    assert [int(each) for batch in batches.values() for each in batch["prompts"]] == heard
+
+
+def test_a_clip_that_kills_is_not_excused_by_its_prompt():
+    with make_producer({"do": "kill", "clip": ROWS + 1}, end_position=3, more={"reads_prompts": True}) as producer:
+        take_all(producer)
+        assert producer.journal == [(1, 1)]
 
 
 @pytest.mark.soak

@@ -8,7 +8,8 @@ import pytest
 
 from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
 from myxtts.pipeline.handoff import SLOTS, EndOfStream, Handoff, Stopped
-from myxtts.pipeline.stage import Feed, Patience, Stage, stop_stages, take_watched
+from myxtts.pipeline.patience import Patience
+from myxtts.pipeline.stage import Feed, Stage, stop_stages, take_watched
 from tests.pipeline.clocks import ManualClock
 
 NAMES = ("read", "prepare", "transfer")
@@ -251,17 +252,21 @@ def test_a_stage_that_does_not_stop_is_an_error_with_its_stack():
     stop_stages(chain.stages)
 
 
-def test_the_consumer_is_told_which_stage_hangs_and_where():
+@pytest.mark.parametrize("name", NAMES)
+def test_the_consumer_is_told_which_stage_hangs_and_where(name, caplog):
     hang = Hang()
-    chain = Chain(range(9), {"prepare": hang.work_that_hangs})
+    chain = Chain(range(9), {name: hang.work_that_hangs})
     for stage in chain.stages:
         stage.start()
     assert hang.has_begun.wait(20)
     with pytest.raises(
-        StageStalledError, match=r"Stage 'prepare' has worked on its item 0 for more than 0.05 s"
+        StageStalledError, match=f"Stage '{name}' has made no progress at its item 0 for more than 0.1 s"
     ) as caught:
         take_watched(chain.last, chain.stages, Patience(first_item_s=0.05, item_s=1000))
     assert "work_that_hangs" in str(caught.value)
+    (warning,) = caplog.messages
+    assert f"Stage '{name}' has made no progress at its item 0 for more than 0.05 s" in warning, "it was told before"
+    assert "work_that_hangs" in warning
     hang.may_end.set()
     stop_stages(chain.stages)
 
@@ -279,7 +284,7 @@ def test_an_iterator_that_hangs_is_the_first_stages_fault():
     patience = Patience(first_item_s=1000, item_s=0.05)
     assert take_watched(chain.last, chain.stages, patience) == 0
     chain.last.release()
-    with pytest.raises(StageStalledError, match="Stage 'read' has worked on its item 1") as caught:
+    with pytest.raises(StageStalledError, match="Stage 'read' has made no progress at its item 1") as caught:
         take_watched(chain.last, chain.stages, patience)
     assert "items_that_hang" in str(caught.value)
     event.set()
@@ -293,6 +298,21 @@ def test_a_stage_that_has_ended_does_not_count_as_stalled():
         assert chain.take_all() == []
         for stage in chain.stages:
             stage.join()
-        clock.now = 1e6
-        for stage in chain.stages:
-            stage.check_progress(Patience())
+        assert [stage.read_work() for stage in chain.stages] == [None] * 3
+
+
+def test_a_stage_that_hangs_in_a_part_of_its_work_is_named_by_that_part():
+    hang = Hang()
+
+    def work(item):
+        stage.report_part("read")
+        return hang.work_that_hangs(item)
+
+    sink = Handoff("out")
+    stage = Stage("prepare", work, Feed(iter([0])), sink)
+    stage.start()
+    assert hang.has_begun.wait(20)
+    with pytest.raises(StageStalledError, match="Stage 'read' has made no progress"):
+        take_watched(sink, [stage], Patience(first_item_s=0.02, item_s=1000))
+    hang.may_end.set()
+    stop_stages([stage])
