@@ -1,0 +1,107 @@
+"""Sums over all workers by TensorFlow's own collectives: NCCL between GPUs, a ring over gRPC between CPUs.
+
+The strategy is `MultiWorkerMirroredStrategy` with one replica in each process. It owns no variables: a worker's model is built
+and trained by the same code as a model that is trained alone, and stays equal to the others because all apply the same sums.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from myxtts.cluster.spec import ClusterSpec
+
+_log = logging.getLogger(__name__)
+
+PACK_BYTES = 32 << 20
+"""Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""
+_UNAVAILABLE = 14
+
+
+class Exchange:
+    """Adds up tensors. Make it after the device plan was applied, and before anything else makes a tensor.
+
+    Args:
+        spec: the cluster, whose workers have all met.
+        has_gpu: whether this process trains on a GPU; it must see no other one.
+    """
+
+    def __init__(self, spec: ClusterSpec, *, has_gpu: bool):
+        self._spec = spec
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": [str(address) for address in spec.workers]}),
+            task_type="worker",
+            task_id=spec.index,
+            num_accelerators={"GPU": int(has_gpu)},
+            rpc_layer="grpc",
+        )
+        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACK_BYTES)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=resolver, communication_options=options
+        )
+        assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        """By the shapes they add up. One for each, so that nothing is traced twice."""
+        if {name for _, name in socket.if_nameindex()} != {"lo"}:
+            _log.warning(
+                "TensorFlow listens on port %d of every interface of this machine, without authentication: let nobody but the workers "
+                "reach it (a firewall, a VPN; see docs/en/cluster.md).",
+                spec.workers[spec.index].port,
+            )
+
+    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The sums of every worker's tensors, which must have the same shapes everywhere; on the device of the caller's scope."""
+        given = list(tensors)
+        key = tuple((tensor.dtype, *tensor.shape) for tensor in given)
+        function = self._functions.get(key)
+        if function is None:
+            function = tf.function(self._run, autograph=False)
+            # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
+            function.get_concrete_function(given)
+            self._functions[key] = function
+        return list(function(given))
+
+    def spread(self, variables: Iterable[Any]) -> None:
+        """Gives every variable the value it has on the chief."""
+        for pack in _pack(variables):
+            values = [tf.convert_to_tensor(variable) for variable in pack]
+            # Of all others nothing: the sum is what the chief has.
+            own = values if self._spec.is_chief else [tf.zeros_like(value) for value in values]
+            for variable, value in zip(pack, self.sum(own), strict=True):
+                variable.assign(value)
+
+    def abort(self, reason: str) -> None:
+        """Makes sums that are waited for fail. For any thread."""
+        from tensorflow.python.eager import context
+
+        # There is no public way, and a collective whose partner is gone without a word would wait for ever.
+        context.context().abort_collective_ops(_UNAVAILABLE, reason)
+
+    def _run(self, tensors: list[tf.Tensor]) -> Any:
+        return self._strategy.run(_add_up, args=(tensors,))
+
+
+def _pack(variables: Iterable[Any]) -> Iterator[list[Any]]:
+    """Variables of one type, in packs of about `PACK_BYTES`."""
+    by_type: dict[Any, list[Any]] = {}
+    for variable in variables:
+        by_type.setdefault(variable.dtype, []).append(variable)
+    for members in by_type.values():
+        pack: list[Any] = []
+        for variable in members:
+            pack.append(variable)
+            if sum(each.shape.num_elements() * each.dtype.size for each in pack) >= PACK_BYTES:
+                yield pack
+                pack = []
+        if pack:
+            yield pack
+
+
+def _add_up(tensors: list[tf.Tensor]) -> Any:
+    context = tf.distribute.get_replica_context()
+    # `identity`: an argument of a function has no device yet, and the sum is made where its parts are.
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(tensor) for tensor in tensors])

@@ -1,0 +1,173 @@
+"""Notices that another worker has died, failed or fallen silent, while the training thread waits inside TensorFlow.
+
+The only owner of a thread in this room.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from myxtts.cluster.errors import FrameError
+from myxtts.cluster.frames import Closed, receive_frame, send_frame
+from myxtts.cluster.spec import ClusterSpec
+
+_log = logging.getLogger(__name__)
+
+GRACE_S = 30.0
+"""For the training thread to come back and close what is open."""
+RESTART = "Start the whole cluster again: the run goes on from its last checkpoint."
+_LOOK_S = 0.2
+_FRAME_S = 5.0
+_BEATS = 6
+"""Signs of life within the silence that counts as death."""
+_LEAVING_S = 5.0
+_EXIT_CODE = 1
+
+
+class Lifeline:
+    """Watches the other workers, and tells them why this one ends. On the chief these are all, on the others it is the chief.
+
+    After a loss the training thread is to end by itself; a thread that cannot be reached takes the process with it.
+
+    Args:
+        spec: the cluster.
+        ends: a socket for each worker that is watched.
+        end_process: ends it, with an exit code.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        ends: Mapping[int, socket.socket],
+        *,
+        grace_s: float = GRACE_S,
+        end_process: Callable[[int], None] = os._exit,
+    ):
+        self._spec = spec
+        self._ends = dict(ends)
+        self._grace_s = grace_s
+        self._end_process = end_process
+        self._listeners: list[Callable[[str], None]] = []
+        self._loss: str | None = None
+        self._is_lost = threading.Event()
+        self._is_over = threading.Event()
+        now = time.monotonic()
+        self._heard = dict.fromkeys(self._ends, now)
+        self._beaten = now
+        self._thread = threading.Thread(target=self._run, name="myxtts-lifeline", daemon=True)
+        self._thread.start()
+
+    def on_loss(self, listener: Callable[[str], None]) -> None:
+        """Has a function called with the reason, in the watching thread, when a worker is lost."""
+        self._listeners.append(listener)
+
+    def read_loss(self, wait_s: float = 0.0) -> str | None:
+        """Why the run cannot go on, as far as that is known after waiting; None while nobody is lost."""
+        self._is_lost.wait(wait_s)
+        return self._loss
+
+    def close(self, reason: str | None) -> None:
+        """Takes leave of the others.
+
+        Args:
+            reason: why this worker fails; None where it has done its work.
+        """
+        self._is_over.set()
+        self._thread.join()
+        self._tell(self._ends, reason)
+        if self._spec.is_chief and self._loss is None:
+            # TensorFlow's service lives in the chief, and the others complain where it goes first.
+            self._await_leaving(time.monotonic() + _LEAVING_S)
+        for end in self._ends.values():
+            end.close()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set() and self._loss is None:
+            self._beat()
+            self._listen()
+            self._find_silence()
+        if self._loss is None:
+            return
+        self._tell(self._ends, self._loss)
+        self._is_lost.set()
+        for listener in self._listeners:
+            listener(self._loss)
+        if not self._is_over.wait(self._grace_s):
+            _log.critical("%s This process cannot be stopped where it is, so it ends now.", self._loss)
+            self._end_process(_EXIT_CODE)
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beaten >= self._spec.silence_s / _BEATS:
+            self._beaten = now
+            self._send(self._ends, {"beat": True})
+
+    def _listen(self) -> None:
+        readable, _, _ = select.select(list(self._ends.values()), [], [], _LOOK_S)
+        for index, end in list(self._ends.items()):
+            if end in readable:
+                self._hear(index, end)
+
+    def _hear(self, index: int, end: socket.socket) -> None:
+        self._heard[index] = time.monotonic()
+        end.settimeout(_FRAME_S)
+        try:
+            message = receive_frame(end)
+        except (Closed, FrameError, TimeoutError):
+            message = {"end": "its process has died, or the connection to it broke"}
+        if not isinstance(message, dict) or "end" not in message:
+            return
+        del self._ends[index]
+        end.close()
+        if message["end"] is None:
+            return
+        # A loss that the chief gives on is told as it is.
+        told = str(message["end"])
+        self._lose(told if RESTART in told else f"{_begin(self._spec.name_worker(index))} is lost: {told}. {RESTART}")
+
+    def _find_silence(self) -> None:
+        now = time.monotonic()
+        for index in self._ends:
+            if now - self._heard[index] > self._spec.silence_s:
+                self._lose(
+                    f"{_begin(self._spec.name_worker(index))} is lost: nothing was heard of it for {self._spec.silence_s:g} s. {RESTART}"
+                )
+
+    def _lose(self, reason: str) -> None:
+        self._loss = self._loss or reason
+
+    def _tell(self, ends: Mapping[int, socket.socket], reason: str | None) -> None:
+        self._send(ends, {"end": reason})
+
+    def _send(self, ends: Mapping[int, socket.socket], message: Mapping[str, object]) -> None:
+        for end in ends.values():
+            end.settimeout(_FRAME_S)
+            try:
+                send_frame(end, message)
+            except (Closed, TimeoutError):
+                # Its death is heard where it is listened to.
+                continue
+
+    def _await_leaving(self, deadline: float) -> None:
+        waiting = dict(self._ends)
+        while waiting and (left_s := deadline - time.monotonic()) > 0:
+            readable, _, _ = select.select(list(waiting.values()), [], [], left_s)
+            waiting = {index: end for index, end in waiting.items() if end not in readable or not _has_left(end)}
+
+
+def _has_left(end: socket.socket) -> bool:
+    try:
+        message = receive_frame(end)
+    except (Closed, FrameError, TimeoutError):
+        return True
+    return isinstance(message, dict) and "end" in message
+
+
+def _begin(text: str) -> str:
+    return text[0].upper() + text[1:]

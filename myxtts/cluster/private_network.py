@@ -1,0 +1,58 @@
+"""A network of its own for this process and those it starts: a loopback interface and nothing else (Linux).
+
+TensorFlow's servers listen on every interface, without authentication, and cannot be told otherwise. Here there is no other
+interface, so nobody outside can reach them, and no firewall has to be trusted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+from myxtts.cluster.errors import ClusterError
+
+_NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
+_READ_FLAGS, _SET_FLAGS = 0x8913, 0x8914
+_IS_UP = 0x1
+_INTERFACE = struct.Struct("16sH22x")
+
+
+def enter_private_network() -> None:
+    """Leaves the machine's network for a new one that has only loopback. Cannot be undone. For a process with one thread.
+
+    Raises `ClusterError` where the kernel does not allow it, as in most containers.
+    """
+    user, group = os.getuid(), os.getgid()
+    try:
+        if user == 0:
+            _unshare(_NEW_NETWORK)
+        else:
+            _unshare(_NEW_NETWORK | _NEW_USER)
+            # The same user inside as outside: files belong to whom they belonged to.
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        _raise_loopback()
+    except OSError as error:
+        raise ClusterError(
+            f"The workers cannot have a network of their own here ({error.strerror}), so TensorFlow would listen on every interface "
+            "of this machine, without authentication. Where a firewall or a container keeps others out, add --open-ports."
+        ) from error
+
+
+def _unshare(flags: int) -> None:
+    # `os.unshare` comes with Python 3.12.
+    if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        asked = fcntl.ioctl(end, _READ_FLAGS, _INTERFACE.pack(b"lo", 0))
+        name, flags = _INTERFACE.unpack(asked)
+        fcntl.ioctl(end, _SET_FLAGS, _INTERFACE.pack(name, flags | _IS_UP))

@@ -1,0 +1,216 @@
+"""Workers meet, tell each other numbers, and notice deaths: over real sockets of loopback, each worker in a thread."""
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from myxtts.cluster.errors import ClusterError, OutOfStepError, RendezvousError, WorkerLostError
+from myxtts.cluster.frames import send_frame
+from myxtts.cluster.lifeline import Lifeline
+from myxtts.cluster.link import Link
+from myxtts.cluster.rendezvous import meet
+from myxtts.cluster.spec import Address, ClusterSpec
+
+PATIENCE_S = 60
+
+
+def find_ports(count):
+    ends = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [end.getsockname()[1] for end in ends]
+    for end in ends:
+        end.close()
+    return ports
+
+
+def make_specs(size=2, **settings):
+    control, *ports = find_ports(size + 1)
+    workers = tuple(Address("127.0.0.1", port) for port in ports)
+    spec = ClusterSpec(workers, 0, Address("127.0.0.1", control), **{"rendezvous_s": 30.0, **settings})
+    return [replace(spec, index=index) for index in range(size)]
+
+
+def run_all(*functions):
+    """What functions give that run at the same time; their errors as values."""
+
+    def run(function):
+        try:
+            return function()
+        except Exception as error:  # noqa: BLE001 - every worker's outcome is looked at
+            return error
+
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [each.result(PATIENCE_S) for each in [pool.submit(run, function) for function in functions]]
+
+
+@pytest.fixture
+def links():
+    opened = []
+
+    def open_links(size=2, **settings):
+        specs = make_specs(size, **settings)
+        found = run_all(*(lambda spec=spec: Link(spec, meet(spec)) for spec in specs))
+        opened.extend(found)
+        return found
+
+    yield open_links
+    run_all(*(lambda link=link: link.close() for link in opened))
+
+
+def test_sums_are_those_of_all_and_the_same_everywhere(links):
+    numbers = [[0.1, 1], [0.2, 2], [0.3, 4]]
+    given = run_all(
+        *(lambda link=link, own=own: link.add_up("here", own) for link, own in zip(links(3), numbers, strict=True))
+    )
+    assert given[0] == given[1] == given[2] == [pytest.approx(0.6), 7]
+
+
+def test_everybody_gets_what_the_chief_has_and_the_chief_what_all_have(links):
+    found = links(3)
+    assert run_all(*(lambda link=link: link.hand_out("x", link.spec.index + 5) for link in found)) == [5, 5, 5]
+    assert run_all(*(lambda link=link: link.gather("y", link.spec.index) for link in found)) == [[0, 1, 2], [], []]
+
+
+def test_workers_at_different_places_are_a_fault(links):
+    chief, other = links()
+    errors = run_all(lambda: chief.add_up("batch 3", [1]), lambda: other.gather("batch 4", [1]))
+    assert isinstance(errors[0], OutOfStepError)
+    assert "worker 0 is at 'batch 3' and worker 1 at 'batch 4'" in str(errors[0])
+
+
+def test_those_who_wait_hear_why_another_has_failed(links):
+    chief, failing, third = links(3)
+    errors = run_all(
+        lambda: chief.add_up("batch 9", [1]),
+        lambda: failing.close("out of memory"),
+        lambda: third.add_up("batch 9", [1]),
+    )
+    for error in (errors[0], errors[2]):
+        assert isinstance(error, WorkerLostError)
+        assert str(failing.spec.workers[1]) in str(error)
+        assert "is lost: out of memory. Start the whole cluster again" in str(error)
+        assert str(error).count("is lost") == 1, "as the chief has heard it"
+
+
+def test_a_death_without_a_word_is_noticed(links):
+    chief, dying = links()
+    for end in (*dying._ends.values(), *dying.lifeline._ends.values()):
+        end.shutdown(socket.SHUT_RDWR)
+    (error,) = run_all(lambda: chief.add_up("batch 1", [1]))
+    assert isinstance(error, WorkerLostError)
+    assert "its process has died, or the connection to it broke" in str(error)
+
+
+def test_silence_is_death():
+    """A machine without power closes no connection."""
+    specs = make_specs(silence_s=1.0)
+    ours, theirs = socket.socketpair()
+    lifeline = Lifeline(specs[0], {1: ours})
+    heard = []
+    lifeline.on_loss(heard.append)
+    assert "nothing was heard of it for 1 s" in lifeline.read_loss(PATIENCE_S)
+    lifeline.close(None)
+    assert len(heard) == 1
+    theirs.close()
+
+
+def test_a_worker_that_lives_is_not_lost_however_long_nothing_is_to_be_said():
+    specs = make_specs(silence_s=1.0)
+    ends = socket.socketpair()
+    lives = [Lifeline(spec, {1 - spec.index: end}) for spec, end in zip(specs, ends, strict=True)]
+    assert lives[0].read_loss(3.0) is None
+    run_all(*(lambda life=life: life.close(None) for life in lives))
+    assert [life.read_loss() for life in lives] == [None, None]
+
+
+def test_a_thread_that_cannot_be_reached_takes_its_process_with_it():
+    ended = threading.Event()
+    codes = []
+    ours, theirs = socket.socketpair()
+
+    def end_process(code):
+        codes.append(code)
+        ended.set()
+
+    lifeline = Lifeline(make_specs()[0], {1: ours}, grace_s=0.05, end_process=end_process)
+    theirs.close()
+    assert ended.wait(PATIENCE_S)
+    lifeline.close(None)
+    assert codes == [1]
+
+
+def test_whoever_is_missing_is_named_to_all_who_came():
+    specs = make_specs(3, rendezvous_s=1.5)
+    errors = run_all(*(lambda spec=spec: meet(spec) for spec in specs[:2]))
+    for error in errors:
+        assert isinstance(error, RendezvousError)
+        assert f"Missing: worker 2 at {specs[2].workers[2]}." in str(error)
+        assert "within 1.5 s" in str(error)
+        assert str(specs[0].workers[1]) not in str(error), "only those who are missing"
+
+
+def test_a_chief_that_is_not_there_is_named():
+    spec = make_specs(rendezvous_s=1.0)[1]
+    with pytest.raises(
+        RendezvousError, match=r"Worker 0 \(the chief\) at .* nobody answers at 127\.0\.0\.1:\d+ \(Connection refused\)"
+    ):
+        meet(spec)
+
+
+def test_a_worker_of_another_cluster_is_refused():
+    specs = make_specs(rendezvous_s=2.0)
+    strange = replace(specs[1], workers=(*specs[1].workers[:1], Address("10.0.0.9", 1)))
+    errors = run_all(lambda: meet(specs[0]), lambda: meet(strange))
+    assert isinstance(errors[0], RendezvousError)
+    assert isinstance(errors[1], ClusterError)
+    assert "all need the same cluster file" in str(errors[1])
+
+
+def test_a_stranger_at_the_door_disturbs_nobody():
+    specs = make_specs()
+
+    def knock():
+        for content in (b"GET / HTTP/1.1\r\n\r\n", b"", b"\xff" * 64):
+            with socket.create_connection(specs[0].control, timeout=5) as end:
+                end.sendall(content)
+        with socket.create_connection(specs[0].control, timeout=5) as end:
+            send_frame(end, ["not", "a", "greeting"])
+        return meet(specs[1])
+
+    def await_listener():
+        for _ in range(200):
+            try:
+                return knock()
+            except ConnectionRefusedError:
+                threading.Event().wait(0.02)
+        raise AssertionError("the chief does not listen")
+
+    found = run_all(lambda: meet(specs[0]), await_listener)
+    for connections in found:
+        connections.close()
+
+
+def list_listeners(port):
+    """The addresses that something listens on at a port, as the kernel writes them."""
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+
+
+def test_the_chief_listens_on_the_interface_it_was_told():
+    """Nothing is reachable from outside unless an address outside was given."""
+    specs = make_specs()
+
+    def look():
+        while not (found := list_listeners(specs[0].control.port)):
+            threading.Event().wait(0.01)
+        meet(specs[1]).close()
+        return found
+
+    connections, found = run_all(lambda: meet(specs[0]), look)
+    connections.close()
+    assert found == ["0100007F"], "127.0.0.1 and nothing else"
