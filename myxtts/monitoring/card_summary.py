@@ -56,7 +56,10 @@ class HostSummary:
         """In a line."""
         rate = self.disk_read_bytes_per_s
         disk = UNKNOWN if rate is None else f"{format_bytes(int(rate))}/s"
-        return f"processors busy {format_share(self.cpu_share)}, disks read {disk}"
+        return (
+            f"processors busy {format_share(self.cpu_share)}, disks read {disk}, processes of the run hold "
+            f"{format_bytes(self.peak_rss_bytes)}, free {format_bytes(self.least_free_bytes)}"
+        )
 
 
 def summarise_cards(samples: Sequence[MachineSample]) -> list[CardSummary]:

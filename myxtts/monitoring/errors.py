@@ -15,3 +15,7 @@ class MetricsWriteError(MachineError):
 
 class MemoryBillError(UserError):
     """What a run needs does not fit into the memory of a device."""
+
+
+class NotARunError(UserError):
+    """What should be the folder of a run is none."""

@@ -69,6 +69,7 @@ def list_findings(facts: RunFacts) -> list[Finding]:
         _find_cause(facts, Cause.CHECKPOINT, "Saving checkpoints", _rarer(facts, "checkpoint_interval")),
         _find_cause(facts, Cause.VALIDATION, "Validation", _rarer(facts, "validation_interval")),
         _find_cause(facts, Cause.RECOVERY, "Recovering from failures", advise_smaller_batch(facts.settings)),
+        _find_cause(facts, Cause.OTHER_WORKERS, "Waiting for other workers", "look at who is slowest: every worker has its own metrics, in worker-1, worker-2, ..."),
         _find_retraces(facts),
         _find_padding(facts),
     ]  # fmt: skip
@@ -81,14 +82,16 @@ def find_limit(facts: RunFacts) -> Finding | None:
 
     Time of start-up does not count: it is paid once, and a longer run pays it back.
     """
-    if facts.spent.get(Cause.STEP, 0.0) <= 0:
+    step_s = facts.spent.get(Cause.STEP, 0.0)
+    # The first step of each shape counts as tracing, and a very short run may have no other.
+    if step_s + facts.spent.get(Cause.TRACE, 0.0) <= 0:
         return None
     if (too_short := _find_too_short(facts)) is not None:
         return too_short
     findings = list_findings(facts)
     if findings:
         return findings[0]
-    share = facts.spent[Cause.STEP] / _measure_loop(facts.spent)
+    share = step_s / _measure_loop(facts.spent)
     evidence = f"{format_share(share)} of the time after start-up is spent in steps, so the model device hardly waits"
     flag = advise_faster(TRAINING, facts.mode, facts.settings)
     return Finding("The training itself limits the run", evidence, flag, share)

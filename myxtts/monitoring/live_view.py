@@ -189,7 +189,8 @@ def _percent(share: float | None) -> str:
 
 
 def _format_memory(use: MemoryUse) -> str:
-    return f"{use.device} {format_bytes(use.used_bytes)} of {format_bytes(use.limit_bytes)}"
+    limit = "" if use.limit_bytes is None else f" of {format_bytes(use.limit_bytes)}"
+    return f"{use.device} {format_bytes(use.used_bytes)}{limit}"
 
 
 def _format_checkpoint(progress: Progress) -> str:

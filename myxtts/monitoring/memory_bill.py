@@ -26,6 +26,8 @@ class DeviceBill:
     role: str
     items: tuple[BillItem, ...]
     limit_bytes: int | None
+    is_free: bool = False
+    """Whether the limit is what is free on the card, and not one that was set."""
 
     @property
     def total_bytes(self) -> int | None:
@@ -103,8 +105,8 @@ def suggest_batch(wanted: BatchChoice, cost_bytes: Callable[[int], int], limit_b
 
 
 _WAYS_OUT = {
-    "model": "take a smaller --model-size, --gradient-checkpointing, or a larger limit (--model-gpu-memory).",
-    "data": "take a larger limit (--data-gpu-memory), or shorter clips (--max-clip-seconds).",
+    "model": "take a smaller --model-size or --gradient-checkpointing, or {more_room}.",
+    "data": "{more_room}, or take shorter clips (--max-clip-seconds).",
 }
 
 
@@ -115,9 +117,12 @@ def check_bill(bill: DeviceBill, suggestion: BatchChoice | None) -> None:
     if suggestion is not None:
         advice = f"This fits, with the same number of clips per update: {suggestion}"
     else:
-        advice = f"Not even a single clip fits: {_WAYS_OUT[bill.role]}"
+        larger = f"take a larger limit (--{bill.role}-gpu-memory)"
+        more_room = "free the card (`nvidia-smi` shows who uses it)" if bill.is_free else larger
+        advice = f"Not even a single clip fits: {_WAYS_OUT[bill.role].format(more_room=more_room)}"
+    bound = "its card has free" if bill.is_free else "its limit is"
     raise MemoryBillError(
-        f"{bill.device} ({bill.role} device) needs about {format_bytes(bill.total_bytes)}, its limit is "
+        f"{bill.device} ({bill.role} device) needs about {format_bytes(bill.total_bytes)}, {bound} "
         f"{format_bytes(bill.limit_bytes)}.\n{format_bills([bill])}\n{advice}"
     )
 
@@ -128,7 +133,12 @@ def format_bills(bills: Sequence[DeviceBill]) -> str:
     header = ["Memory", *(f"{bill.device} ({bill.role})" for bill in bills)]
     rows = [[name, *(_format_item(bill, name) for bill in bills)] for name in names]
     rows.append(["total", *(format_bytes(bill.total_bytes) for bill in bills)])
-    rows.append(["limit", *(format_bytes(bill.limit_bytes) for bill in bills)])
+    rows.append(
+        [
+            "free" if all(bill.is_free for bill in bills) else "limit",
+            *(format_bytes(bill.limit_bytes) for bill in bills),
+        ]
+    )
     rows.append(["", *(_format_verdict(bill) for bill in bills)])
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     return "\n".join(_format_row(row, widths) for row in [header, *rows])

@@ -33,6 +33,8 @@ class RunRow:
     environment: Mapping[str, Any] = field(default_factory=dict)
     lost_s: float = 0.0
     """Time of the session before that went into steps after its last checkpoint."""
+    predicted_step_s: float | None = None
+    """What `--mode auto` expected of this mode; None where nothing was predicted."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,15 @@ class MemoryUse:
     """Memory of one device at one moment, in bytes."""
 
     device: str
+    """Role and logical device, or `host` and whose process."""
     used_bytes: int | None
     limit_bytes: int | None
+    pool_bytes: int | None = None
+    """What TensorFlow itself holds on the device."""
+    process_bytes: int | None = None
+    """What the process holds there, as the driver sees it: a limited pool as a whole, and the CUDA context."""
+    context_bytes: int | None = None
+    """Of that, the CUDA context and the libraries' own; no limit holds for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +154,7 @@ Row = RunRow | TrainRow | ValidationRow | EventRow | SummaryRow | MachineRow
 
 def dump_row(row: Row) -> dict[str, Any]:
     """A row as JSON. Numbers that JSON does not know (a loss that is not finite) become their names."""
-    return {"kind": row.kind, **_name_infinities(asdict(row))}
+    return {"kind": row.kind, **name_infinities(asdict(row))}
 
 
 def load_row(content: Mapping[str, Any]) -> Row:
@@ -157,19 +166,23 @@ def load_row(content: Mapping[str, Any]) -> Row:
     return _LOADERS[content["kind"]](content)
 
 
-def _name_infinities(value: Any) -> Any:
+def name_infinities(value: Any) -> Any:
+    """JSON values without numbers that JSON does not know."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _name_infinities(entry) for key, entry in value.items()}
+        return {str(key): name_infinities(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_name_infinities(entry) for entry in value]
+        return [name_infinities(entry) for entry in value]
     return value
+
+
+_LATER_RUN_KEYS = ("settings", "environment", "lost_s", "predicted_step_s")
 
 
 def _load_run(content: Mapping[str, Any]) -> RunRow:
     names = ("time_s", "step", "end_step", "stage", "mode", "devices")
-    optional = {name: content[name] for name in ("settings", "environment", "lost_s") if name in content}
+    optional = {name: content[name] for name in _LATER_RUN_KEYS if name in content}
     return RunRow(**{name: content[name] for name in names}, **optional)
 
 
@@ -185,8 +198,13 @@ def _load_train(content: Mapping[str, Any]) -> TrainRow:
         clips_per_s=content["clips_per_s"],
         audio_seconds_per_s=content["audio_seconds_per_s"],
         flow=_load_flow(content["flow"]) if content["flow"] is not None else None,
-        memory=tuple(MemoryUse(use["device"], use["used_bytes"], use["limit_bytes"]) for use in content["memory"]),
+        memory=tuple(_load_memory(use) for use in content["memory"]),
     )
+
+
+def _load_memory(use: Mapping[str, Any]) -> MemoryUse:
+    later = {name: use.get(name) for name in ("pool_bytes", "process_bytes", "context_bytes")}
+    return MemoryUse(use["device"], use["used_bytes"], use["limit_bytes"], **later)
 
 
 def _load_validation(content: Mapping[str, Any]) -> ValidationRow:

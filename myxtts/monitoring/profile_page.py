@@ -7,6 +7,7 @@ from html import escape
 
 from myxtts.monitoring import svg
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
+from myxtts.monitoring.html_table import draw_table
 from myxtts.monitoring.page_style import STYLE
 from myxtts.monitoring.profile_facts import BatchTimes, Part, Profile
 from myxtts.monitoring.profile_verdict import NO_BOTTLENECK, Verdict
@@ -14,7 +15,7 @@ from myxtts.monitoring.timeline_svg import Bar, Lane, draw_timeline
 from myxtts.monitoring.words import format_bytes, format_share, format_step_time
 from myxtts.pipeline.batch_spans import Span
 
-SHOWN_BATCHES = 12
+SHOWN_BATCHES = 8
 """In the timeline: more would be too narrow to see."""
 COLOURS = {part: number for number, part in enumerate(Part)}
 
@@ -80,13 +81,12 @@ def _draw_breakdown(profile: Profile) -> str:
     ]
     times = profile.times
     rows.append(("Total", *map(_format_ms, (times.mean_s, times.std_s or 0.0, times.mean_s)), format_share(1.0)))
-    return svg.draw_bars([("step", parts)]) + _draw_table(("", "Own time", "+-", "Waited for", "Of a step"), rows)
+    return svg.draw_bars([("step", parts)]) + draw_table(("", "Own time", "+-", "Waited for", "Of a step"), rows)
 
 
 def _draw_timeline(profile: Profile) -> str:
-    """The time of some steps in the middle of the run. What is read and prepared meanwhile is of later batches."""
-    first = max(0, (len(profile.real) - SHOWN_BATCHES) // 2)
-    shown = profile.real[first : first + SHOWN_BATCHES]
+    """The time of some steps of the run. What is read and prepared meanwhile is of later batches."""
+    shown = _choose_shown(profile.real)
     names = ("read", "prepare", "transfer", "train", "waits")
     lanes = [
         Lane(name, [Bar(_list_spans(batch)[number], str(batch.number)) for batch in profile.real], number)
@@ -96,6 +96,14 @@ def _draw_timeline(profile: Profile) -> str:
         f"<p>While batches {shown[0].number} to {shown[-1].number} are trained on. A number is a batch: follow it from row to "
         "row. The whole run is in the trace (<code>--trace</code>).</p>"
     )
+
+
+def _choose_shown(batches: Sequence[BatchTimes]) -> Sequence[BatchTimes]:
+    """Steps in the middle of the run, or before it: while they are trained on, batches that were measured are prepared."""
+    last_prepared_s = batches[-1].spans.prepare.ended_s
+    firsts = range(max(0, (len(batches) - SHOWN_BATCHES) // 2), 0, -1)
+    first = next((n for n in firsts if batches[n : n + SHOWN_BATCHES][-1].train.ended_s <= last_prepared_s), 0)
+    return batches[first : first + SHOWN_BATCHES]
 
 
 def _list_spans(batch: BatchTimes) -> tuple[Span, ...]:
@@ -126,7 +134,7 @@ def _draw_waits(profile: Profile) -> str:
     if not rows:
         return chart + text
     header = ("Hand-off", "Giver waits", "Taker waits", "Batch ready")
-    return chart + text + _draw_table(header, rows)
+    return chart + text + draw_table(header, rows)
 
 
 def _draw_runs(profile: Profile) -> str:
@@ -136,7 +144,7 @@ def _draw_runs(profile: Profile) -> str:
         ("both together", _format_ms(profile.times.mean_s)),
         ("of it waiting", _format_ms(profile.wait_s)),
     ]
-    return _draw_table(("Run", "Per batch"), rows)
+    return draw_table(("Run", "Per batch"), rows)
 
 
 def _draw_devices(profile: Profile) -> str:
@@ -152,7 +160,7 @@ def _draw_memory(profile: Profile) -> str:
         (f"{memory.role} {escape(memory.device)}", *map(format_bytes, (memory.used_bytes, memory.peak_bytes, memory.limit_bytes)))
         for memory in profile.memory
     ]  # fmt: skip
-    table = _draw_table(("Role", "Used", "Peak", "Limit"), rows)
+    table = draw_table(("Role", "Used", "Peak", "Limit"), rows)
     if len(profile.samples) < 2:
         return table
     origin_s = profile.samples[0].time_s
@@ -168,15 +176,6 @@ def _draw_memory(profile: Profile) -> str:
         ]
         series.append(svg.Series(f"GPU {card.physical_id}", points))
     return table + svg.draw_lines(series, "seconds", lambda size: f"{size:.4g} GB", from_zero=True)
-
-
-def _draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def draw_row(cells: Sequence[str], tag: str) -> str:
-        first, *numbers = cells
-        others = "".join(f'<{tag} class="number">{cell}</{tag}>' for cell in numbers)
-        return f"<tr><{tag}>{first}</{tag}>{others}</tr>"
-
-    return "<table>" + draw_row(header, "th") + "".join(draw_row(row, "td") for row in rows) + "</table>"
 
 
 def _format_ms(seconds: float) -> str:

@@ -16,7 +16,7 @@ from myxtts.monitoring.html_table import draw_table
 from myxtts.monitoring.loss_curve import draw_losses
 from myxtts.monitoring.machine_page import draw_machine
 from myxtts.monitoring.metrics_log import Metrics, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, MachineRow, RunRow, TrainRow
+from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, TrainRow
 from myxtts.monitoring.page_style import STYLE
 from myxtts.monitoring.run_summary import RunSummary, summarise_run
 from myxtts.monitoring.time_ledger import Cause
@@ -61,6 +61,7 @@ def format_report(metrics: Metrics) -> str:
         f"<p>{_describe_run(metrics, summary)}</p>",
         f'<p class="verdict">{escape(str(summary.limit) if summary.limit else "Nothing was trained yet.")}</p>',
         *([f'<p class="verdict">{escape(str(summary.variation))}</p>'] if summary.variation else []),
+        *(f'<p class="verdict">{escape(leak)}</p>' for leak in summary.leaks),
         _draw_tiles(summary),
         *(f"<section><h2>{name}</h2>{content}</section>" for name, content in sections),
     ]
@@ -167,9 +168,13 @@ def _draw_memory(trains: Sequence[TrainRow]) -> str:
     known = [one for one in series if any(size is not None for _, size in one.points)]
     if not known:
         return '<p class="unknown">Unknown: no device reported its memory.</p>'
-    cells = [(escape(use.device), format_bytes(use.used_bytes), format_bytes(use.limit_bytes)) for use in last.values()]
+    cells = [(escape(use.device), *map(format_bytes, _list_sizes(use))) for use in last.values()]
     chart = svg.draw_lines(known, "step", lambda size: f"{size:.4g} GB", from_zero=True)
-    return chart + draw_table(("Device", "Used", "Limit"), cells)
+    return chart + draw_table(("Memory of", "Used", "Limit", "TensorFlow", "Process on it", "CUDA context"), cells)
+
+
+def _list_sizes(use: MemoryUse) -> tuple[int | None, ...]:
+    return use.used_bytes, use.limit_bytes, use.pool_bytes, use.process_bytes, use.context_bytes
 
 
 def _list_memory(trains: Sequence[TrainRow], device: str) -> list[svg.Point]:

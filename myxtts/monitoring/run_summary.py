@@ -11,12 +11,31 @@ from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.findings import Finding, RunFacts, find_limit, find_timing_variation
 from myxtts.monitoring.flow import Flow, add_flows
-from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.memory_watch import LEAK_EVENT
+from myxtts.monitoring.metrics_rows import (
+    EventRow,
+    MachineRow,
+    MemoryUse,
+    Row,
+    RunRow,
+    SummaryRow,
+    TrainRow,
+    ValidationRow,
+)
 from myxtts.monitoring.speed_up import SpeedUp, measure_speed_up
 from myxtts.monitoring.step_clock import StepTimes, measure_durations
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed, measure_goodput, measure_training, sum_spent
 
 RUNNING = "running or killed"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the last session's mode was chosen for, and what came of it, in seconds per step."""
+
+    predicted_s: float
+    reached_s: float | None
+    """The mean over that session's steps that count; None before there are any."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,14 @@ class RunSummary:
     speed_up: SpeedUp | None
     limit: Finding | None
     variation: Finding | None
+    memory: tuple[MemoryUse, ...] = ()
+    """By device and process, what was read last."""
+    machine: MachineRow | None = None
+    """Cards and host, as they were last."""
+    leaks: tuple[str, ...] = ()
+    """The last word on each memory that kept growing."""
+    expected: Expectation | None = None
+    """Where the mode was chosen by measuring."""
 
     @property
     def elapsed_s(self) -> float:
@@ -101,6 +128,10 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         speed_up=measure_speed_up(flow, spent, sum(row.batches for row in trains)),
         limit=find_limit(facts),
         variation=find_timing_variation(times, flow, settings),
+        memory=trains[-1].memory if trains else (),
+        machine=next((row for row in reversed(rows) if isinstance(row, MachineRow)), None),
+        leaks=_list_leaks(rows),
+        expected=_compare_prediction(rows),
     )
 
 
@@ -121,6 +152,19 @@ def dump_summary(summary: RunSummary) -> dict[str, Any]:
     return figures
 
 
+def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:
+    """Of the last session: the sessions before it may have had another mode."""
+    begins = max((number for number, row in enumerate(rows) if isinstance(row, RunRow)), default=None)
+    if begins is None:
+        return None
+    run = rows[begins]
+    assert isinstance(run, RunRow)
+    if run.predicted_step_s is None:
+        return None
+    durations_s = [each for row in rows[begins:] if isinstance(row, TrainRow) for each in row.step_times_s]
+    return Expectation(run.predicted_step_s, math.fsum(durations_s) / len(durations_s) if durations_s else None)
+
+
 def _sum_time(rows: Sequence[Row], tail: Spent | None) -> dict[Cause, float]:
     spent = sum_spent([row.spent for row in rows if isinstance(row, TrainRow | SummaryRow)] + ([tail] if tail else []))
     # What a killed session did after its last checkpoint was done again by the next one.
@@ -139,6 +183,12 @@ def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | No
         return None, None
     clips, samples = sum(row.clips for row in trains), sum(row.samples for row in trains)
     return clips / training_s, samples / SAMPLE_RATE_HZ / training_s
+
+
+def _list_leaks(rows: Sequence[Row]) -> tuple[str, ...]:
+    # Of what was told several times, as it grew, the last.
+    told = {row.text.split(",")[0]: row.text for row in rows if isinstance(row, EventRow) and row.name == LEAK_EVENT}
+    return tuple(told.values())
 
 
 def _find_best(validations: Sequence[ValidationRow]) -> tuple[int, float] | None:

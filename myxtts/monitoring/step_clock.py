@@ -101,6 +101,11 @@ class StepClock:
         return self._durations_s
 
     @property
+    def ended(self) -> int:
+        """Steps so far, those left out included."""
+        return self._ended
+
+    @property
     def left_out(self) -> int:
         return self._ended - len(self._durations_s)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from myxtts.monitoring.findings import Finding
 from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.run_summary import RunSummary
+from myxtts.monitoring.metrics_rows import MachineRow, MemoryUse
+from myxtts.monitoring.run_summary import Expectation, RunSummary
 from myxtts.monitoring.step_clock import StepTimes
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed
 from myxtts.monitoring.words import (
     UNKNOWN,
+    format_bytes,
     format_count,
     format_duration,
     format_number,
@@ -37,8 +40,12 @@ def format_summary(summary: RunSummary) -> str:
         *(_format_handoffs(summary.flow) if summary.flow is not None else []),
         _line("Speed-up", _format_speed_up(summary)),
     ]  # fmt: skip
+    lines += [_line("Memory", _format_memory(summary.memory)), *_format_machine(summary.machine)]
+    if summary.expected is not None:
+        lines.append(_line("Auto mode", _format_expected(summary.expected)))
     if summary.variation is not None:
         lines.append(_line("Finding", str(summary.variation)))
+    lines += [_line("Finding", leak) for leak in summary.leaks]
     lines.append(_line("Verdict", str(summary.limit) if summary.limit else f"{UNKNOWN}: nothing was trained yet."))
     return "\n".join(lines)
 
@@ -111,6 +118,41 @@ def _format_handoffs(flow: Flow) -> list[str]:
         )
         for number, handoff in enumerate(flow.handoffs)
     ]
+
+
+def _format_expected(expected: Expectation) -> str:
+    text = f"predicted {format_step_time(expected.predicted_s)} a step"
+    if expected.reached_s is None:
+        return f"{text}; reached {UNKNOWN}: no step counts yet"
+    return (
+        f"{text}, reached {format_step_time(expected.reached_s)} ({expected.reached_s / expected.predicted_s - 1:+.0%})"
+    )
+
+
+def _format_memory(uses: Sequence[MemoryUse]) -> str:
+    return "; ".join(describe_memory(use) for use in uses) or UNKNOWN
+
+
+def describe_memory(use: MemoryUse) -> str:
+    """What a device or process holds, with what is known of its parts."""
+    parts = [
+        f"{name} {format_bytes(size)}"
+        for name, size in (
+            ("TensorFlow", use.pool_bytes),
+            ("process", use.process_bytes),
+            ("context", use.context_bytes),
+        )
+        if size is not None
+    ]
+    limit = "" if use.limit_bytes is None else f" of {format_bytes(use.limit_bytes)}"
+    return f"{use.device} {format_bytes(use.used_bytes)}{limit}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _format_machine(row: MachineRow | None) -> list[str]:
+    if row is None:
+        return []
+    cards = [_line(f"GPU {card.physical_id}", card.describe()) for card in row.cards]
+    return [*cards, _line("Host", row.host.describe())]
 
 
 def _format_speed_up(summary: RunSummary) -> str:

@@ -14,6 +14,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40
 MOST_POINTS = 600
 """More would not be seen, and a long run has millions of steps."""
 COLOURS = 9
+FEWEST_BARS, MOST_BARS = 8, 40
+"""Of a histogram."""
 
 Point = tuple[float, float | None]
 """A y of None, or one that is not finite, leaves a gap."""
@@ -63,17 +65,20 @@ def draw_lines(
     )
 
 
-def draw_histogram(values: Sequence[float], format_x: Callable[[float], str], bars: int = 40) -> str:
+def draw_histogram(values: Sequence[float], format_x: Callable[[float], str]) -> str:
     """How often which value occurs. The slowest one in a hundred share the last bar, so that one outlier hides nothing."""
     if not values:
         return _say("No value yet.")
     low, high = min(values), float(np.quantile(values, 0.99))
     if high <= low:
         low, high = low * 0.9, low * 1.1 or 1.0
+    # More bars than a few values can fill would be a comb.
+    bars = max(FEWEST_BARS, min(MOST_BARS, 2 * math.isqrt(len(values))))
     counts, edges = np.histogram(np.minimum(values, high), bars, (low, high))
     x_axis = Axis(low, high, LEFT, WIDTH - RIGHT)
     y_axis = Axis(0.0, float(counts.max()), HEIGHT - BOTTOM, TOP)
-    shapes = [_draw_frame(x_axis, y_axis, "", lambda count: f"{count:g}", format_x)]
+    # There is no half of an occurrence.
+    shapes = [_draw_frame(x_axis, y_axis, "", lambda count: f"{count:g}" if count.is_integer() else "", format_x)]
     for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if count:
             top, x = y_axis.place(count), x_axis.place(left)
@@ -166,10 +171,11 @@ def _draw_frame(
         y = y_axis.place(value)
         shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         shapes.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(format_y(value))}</text>')
-    shapes += [
-        f'<text x="{x_axis.place(value):.1f}" y="{bottom + 16}" text-anchor="middle">{escape(format_x(value))}</text>'
-        for value in x_axis.list_ticks(8)
-    ]
+    for value in x_axis.list_ticks(8):
+        x = x_axis.place(value)
+        # In the middle of its tick, the last one would be cut off by the edge of the picture.
+        anchor = "end" if x > WIDTH - 2 * RIGHT else "middle"
+        shapes.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="{anchor}">{escape(format_x(value))}</text>')
     shapes.append(f'<text x="{WIDTH - RIGHT}" y="{bottom + 34}" text-anchor="end">{escape(x_name)}</text>')
     return "".join(shapes)
 

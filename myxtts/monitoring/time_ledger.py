@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Cause(StrEnum):
@@ -20,6 +21,8 @@ class Cause(StrEnum):
     CHECKPOINT = "checkpoint"
     VALIDATION = "validation"
     RECOVERY = "recovery"
+    OTHER_WORKERS = "other workers"
+    """Waiting for the slowest worker of a cluster. The exchange of gradients itself is part of the step."""
     OTHER = "other"
     """The loop itself: reading metrics, logging."""
 
@@ -36,6 +39,17 @@ class Span:
         """May be changed until the span ends: that a step traced is known only when it is done."""
         self.own_s = 0.0
         """Without the time of spans within it."""
+        self.is_first = False
+        """Whether something is done for the first time, which on a GPU may take minutes."""
+
+
+class Moment(NamedTuple):
+    """What the thread of a ledger is doing."""
+
+    cause: Cause
+    since_s: float
+    """By the ledger's clock."""
+    is_first: bool
 
 
 class TimeLedger:
@@ -92,6 +106,12 @@ class TimeLedger:
         for span in self._open:
             spent[span.cause] += span.own_s
         return spent
+
+    def peek(self) -> Moment:
+        """What is being done and since when. For any thread: it reads what is written anyway, and waits for nothing."""
+        # The span first: when a span begins or ends, the time is written before it changes, so it is never too old.
+        span = self._open[-1]
+        return Moment(span.cause, self._since, span.is_first)
 
     def take_window(self) -> dict[Cause, float]:
         """Seconds by cause since this was last called; causes without any are left out."""

@@ -12,6 +12,8 @@ from myxtts.pipeline.batch_spans import Span
 
 LANE_HEIGHT, BAR_HEIGHT, LABEL_WIDTH, AXIS_HEIGHT = 30, 20, 72, 24
 _DIGIT_WIDTH = 7
+_LEAST_WIDTH = 1.5
+"""Of a bar: what is short must still be seen."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,14 @@ def draw_timeline(lanes: Sequence[Lane], window: Span) -> str:
         shapes.append(
             f'<line class="grid" x1="{LABEL_WIDTH}" x2="{WIDTH - RIGHT}" y1="{top + BAR_HEIGHT + 4}" y2="{top + BAR_HEIGHT + 4}"/>'
         )
-        for bar in lane.bars:
-            shapes += _draw_bar(bar, lane, axis, top, window.began_s)
+        bars = [shape for bar in lane.bars for shape in _draw_bar(bar, lane, axis, top, window.began_s)]
+        # A lane without a bar would look like a fault of the picture.
+        shapes += bars or [
+            f'<text x="{LABEL_WIDTH + 8}" y="{top + 15}">nothing in this time: it was done before</text>'
+        ]
     bottom = len(lanes) * LANE_HEIGHT + 4
     shapes += [
-        f'<text x="{axis.place(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{format_step_time(tick)}</text>'
+        f'<text x="{axis.place(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{_format_tick(tick)}</text>'
         for tick in axis.list_ticks(8)
         # A label in the last part would not fit.
         if axis.place(tick) < WIDTH - RIGHT - _DIGIT_WIDTH
@@ -59,7 +64,7 @@ def _draw_bar(bar: Bar, lane: Lane, axis: Axis, top: int, start_s: float) -> lis
     if ended <= axis.low or began >= axis.high:
         return []
     left, right = axis.place(began), axis.place(ended)
-    width = max(0.6, right - left - 0.6)
+    width = max(_LEAST_WIDTH, right - left - 0.6)
     title = f"{lane.name} {bar.name}: {format_step_time(bar.span.seconds)}"
     shapes = [
         f'<rect class="c{lane.colour}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}">'
@@ -71,3 +76,7 @@ def _draw_bar(bar: Bar, lane: Lane, axis: Axis, top: int, start_s: float) -> lis
             f'<text class="on" x="{middle:.1f}" y="{top + 14}" text-anchor="middle">{escape(bar.name)}</text>'
         )
     return shapes
+
+
+def _format_tick(seconds: float) -> str:
+    return format_step_time(seconds) if seconds else "0"

@@ -29,7 +29,8 @@ def format_step_time(seconds: float | None) -> str:
     """The time of one step: milliseconds below one second."""
     if seconds is None:
         return UNKNOWN
-    if seconds >= 1:
+    if seconds >= 0.9995:
+        # What would be rounded to 1000 ms is a second.
         return f"{seconds:.2f} s"
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2f} ms"
 

@@ -70,6 +70,11 @@ def test_a_run_that_mostly_traced_is_too_short_to_judge(times, trace_s):
     assert "waits for batches 60.0%" in longer.evidence
 
 
+def test_a_run_all_of_whose_steps_were_traced_has_trained_but_is_too_short_to_judge():
+    limit = find_limit(make_facts(times=None, spent={Cause.START_UP: 500.0, Cause.TRACE: 30.0, Cause.CHECKPOINT: 10.0}))
+    assert str(limit).startswith("This run is too short to judge: 0 steps were timed, and tracing took 75.0%")
+
+
 def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
     limit = find_limit(make_facts(spent={Cause.START_UP: 500.0, Cause.STEP: 95.0, Cause.DATA_STALL: 5.0}))
     assert "training itself" in limit.title

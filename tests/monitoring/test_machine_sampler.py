@@ -127,7 +127,9 @@ def test_what_was_never_known_stays_unknown():
     assert card.describe().endswith("held down by unknown")
     nothing = summarise_host([])
     assert (nothing.cpu_share, nothing.peak_rss_bytes, nothing.least_free_bytes) == (None, None, None)
-    assert nothing.describe() == "processors busy unknown, disks read unknown"
+    assert nothing.describe() == (
+        "processors busy unknown, disks read unknown, processes of the run hold unknown, free unknown"
+    )
     held = summarise_cards([sample(make_activity(throttled_by=()))])[0]
     assert held.describe().endswith("held down by nothing")
 

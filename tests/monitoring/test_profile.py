@@ -10,11 +10,13 @@ from myxtts.devices.nvml import CardActivity
 from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.chrome_trace import LANES, format_trace
 from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
-from myxtts.monitoring.profile_facts import Part, RoleMemoryFacts
+from myxtts.monitoring.profile_facts import BatchTimes, Part, RoleMemoryFacts
 from myxtts.monitoring.profile_json import format_json
 from myxtts.monitoring.profile_page import format_page
 from myxtts.monitoring.profile_verdict import judge_profile
 from myxtts.monitoring.profile_view import format_profile
+from myxtts.monitoring.timeline_svg import Bar, Lane, draw_timeline
+from myxtts.pipeline.batch_spans import BatchSpans, Span
 from tests.monitoring.profiles import Stages, make_profile
 
 SETTINGS = Settings(
@@ -225,3 +227,28 @@ def test_the_trace_has_a_row_per_stage_and_counters_only_where_something_is_know
     counters = {event["name"] for event in events if event["ph"] == "C"}
     assert "GPU 1 power, W" in counters
     assert not any(name.startswith("GPU 0") for name in counters)
+
+
+def test_the_timeline_shows_steps_while_measured_batches_are_prepared():
+    # Three batches ahead: during the last steps no batch that was measured is prepared any more.
+    batches = tuple(
+        BatchTimes(
+            n,
+            BatchSpans(Span(n - 3.5, n - 3), Span(n - 3, n - 2.6), Span(n - 2.6, n - 2.5)),
+            Span(n, n),
+            Span(n, n + 1),
+        )
+        for n in range(12)
+    )
+    profile = replace(make_profile(Stages()), real=batches)
+    page = format_page(profile, judge(profile))
+    assert "While batches 0 to 7 are trained on" in page
+    assert len(re.findall(r"<title>prepare \d+: ", page)) == 8
+
+
+def test_a_lane_with_nothing_in_it_says_so():
+    lanes = [Lane("read", [Bar(Span(0.0, 1.0), "1")], 0), Lane("train", [Bar(Span(5.0, 6.0), "1")], 1)]
+    picture = draw_timeline(lanes, Span(4.0, 8.0))
+    assert picture.count("it was done before") == 1
+    assert "train 1: " in picture
+    assert ">0</text>" in picture

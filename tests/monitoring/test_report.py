@@ -4,8 +4,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from myxtts.monitoring.memory_watch import LEAK_EVENT
 from myxtts.monitoring.metrics_log import Metrics, open_metrics_log
-from myxtts.monitoring.metrics_rows import EventRow
+from myxtts.monitoring.metrics_rows import EventRow, MemoryUse
 from myxtts.monitoring.report import format_report, write_report
 from myxtts.monitoring.svg import MOST_POINTS, Axis, Part, Series, draw_bars, draw_histogram, draw_lines, thin_points
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
@@ -118,12 +119,28 @@ def test_a_long_curve_is_thinned_to_its_means():
 
 
 def test_a_histogram_counts_every_value_once():
-    page = draw_histogram([0.1] * 50 + [0.2] * 49 + [9.0], lambda seconds: f"{seconds:.3f}", bars=10)
+    page = draw_histogram([0.1] * 50 + [0.2] * 49 + [9.0], lambda seconds: f"{seconds:.3f}")
     counts = [int(count) for count in re.findall(r": (\d+)</title>", page)]
     assert sum(counts) == 100
     assert counts[0] == 50
     assert "No value" in draw_histogram([], str)
     assert draw_histogram([1.0, 1.0], str).count("<title>") == 1
+
+
+def test_the_last_label_of_an_axis_ends_inside_the_picture():
+    page = draw_lines([Series("loss", [(0.0, 1.0), (100.0, 2.0)])], "step", str)
+    anchors = {text: anchor for anchor, text in re.findall(r'text-anchor="(\w+)">(\d+)<', page)}
+    assert anchors["100"] == "end"
+    assert anchors["60"] == "middle"
+
+
+def test_a_histogram_of_few_values_is_no_comb_and_counts_in_whole_numbers():
+    page = draw_histogram([0.1, 0.2, 0.3], lambda seconds: f"{seconds:.3f}")
+    labels = re.findall(r'text-anchor="end">([^<]*)<', page)
+    assert [label for label in labels if label] == ["0", "1"]
+    widths = [float(width) for width in re.findall(r'<rect class="c0" .*?width="([\d.]+)"', page)]
+    assert len(widths) == 3
+    assert min(widths) > 70, "an eighth of the picture"
 
 
 def test_bars_never_leave_their_row():
@@ -132,3 +149,16 @@ def test_bars_never_leave_their_row():
     (room,) = [float(width) for width in re.findall(r'class="rest".*? width="([\d.]+)"', page)]
     assert sum(widths) == pytest.approx(room)
     assert widths[0] == pytest.approx(0.8 * room, abs=0.1)
+
+
+def test_pool_process_and_context_stand_apart_and_what_grows_is_said_first():
+    use = MemoryUse("model /GPU:0", 2**30, 2**34, 2**30, 17 * 2**30, 2**29)
+    leak = "Memory keeps growing: host memory of the trainer, 120 MB per 100 steps, in the training of the gpt stage"
+    event = EventRow(time_s=0.0, step=10, name=LEAK_EVENT, text=leak)
+    page = make_page(make_run_row(), make_train_row(10, memory=(use, MemoryUse("host, trainer", None, None))), event)
+    cells = re.findall("<td[^>]*>([^<]*)</td>", page)
+    start = cells.index("model /GPU:0")
+    assert cells[start : start + 6] == ["model /GPU:0", "1.0 GB", "16.0 GB", "1.0 GB", "17.0 GB", "512.0 MB"]
+    start = cells.index("host, trainer")
+    assert cells[start : start + 6] == ["host, trainer", *["unknown"] * 5]
+    assert page.index(leak) < page.index("<h2>")

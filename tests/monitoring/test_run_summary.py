@@ -2,11 +2,12 @@ import json
 
 import pytest
 
-from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.monitoring.memory_watch import LEAK_EVENT, Leak, Memory, Phase
+from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, ValidationRow, dump_row, load_row
 from myxtts.monitoring.run_summary import RUNNING, dump_summary, summarise_run
 from myxtts.monitoring.summary_view import format_performance, format_summary
 from myxtts.monitoring.time_ledger import Cause
-from tests.monitoring.runs import make_flow, make_rows, make_run_row, make_train_row
+from tests.monitoring.runs import GIB, make_flow, make_machine_row, make_rows, make_run_row, make_train_row
 
 
 def test_figures_of_a_known_run():
@@ -94,3 +95,38 @@ def test_the_pace_of_a_session_with_its_finding():
     assert "High timing variation" in text
     assert "'prepare'" in text
     assert "Finding" not in format_performance(None, None, None, None)
+
+
+def test_what_was_predicted_stands_beside_what_the_last_session_reached():
+    rows = [make_run_row(), make_train_row(10), make_run_row(10, predicted_step_s=0.75), make_train_row(20)]
+    assert "Auto mode    predicted 750 ms a step, reached 920 ms (+23%)" in format_summary(summarise_run(rows))
+    assert load_row(dump_row(rows[2])) == rows[2]
+    # A session whose mode was given had no prediction, whatever an earlier one had.
+    given = summarise_run([*rows, make_run_row(20), make_train_row(30)])
+    assert given.expected is None
+    assert "Auto mode" not in format_summary(given)
+    begun = format_summary(summarise_run(rows[:-1]))
+    assert "predicted 750 ms a step; reached unknown" in begun
+
+
+def test_memory_cards_and_host_are_in_the_summary_and_what_grows_is_a_finding():
+    leak = Leak(Memory.TRAINER, Phase.VALIDATION, "gpt", 300, 120.0, 3 * GIB)
+    uses = (
+        MemoryUse("model /GPU:0", GIB, 16 * GIB, GIB, 17 * GIB, GIB // 2),
+        MemoryUse("data /GPU:0", None, 8 * GIB),
+        MemoryUse("host, trainer", 2 * GIB, None),
+    )
+    told = [EventRow(time_s=0.0, step=step, name=LEAK_EVENT, text=str(leak)) for step in (300, 380)]
+    rows = [make_run_row(), *told[:1], make_train_row(390, memory=uses), *told[1:], make_machine_row(390)]
+    lines = format_summary(summarise_run(rows)).splitlines()
+    assert max(len(line) for line in lines) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "model /GPU:0 1.0 GB of 16.0 GB (TensorFlow 1.0 GB, process 17.0 GB, context 512.0 MB)" in text
+    assert "data /GPU:0 unknown of 8.0 GB; host, trainer 2.0 GB" in text
+    assert "GPU 1 the driver says: busy 90.0%, 310 W of 350 W" in text
+    assert "disks read unknown, processes of the run hold 3.0 GB, free 8.0 GB" in text
+    assert (
+        text.count("Finding Memory keeps growing: host memory of the trainer, 120 MB per 100 steps, in the validation")
+        == 1
+    )
+    assert json.loads(json.dumps(dump_summary(summarise_run(rows))))["leaks"] == [str(leak)]

@@ -22,7 +22,15 @@ def test_durations(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0041, "4.10 ms"), (0.412, "412 ms"), (1.5, "1.50 s"), (None, "unknown")]
+    ("seconds", "text"),
+    [
+        (0.0041, "4.10 ms"),
+        (0.412, "412 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (1.5, "1.50 s"),
+        (None, "unknown"),
+    ],
 )
 def test_step_times(seconds, text):
     assert format_step_time(seconds) == text

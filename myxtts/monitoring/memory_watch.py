@@ -1,0 +1,198 @@
+"""Memory that keeps growing: found by the slope of its peak after warm-up, and named by the phase in which it grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from myxtts.devices.leaks import PeakHistory
+from myxtts.devices.nvml import MIB
+from myxtts.monitoring.words import format_bytes
+
+WARM_UP = 30
+READINGS_PER_STRETCH = 30
+"""So a leak is told after 150 readings at the earliest: what builds up and falls again every hundred steps is none."""
+LEAST_GROWTH_BYTES = 32 * MIB
+"""Over the stretches looked at. Allocators, threads and logs move by less for reasons of their own."""
+SURE = 3.0
+"""Standard errors between what a phase takes each time and nothing."""
+LEAK_EVENT = "memory keeps growing"
+"""The name of the event in the metrics file."""
+STEPS = 100
+"""Slopes are told per so many updates."""
+
+
+class Phase(StrEnum):
+    """What a run does when memory is read."""
+
+    TRAINING = "training"
+    VALIDATION = "validation"
+    CHECKPOINT = "checkpoint"
+    PREPARATION = "preparation"
+    """Of batches, where another process or device does it."""
+
+
+_VISITS = (Phase.VALIDATION, Phase.CHECKPOINT)
+"""What the training is interrupted for."""
+
+
+class Memory(StrEnum):
+    """Whose memory is watched."""
+
+    MODEL_DEVICE = "device memory of the model"
+    DATA_DEVICE = "device memory of the preparation"
+    TRAINER = "host memory of the trainer"
+    PRODUCER = "host memory of the producer"
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Memory that keeps growing."""
+
+    memory: Memory
+    phase: Phase
+    stage: str
+    """Of the run: codec, gpt or decoder."""
+    step: int
+    mib_per_100_steps: float
+    used_bytes: int
+
+    def __str__(self) -> str:
+        """Which memory, how fast, in which phase, and what to do, in one line."""
+        return (
+            f"Memory keeps growing: {self.memory}, {self.mib_per_100_steps:.0f} MB per {STEPS} steps, in the {self.phase} of the "
+            f"{self.stage} stage; now {format_bytes(self.used_bytes)}. {_advise(self)}"
+        )
+
+
+def _advise(leak: Leak) -> str:
+    if leak.memory is Memory.PRODUCER:
+        return "The producer is started again when its memory runs out, and nothing is lost; a restart of the run frees it too."
+    restart = "Ctrl-C saves the run and the same command goes on with memory freed"
+    if leak.phase in _VISITS:
+        return f"A larger --{leak.phase}-interval slows it; {restart}."
+    return f"{restart}."
+
+
+@dataclass
+class _Visits:
+    """What validating, or saving, has taken and not given back, over all its times."""
+
+    count: int = 0
+    sum_bytes: float = 0.0
+    sum_squares: float = 0.0
+
+    def add(self, kept_bytes: float) -> None:
+        self.count += 1
+        self.sum_bytes += kept_bytes
+        self.sum_squares += kept_bytes**2
+
+    def is_sure(self) -> bool:
+        """Whether each time took about as much: readings that jump about add up to something, too."""
+        if self.count < 2 or self.sum_bytes <= 0:
+            return False
+        mean = self.sum_bytes / self.count
+        variance = max(0.0, self.sum_squares / self.count - mean**2)
+        return mean > SURE * math.sqrt(variance / self.count)
+
+
+@dataclass
+class _Series:
+    """One memory from reading to reading."""
+
+    last_bytes: int
+    history: PeakHistory = field(default_factory=lambda: PeakHistory(WARM_UP, READINGS_PER_STRETCH))
+    """Without what tracing has taken."""
+    traced_bytes: int = 0
+    base_bytes: int = 0
+    """When the warm-up ended."""
+    base_step: int = 0
+    told_bytes: float = 0.0
+    visits: dict[Phase, _Visits] = field(default_factory=dict)
+    under_way: list[tuple[Phase, int]] = field(default_factory=list)
+    """Validations and checkpoints since the last update, with what each has taken."""
+
+    def add(self, step: int, phase: Phase, used_bytes: int, *, counts: bool) -> None:
+        """A reading at the end of a phase."""
+        grown, self.last_bytes = used_bytes - self.last_bytes, used_bytes
+        if phase in _VISITS:
+            self.under_way.append((phase, grown))
+            return
+        if self.under_way:
+            self._settle(grown)
+        if not counts:
+            self.traced_bytes += grown
+        self.history.add(used_bytes - self.traced_bytes)
+        if self.history.readings <= WARM_UP:
+            self.base_bytes, self.base_step = used_bytes - self.traced_bytes, step
+            self.visits.clear()
+
+    def find_growth(self, step: int) -> float:
+        """Bytes per step while memory keeps growing, else 0; told once, and again whenever it has doubled."""
+        if self.history.measure_growth() < LEAST_GROWTH_BYTES:
+            return 0.0
+        grown = self.history.last_peak - self.base_bytes
+        if grown < 2 * self.told_bytes:
+            return 0.0
+        self.told_bytes = grown
+        return self.history.measure_slope() * (self.history.readings - WARM_UP) / max(1, step - self.base_step)
+
+    def find_phase(self, step: int, bytes_per_step: float, otherwise: Phase) -> Phase:
+        """The phase that took most of a growth."""
+        sure = [(visits.sum_bytes, phase) for phase, visits in self.visits.items() if visits.is_sure()]
+        most, phase = max(sure, default=(0.0, otherwise))
+        return phase if most > bytes_per_step * (step - self.base_step) / 2 else otherwise
+
+    def _settle(self, grown: int) -> None:
+        """Books the first update after validating or saving: what they have taken is given back in it, if at all."""
+        taken = sum(max(0, each) for _, each in self.under_way)
+        for phase, each in self.under_way:
+            share = max(0, each) / taken if taken else 0.0
+            self.visits.setdefault(phase, _Visits()).add(each + grown * share)
+        self.under_way.clear()
+
+
+class MemoryWatch:
+    """Watches the memories of one session of a run.
+
+    Args:
+        stage: of the run.
+
+    Example:
+        watch = MemoryWatch("gpt")
+        watch.add(step, Phase.TRAINING, {Memory.TRAINER: 2_000_000_000})     # [] or what leaks
+    """
+
+    def __init__(self, stage: str):
+        self._stage = stage
+        self._series: dict[Memory, _Series] = {}
+
+    def add(
+        self, step: int, phase: Phase, used_bytes: Mapping[Memory, int | None], *, counts: bool = True
+    ) -> list[Leak]:
+        """What is found to leak, with the readings at the end of a phase; mostly nothing. What is unknown is left out.
+
+        Args:
+            counts: False for an update that traced: what tracing takes is taken once.
+        """
+        found = []
+        for memory, used in used_bytes.items():
+            if used is None:
+                continue
+            series = self._series.get(memory)
+            if series is None:
+                self._series[memory] = _Series(used)
+                continue
+            series.add(step, phase, used, counts=counts)
+            if phase in _VISITS:
+                continue
+            if (slope := series.find_growth(step)) > 0:
+                owner = series.find_phase(step, slope, otherwise=phase)
+                found.append(Leak(memory, owner, self._stage, step, slope * STEPS / MIB, used))
+        return found
+
+    def forget(self, memory: Memory) -> None:
+        """Begins anew with a memory: another process has it now."""
+        self._series.pop(memory, None)
