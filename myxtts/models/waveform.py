@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from myxtts.models.branches import average, hand_out
 from myxtts.models.dilation import convolve
 from myxtts.models.layers import Conv1D, Dense, Part, measure, read
 from myxtts.models.sizes import DecoderSize
@@ -126,7 +127,7 @@ class WaveformDecoder(Part):
         for stage, (up, speaker_at) in enumerate(zip(self.ups, self.speaker_at, strict=True)):
             x = up(tf.nn.leaky_relu(x, SLOPE)) + speaker_at(speaker_B1G)
             blocks = self.resblocks[stage * branches : (stage + 1) * branches]
-            x = tf.add_n([block(x) for block in blocks]) / branches
+            x = average([block(own) for block, own in zip(blocks, hand_out(x, branches), strict=True)])
         return tf.tanh(tf.cast(self.conv_post(tf.nn.leaky_relu(x, LAST_SLOPE)), tf.float32))[..., 0]
 
     def forget_speakers(self) -> None:

@@ -88,6 +88,24 @@ def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     assert abs(speech.samples[first_end - 1]) == 0
 
 
+def test_a_second_of_speech_costs_the_same_in_a_long_text(synthesizer, voice, monkeypatch):
+    """Counted in what a stream does: frames through the decoder, and codes through the GPT."""
+    decode, frames = synthesizer.vocoder.decode, []
+    monkeypatch.setattr(
+        synthesizer.vocoder, "decode", lambda window, speaker: frames.append(window.shape[1]) or decode(window, speaker)
+    )
+
+    def measure_cost(text):
+        frames.clear()
+        settings = SpeechSettings(seed=1, max_codes=20)
+        chunks = list(synthesizer.stream(text, voice, "en", settings, chunk_codes=8))
+        seconds = sum(len(chunk.samples) for chunk in chunks) / synthesizer.rate_hz
+        return sum(frames) / seconds, sum(chunk.piece.codes for chunk in chunks if chunk.piece) / seconds
+
+    for short, long in zip(measure_cost(LONG), measure_cost(" ".join([LONG] * 6)), strict=True):
+        assert long < 1.2 * short
+
+
 @pytest.mark.parametrize("settings", [SpeechSettings(greedy=True), SpeechSettings(seed=7)], ids=["greedy", "drawn"])
 def test_many_texts_at_once_sound_as_each_alone(synthesizer, voice, settings):
     texts = ["Hello.", LONG, "Good morning to you."]

@@ -23,8 +23,21 @@ def test_fields_formats_and_limits_are_the_programs(page):
     assert f"{MOST_CHARACTERS:,}" in page.translate(digits)
 
 
-def test_the_defaults_of_the_flags_are_those_of_the_server():
-    from myxtts.serving.limits import ServingLimits
+def test_the_defaults_of_the_flags_are_those_of_the_server(monkeypatch):
+    from myxtts.serving.server_settings import TOKEN_VARIABLE, ServerSettings
 
-    for field, default, _ in serve.LIMIT_FLAGS.values():
-        assert getattr(ServingLimits(), field) == default
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    settings = serve.read_settings(serve.build_parser("serve").parse_all(["--checkpoint", "model"]))
+    assert settings == ServerSettings()
+    assert settings.host == "127.0.0.1", "nobody but this machine is let in unless asked"
+
+
+def test_a_token_comes_from_the_flag_or_the_environment(monkeypatch):
+    from myxtts.serving.server_settings import TOKEN_VARIABLE
+
+    def read_token(*flags):
+        return serve.read_settings(serve.build_parser("serve").parse_all(["--checkpoint", "model", *flags])).token
+
+    monkeypatch.setenv(TOKEN_VARIABLE, "of-the-environment")
+    assert read_token() == "of-the-environment"
+    assert read_token("--token", "of-the-flag") == "of-the-flag"

@@ -60,6 +60,7 @@ def test_a_client_that_goes_ends_its_speech_at_the_next_chunk(synthesizer, clien
     client.wait_for_requests(0)
     synthesizer.open_gate()
     assert synthesizer.ended.wait(WAIT_S)
+    assert not synthesizer.was_forgotten
     assert synthesizer.made <= 2
     # And the model is there for others.
     assert client.speak().status == 200
@@ -73,6 +74,7 @@ def test_a_client_that_goes_while_it_waits_is_never_spoken_for(synthesizer, clie
     client.wait_for_requests(2)
     waiting.close()
     client.wait_for_requests(1)
+    assert not synthesizer.was_forgotten
     synthesizer.open_gate()
     speaking.join(WAIT_S)
     assert client.speak().status == 200
@@ -107,6 +109,12 @@ def test_a_client_that_asks_too_often_is_told_how_long_to_wait(synthesizer):
         assert client.ask("GET", "/v1/audio/voices").status == 200
 
 
+def test_recordings_count_as_requests_even_where_they_are_refused(synthesizer):
+    with host(synthesizer, VOICES, requests_per_minute=2) as client:
+        asked = [client.ask("POST", "/v1/audio/voices", b"x", **{"Content-Type": "audio/wav"}).status for _ in range(3)]
+    assert asked == [403, 403, 429]
+
+
 def test_a_header_cannot_make_one_client_many(synthesizer):
     synthesizer.open_gate()
     order = {"input": "Hello.", "voice": "Ana"}
@@ -128,6 +136,14 @@ def test_texts_and_bodies_over_the_limit_are_refused(synthesizer):
                 body = b"1388\r\n" + body + b"\r\n0\r\n\r\n"
             answer = client.ask("POST", SPEECH, body, **{"Content-Type": "application/json", **extra})
             assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+
+
+def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(synthesizer):
+    with host(synthesizer, VOICES) as client:
+        answer = client.ask(
+            "POST", SPEECH, None, **{"Content-Type": "application/json", "Content-Length": str(1 << 40)}
+        )
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(synthesizer, monkeypatch):
