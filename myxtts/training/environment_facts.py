@@ -14,8 +14,12 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import read_execution
 
 
-def describe_environment(plan: DevicePlan) -> dict[str, Any]:
-    """The facts, of kinds that JSON knows."""
+def describe_environment(plan: DevicePlan, workers: int = 1) -> dict[str, Any]:
+    """The facts, of kinds that JSON knows.
+
+    Args:
+        workers: that share every batch: they make the same sums in another order.
+    """
     execution = read_execution()
     return {
         "tensorflow": tf.__version__,
@@ -25,4 +29,6 @@ def describe_environment(plan: DevicePlan) -> dict[str, Any]:
         "intra_op_threads": execution.intra_op,
         "is_deterministic": execution.is_deterministic,
         "onednn": os.environ.get(ONEDNN, "default"),
+        # Only where there are several: a run that was made before they could be must not differ from itself.
+        **({"workers": workers} if workers > 1 else {}),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from signal import Signals
 
 from myxtts.errors import MachineError, MyXTTSError, UserError
 
@@ -49,6 +50,27 @@ class RunFinishedError(MyXTTSError):
         super().__init__(message)
 
 
+class RunStoppedError(MyXTTSError):
+    """A signal asked for an end while no update was being made. Not a failure: nothing is lost.
+
+    Args:
+        message: how far the run is.
+        signal: that asked for the end.
+        resume_command: for a shell; None where nothing was trained that could be resumed.
+    """
+
+    def __init__(self, message: str, signal: Signals, resume_command: str | None):
+        self.signal = signal
+        self.resume_command = resume_command
+        self.exit_code = choose_exit_code(signal)
+        super().__init__(message)
+
+
+def choose_exit_code(signal: Signals | None) -> int:
+    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off."""
+    return 0 if signal == Signals.SIGTERM else 128 + Signals.SIGINT
+
+
 class GradientMemoryError(MachineError):
     """Out of memory while gradients were computed, in the smallest parts that are allowed. Nothing was changed."""
 
@@ -75,3 +97,7 @@ class CodecMissingError(UserError):
 
 class StartingPointError(UserError):
     """The model to start from does not fit what was asked for, or is none."""
+
+
+class ProfileError(UserError):
+    """A run that cannot be profiled as asked."""

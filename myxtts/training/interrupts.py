@@ -28,9 +28,13 @@ class StopRequests:
         self._is_idle = False
 
     def __enter__(self) -> Self:
-        for number in self.SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+        self.take()
         return self
+
+    def take(self) -> None:
+        """Takes the signals, again where something else has taken them since: TensorFlow's server does that to SIGTERM."""
+        for number in self.SIGNALS:
+            self._before.setdefault(number, signal.signal(number, self._note))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -38,16 +42,32 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def check(self) -> None:
+        """Raises `StopNow` if a signal has come."""
+        if self.signal is not None:
+            raise StopNow
+
     @contextmanager
     def while_idle(self) -> Iterator[None]:
         """A block, such as waiting for a batch, that a signal ends at once: it raises `StopNow`, also if it came before."""
-        self._is_idle = True
+        with self._being(idle=True):
+            self.check()
+            yield
+
+    @contextmanager
+    def while_busy(self) -> Iterator[None]:
+        """A block inside an idle one that must not be ended anywhere: a signal is noted, and `signal` and `check` tell of it."""
+        with self._being(idle=False):
+            yield
+
+    @contextmanager
+    def _being(self, *, idle: bool) -> Iterator[None]:
+        before, self._is_idle = self._is_idle, idle
         try:
-            if self.signal is not None:
-                raise StopNow
             yield
         finally:
-            self._is_idle = False
+            # A signal is answered once: what is closed or saved after it must not be interrupted by itself.
+            self._is_idle = before and self.signal is None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:

@@ -13,6 +13,7 @@ from myxtts.config.resolve import dump_sections
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.resume import SamplerPosition, load_position, save_position
 from myxtts.data.run_data import RunData
+from myxtts.training.follower_folder import FollowerFolder
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.trained_model import TrainedModel
 
@@ -44,7 +45,12 @@ class Keeper:
     """
 
     def __init__(
-        self, run: RunFolder, config: XTTSConfig, trained: TrainedModel, data: RunData, environment: Mapping[str, Any]
+        self,
+        run: RunFolder | FollowerFolder,
+        config: XTTSConfig,
+        trained: TrainedModel,
+        data: RunData,
+        environment: Mapping[str, Any],
     ):
         self._run = run
         self._config = config
@@ -61,8 +67,11 @@ class Keeper:
         for failure in failures:
             self.journal.record(failure)
 
-    def save(self, progress: RunProgress, metrics: Mapping[str, float]) -> Checkpoint:
-        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay."""
+    def save(self, progress: RunProgress, metrics: Mapping[str, float]) -> Checkpoint | None:
+        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where another worker keeps the run."""
+        if isinstance(self._run, FollowerFolder):
+            self.saved_step = progress.step
+            return None
         position = SamplerPosition(progress.step, self.journal)
         state = TrainingState(
             step=progress.step,

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -16,9 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.data.positions import count_micro_batches
-from myxtts.data.replacements import replace_failed
+from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.run_data import RunData
+from myxtts.data.sampler import GlobalBatch
 from myxtts.monitoring.listening_page import note_clip
+from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import EndOfStream
@@ -30,6 +32,7 @@ from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.listening import Listener
 from myxtts.training.placement import check_batch, check_result
 from myxtts.training.run_watch import RunWatch
+from myxtts.training.team import Team
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
 
@@ -85,6 +88,8 @@ class TrainingLoop:
         device: str,
         progress: RunProgress,
         choose_rate: Callable[[int], float],
+        plan_step: Callable[[int, ReplacementJournal], GlobalBatch],
+        team: Team,
     ):
         self._source = source
         self._trained = trained
@@ -99,13 +104,21 @@ class TrainingLoop:
         self._device = device
         self._progress = progress
         self._choose_rate = choose_rate
+        self._plan_step = plan_step
+        self._team = team
+        self._is_stopping = False
+        """Whether anybody who trains was asked to stop."""
         self._held: DeviceBatch | None = None
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
         self._rounds: list[tf.Tensor] = []
         self._averaged = ExitStack()
         self._seen_shapes: set[tuple[Any, ...]] = set()
+        self._is_result_due = False
+        """Whether a batch of the step under way has a shape that no result was looked at for."""
         self._metrics: dict[str, float] = {}
+        self._has_traced = False
+        """Whether the update under way has."""
         self._epoch = 0
 
     def run(self) -> Ending:
@@ -135,12 +148,17 @@ class TrainingLoop:
         return Ending(ALL_DONE, is_finished=True)
 
     def _take(self) -> DeviceBatch | None:
-        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again.
-        with self._watch.ledger.spend(Cause.DATA_STALL), self._stop.while_idle():
+        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again. With others,
+        # who wait for this batch too, it has to be met first.
+        waiting = self._stop.while_idle if self._team.size == 1 else nullcontext
+        with self._watch.ledger.spend(Cause.DATA_STALL), waiting():
             try:
-                return self._source.take()
+                batch = self._source.take()
             except EndOfStream:
                 return None
+        with self._watch.ledger.spend(Cause.OTHER_WORKERS):
+            batch, self._is_stopping = self._team.merge(batch, self._stop.signal is not None)
+        return batch
 
     def _hold(self, batch: DeviceBatch) -> None:
         """Keeps a batch until the step after its own is under way: a GPU may still be reading it."""
@@ -150,15 +168,18 @@ class TrainingLoop:
 
     def _train(self, batch: DeviceBatch) -> None:
         facts = batch.facts
-        self._check_inputs(batch)
+        is_new = self._check_inputs(batch)
+        self._is_result_due |= is_new
         self._keeper.note_failures(batch.replaced)
-        self._watch.count_batch(facts)
+        self._watch.count_batch(facts, batch.memory)
         traces = self._trained.step.count_traces()
         with self._watch.ledger.spend(Cause.STEP) as span:
+            span.is_first = is_new
             result = self._updates.add(batch.tensors, facts)
             if self._trained.step.count_traces() != traces:
                 span.cause = Cause.TRACE
                 self._watch.clock.leave_out()
+                self._has_traced = True
         with self._watch.ledger.spend(Cause.DATA_STALL):
             self._source.advance()
         if result is not None:
@@ -166,13 +187,16 @@ class TrainingLoop:
 
     def _finish_update(self, result: tf.Tensor, epoch: int) -> None:
         self._watch.clock.end_step()
-        if not self._results:
+        if self._is_result_due:
             check_result(result, self._device)
+            self._is_result_due = False
         self._results.append(result)
         progress = self._progress
         progress.step += 1
         self._epoch = epoch
         progress.is_validated = not self._is_round_due()
+        self._watch.end_phase(progress.step, Phase.TRAINING, has_traced=self._has_traced)
+        self._has_traced = False
         if progress.step % self._intervals.log == 0:
             self._read_results()
         if progress.is_validated and self._is_checkpoint_due():
@@ -209,21 +233,25 @@ class TrainingLoop:
         )
 
     def _validate(self, batch: DeviceBatch) -> None:
-        self._check_inputs(batch)
+        is_new = self._check_inputs(batch)
         step = self._trained.step
         if not self._rounds:
             self._read_results()
             self._begin_round(batch)
         phase = step.objective.choose_phase(batch.facts.updates - 1)
-        with self._watch.ledger.spend(Cause.VALIDATION):
+        with self._watch.ledger.spend(Cause.VALIDATION) as span:
+            span.is_first = is_new
             self._rounds.append(self._evaluate(batch, phase))
+            if is_new:
+                check_result(self._rounds[-1], self._device)
             self._source.advance()
         self._watch.clock.leave_out()
         if self._order.is_last_of_round(batch.facts.number):
-            sums = np.asarray(tf.add_n(self._rounds))
+            sums = np.asarray(tf.add_n(self._rounds)).tolist()
             self._rounds.clear()
             self._averaged.close()
-            self._finish_round(dict(zip(step.objective.sum_names, sums.tolist(), strict=True)), phase)
+            sums = self._team.sum_numbers(f"validation after {batch.facts.updates} updates", sums)
+            self._finish_round(dict(zip(step.objective.sum_names, sums, strict=True)), phase)
 
     def _begin_round(self, batch: DeviceBatch) -> None:
         average = self._trained.step.average
@@ -236,7 +264,8 @@ class TrainingLoop:
                 f"Out of memory before the validation after {batch.facts.updates} updates: there is no room for the weights beside "
                 "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
             ) from error
-        self._listen(batch)
+        if self._team.is_chief:
+            self._listen(batch)
 
     def _evaluate(self, batch: DeviceBatch, phase: str) -> tf.Tensor:
         try:
@@ -253,7 +282,9 @@ class TrainingLoop:
 
     def _listen(self, batch: DeviceBatch) -> None:
         step = self._progress.step
-        with self._watch.ledger.spend(Cause.VALIDATION):
+        with self._watch.ledger.spend(Cause.VALIDATION) as span:
+            # Made by functions of its own, which the first sample traces.
+            span.is_first = True
             try:
                 path = self._listener.hear(step, batch.tensors, self._watch.board)
             except tf.errors.ResourceExhaustedError:
@@ -277,6 +308,7 @@ class TrainingLoop:
         progress.is_validated = True
         self._metrics["val_loss"] = loss
         self._watch.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
+        self._watch.end_phase(progress.step, Phase.VALIDATION)
         is_kept = is_best and self._intervals.saves_best
         if is_kept or self._is_checkpoint_due() or progress.step == self._order.end_step:
             self._save()
@@ -288,16 +320,17 @@ class TrainingLoop:
             return None
         if (ending := self._find_early_end()) is not None:
             return ending
-        return None if self._stop.signal is None else self._end_by_signal()
+        # With others, only what all have heard: they must end at the same update.
+        is_asked = self._is_stopping if self._team.size > 1 else self._stop.signal is not None
+        return self._end_by_signal() if is_asked else None
 
     def _end_by_signal(self) -> Ending:
-        assert self._stop.signal is not None
         self._averaged.close()
         self._read_results()
         self._save_unless_saved()
         if self._progress.step == self._order.end_step and self._progress.is_validated:
             return Ending(ALL_DONE, is_finished=True)
-        return describe_stop(self._stop.signal)
+        return describe_stop(self._stop.signal or Signals.SIGTERM)
 
     def _find_early_end(self) -> Ending | None:
         patience = self._intervals.early_stopping
@@ -324,23 +357,31 @@ class TrainingLoop:
         objective = self._trained.step.objective
         is_ranked = objective.is_ranked(objective.choose_phase(self._progress.step - 1))
         with self._watch.ledger.spend(Cause.CHECKPOINT):
+            self._team.join_failures(self._progress.step, self._keeper.journal)
             saved = self._keeper.save(self._progress, self._metrics if is_ranked else {})
         self._watch.clock.leave_out()
-        self._watch.note(self._progress.step, "checkpoint", f"{saved.path.name}, {saved.size_bytes / 1e6:.1f} MB")
+        self._watch.end_phase(self._progress.step, Phase.CHECKPOINT)
+        if saved is not None:
+            text = f"{saved.path.name}, {saved.size_bytes / 1e6:.1f} MB"
+            self._watch.note(self._progress.step, "checkpoint", text)
 
-    def _check_inputs(self, batch: DeviceBatch) -> None:
-        """Once per shape: whether the batch is on the model device."""
+    def _check_inputs(self, batch: DeviceBatch) -> bool:
+        """Whether the batch has a shape that no batch had before. If so, it is made sure that it is on the model device."""
         shape = (batch.facts.kind, *(tuple(tensor.shape) for tensor in batch.tensors.values()))
-        if shape not in self._seen_shapes:
-            check_batch(batch.tensors, self._device)
-            self._seen_shapes.add(shape)
+        if shape in self._seen_shapes:
+            return False
+        check_batch(batch.tensors, self._device)
+        self._seen_shapes.add(shape)
+        return True
 
     def _stop_at_not_finite(self, step: int, loss: float) -> None:
         """Ends the run with the batch that did it, rebuilt from its place alone."""
-        batch = replace_failed(self._data.sampler.make_batch(step), self._data.sampler, self._keeper.journal)
-        clips = [self._data.train.audio[int(clip)] for clip in batch.clips]
+        batch = self._plan_step(step, self._keeper.journal)
+        audio = self._data.train.audio
+        clips = [audio[int(clip)] for clip in batch.clips]
+        prompts = None if batch.prompts is None else [audio[int(clip)] for clip in batch.prompts]
         path = self._watch.folder / f"not-finite-step-{step:08d}.json"
-        write_replay(path, step=step, epoch=batch.epoch, seed=self._data.sampler.seed, clips=clips)
+        write_replay(path, step=step, epoch=batch.epoch, seed=self._data.sampler.seed, clips=clips, prompts=prompts)
         count = count_micro_batches(self._data.sampler, step)
         has_start = bool(self._trained.prefix) and self._keeper.saved_step is not None
         other = (
@@ -348,7 +389,7 @@ class TrainingLoop:
         )
         raise NotFiniteError(
             f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
-            f"Its {len(clips)} clips, in {count} batches, are listed in {path}: look at them. The run would come to the same step "
+            f"Its {len(clips)} clips, in {count} batches, and their voice prompts are listed in {path}: look at them. The run would come to the same step "
             f"again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of --mixed-precision: anew with "
             f"--reset-training{other}."
         )
@@ -359,7 +400,11 @@ def describe_stop(signal: Signals) -> Ending:
     return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
 
 
-def write_replay(path: Path, *, step: int, epoch: int, seed: int, clips: list[str]) -> None:
-    """Names the clips of a step, for looking at them and for doing the step again."""
-    content = {"step": step, "epoch": epoch, "seed": seed, "clips": clips}
+def write_replay(path: Path, *, step: int, epoch: int, seed: int, clips: list[str], prompts: list[str] | None) -> None:
+    """Names the clips of a step, for looking at them and for doing the step again.
+
+    Args:
+        prompts: the clip that each one's voice prompt is cut from; None where no other clip is heard.
+    """
+    content = {"step": step, "epoch": epoch, "seed": seed, "clips": clips, "prompts": prompts}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

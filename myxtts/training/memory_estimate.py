@@ -30,6 +30,7 @@ from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.preparation_settings import PreparationSettings
 from myxtts.training.decoder_memory import count_decoder_numbers, count_decoder_parameters
+from myxtts.utils.gpu_memory import read_room_mib
 
 FLOAT_BYTES = 4
 
@@ -64,29 +65,40 @@ class RunBills:
         table = format_bills(self.bills)
         if self.rows_at_a_time is None:
             return table
+        is_free = self.bills[0].is_free
+        room = "what is free on the card" if is_free else "the limit"
+        advice = "A card with more free memory" if is_free else "A larger --data-gpu-memory"
         return (
-            f"{table}\nA whole batch at once may not fit into the limit of the data device; {self.rows_at_a_time} clips at a "
-            "time do, which gives the same batches a little more slowly. A larger --data-gpu-memory avoids it."
+            f"{table}\nA whole batch at once may not fit into {room} of the data device; {self.rows_at_a_time} clips at a "
+            f"time do, which gives the same batches a little more slowly. {advice} avoids it."
         )
 
 
-def bill_run(config: XTTSConfig, plan: DevicePlan, shape: RunShape) -> list[DeviceBill]:
+ReadRoom = Callable[[RolePlan], int | None]
+"""Gives the MB that a role without a limit can have; None is unknown."""
+
+
+def bill_run(
+    config: XTTSConfig, plan: DevicePlan, shape: RunShape, read_room_mib: ReadRoom = read_room_mib
+) -> list[DeviceBill]:
     """What each device must hold, the data device first where it is another one."""
-    model = _bill_model(config, plan.model, shape, config.data.batch_size)
+    batch_size = config.data.batch_size
+    model = _hold_against_card(_bill_model(config, plan.model, shape, batch_size), plan.model, read_room_mib)
     if _is_shared(plan):
-        return [_add_preparation(model, config, shape, config.data.batch_size)]
-    return [_bill_data(config, plan.data, shape, config.data.batch_size), model]
+        return [_add_preparation(model, config, shape, batch_size)]
+    data = _hold_against_card(_bill_data(config, plan.data, shape, batch_size), plan.data, read_room_mib)
+    return [data, model]
 
 
-def check_run(config: XTTSConfig, plan: DevicePlan, shape: RunShape) -> RunBills:
-    """The bills of a run. Raises `MemoryBillError`, with a batch that would fit, where a limit is too small."""
-    bills = bill_run(config, plan, shape)
+def check_run(
+    config: XTTSConfig, plan: DevicePlan, shape: RunShape, read_room_mib: ReadRoom = read_room_mib
+) -> RunBills:
+    """The bills of a run. Raises `MemoryBillError`, with a batch that would fit, where a limit or a card is too small."""
+    bills = bill_run(config, plan, shape, read_room_mib)
     wanted = BatchChoice(config.data.batch_size, config.training.gradient_accumulation_steps)
 
     def cost_model(batch_size: int) -> int:
-        bill = _bill_model(config, plan.model, shape, batch_size)
-        shared = _add_preparation(bill, config, shape, batch_size) if _is_shared(plan) else bill
-        return shared.total_bytes or 0
+        return _cost_model(config, plan, shape, batch_size)
 
     def cost_data(batch_size: int) -> int:
         return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes or 0
@@ -94,11 +106,37 @@ def check_run(config: XTTSConfig, plan: DevicePlan, shape: RunShape) -> RunBills
     _refuse(bills[-1], wanted, cost_model)
     if _is_shared(plan):
         return RunBills(tuple(bills), None)
-    rows_at_a_time = _fit_preparation(config, plan.data, shape)
+
+    def bill_part(rows_at_a_time: int | None) -> DeviceBill:
+        items = _bill_data(config, plan.data, shape, config.data.batch_size, rows_at_a_time).items
+        return replace(bills[0], items=items)
+
+    rows_at_a_time = _fit_preparation(shape, bill_part)
     # The least it can do with is what counts: clips are prepared one at a time where more do not fit.
     if rows_at_a_time == 1:
-        _refuse(_bill_data(config, plan.data, shape, config.data.batch_size, rows_at_a_time), wanted, cost_data)
+        _refuse(bill_part(rows_at_a_time), wanted, cost_data)
     return RunBills(tuple(bills), rows_at_a_time)
+
+
+def list_fitting_batches(config: XTTSConfig, plan: DevicePlan, shape: RunShape, limit_bytes: int) -> list[BatchChoice]:
+    """Batches that fit into so much of the model device's memory, with as many clips per update as asked for: the one asked
+    for or the next smaller that fits, then those that double it. None where not even one clip fits."""
+    wanted = BatchChoice(config.data.batch_size, config.training.gradient_accumulation_steps)
+    first = suggest_batch(wanted, lambda batch_size: _cost_model(config, plan, shape, batch_size), limit_bytes)
+    fitting = [] if first is None else [first]
+    while fitting and fitting[-1].accumulation % 2 == 0:
+        larger = BatchChoice(2 * fitting[-1].batch_size, fitting[-1].accumulation // 2)
+        if _cost_model(config, plan, shape, larger.batch_size) > limit_bytes:
+            break
+        fitting.append(larger)
+    return fitting
+
+
+def _cost_model(config: XTTSConfig, plan: DevicePlan, shape: RunShape, batch_size: int) -> int:
+    """Bytes that the model device must hold with so many clips in a batch."""
+    bill = _bill_model(config, plan.model, shape, batch_size)
+    shared = _add_preparation(bill, config, shape, batch_size) if _is_shared(plan) else bill
+    return shared.total_bytes or 0
 
 
 def _refuse(bill: DeviceBill, wanted: BatchChoice, cost_bytes: Callable[[int], int]) -> None:
@@ -110,11 +148,17 @@ def _is_shared(plan: DevicePlan) -> bool:
     return (plan.data.process, plan.data.device) == (plan.model.process, plan.model.device)
 
 
-def _fit_preparation(config: XTTSConfig, role: RolePlan, shape: RunShape) -> int | None:
+def _hold_against_card(bill: DeviceBill, role: RolePlan, read_room_mib: ReadRoom) -> DeviceBill:
+    """The bill of a role; where it has no limit, against what is free on its card, as far as that is known."""
+    room_mib = None if bill.limit_bytes is not None else read_room_mib(role)
+    return bill if room_mib is None else replace(bill, limit_bytes=room_mib * MIB, is_free=True)
+
+
+def _fit_preparation(shape: RunShape, bill_part: Callable[[int | None], DeviceBill]) -> int | None:
     """Clips that fit at a time, one where not even one does; None where a whole batch fits."""
     rows = max(bucket.rows for bucket in shape.buckets)
     at_a_time: int | None = None
-    while _bill_data(config, role, shape, config.data.batch_size, at_a_time).fits is False and at_a_time != 1:
+    while bill_part(at_a_time).fits is False and at_a_time != 1:
         at_a_time = max(1, (at_a_time or rows) // 2)
     return at_a_time
 

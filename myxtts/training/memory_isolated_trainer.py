@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from myxtts.config import XTTSConfig
-from myxtts.data.dataset_optimizer import apply_aggressive_prefetching, get_optimized_dataset_options
 from myxtts.devices import runtime
 from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib
 from myxtts.devices.plan import DevicePlan, Mode
@@ -113,6 +112,9 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
                 f"{self.plan.data.device} belongs to the producer process, which prefetches by itself. Call "
                 "setup_gpu_memory_isolation first to have both cards in this process."
             )
+        # Not above: it imports TensorFlow, and the runtime must do that first, with the environment set.
+        from myxtts.data.dataset_optimizer import apply_aggressive_prefetching, get_optimized_dataset_options
+
         optimized = dataset.with_options(get_optimized_dataset_options())
         return apply_aggressive_prefetching(
             optimized, self.config.data.batch_size, self.data_device, depth=prefetch_buffer_size

@@ -77,8 +77,15 @@ class WatchOutcome:
     watched_ms: tuple[float, ...]
     """Per update, of each window."""
     unwatched_ms: tuple[float, ...]
+    inside_ms: tuple[float, ...]
+    """Of an update, spent in the watch's calls and its threads."""
     discarded: int
     noisy: int
+
+    @property
+    def inside(self) -> float:
+        """What the watch itself takes, as a share of an update without it."""
+        return statistics.median(a / b for a, b in zip(self.inside_ms, self.unwatched_ms, strict=True))
 
     @property
     def costs(self) -> list[float]:
@@ -170,6 +177,7 @@ class ModelBench:
         return WatchOutcome(
             watched_ms=tuple(each["watched"] * per_update for each in taken),
             unwatched_ms=tuple(each["unwatched"] * per_update for each in taken),
+            inside_ms=tuple(each["inside"] * per_update for each in taken),
             discarded=self._discarded,
             noisy=self._noisy,
         )

@@ -18,7 +18,6 @@ import tensorflow as tf
 from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
-from myxtts.errors import UserError
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
 from myxtts.monitoring.profile_facts import BatchTimes, Profile, ProfiledRun, RoleMemoryFacts
 from myxtts.pipeline.batch_meters import BatchMeters
@@ -27,6 +26,7 @@ from myxtts.pipeline.batch_spans import Span
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.sources import open_source
 from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.training.errors import ProfileError
 from myxtts.training.profile_setup import ProfileSetup
 from myxtts.training.step import TrainStep
 from myxtts.training.updates import UpdateMaker
@@ -44,10 +44,6 @@ RATE = 1e-5
 Train = Callable[[DeviceBatch], bool]
 """Trains on a batch, returns when it is done, and says whether something was traced for it."""
 Tell = Callable[[str], None]
-
-
-class ProfileError(UserError):
-    """A run that cannot be profiled as asked."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +70,24 @@ class SyncedTraining:
         self._step = step
         self._updates = UpdateMaker(step, lambda _: RATE, accumulation=accumulation, retries=retries)
         self._one = tf.constant(1.0)
+        self._last: tf.Tensor | None = None
 
     def train(self, batch: DeviceBatch) -> bool:
         """See `Train`."""
+        has_traced = self.dispatch(batch)
+        self.settle()
+        return has_traced
+
+    def dispatch(self, batch: DeviceBatch) -> bool:
+        """Trains on a batch as a run does, without waiting for it. Says whether something was traced for it."""
         traces = self._step.count_traces()
-        result = self._updates.add(batch.tensors, batch.facts)
-        # Work of one device is done in the order it was asked for: fetching the last of it waits for all.
-        (self._one + 1.0 if result is None else result).numpy()
+        self._last = self._updates.add(batch.tensors, batch.facts)
         return self._step.count_traces() != traces
+
+    def settle(self) -> None:
+        """Waits until all that was dispatched is done."""
+        # Work of one device is done in the order it was asked for: fetching the last of it waits for all.
+        (self._one + 1.0 if self._last is None else self._last).numpy()
 
 
 class Done(NamedTuple):

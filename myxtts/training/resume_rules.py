@@ -73,8 +73,6 @@ _RULES: Mapping[Rule, Sequence[str]] = {
     ),
     Rule.ROUNDING: (
         "model.enable_gradient_checkpointing", "data.enable_xla", "training.deterministic",
-        # Ranks share a global batch: the same sums in another order.
-        "training.cluster",
     ),
     Rule.COMPARED: ("data.train_data", "data.val_data", "data.follow_symlinks", "training.codec"),
     Rule.LENGTH: ("training.epochs", "training.max_steps", "training.early_stopping"),
@@ -82,11 +80,13 @@ _RULES: Mapping[Rule, Sequence[str]] = {
     Rule.FREE: (
         "data.strict", "data.num_workers", "data.prefetch_buffer_size", "data.pipeline_buffer_size", "data.model_start_delay",
         "data.use_tf_native_loading", "data.enable_parallel_batch", "data.enable_map_fusion", "data.prefetch_to_gpu",
-        "data.cache", "data.data_service", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
+        "data.cache", "data.data_service", "data.data_service_timeout", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
         "data.data_gpu_memory", "data.model_gpu_memory",
         "training.checkpoint_dir", "training.resume", "training.validation_interval", "training.checkpoint_interval",
-        "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval",
+        "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval", "training.watchdog_seconds",
         "training.tensorboard_log_dir", "training.on_oom", "training.speak", "training.mode", "training.rehearsal",
+        # How many workers share a batch is a fact of the run's environment; which machines they are is nobody's matter.
+        "training.cluster", "training.worker_index", "training.model_gpus",
         # A preset: what it fills in is compared setting by setting.
         "training.optimization_level",
     ),
@@ -94,6 +94,9 @@ _RULES: Mapping[Rule, Sequence[str]] = {
 
 RULES: Mapping[str, Rule] = {key: rule for rule, keys in _RULES.items() for key in keys}
 """Dotted key -> what changing it does."""
+
+_BEFORE_THE_SETTING: Mapping[str, Any] = {"data.prompt_from": "clip"}
+"""What runs did that were started before there was a setting for it, where that is not its default now."""
 
 _CODEC_SHAPE = frozenset({"model.dvae_width", "model.audio_codes"})
 _CODEC_LENGTHS = frozenset({"training.codec_steps", "training.early_stopping"})
@@ -143,12 +146,12 @@ def compare_configs(saved: Sections, now: Sections) -> Comparison:
     """The settings whose values differ, under their rules.
 
     Both must be of the same kind: as given and filled in by presets, before anything is worked out from the data.
-    Settings that one of them does not know, having been made by another version of MyXTTS, count as their default there.
+    A setting that one of them does not know, having been made by another version of MyXTTS, counts as what that version did.
     """
     changes: dict[Rule, list[Change]] = {}
     is_codec = now["training"]["stage"] == "codec"
     for key in setting_keys():
-        old, new = _read_value(saved, key), _read_value(now, key)
+        old, new = _read_value(saved, key, is_codec), _read_value(now, key, is_codec)
         if old != new:
             rule = Rule.LENGTH if is_codec and RULES[key] is Rule.CODEC_LENGTH else RULES[key]
             changes.setdefault(rule, []).append(Change(key, old, new))
@@ -232,9 +235,13 @@ def report_rounding(changes: Sequence[Change]) -> None:
         )
 
 
-def _read_value(sections: Sections, key: str) -> Any:
+def _read_value(sections: Sections, key: str, is_codec: bool) -> Any:
     section, _, name = key.partition(".")
-    return sections.get(section, {}).get(name, SECTIONS[section].model_fields[name].default)
+    unknown = SECTIONS[section].model_fields[name].default
+    # A codec hears no prompts: whatever it was, it made no difference.
+    if not is_codec or concern_codec(key) is not Codec.NONE:
+        unknown = _BEFORE_THE_SETTING.get(key, unknown)
+    return sections.get(section, {}).get(name, unknown)
 
 
 def _describe_refusal(refused: Sequence[Change], folder: Path) -> str:

@@ -116,6 +116,15 @@ class RunFolder:
         words = [word for word in self._command if word not in ("--reset-training", "--resume")]
         return shlex.join([*words, "--resume"])
 
+    def describe_progress(self) -> str | None:
+        """How far the run in the folder is, in words; None where nothing was trained."""
+        # Listed only: whether they are whole is looked at when the run goes on.
+        codec = CheckpointStore(self.path / CODEC_FOLDER, keep_last=1, keep_best=0, best_metric="")
+        for store, of_what in ((self.store, "it"), (codec, "its codec")):
+            if found := store.list():
+                return f"{found[-1].step} updates of {of_what} are done"
+        return None
+
     def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
         """Notes that training starts now, and returns the number of its first step.
 
@@ -151,6 +160,11 @@ class RunFolder:
             )
         )
         return self.step
+
+    def note_choice(self, choice: Mapping[str, Any] | None) -> None:
+        """Keeps what `--mode auto` chose, for the next start of the run; None where the mode was given."""
+        if choice != self._record.choice:
+            self._write(dataclasses.replace(self._record, choice=choice))
 
     def rewind_to(self, path: Path) -> None:
         """Goes on from an older checkpoint of the folder. Newer ones, of what is then another history, are set aside."""

@@ -47,6 +47,8 @@ class RunRecord:
     """Why the run is finished; None while it is not."""
     is_early: bool = False
     """Whether it is finished because nothing got better, and not because of its length."""
+    choice: Mapping[str, Any] | None = None
+    """What `--mode auto` chose, as `ModeChoice.dump` gives it; None where the mode was given."""
 
 
 def read_record(folder: Path) -> RunRecord | None:
@@ -76,6 +78,7 @@ def read_record(folder: Path) -> RunRecord | None:
             end_step=content["end_step"],
             ending=content["ending"],
             is_early=content.get("is_early", False),
+            choice=content.get("choice"),
         )
     except (KeyError, TypeError) as error:
         raise RunFolderError(f"{path}: is damaged ({error!r}). {_WAY_OUT}") from None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,8 +15,11 @@ from typing import Any, Self
 
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
+from myxtts.devices import runtime
+from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
+from myxtts.errors import NvmlError
 from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.findings import find_timing_variation
@@ -22,6 +28,7 @@ from myxtts.monitoring.interval import IntervalMeter
 from myxtts.monitoring.listening_page import PAGE_NAME, write_listening_page
 from myxtts.monitoring.live_view import Picture, open_view
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
+from myxtts.monitoring.memory_watch import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase
 from myxtts.monitoring.metrics_log import MetricsLog, open_metrics_log, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
@@ -32,8 +39,12 @@ from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_source import PipelineFacts
+from myxtts.pipeline.process_memory import read_private_bytes
 from myxtts.utils.gpu_memory import read_role_memory
+
+_log = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
 REPORT_NAME = "report.html"
@@ -78,6 +89,9 @@ class RunWatch:
         self._validation: ValidationRow | None = None
         self._last_row: TrainRow | None = None
         self._events_seen = 0
+        self._later: deque[tuple[str, str]] = deque()
+        self._memory = MemoryWatch(row.stage)
+        self._producer: BatchMemory | None = None
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
         self._row = row
@@ -112,9 +126,18 @@ class RunWatch:
         self.ledger.begin_loop()
         self.clock.begin()
 
-    def count_batch(self, facts: BatchFacts) -> None:
+    def count_batch(self, facts: BatchFacts, memory: BatchMemory) -> None:
         """A batch is trained on."""
         self._meter.count_batch(facts.clips, facts.samples, facts.padded_samples)
+        self._watch_preparation(facts.updates, memory)
+
+    def end_phase(self, step: int, phase: Phase, *, has_traced: bool = False) -> None:
+        """A phase of the run is over: its memory is looked at. Takes some microseconds."""
+        used = {
+            Memory.MODEL_DEVICE: runtime.read_pool_bytes(self._plan.model.device),
+            Memory.TRAINER: read_private_bytes(os.getpid()),
+        }
+        self._tell_leaks(step, self._memory.add(step, phase, used, counts=not has_traced))
 
     def log_steps(
         self,
@@ -137,7 +160,7 @@ class RunWatch:
             scalars=scalars,
             flow=Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs),
             retraces=retraces,
-            memory=[_read_memory(role) for role in _list_roles(self._plan)],
+            memory=self._read_memory(),
         )
         self._last_row = row
         self._log.write(row)
@@ -160,8 +183,20 @@ class RunWatch:
         """Something worth telling happened."""
         self._log.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
 
+    def note_later(self, name: str, text: str) -> None:
+        """Something happened beside the training; it is written with the next steps, or at the end. For any thread."""
+        self._later.append((name, text))
+
+    def note_last_word(self, name: str, text: str) -> None:
+        """Why the process ends at once. For any thread, the one that writes the file being stuck."""
+        step = 0 if self._last_row is None else self._last_row.step
+        with MetricsLog(self.folder / METRICS_NAME) as log:
+            log.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
+            log.write(SummaryRow(time_s=time.time(), step=step, status="failed", spent={}))
+
     def summarise(self, step: int, status: str) -> RunSummary:
         """Writes the summary and the page of the run, and returns the summary."""
+        self._note_what_happened(step)
         spent = self.ledger.take_window()
         path = self.folder / METRICS_NAME
         summary = summarise_run(read_metrics(path).rows, spent, status)
@@ -192,7 +227,51 @@ class RunWatch:
             cards, host = summarise_cards(samples), summarise_host(samples)
             self._log.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
 
+    def _watch_preparation(self, step: int, made: BatchMemory) -> None:
+        """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
+        used: dict[Memory, int | None] = {}
+        if len(_list_roles(self._plan)) > 1:
+            used[Memory.DATA_DEVICE] = made.device_bytes
+        if made.pid != os.getpid():
+            if self._producer is not None and self._producer.pid != made.pid:
+                self._memory.forget(Memory.PRODUCER)
+                self._memory.forget(Memory.DATA_DEVICE)
+            self._producer = made
+            used[Memory.PRODUCER] = made.host_bytes
+        self._tell_leaks(step, self._memory.add(step, Phase.PREPARATION, used))
+
+    def _tell_leaks(self, step: int, leaks: Sequence[Leak]) -> None:
+        for leak in leaks:
+            _log.warning("%s", leak)
+            self.note(step, LEAK_EVENT, str(leak))
+
+    def _read_memory(self) -> list[MemoryUse]:
+        hosts = [MemoryUse("host, trainer", read_private_bytes(os.getpid()), None)]
+        if self._producer is not None:
+            hosts.append(MemoryUse("host, producer", self._producer.host_bytes, None))
+        roles = [self._read_role(role) for role in _list_roles(self._plan)]
+        return [*roles, *hosts]
+
+    def _read_role(self, role: RolePlan) -> MemoryUse:
+        name = f"{role.role} {role.device}"
+        if role.process is not self._plan.model.process:
+            # Of a pool of another process the driver knows nothing; the process itself does.
+            pool = None if self._producer is None else self._producer.device_bytes
+            return MemoryUse(name, pool, role.memory.mib * MIB if isinstance(role.memory, Limit) else None, pool)
+        try:
+            reading = read_role_memory(role)
+        except NvmlError:
+            # A driver that does not answer now is the sampler's to tell; a run does not end for want of a figure.
+            return MemoryUse(name, None, None)
+        sizes_mb = (reading.used_mb, reading.limit_mb, reading.pool_mb, reading.process_mb, reading.context_mb)
+        return MemoryUse(name, *(None if size is None else int(size * MIB) for size in sizes_mb))
+
+    def _note_what_happened(self, step: int) -> None:
+        while self._later:
+            self.note(step, *self._later.popleft())
+
     def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
+        self._note_what_happened(step)
         for event in pipeline.events[self._events_seen :]:
             place = "" if event.position is None else f"batch {event.position}: "
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
@@ -200,11 +279,5 @@ class RunWatch:
 
 
 def _list_roles(plan: DevicePlan) -> tuple[RolePlan, ...]:
-    return (plan.model,) if plan.data.device == plan.model.device else (plan.data, plan.model)
-
-
-def _read_memory(role: RolePlan) -> MemoryUse:
-    reading = read_role_memory(role)
-    used = None if reading.used_mb is None else int(reading.used_mb * MIB)
-    limit = None if reading.limit_mb is None else int(reading.limit_mb * MIB)
-    return MemoryUse(f"{role.role} {role.device}", used, limit)
+    is_shared = plan.data.device == plan.model.device and plan.data.process is plan.model.process
+    return (plan.model,) if is_shared else (plan.data, plan.model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,30 @@ from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
+from myxtts.pipeline.host_source import make_training_maker
 from myxtts.pipeline.order import RunOrder
-from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation
+from myxtts.pipeline.patience import Patience
+from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation, reads_prompts
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.sources import open_source
 from myxtts.training.environment_facts import describe_environment
 from myxtts.training.errors import UpdateMemoryError
+from myxtts.training.follower_folder import FollowerFolder
 from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.learning_rate import compute_learning_rate
 from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
 from myxtts.training.loop import ALL_DONE, Ending, Intervals, TrainingLoop, describe_stop
 from myxtts.training.memory_estimate import RunShape, check_run
+from myxtts.training.mode_choice import ModeChoice
 from myxtts.training.placement import check_variables
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.run_watch import RunWatch
+from myxtts.training.run_work import read_run_work
+from myxtts.training.team import Alone, Team
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
+from myxtts.training.watchdog import Watchdog
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
@@ -50,7 +57,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 class StageRequest:
     """What one stage is run with."""
 
-    run: RunFolder
+    run: RunFolder | FollowerFolder
     config: XTTSConfig
     """With the numbers that data and starting point have fixed."""
     plan: DevicePlan
@@ -62,6 +69,10 @@ class StageRequest:
     """Makes the model for so many updates; called under the model device's scope."""
     stop: StopRequests
     ledger: TimeLedger
+    choice: ModeChoice | None = None
+    """What `--mode auto` chose for this stage."""
+    team: Team = field(default_factory=Alone)
+    """Who trains it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class StageRun:
             early_stopping=training.early_stopping,
             saves_best=training.keep_best > 0 and training.best_metric == "val_loss",
         )
-        self._environment = describe_environment(request.plan)
+        self._environment = describe_environment(request.plan, request.team.size)
         device = request.plan.model.device
         self._preparation = self._choose_preparation()
         _log.info("Creating model on device: %s", device)
@@ -107,20 +118,29 @@ class StageRun:
             self.choose_rate,
             accumulation=training.gradient_accumulation_steps,
             retries=training.on_oom == "retry",
+            sum_workers=request.team.sum_gradients if request.team.size > 1 else None,
+            worker=request.team.share.part,
         )
-        need = request.run.store.estimate_disk(self.trained.collect_content(), self.trained.collect_tensors())
-        _log.info("%s", _describe_disk(need, request.run.path))
+        if isinstance(request.run, RunFolder):
+            need = request.run.store.estimate_disk(self.trained.collect_content(), self.trained.collect_tensors())
+            _log.info("%s", _describe_disk(need, request.run.path))
 
     def run(self) -> StageResult:
         """Trains to the end, or until it is told to stop."""
         request = self._request
-        request.run.begin(self.end_step, self._environment)
+        request.team.lead("begin", self._begin)
         progress = self._restore(request.run.checkpoint)
         # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
-        with request.stop, self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
+        with request.stop.while_busy():
+            return self._run_watched(progress)
+
+    def _run_watched(self, progress: RunProgress) -> StageResult:
+        request = self._request
+        with self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
             self.watch = watch
             try:
-                ending, progress = self._train(watch, progress)
+                with self._open_watchdog(watch):
+                    ending, progress = self._train(watch, progress)
             except BaseException:
                 watch.summarise(progress.step, "failed")
                 raise
@@ -133,7 +153,7 @@ class StageRun:
         """What batches hold; said and refused is what of it does not fit into memory."""
         request, plan = self._request, self._request.plan
         settings = choose_preparation(request.config, Target(request.run.stage), request.mel_norms)
-        buckets = request.data.sampler.plan.buckets
+        buckets = tuple(request.team.share.shrink(bucket) for bucket in request.data.sampler.plan.buckets)
         bills = check_run(request.config, plan, RunShape(request.run.stage, buckets, settings))
         _log.info("%s", bills)
         if plan.data.process is Process.PRODUCER:
@@ -145,11 +165,15 @@ class StageRun:
         """The learning rate of an update."""
         return compute_learning_rate(self._request.config.training, step, self.end_step)
 
+    def _begin(self) -> int:
+        run = self._request.run
+        assert isinstance(run, RunFolder), "the chief's"
+        return run.begin(self.end_step, self._environment)
+
     def _restore(self, checkpoint: Checkpoint | None) -> RunProgress:
-        if checkpoint is None:
-            return RunProgress()
         with get_device_context(self._request.plan.model.device):
-            return self._keeper.restore(checkpoint)
+            progress = RunProgress() if checkpoint is None else self._keeper.restore(checkpoint)
+            return self._request.team.start_from(progress, self._keeper, self.trained)
 
     def _train(self, watch: RunWatch, progress: RunProgress) -> tuple[Ending, RunProgress]:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
@@ -157,16 +181,19 @@ class StageRun:
         failed_at: int | None = None
         while progress.step < self.end_step or not progress.is_validated:
             try:
-                with request.stop.while_idle():
-                    self.source = source = self._open_source(progress)
+                request.stop.check()
+                self.source = source = self._open_source(progress)
             except StopNow:
                 assert request.stop.signal is not None
                 return describe_stop(request.stop.signal), progress
             try:
                 return self._run_loop(source, watch, progress), progress
             except UpdateMemoryError as error:
-                if training.on_oom == "stop" or failed_at == progress.step or self._keeper.saved_step is None:
+                is_hopeless = failed_at == progress.step or self._keeper.saved_step is None
+                # Others have made the update, or wait for it: only all of them together can go back.
+                if training.on_oom == "stop" or is_hopeless or request.team.size > 1:
                     raise self._explain_way_out(error) from error
+                assert isinstance(request.run, RunFolder), "of a run that is trained alone"
                 failed_at = progress.step
                 self.updates.parts *= 2
                 _log.warning(
@@ -175,7 +202,7 @@ class StageRun:
                     self._keeper.saved_step,
                 )
                 with watch.ledger.spend(Cause.RECOVERY):
-                    progress = self._restore(self._request.run.store.latest())
+                    progress = self._restore(request.run.store.latest())
                 watch.rewind(progress.step, progress.is_validated)
             finally:
                 source.close()
@@ -210,6 +237,10 @@ class StageRun:
             device=request.plan.model.device,
             progress=progress,
             choose_rate=self.choose_rate,
+            plan_step=make_training_maker(
+                request.data, request.config.data, reads_prompts(request.config.data, self._preparation.target)
+            ).plan_step,
+            team=request.team,
         )
         return loop.run()
 
@@ -235,6 +266,8 @@ class StageRun:
                 order=self._make_order(progress),
                 production=self._describe_production(progress),
                 folder=folder,
+                # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
+                waiting=request.stop.while_idle,
             )
         )
 
@@ -255,6 +288,16 @@ class StageRun:
             codec_folder=request.codec_folder,
             cache_folder=choose_cache_folder(request.data, request.run.path),
             failures=tuple(self._keeper.journal.list_failures(progress.step)),
+            share=request.team.share,
+        )
+
+    def _open_watchdog(self, watch: RunWatch) -> Watchdog:
+        return Watchdog(
+            lambda: read_run_work(watch, self.source),
+            Patience.from_limit(self._request.config.training.watchdog_seconds),
+            advice=f"To go on from the last checkpoint: {self._request.run.resume_command}",
+            on_warning=lambda text: watch.note_later("stalled", text),
+            on_force=lambda text: watch.note_last_word("stalled", text),
         )
 
     def _open_watch(self, progress: RunProgress) -> RunWatch:
@@ -269,6 +312,7 @@ class StageRun:
             devices={"data": plan.data.device, "model": plan.model.device},
             settings=dump_sections(request.config),
             environment=self._environment,
+            predicted_step_s=None if request.choice is None else request.choice.step_s,
         )
         return RunWatch(
             request.run.path,

@@ -78,6 +78,8 @@ class TrainStep:
         self.loss_scale = LossScale() if settings.uses_loss_scale else None
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By what they do and the shapes they do it with. One for each, so that a function traced twice is a fault."""
+        self.xla_functions = 0
+        """Of them, those that TensorFlow has taken for XLA."""
 
     def compute(self, batch: Tensors, turn: Turn, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
@@ -152,7 +154,8 @@ class TrainStep:
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
             function = tf.function(work, jit_compile=uses_xla or None, autograph=False)
             # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
-            function.get_concrete_function(batch, *others, **static)
+            traced = function.get_concrete_function(batch, *others, **static)
+            self.xla_functions += traced.function_def.attr["_XlaMustCompile"].b
             self._functions[key] = function
         return function(batch, *others, **static)
 

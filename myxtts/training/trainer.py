@@ -7,29 +7,36 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from myxtts.checkpoints.retention import Checkpoint
+from myxtts.cluster.spec import find_cluster
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
-from myxtts.errors import DevicePlanError, NotBuiltYetError
+from myxtts.devices.plan import DevicePlan
+from myxtts.errors import DevicePlanError
 from myxtts.models.gpt import GPT
 from myxtts.models.names import count_parameters
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline.preparation_settings import choose_augmentation
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.errors import CodecMissingError
-from myxtts.training.interrupts import StopRequests
+from myxtts.training.auto_mode import PlannedRun, plan_run
+from myxtts.training.errors import CodecMissingError, RunStoppedError
+from myxtts.training.follower_folder import FollowerFolder
+from myxtts.training.gathering import describe_codec, gather_team
+from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.last_words import Spoken, speak_last_words
 from myxtts.training.lengths import count_free_steps
 from myxtts.training.mel_statistics import measure_mel_norms
+from myxtts.training.mode_choice import ModeChoice
 from myxtts.training.run_folder import RunFolder, open_run
+from myxtts.training.run_log import keep_run_log
 from myxtts.training.stage_run import StageRequest, StageResult, StageRun, describe_data
 from myxtts.training.starting_point import (
     Codec,
@@ -43,12 +50,14 @@ from myxtts.training.starting_point import (
     require_same_codec,
     require_same_vocabulary,
 )
+from myxtts.training.team import Alone, Team
 from myxtts.training.trained_decoder import build_decoder_step, describe_decoder
 from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
 
+AnyRun = RunFolder | FollowerFolder
 DROP_REPORT_NAME = "drop_report.json"
 DETERMINISTIC_THREADS = 2
 """Of both roles in every mode: the number of threads decides about last bits."""
@@ -79,6 +88,7 @@ class XTTSTrainer:
         model_device: the logical device that must train, for a caller that relies on it; else the plan decides.
         plan: which device does which job; by default the plan in force in this process, or the one the configuration asks for.
         command: the words that started the program, for the command that resumes the run.
+        choice: how the plan was chosen, where `--mode auto` did it.
 
     Example:
         trainer = XTTSTrainer(XTTSConfig(model={"size": "tiny"}, training={"rehearsal": True, "max_steps": 100}))
@@ -94,16 +104,23 @@ class XTTSTrainer:
         *,
         plan: DevicePlan | None = None,
         command: Sequence[str] = (),
+        choice: ModeChoice | None = None,
     ):
         self._ledger = TimeLedger()
         self.config = config
-        self.plan = plan or runtime.active_plan() or make_plan(config, command)
+        given = plan or runtime.active_plan()
+        planned = plan_run(config, command) if given is None else PlannedRun(given, choice)
+        self.plan, self._choice = planned.plan, planned.choice
         if model_device is not None and model_device != self.plan.model.device:
             raise DevicePlanError(
                 f"model_device is {model_device}, but the plan trains on {self.plan.model.device}. Leave it out, or give flags "
                 "that plan it so."
             )
         self._model = model
+        self._run: AnyRun | None = None
+        self._team: Team = Alone()
+        training = config.training
+        self._cluster = find_cluster(training.cluster, training.worker_index, os.environ)
         self._stage: StageRun | None = None
         self._spoken: Spoken | None = None
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
@@ -126,19 +143,67 @@ class XTTSTrainer:
         return [] if watch is None else list(watch.clock.durations_s)
 
     def train(self) -> TrainingResult:
-        """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed."""
-        _refuse_unbuilt(self.config)
-        apply_devices(self.config, self.plan)
-        stop = StopRequests()
-        with open_run(self.config, command=self._command, checkpoint=self._resume_checkpoint) as run:
+        """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed.
+
+        Raises `RunStoppedError` where the signal comes before there is anything to train or between two stages.
+        """
+        with StopRequests() as stop:
+            try:
+                with stop.while_idle():
+                    return self._train_run(stop)
+            except StopNow:
+                assert stop.signal is not None
+                raise self._explain_stop(stop.signal) from None
+
+    def _train_run(self, stop: StopRequests) -> TrainingResult:
+        with (
+            gather_team(
+                self.config, self.plan, self._cluster, lambda: apply_devices(self.config, self.plan)
+            ) as self._team,
+            self._open_run() as run,
+            keep_run_log(run.path),
+        ):
+            stop.take()
+            self._run = run
+            run.note_choice(None if self._choice is None else self._choice.dump())
             train = {"codec": self._train_codec_run, "gpt": self._train_gpt_run, "decoder": self._train_decoder_run}
             return TrainingResult(train[run.stage](run, stop), run.resume_command, self._spoken)
 
-    def _train_codec_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
+    def _open_run(self) -> AnyRun:
+        """The chief's folder of the run, or the own one of another worker."""
+        opened: list[RunFolder] = []
+
+        def open_folder() -> bool:
+            opened.append(open_run(self.config, command=self._command, checkpoint=self._resume_checkpoint))
+            return opened[0].is_resumed
+
+        is_resumed = self._team.lead("open", open_folder)
+        if opened:
+            return opened[0]
+        training = self.config.training
+        path = Path(training.checkpoint_dir) / f"worker-{self._team.share.part}"
+        return FollowerFolder(path, stage=training.stage, command=self._command, is_resumed=is_resumed)
+
+    def _explain_stop(self, signal: Signals) -> RunStoppedError:
+        """The error that says how far the run is."""
+        run, name = self._run, signal.name
+        done = None if run is None else run.describe_progress()
+        if run is None or done is None:
+            return RunStoppedError(
+                f"Stopped by {name}: nothing had been trained yet. Start it again with the same command.", signal, None
+            )
+        return RunStoppedError(
+            f"Stopped by {name} before the next update. Nothing is lost of the run in {run.path}: {done}.",
+            signal,
+            run.resume_command,
+        )
+
+    def _train_codec_run(self, run: AnyRun, stop: StopRequests) -> StageResult:
+        assert isinstance(run, RunFolder), "a cluster trains no codec"
         data = self._collect_data(run, None)
         return self._train_codec(run, self.config, data, stop)
 
-    def _train_gpt_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
+    def _train_gpt_run(self, run: AnyRun, stop: StopRequests) -> StageResult:
         training = self.config.training
         start = None
         if training.init_from:
@@ -147,6 +212,7 @@ class XTTSTrainer:
         found = self._find_codec(start)
         config = fit_model_config(self.config, start, None if found is None else found.config, data.text_tokens)
         if found is None:
+            assert isinstance(run, RunFolder), "workers of a cluster are given a codec"
             trained = self._train_own_codec(run, config, data, stop)
             if isinstance(trained, StageResult):
                 return trained
@@ -159,7 +225,7 @@ class XTTSTrainer:
             run, config, data, codec, lambda steps: build_gpt_step(config, data, codec, start, self._model), stop
         )
 
-    def _train_decoder_run(self, run: RunFolder, stop: StopRequests) -> StageResult:
+    def _train_decoder_run(self, run: AnyRun, stop: StopRequests) -> StageResult:
         training = self.config.training
         start = keep_starting_point(
             Path(training.init_from or training.checkpoint_dir), run.path, is_resumed=run.is_resumed
@@ -180,7 +246,7 @@ class XTTSTrainer:
 
     def _run_on_codes(
         self,
-        run: RunFolder,
+        run: AnyRun,
         config: XTTSConfig,
         data: RunData,
         codec: Codec,
@@ -198,11 +264,16 @@ class XTTSTrainer:
             build=build,
             stop=stop,
             ledger=self._ledger,
+            choice=self._choice,
+            team=self._team,
         )
+        self._team.require_equal("codec", describe_codec(codec), "Copy the chief's to every machine.")
         result = self._run_stage(request)
         # Somebody who wants the process gone does not wait for a sentence.
-        if result.ending.is_finished and config.training.speak and stop.signal is None:
-            self._spoken = speak_last_words(run.path, data.train)
+        is_wanted = config.training.speak and self._team.is_chief
+        if result.ending.is_finished and is_wanted and stop.signal is None:
+            with suppress(StopNow):
+                self._spoken = speak_last_words(run.path, data.train)
         return result
 
     def _run_stage(self, request: StageRequest) -> StageResult:
@@ -225,13 +296,18 @@ class XTTSTrainer:
             return
         _log.info("%s", stage.watch.format_performance(stage.source.read_facts(), self.config))
 
-    def _collect_data(self, run: RunFolder, start: StartingPoint | None, config: XTTSConfig | None = None) -> RunData:
+    def _collect_data(self, run: AnyRun, start: StartingPoint | None, config: XTTSConfig | None = None) -> RunData:
         vocabulary = None if start is None else start.vocabulary
         data = collect_run_data(config or self.config, folder=run.path, vocabulary=vocabulary)
         if start is not None:
             require_grown_vocabulary(start, data.tokenizer_path)
         data.report.write_json(run.path / DROP_REPORT_NAME)
         _log.info("Data: %s", describe_data(data))
+        self._team.require_equal(
+            "clips",
+            asdict(data.fingerprint),
+            "Every worker must see the same corpus: copy it, or put it on shared storage.",
+        )
         return data
 
     def _find_codec(self, start: StartingPoint | None) -> Codec | None:
@@ -257,6 +333,7 @@ class XTTSTrainer:
                 result = self._train_codec(codec_run, config, data, stop)
                 if not result.ending.is_finished:
                     return result
+                stop.check()
                 self._ledger = TimeLedger()
             return read_codec(codec_run.path)
 
@@ -275,6 +352,8 @@ class XTTSTrainer:
                 ),
                 stop=stop,
                 ledger=self._ledger,
+                # The codec that a GPT run trains first is not what was measured.
+                choice=self._choice if self.config.training.stage == "codec" else None,
             )
         )
 
@@ -287,21 +366,9 @@ class XTTSTrainer:
             return measure_mel_norms(data.train, self.config.training.seed)
 
 
-def _refuse_unbuilt(config: XTTSConfig) -> None:
-    """Refuses what has a flag but no code yet, instead of doing something else."""
-    unbuilt = {
-        "--cluster": config.training.cluster is not None,
-        "--data-service": config.data.data_service is not None,
-    }
-    for flag, is_asked in unbuilt.items():
-        if is_asked:
-            raise NotBuiltYetError(f"{flag} is not built yet. Nothing was trained.")
-
-
 def make_plan(config: XTTSConfig, command: Sequence[str] = ()) -> DevicePlan:
     """The device plan of a configuration on this machine."""
-    request = PlanRequest.from_config(config, command) if command else PlanRequest.from_config(config)
-    return plan_devices(request, read_machine())
+    return plan_run(config, command).plan
 
 
 def apply_devices(config: XTTSConfig, plan: DevicePlan) -> None:

@@ -15,6 +15,8 @@ from myxtts.training.step import Gradients, TrainStep, Turn
 
 _log = logging.getLogger(__name__)
 
+PARTS_OF_WORKER = 256
+"""Sets the dropout keys of a worker's rows apart from those of other workers."""
 WITHOUT_ROWS = frozenset({"totals_2"})
 """Tensors of a batch that have no row per clip."""
 
@@ -30,15 +32,29 @@ class UpdateMaker:
         choose_rate: the learning rate of a step.
         accumulation: micro-batches of most steps.
         retries: whether to go on after running out of memory.
+        sum_workers: adds up the gradients of all workers; None where this process trains alone. With others, nobody goes on after
+            running out of memory: all would have to cut their batches alike.
+        worker: which one this is.
     """
 
     def __init__(
-        self, step: TrainStep, choose_rate: Callable[[int], float], *, accumulation: int, retries: bool = True
+        self,
+        step: TrainStep,
+        choose_rate: Callable[[int], float],
+        *,
+        accumulation: int,
+        retries: bool = True,
+        sum_workers: Callable[[Gradients], Gradients] | None = None,
+        worker: int = 0,
     ):
         self._step = step
         self._choose_rate = choose_rate
         self._accumulates = accumulation > 1
-        self._retries = retries
+        self._sum_workers = sum_workers
+        self._first_part = worker * PARTS_OF_WORKER
+        self._retries = retries and sum_workers is None
+        self._can_retry = not retries and sum_workers is None
+        """Whether it would go on if it was told so."""
         self._sum: Gradients | None = None
         self.parts = 1
         """Parts each micro-batch is cut into."""
@@ -54,6 +70,8 @@ class UpdateMaker:
             return None
         computed, self._sum = self._sum, None
         try:
+            if self._sum_workers is not None:
+                computed = self._sum_workers(computed)
             return self._step.apply(computed, self._choose_rate(facts.updates))
         except tf.errors.ResourceExhaustedError as error:
             raise _explain_half_updated(facts.updates) from error
@@ -89,7 +107,7 @@ class UpdateMaker:
         if carried is None and (self._accumulates or self.parts > 1):
             carried = self._step.make_zero_gradients(facts.updates)
         for number, part in enumerate(split_rows(batch, self.parts)):
-            carried = self._step.compute(part, turn, carried, number)
+            carried = self._step.compute(part, turn, carried, self._first_part + number)
         assert carried is not None
         return carried
 
@@ -103,7 +121,7 @@ class UpdateMaker:
             raise GradientMemoryError(
                 f"{what} Nothing was changed by it. A new run fits with a smaller --batch-size and a larger --grad-accum, for "
                 f"example half and twice; this one can go on with --gradient-checkpointing"
-                f"{'' if self._retries else ' or --on-oom retry'}."
+                f"{' or --on-oom retry' if self._can_retry else ''}."
             ) from error
         self.parts *= 2
         _log.warning(
@@ -122,7 +140,7 @@ class UpdateMaker:
             raise ValidationMemoryError(
                 f"{what} Nothing was changed by it. Make room on the device or raise --model-gpu-memory, and start the run again: "
                 "it goes on with this validation. With another --validation-interval it goes on without it."
-                f"{'' if self._retries else ' With --on-oom retry the batch is cut into parts.'}"
+                f"{' With --on-oom retry the batch is cut into parts.' if self._can_retry else ''}"
             ) from error
         self._validation_parts *= 2
         _log.warning(

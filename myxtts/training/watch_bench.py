@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 from myxtts.config.resolve import dump_sections
+from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, Span, TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import EndOfStream
+from myxtts.pipeline.host_source import make_training_maker
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.bench_run import NEVER, BenchRun
 from myxtts.training.interrupts import StopRequests
@@ -24,6 +28,7 @@ from myxtts.training.loop import Intervals, TrainingLoop
 from myxtts.training.one_thread import run_calls_in_one_thread
 from myxtts.training.run_folder import open_run
 from myxtts.training.run_watch import RunWatch
+from myxtts.training.team import Alone
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
 from myxtts.utils.commons import get_device_context
@@ -49,23 +54,31 @@ class WatchBench:
         self._keeper = Keeper(folder, run.config, trained, run.data, {})
 
     def run(self, updates: int) -> dict[str, float]:
-        """Seconds for so many updates, `watched` and `unwatched`: in both orders, so that a drift hits both."""
-        stretches = [self._time(updates, watched=watched) for watched in (True, False, False, True)]
-        return {"watched": (stretches[0] + stretches[3]) / 2, "unwatched": (stretches[1] + stretches[2]) / 2}
+        """Seconds for so many updates, `watched` and `unwatched`: in both orders, so that a drift hits both. `inside`: what
+        the watch took of it, by its own account."""
+        (first, own_first), (second, _), (third, _), (last, own_last) = [
+            self._time(updates, watched=watched) for watched in (True, False, False, True)
+        ]
+        return {
+            "watched": (first + last) / 2,
+            "unwatched": (second + third) / 2,
+            "inside": (own_first + own_last) / 2,
+        }
 
     def close(self) -> None:
         self._open.close()
 
-    def _time(self, updates: int, *, watched: bool) -> float:
-        source = _SameBatch(self._batch, WARM_UP + updates)
+    def _time(self, updates: int, *, watched: bool) -> tuple[float, float]:
+        """Seconds of a stretch, and those inside the watch."""
         with ExitStack() as closing:
-            watch = closing.enter_context(self._open_watch()) if watched else cast(RunWatch, NoWatch())
+            watch = _Timed(closing.enter_context(self._open_watch()) if watched else cast(RunWatch, NoWatch()))
+            source = _SameBatch(self._batch, WARM_UP + updates, watch.read_cost_s)
             closing.enter_context(get_device_context(self._run.plan.model.device))
             closing.enter_context(run_calls_in_one_thread())
             # Nothing is saved at the end of the stretch: a checkpoint is not what is measured.
             self._keeper.saved_step = WARM_UP + updates
-            self._make_loop(source, watch).run()
-        return source.moments[-1] - source.moments[WARM_UP]
+            self._make_loop(source, cast(RunWatch, watch)).run()
+        return source.moments[-1] - source.moments[WARM_UP], source.costs_s[-1] - source.costs_s[WARM_UP]
 
     def _make_loop(self, source: _SameBatch, watch: RunWatch) -> TrainingLoop:
         run, training = self._run, self._run.config.training
@@ -81,12 +94,14 @@ class WatchBench:
             data=run.data,
             keeper=self._keeper,
             watch=watch,
+            team=Alone(),
             intervals=Intervals(log=training.log_interval, checkpoint=NEVER, early_stopping=0),
             stop=StopRequests(),
             listener=self._listener,
             device=run.plan.model.device,
             progress=RunProgress(),
             choose_rate=choose_rate,
+            plan_step=make_training_maker(run.data, run.config.data).plan_step,
         )
 
     def _open_watch(self) -> RunWatch:
@@ -113,16 +128,48 @@ class WatchBench:
         )
 
 
+class _Timed:
+    """A watch that adds up what its calls take."""
+
+    def __init__(self, watch: RunWatch):
+        self._watch = watch
+        self._calls_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._watch, name)
+        return self._time_calls(value) if callable(value) else value
+
+    def read_cost_s(self) -> float:
+        """Seconds so far: in calls from the loop, and of the processor in threads beside it."""
+        beside = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+        clocks = [time.pthread_getcpuclockid(thread.ident) for thread in beside if thread.ident is not None]
+        return self._calls_s + sum(map(time.clock_gettime, clocks))
+
+    def _time_calls(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **facts: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return call(*arguments, **facts)
+            finally:
+                self._calls_s += time.perf_counter() - started
+
+        return timed
+
+
 class _SameBatch:
     """A source that never waits: the same batch a number of times. Notes when each was asked for, and the end."""
 
-    def __init__(self, batch: DeviceBatch, count: int):
+    def __init__(self, batch: DeviceBatch, count: int, read_cost_s: Callable[[], float]):
         self._batch = batch
         self._count = count
+        self._read_cost_s = read_cost_s
         self.moments: list[float] = []
+        self.costs_s: list[float] = []
+        """Of the watch so far, at each moment."""
 
     def take(self) -> DeviceBatch:
         self.moments.append(time.perf_counter())
+        self.costs_s.append(self._read_cost_s())
         number = len(self.moments) - 1
         if number == self._count:
             raise EndOfStream
@@ -133,6 +180,9 @@ class _SameBatch:
 
     def release(self) -> None:
         """The batch stays."""
+
+    def read_work(self) -> None:
+        """Nothing is prepared."""
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         return PipelineFacts((), (), BatchMeters())
@@ -151,8 +201,11 @@ class NoWatch:
     def begin_loop(self) -> None:
         """Nothing is counted."""
 
-    def count_batch(self, facts: BatchFacts) -> None:
+    def count_batch(self, facts: BatchFacts, memory: BatchMemory) -> None:
         """Nothing is counted."""
+
+    def end_phase(self, step: int, phase: Phase, *, has_traced: bool) -> None:
+        """Nothing is looked at."""
 
     def log_steps(self, **facts: Any) -> None:
         """Nothing is told."""

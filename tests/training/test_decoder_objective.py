@@ -36,15 +36,16 @@ def build(part, seed):
     return part
 
 
-def make_objective():
-    decoder = build(WaveformDecoder(DECODER_SIZE), 1)
+def make_objective(dtype="float32"):
+    decoder = build(WaveformDecoder(DECODER_SIZE, dtype=dtype), 1)
     decoder.forget_speakers()
-    gpt = build(GPT(replace(SIZE, layers=1, encoder_blocks=1)), 3)
-    return DecoderObjective(decoder, build(Rivals(RIVAL_SIZE), 2), gpt)
+    gpt = build(GPT(replace(SIZE, layers=1, encoder_blocks=1), dtype=dtype), 3)
+    return DecoderObjective(decoder, build(Rivals(RIVAL_SIZE, dtype=dtype), 2), gpt)
 
 
-def make_step(**settings):
-    return TrainStep(make_objective(), StepSettings(**{"seed": 1, "betas": BETAS, "uses_dropout": False} | settings))
+def make_step(dtype="float32", **settings):
+    settings = {"seed": 1, "betas": BETAS, "uses_dropout": False} | settings
+    return TrainStep(make_objective(dtype), StepSettings(**settings))
 
 
 def make_batch(rows=ROWS, **changed):
@@ -193,3 +194,32 @@ def test_what_a_person_reads():
 def test_a_decoder_that_hears_speakers_is_not_trained_without_them():
     with pytest.raises(AssertionError, match="speaker"):
         DecoderObjective(build(WaveformDecoder(DECODER_SIZE), 1), None, None)
+
+
+@pytest.fixture(scope="module")
+def usual_losses():
+    step, batch = make_step(), make_batch()
+    return [update(step, batch, number)["loss"] for number in range(4)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("settings", "difference"),
+    [({"uses_xla": True}, 1e-4), ({"dtype": "mixed_bfloat16"}, 0.02)],
+    ids=["xla", "bfloat16"],
+)
+def test_another_way_to_compute_follows_the_usual_one(usual_losses, settings, difference):
+    step, batch = make_step(**settings), make_batch()
+    found = [update(step, batch, number)["loss"] for number in range(len(usual_losses))]
+    np.testing.assert_allclose(found, usual_losses, rtol=difference)
+    assert found[-1] < 0.95 * found[0]
+
+
+@pytest.mark.soak
+def test_float16_finds_a_scale_for_its_gradients_and_learns(usual_losses):
+    step, batch = make_step(dtype="mixed_float16", uses_loss_scale=True), make_batch()
+    results = [update(step, batch, number) for number in range(20)]
+    applied = [result["loss"] for result in results if result["is_applied"]]
+    assert len(applied) >= len(usual_losses)
+    np.testing.assert_allclose(applied[: len(usual_losses)], usual_losses, rtol=0.02)
+    assert all(not result["is_applied"] or np.isfinite(result["gradient_norm"]) for result in results)

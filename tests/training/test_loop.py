@@ -1,8 +1,10 @@
 """The loop when something comes in between: a signal while it waits, a validation that does not fit."""
 
+import json
 import os
 import signal
 import threading
+from itertools import chain
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -10,17 +12,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from myxtts.data.buckets import Bucket
+from myxtts.data.replacements import ReplacementJournal
+from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, MicroBatch
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind
+from myxtts.training import loop as loop_module
 from myxtts.training.average import WeightAverage
-from myxtts.training.errors import ValidationMemoryError
+from myxtts.training.errors import NotFiniteError, ValidationMemoryError
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.keeper import RunProgress
 from myxtts.training.loop import Intervals, TrainingLoop
+from myxtts.training.team import Alone
 from myxtts.training.updates import UpdateMaker
-from tests.training.test_step import ROWS, make_step, make_tensors, read_weights
+from tests.training.test_step import ROWS, cut_rows, make_step, make_tensors, read_weights
 
 TOO_LONG_S = 30
 """No test waits so long unless a signal was not heard."""
@@ -31,7 +38,7 @@ def describe(kind, updates, micro_batch=0, micro_batches=1):
 
 
 def make_batch(*facts):
-    return SimpleNamespace(tensors=make_tensors(), facts=describe(*facts), replaced=())
+    return SimpleNamespace(tensors=make_tensors(), facts=describe(*facts), replaced=(), memory=None)
 
 
 class ListSource:
@@ -67,6 +74,7 @@ class ListKeeper:
     def __init__(self):
         self.saved_step = None
         self.saved = []
+        self.journal = ReplacementJournal()
 
     def note_failures(self, failures):
         pass
@@ -82,7 +90,7 @@ def step():
     return make_step()
 
 
-def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None):
+def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None, **others):
     """How a loop ended, and what it saved."""
     keeper = ListKeeper()
     loop = TrainingLoop(
@@ -92,15 +100,17 @@ def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None):
         order=SimpleNamespace(
             validation_batches=1, validation_interval=interval, end_step=end_step, is_last_of_round=lambda number: True
         ),
-        data=None,
+        data=others.get("data"),
         keeper=keeper,
-        watch=Mock(ledger=TimeLedger(), folder=os.curdir, board=None),
+        watch=Mock(ledger=TimeLedger(), folder=others.get("folder", os.curdir), board=None),
         intervals=Intervals(log=100, checkpoint=100, early_stopping=0),
         stop=stop,
         listener=Mock(hear=raise_out_of_memory),
         device="/CPU:0",
         progress=progress or RunProgress(),
         choose_rate=lambda number: 1e-3,
+        plan_step=others.get("plan_step"),
+        team=Alone(),
     )
     try:
         return loop.run(), keeper.saved
@@ -147,6 +157,50 @@ def test_a_sample_that_cannot_be_made_is_left_out(step, caplog):
     assert ending.is_finished
     assert saved == [(2, True)]
     assert "the sample of step 1" in caplog.text
+
+
+def cut_batch(kind, updates, rows, micro_batch=0, micro_batches=1):
+    batch = make_batch(kind, updates, micro_batch, micro_batches)
+    batch.tensors = cut_rows(batch.tensors, 0, rows)
+    return batch
+
+
+def test_results_are_looked_at_once_for_every_shape_of_a_batch(step, monkeypatch):
+    steps = [
+        # A step whose result tells of two shapes, one of them not its last; then nothing new; then a third shape.
+        [cut_batch(Kind.TRAIN, 0, 4, 0, 2), make_batch(Kind.TRAIN, 0, 1, 2), make_batch(Kind.VALIDATION, 1)],
+        [make_batch(Kind.TRAIN, 1), make_batch(Kind.VALIDATION, 2)],
+        [cut_batch(Kind.TRAIN, 2, 4), make_batch(Kind.VALIDATION, 3)],
+        [cut_batch(Kind.TRAIN, 3, 5), cut_batch(Kind.VALIDATION, 4, 5)],
+    ]
+    looked_at = []
+    monkeypatch.setattr(loop_module, "check_result", lambda result, device: looked_at.append(tuple(result.shape)))
+    with StopRequests() as stop:
+        ending, _ = run_loop(step, ListSource(*chain(*steps)), stop, end_step=4)
+    assert ending.is_finished
+    update, sums = (len(step.objective.sum_names) + 4,), (len(step.objective.sum_names),)
+    assert looked_at == [update, sums, update, sums]
+
+
+def test_a_step_that_is_not_finite_is_told_with_its_clips_and_their_prompts(tmp_path):
+    bad = make_batch(Kind.TRAIN, 0)
+    bad.tensors["mel_BFM"] = tf.fill(bad.tensors["mel_BFM"].shape, np.nan)
+    clips, prompts = np.array([2, EMPTY_ROW, 0], np.int32), np.array([1, EMPTY_ROW, 3], np.int32)
+    bucket = Bucket(rows=3, samples=2048, tokens=9)
+
+    def plan_step(number, journal):
+        return GlobalBatch(number, 5, (MicroBatch(bucket, 0, 0, clips, prompts),))
+
+    data = SimpleNamespace(
+        sampler=SimpleNamespace(seed=7, accumulation=1, plan=SimpleNamespace(batches_per_epoch=9), steps_per_epoch=9),
+        train=SimpleNamespace(audio=["a.wav", "b.wav", "c.wav", "d.wav"]),
+    )
+    with StopRequests() as stop, pytest.raises(NotFiniteError, match="2 clips, in 1 batches, and their voice prompts"):
+        run_loop(make_step(), ListSource(bad), stop, plan_step=plan_step, data=data, folder=tmp_path)
+    told = json.loads((tmp_path / "not-finite-step-00000000.json").read_text(encoding="utf-8"))
+    assert told == {
+        "step": 0, "epoch": 5, "seed": 7, "clips": ["c.wav", "a.wav"], "prompts": ["b.wav", "d.wav"]
+    }  # fmt: skip
 
 
 def raise_out_of_memory(*arguments):

@@ -6,13 +6,14 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
-from myxtts.devices.memory import Limit
+from myxtts.devices.memory import Growth, Limit
+from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
-from myxtts.training.memory_estimate import RunShape, bill_run, check_run
+from myxtts.training.memory_estimate import RunShape, bill_run, check_run, list_fitting_batches
 
 BUCKETS = (Bucket(16, 50 * 1024, 60), Bucket(8, 100 * 1024, 90))
 
@@ -74,6 +75,41 @@ def test_a_limit_that_is_too_small_is_refused_with_a_batch_that_fits():
         check_run(config, make_plan(10), shape)
 
 
+def grow(plan):
+    """The plan without limits, on cards."""
+    data, model = (replace(role, device="/GPU:0", memory=Growth()) for role in (plan.data, plan.model))
+    return replace(plan, rehearsal=False, data=replace(data, process=Process.TRAINER, device="/GPU:1"), model=model)
+
+
+def test_without_limits_the_bill_is_held_against_what_is_free_on_the_card():
+    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
+    shape, plan = describe_shape(config), grow(make_plan(None, Mode.DUAL))
+    needed = {found.role: found.total_bytes for found in bill_run(config, plan, shape, lambda role: None)}
+    enough = {role: -(-size // MIB) for role, size in needed.items()}
+
+    bills = check_run(config, plan, shape, lambda role: enough[role.role])
+    assert [found.fits for found in bills.bills] == [True, True]
+    assert "free" in str(bills)
+    with pytest.raises(
+        MemoryBillError, match=r"model device\) needs .*its card has free(.|\n)*This fits.*--batch-size"
+    ):
+        check_run(config, plan, shape, lambda role: enough[role.role] - (role.role == "model"))
+    with pytest.raises(MemoryBillError, match=r"Not even a single clip(.|\n)*nvidia-smi"):
+        check_run(config, plan, shape, lambda role: 1)
+    short = check_run(config, plan, shape, lambda role: enough[role.role] - (role.role == "data"))
+    assert short.rows_at_a_time is not None, "fewer clips are prepared at a time"
+
+
+def test_a_limit_wins_over_what_is_free_and_what_is_unknown_is_not_refused():
+    config = XTTSConfig(model={"size": "tiny"})
+    shape = describe_shape(config)
+    asked = []
+    check_run(config, make_plan(4096), shape, asked.append)
+    assert asked == []
+    bills = check_run(config, grow(make_plan(None)), shape, lambda role: None)
+    assert [found.fits for found in bills.bills] == [None, None]
+
+
 def test_slots_are_as_large_as_the_pipeline_makes_them():
     config = XTTSConfig(model={"size": "tiny"})
     for stage in ("gpt", "codec"):
@@ -115,3 +151,18 @@ def test_a_data_device_too_small_for_one_clip_is_refused_with_a_way_out():
     least = bill_run(config, make_plan(None), one)[0].total_bytes // 2**20 + 1
     with pytest.raises(MemoryBillError, match=r"data device(.|\n)*This fits.*--batch-size \d --grad-accum"):
         check_run(config, make_plan(None, data_mib=least), describe_shape(config))
+
+
+def test_batches_that_fit_make_up_the_same_update():
+    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 8}, training={"gradient_accumulation_steps": 4})
+    plan, shape = make_plan(None), describe_shape(config)
+
+    def list_choices(limit_bytes):
+        fitting = list_fitting_batches(config, plan, shape, limit_bytes)
+        return [(choice.batch_size, choice.accumulation) for choice in fitting]
+
+    assert list_choices(1 << 50) == [(8, 4), (16, 2), (32, 1)]
+    whole = bill(config).total_bytes
+    assert list_choices(whole) == [(8, 4)]
+    assert list_choices(whole - 1)[0] == (4, 8)
+    assert list_choices(1000) == []

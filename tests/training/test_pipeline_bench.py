@@ -39,7 +39,7 @@ class FakeProcess:
 
     def await_answer(self):
         if self.item[0] == WATCH:
-            return {"watched": 1.01, "unwatched": 1.0}
+            return {"watched": 1.01, "unwatched": 1.0, "inside": 0.002}
         return 10.0 if self.item[0] == PREPARE else 20.0
 
     def stop(self):
@@ -87,6 +87,7 @@ def test_watching_is_measured_in_windows(asked, monkeypatch, tmp_path):
         outcome = bench.measure_watch(CASES)
     assert outcome.watched_ms == pytest.approx((101.0,) * 3)
     assert outcome.cost == pytest.approx(0.01)
+    assert outcome.inside == pytest.approx(0.002)
 
 
 def test_every_process_is_closed_and_stopped(asked, tmp_path):

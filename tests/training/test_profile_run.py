@@ -20,6 +20,7 @@ from myxtts.monitoring.profile_facts import Part, Profile
 from myxtts.monitoring.profile_verdict import Verdict, judge_profile
 from myxtts.pipeline import single_source
 from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, BatchFacts, dump_failures
+from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, dump_memory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans
@@ -28,7 +29,8 @@ from myxtts.pipeline.order import Kind
 from myxtts.pipeline.paced_task import hold
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
-from myxtts.training.profile_run import ProfileError, ProfileLengths, Profiler, measure_profile
+from myxtts.training.errors import ProfileError
+from myxtts.training.profile_run import ProfileLengths, Profiler, measure_profile
 from tests.monitoring.profiles import make_run
 
 RARELY = 6
@@ -73,6 +75,7 @@ class PacedFactory:
             CLIPS: np.zeros(2, np.int32),
             METERS: BatchMeters(1, read - began, ended - read).dump(),
             SPANS: dump_spans(Span(began, read), Span(read, ended)),
+            MEMORY: dump_memory(BatchMemory(1, None, None)),
         }
 
     def close(self) -> None:

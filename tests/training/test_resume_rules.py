@@ -44,6 +44,21 @@ def test_the_same_settings_go_on():
     refuse_changes(comparison, FOLDER, has_checkpoint=True)
 
 
+def test_a_run_from_before_prompts_came_from_the_speaker_goes_on_only_as_it_was():
+    old = make_sections()
+    del old["data"]["prompt_from"]
+    with pytest.raises(RunChangedError, match=r"data\.prompt_from was clip, now speaker[^$]*--prompt-from clip"):
+        refuse(old, make_sections())
+    refuse(old, make_sections(data={"prompt_from": "clip"}))
+
+
+def test_a_codec_from_before_prompts_came_from_the_speaker_goes_on():
+    codec = make_sections(training={"stage": "codec"})
+    old = make_sections(training={"stage": "codec"})
+    del old["data"]["prompt_from"]
+    refuse(old, codec)
+
+
 @pytest.mark.parametrize(
     ("section", "name", "value"),
     [
@@ -59,6 +74,7 @@ def test_the_same_settings_go_on():
         ("training", "max_steps", 7),
         ("training", "on_oom", "stop"),
         ("training", "log_interval", 3),
+        ("training", "watchdog_seconds", 60.0),
         ("training", "tensorboard_log_dir", "logs"),
         ("training", "keep_last", 9),
         ("training", "keep_best", 9),

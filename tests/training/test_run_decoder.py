@@ -17,7 +17,7 @@ from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import DECODER_PREFIX, list_decoder_weights
 from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
-from tests.training.runs import SMALLEST, make_words, read_losses, read_story, train, train_all
+from tests.training.runs import SMALLEST, make_words, read_losses, read_story, read_validations, train, train_all
 
 pytestmark = pytest.mark.soak
 
@@ -147,11 +147,16 @@ def test_a_decoder_learns_from_the_demo_corpus(tmp_path, record_property):
     kept = {name: None if name.startswith("model.") else value for name, value in size.items()}
     decoder = {**kept, "model.decoder_width": 64}
     train(voice, *FLAGS[:4], "--max-steps", 200, "--validation-interval", 50, "--lr", "0.001", **decoder)
-    rows = read_metrics(voice / "decoder" / "metrics.jsonl").rows
-    losses = [row.loss for row in rows if isinstance(row, ValidationRow)]
-    first = np.mean([loss for _, loss in read_losses(voice / "decoder")[:5]])
+    losses = [loss for _, loss in read_losses(voice / "decoder")]
+    first, middle, last = (float(np.mean(part)) for part in (losses[:5], losses[40:60], losses[-20:]))
+    heard = [round(loss, 3) for _, loss in read_validations(voice / "decoder")]
     record_property(
-        "summary", [f"mel distance: {first:.3f} at first, validations {[round(loss, 3) for loss in losses]}"]
+        "summary",
+        [
+            f"mel distance: {first:.3f} at first, {middle:.3f} around update 50, {last:.3f} at the end; validations {heard}"
+        ],
     )
-    assert losses[-1] < 0.6 * first
-    assert losses[-1] < losses[0]
+    assert last < 0.6 * first
+    # What comes from the first updates alone would be loudness. (Clips that were set apart gain little: two minutes of speech.)
+    assert last < middle
+    assert heard[-1] < 0.6 * first

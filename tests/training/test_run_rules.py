@@ -11,7 +11,11 @@ from myxtts.checkpoints.tensor import read_array
 from myxtts.text.tokenizer import Tokenizer
 from tests.training.runs import RARE_WORD, Said, make_words, read_losses, read_story, train_all
 
-NAMES = ("missing", "finished", "unnoted", "changed", "longer", "reset", "large batch", "all dropped", "not finite")
+NAMES = (
+    *("missing", "finished", "unnoted", "changed", "longer", "longer alike", "reset", "large batch", "all dropped"),
+    "not finite",
+)
+LONGER = ("--grad-accum", "2", "--max-steps", "9", "--validation-interval", "3", "--mode", "single")
 
 RARE_CLIP = "wavs/clip_03.wav"
 
@@ -29,9 +33,9 @@ def said(share, unbroken, codec_run, flags, base_flags):
             "changed": make_words(unbroken, *flags, "--mode", "single", **{"training.learning_rate": 0.5}),
             "longer": make_words(
                 shutil.copytree(unbroken, folder / "longer"),
-                *base_flags, *("--grad-accum", "2", "--max-steps", "9", "--validation-interval", "3", "--mode", "single"),
-                **{"data.num_workers": 1, "data.pipeline_buffer_size": 1},
+                *base_flags, *LONGER, **{"data.num_workers": 1, "data.pipeline_buffer_size": 1},
             ),
+            "longer alike": make_words(shutil.copytree(unbroken, folder / "alike"), *base_flags, *LONGER),
             "reset": make_words(folder / "longer", *base_flags, "--mode", "single", "--max-steps", "1", "--reset-training"),
             "large batch": make_words(
                 folder / "large", *base_flags, "--mode", "single", "--epochs", "2", **{"data.batch_size": 64}
@@ -40,7 +44,7 @@ def said(share, unbroken, codec_run, flags, base_flags):
             "not finite": make_words(
                 folder / "not_finite",
                 *("--train-data", base_flags[1], "--mode", "single", "--init-from", spoil_weights(unbroken, codec_run / "corpus", folder)),
-                *("--max-steps", "9", "--grad-accum", "1", "--checkpoint-interval", "1"),
+                *("--max-steps", "9", "--grad-accum", "1", "--checkpoint-interval", "1", "--prompt-from", "speaker"),
                 **dict.fromkeys(("model.gpt_layers", "model.gpt_width", "model.gpt_heads", "model.dvae_width")),
                 **{"model.audio_codes": None, "training.warmup_steps": None},
             ),
@@ -112,6 +116,8 @@ def test_a_run_can_be_made_longer_and_read_in_another_way(said, folder, unbroken
     aside = folder / "longer" / "previous-run-1"
     assert read_losses(aside)[:8] == read_losses(unbroken)
     assert [step for step, _ in read_losses(aside)] == list(range(1, 10))
+    assert said["longer alike"].code == 0, said["longer alike"].text[-6000:]
+    assert read_losses(aside)[8] == read_losses(folder / "alike")[8], "the step beyond is the same however it is read"
 
 
 def test_reset_starts_anew_and_keeps_the_old_run(said, folder):
@@ -147,5 +153,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_step_with_its_clips(said, folder
     assert f"of step {step} is not finite" in said["not finite"].text
     replay = json.loads((folder / "not_finite" / f"not-finite-step-{step:08d}.json").read_text(encoding="utf-8"))
     assert RARE_CLIP in replay["clips"]
+    assert len(replay["prompts"]) == len(replay["clips"])
+    assert any(prompt != clip for prompt, clip in zip(replay["prompts"], replay["clips"], strict=True)), "of others"
     saved = [path.name for path in (folder / "not_finite").glob("step-*")]
     assert max(saved, default="") <= f"step-{step:08d}", "what is not finite was not saved"

@@ -1,0 +1,57 @@
+"""What workers of a cluster cannot do, and what all of them must have alike. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from myxtts.cluster.errors import ClusterError
+from myxtts.config import XTTSConfig
+from myxtts.config.resolve import dump_sections
+from myxtts.devices.plan import DevicePlan, Mode
+from myxtts.training.resume_rules import RULES, Rule
+
+_SHARED_MODES = (Mode.SINGLE, Mode.ISOLATED)
+_COMPARED_RULES = (Rule.RESULT, Rule.ROUNDING, Rule.LENGTH, Rule.CODEC_LENGTH)
+_OWN_PATHS = frozenset({"training.init_from", "data.vocabulary"})
+"""May lie elsewhere on every machine: what is in them is compared, or handed out by the chief."""
+_ALSO_COMPARED = (
+    *("training.validation_interval", "training.checkpoint_interval", "training.keep_best", "training.best_metric"),
+)
+"""Decide at which steps workers wait for each other."""
+
+
+def refuse_settings(config: XTTSConfig) -> None:
+    """Raises `ClusterError` for settings that several workers cannot have."""
+    training = config.training
+    if training.mode == "auto":
+        raise ClusterError(
+            "--mode auto chooses for one process. Give the workers of a cluster --mode single or isolated."
+        )
+    has_codec = training.codec is not None or training.init_from is not None or training.stage == "decoder"
+    if training.stage == "codec" or not has_codec:
+        raise ClusterError(
+            "A cluster trains GPTs and decoders. A codec is small: train it on one machine with --stage codec, and give every worker "
+            "its folder with --codec."
+        )
+    if training.loss_mean != "tokens":
+        raise ClusterError(
+            f"training.loss_mean must be tokens in a cluster, but is {training.loss_mean}: workers hold rows of a batch, and only "
+            "tokens count alike however a batch is shared. Leave it out."
+        )
+
+
+def refuse_plan(plan: DevicePlan) -> None:
+    """Raises `ClusterError` for a device plan that no worker of a cluster can have."""
+    if plan.mode not in _SHARED_MODES:
+        raise ClusterError(
+            f"A worker of a cluster must see one GPU, but the {plan.mode} mode shows it two. Leave out --data-gpu and --model-gpu, or "
+            "add --enable-memory-isolation, which gives the preparing one a process of its own."
+        )
+
+
+def list_shared_settings(config: XTTSConfig) -> dict[str, Any]:
+    """The settings that all workers must have alike."""
+    sections: Mapping[str, Mapping[str, Any]] = dump_sections(config)
+    keys = [key for key, rule in RULES.items() if rule in _COMPARED_RULES and key not in _OWN_PATHS]
+    return {key: sections[key.partition(".")[0]][key.partition(".")[2]] for key in (*keys, *_ALSO_COMPARED)}

@@ -1,0 +1,56 @@
+"""From a configuration to the team that trains it: alone, or with the other workers of a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts import __version__
+from myxtts.checkpoints.tensor import read_array
+from myxtts.cluster.exchange import Exchange
+from myxtts.cluster.link import open_link
+from myxtts.cluster.spec import ClusterSpec
+from myxtts.config import XTTSConfig
+from myxtts.devices.plan import DevicePlan
+from myxtts.training.cluster_rules import list_shared_settings, refuse_plan, refuse_settings
+from myxtts.training.starting_point import Codec
+from myxtts.training.team import Alone, ClusterTeam, Team
+
+
+@contextmanager
+def gather_team(
+    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, apply_devices: Callable[[], None]
+) -> Iterator[Team]:
+    """The team, with the device plan in force. Whatever ends the block ends the others too.
+
+    Args:
+        spec: the cluster to be part of; None to train alone.
+        apply_devices: puts the plan into force; nothing may make a tensor before.
+    """
+    if spec is None:
+        apply_devices()
+        yield Alone()
+        return
+    refuse_settings(config)
+    refuse_plan(plan)
+    with open_link(spec) as link:
+        apply_devices()
+        team = ClusterTeam(link, Exchange(spec, has_gpu=plan.model.device.startswith("/GPU")))
+        versions = {"myxtts": __version__, "tensorflow": tf.__version__}
+        team.require_equal("versions", versions, "Install the same ones everywhere.")
+        team.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
+        yield team
+
+
+def describe_codec(codec: Codec) -> dict[str, str]:
+    """What two codecs have alike only if their codes mean the same."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(codec.weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(read_array(codec.weights[name])).tobytes())
+    digest.update(np.ascontiguousarray(codec.mel_norms).tobytes())
+    return {"digest": digest.hexdigest()}

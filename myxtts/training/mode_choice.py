@@ -1,0 +1,163 @@
+"""The mode that `--mode auto` takes, and why, as a record that a run keeps and a page that a person reads."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from myxtts.monitoring.words import format_step_time
+from myxtts.training.mode_prediction import (
+    ON_REQUEST,
+    Candidate,
+    Circumstances,
+    Layout,
+    Prediction,
+    StageCosts,
+    predict_all,
+)
+
+WORTHWHILE = 1.03
+"""A mode with more parts must be faster than a simpler one by more than two short measurements differ by themselves."""
+_WIDTH = 80
+_INDENT = 8
+
+
+@dataclass(frozen=True)
+class ModeChoice:
+    """What was chosen, on which devices, and what was predicted."""
+
+    layout: Layout
+    keeps_codes: bool
+    step_s: float | None
+    """Predicted, per update; None where there was nothing to choose from, so nothing was measured."""
+    reason: str
+    devices: tuple[str, ...]
+    """What it was chosen for: another set of devices needs another choice."""
+    codes: str = ""
+    """Why codes are not kept, if there are any and they are not."""
+    predictions: tuple[Prediction, ...] = ()
+    costs: StageCosts | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def load_choice(values: Mapping[str, Any]) -> ModeChoice:
+    """The choice that `ModeChoice.dump` was given.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    return ModeChoice(
+        layout=Layout(values["layout"]),
+        keeps_codes=values["keeps_codes"],
+        step_s=values["step_s"],
+        reason=values["reason"],
+        devices=tuple(values["devices"]),
+        codes=values["codes"],
+        predictions=tuple(_load_prediction(each) for each in values["predictions"]),
+        costs=None if values["costs"] is None else StageCosts(**values["costs"]),
+    )
+
+
+def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]) -> ModeChoice:
+    """The simplest of the fastest candidates that can be had."""
+    predictions = predict_all(costs, around)
+    open_ones = [each for each in predictions if each.obstacle is None]
+    assert open_ones, "one device can always do everything"
+    best_s = min(each.step_s for each in open_ones)
+    chosen = next(each for each in open_ones if each.step_s <= best_s * WORTHWHILE)
+    return ModeChoice(
+        layout=chosen.candidate.layout,
+        keeps_codes=chosen.candidate.keeps_codes,
+        step_s=chosen.step_s,
+        reason=_explain(costs, around, chosen, predictions),
+        devices=tuple(devices),
+        codes=around.kept_obstacle or "",
+        predictions=tuple(predictions),
+        costs=costs,
+    )
+
+
+def format_choice(choice: ModeChoice) -> str:
+    """The choice in a few lines: the mode, the reason, and what each mode was predicted to take."""
+    lines = [f"Auto    {Candidate(choice.layout, choice.keeps_codes)}", *_wrap("Reason", choice.reason)]
+    if choice.costs is not None:
+        costs = choice.costs
+        measured = (
+            f"per batch: prepare {format_step_time(costs.prepare_s)}, transfer {format_step_time(costs.transfer_s)}, "
+            f"train {format_step_time(costs.train_s)}"
+        )
+        lines += _wrap("Costs", measured)
+    if choice.codes:
+        lines += _wrap("Codes", f"are not kept. {choice.codes}")
+    if choice.predictions:
+        lines += ["", f"{'mode':<28}{'predicted step':>15}"]
+        lines += [_format_row(each, choice) for each in choice.predictions]
+    return "\n".join(lines)
+
+
+def _format_row(prediction: Prediction, choice: ModeChoice) -> str:
+    is_chosen = prediction.candidate == Candidate(choice.layout, choice.keeps_codes)
+    note = "<- taken" if is_chosen else prediction.obstacle or ""
+    row = f"{prediction.candidate!s:<28}{format_step_time(prediction.step_s):>15}  "
+    return textwrap.fill(row + note, _WIDTH, subsequent_indent=" " * len(row), break_on_hyphens=False).rstrip()
+
+
+def _explain(costs: StageCosts, around: Circumstances, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
+    codes = " Codes are kept, so that they are made in the first epoch only." if chosen.candidate.keeps_codes else ""
+    return f"{_compare(costs, chosen, predictions)}{codes}{_mention_parallel(around, chosen, predictions)}"
+
+
+def _compare(costs: StageCosts, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
+    """Why this layout and not a simpler or a faster-looking one."""
+    rivals = {
+        each.candidate.layout: each
+        for each in predictions
+        if each.candidate.keeps_codes == chosen.candidate.keeps_codes
+    }
+    taken_s, single_s = chosen.step_s, rivals[Layout.SINGLE].step_s
+    if chosen.candidate.layout is not Layout.SINGLE:
+        return (
+            f"Preparing and training overlap on two devices: {format_step_time(taken_s)} a step instead of "
+            f"{format_step_time(single_s)} on one."
+        )
+    open_two = [rivals[each] for each in (Layout.DUAL, Layout.ISOLATED) if rivals[each].obstacle is None]
+    if not open_two:
+        return f"Two devices cannot be had: {rivals[Layout.DUAL].obstacle}."
+    two = min(open_two, key=lambda each: each.step_s)
+    share = costs.prepare_s / costs.train_s
+    return (
+        f"Preparing takes {share:.0%} of the time of training; a second device for it would not pay: "
+        f"{format_step_time(two.step_s)} a step, {format_step_time(single_s)} on one."
+    )
+
+
+def _mention_parallel(around: Circumstances, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
+    """A sentence on a mode that would be faster and is not chosen by itself."""
+    comparable = [each for each in predictions if each.candidate.keeps_codes == chosen.candidate.keeps_codes]
+    for each in comparable:
+        layout = each.candidate.layout
+        is_open = layout in ON_REQUEST and layout not in around.obstacles
+        if is_open and each.step_s * WORTHWHILE < chosen.step_s:
+            return (
+                f" Both devices training ({layout}) would be faster, at best {format_step_time(each.step_s)} a step: it is had with "
+                "--model-gpus and the ids of both."
+            )
+    return ""
+
+
+def _wrap(title: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=f"{title:<{_INDENT}}", subsequent_indent=" " * _INDENT, break_on_hyphens=False
+    )
+
+
+def _load_prediction(values: Mapping[str, Any]) -> Prediction:
+    candidate = values["candidate"]
+    return Prediction(
+        Candidate(Layout(candidate["layout"]), candidate["keeps_codes"]), values["step_s"], values["obstacle"]
+    )

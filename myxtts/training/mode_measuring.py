@@ -1,0 +1,190 @@
+"""Measures what the stages of a run cost, with its own model, data and devices. Nothing of it reaches the run itself.
+
+Of the two devices' plan, in one process: the training alone, the pipeline alone, both together, and then one of the devices
+doing everything. The process is thrown away afterwards, since TensorFlow's devices cannot be changed once they are set.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from myxtts.devices.plan import DevicePlan, Mode
+from myxtts.monitoring.errors import MemoryBillError
+from myxtts.pipeline.batch_factory import BatchFactory
+from myxtts.pipeline.batch_size import measure_batch_bytes
+from myxtts.pipeline.batch_source import BatchSource, SourceRequest
+from myxtts.pipeline.ring_bench import time_ring
+from myxtts.pipeline.sources import open_source
+from myxtts.training.errors import ProfileError
+from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run
+from myxtts.training.mode_prediction import WINDOWS, StageCosts
+from myxtts.training.profile_run import FILL_BATCHES, ProfileLengths, Profiler, SyncedTraining
+from myxtts.training.profile_setup import ProfileSetup
+from myxtts.training.step import TrainStep
+from myxtts.utils.commons import get_device_context
+
+READ_AHEAD = 4
+"""Batches, in a measurement: a deep buffer would hide for its whole length how slow reading is."""
+FEWEST_BATCHES, MOST_BATCHES = 8, 32
+_MOST_WINDOWS = 4
+_TRIED_BUCKETS = 3
+_RING_ROUNDS = 10
+_LEAST_RING_BYTES = 1 << 16
+_EXCHANGED_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of batches at full speed."""
+
+    batch_s: float
+    read_s: float
+    """Of it, waiting for clips beyond what was read ahead."""
+    buckets: tuple[int, ...]
+
+
+class _Trained(NamedTuple):
+    """A batch that was taken and trained on."""
+
+    bucket: int
+    read_s: float
+    has_traced: bool
+
+
+def count_measured_batches(shapes: int, accumulation: int) -> int:
+    """Batches of one window: some of every shape, and whole updates where these are short."""
+    wanted = min(MOST_BATCHES, max(FEWEST_BATCHES, 2 * shapes))
+    return -(-wanted // accumulation) * accumulation if accumulation <= MOST_BATCHES else wanted
+
+
+def measure_costs(setup: ProfileSetup) -> StageCosts:
+    """The costs of a run that is set up with the plan of two devices, which must be in force."""
+    training = setup.config.training
+    accumulation = training.gradient_accumulation_steps
+    shapes = len(setup.data.sampler.plan.buckets)
+    batches = count_measured_batches(shapes, accumulation)
+    with get_device_context(setup.plan.model.device):
+        step = setup.build_model().step
+        trained = SyncedTraining(step, accumulation=accumulation, retries=training.on_oom == "retry")
+        request = setup.request_source()
+        with closing(open_source(request)) as source:
+            profiler = Profiler(source, trained.train, ProfileLengths(2 * batches, READ_AHEAD, shapes))
+            profiler.warm_up()
+            profiler.run_cached()
+            alone = [each.spans for each in profiler.run_pipeline()]
+            dual = time_best_window(source, trained, batches)
+            profiler.run_cached()
+        with closing(open_source(replace(request, plan=put_on_one_device(setup.plan)))) as source:
+            single = time_best_window(source, trained, batches)
+        pack_s, _, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
+        return StageCosts(
+            prepare_s=fmean(spans.read.seconds + spans.prepare.seconds for spans in alone),
+            transfer_s=fmean(spans.transfer.seconds for spans in alone),
+            train_s=fmean(profiler.list_cached(dual.buckets)),
+            single_s=single.batch_s,
+            dual_s=dual.batch_s,
+            codes_s=_measure_codes(request),
+            pack_s=pack_s,
+            unpack_s=unpack_s,
+            exchange_s=_measure_exchange(setup.plan, step),
+        )
+
+
+def time_best_window(source: BatchSource, training: SyncedTraining, batches: int) -> Window:
+    """The fastest of some windows."""
+    return min((time_window(source, training, batches) for _ in range(WINDOWS)), key=lambda window: window.batch_s)
+
+
+def time_window(source: BatchSource, training: SyncedTraining, batches: int) -> Window:
+    """The mean time of a batch at full speed, of a window in which nothing was traced."""
+    for _ in range(_MOST_WINDOWS):
+        for _ in range(FILL_BATCHES):
+            _train_next(source, training)
+        training.settle()
+        began = time.perf_counter()
+        done = [_train_next(source, training) for _ in range(batches)]
+        training.settle()
+        seconds = time.perf_counter() - began
+        if not any(each.has_traced for each in done):
+            read_s = fmean(each.read_s for each in done)
+            return Window(seconds / batches, read_s, tuple(each.bucket for each in done))
+    raise ProfileError(
+        f"The step was traced anew in each of {_MOST_WINDOWS} stretches of {batches} batches, so there is none whose time means "
+        "anything. Use --enable-static-shapes, or give --mode instead of auto."
+    )
+
+
+def put_on_one_device(plan: DevicePlan) -> DevicePlan:
+    """The plan with everything on the model device, for a process in which the plan of two devices is in force."""
+    return replace(plan, mode=Mode.SINGLE, data=replace(plan.model, role=plan.data.role))
+
+
+def describe_shape(setup: ProfileSetup) -> RunShape:
+    """What the batches of a run look like."""
+    preparation = setup.request_source().production.preparation
+    return RunShape(setup.config.training.stage, setup.data.sampler.plan.buckets, preparation)
+
+
+def find_memory_obstacles(setup: ProfileSetup, plans: Sequence[DevicePlan]) -> dict[str, str]:
+    """Mode -> why its plan is known not to fit into memory; nothing for those that may."""
+    shape = describe_shape(setup)
+    obstacles = {}
+    for plan in plans:
+        try:
+            check_run(setup.config, plan, shape)
+        except MemoryBillError as error:
+            obstacles[str(plan.mode)] = str(error).partition("\n")[0].rstrip(".")
+    return obstacles
+
+
+def _train_next(source: BatchSource, training: SyncedTraining) -> _Trained:
+    batch = source.take()
+    has_traced = training.dispatch(batch)
+    source.advance()
+    source.release()
+    return _Trained(batch.facts.bucket_number, batch.spans.read.seconds, has_traced)
+
+
+def _count_batch_bytes(request: SourceRequest) -> int:
+    buckets = request.data.sampler.plan.buckets
+    return max(
+        _LEAST_RING_BYTES,
+        round(fmean(measure_batch_bytes(request.production.preparation, bucket) for bucket in buckets)),
+    )
+
+
+def _measure_codes(request: SourceRequest) -> float:
+    """Seconds per batch that making its codes takes on the data device; 0 where none are made."""
+    if request.production.codec_folder is None:
+        return 0.0
+    buckets = request.data.sampler.plan.buckets[:: max(1, len(request.data.sampler.plan.buckets) // _TRIED_BUCKETS)]
+    device = request.plan.data.device
+    with get_device_context(device):
+        factory = BatchFactory(request.data, request.production, device)
+        try:
+            return fmean(
+                bucket.rows * factory.preparer.measure_code_seconds(bucket.rows, bucket.samples) for bucket in buckets
+            )
+        finally:
+            factory.close()
+
+
+def _measure_exchange(plan: DevicePlan, step: TrainStep) -> float:
+    """Seconds in which two devices that both train would add up their gradients: each sends as much as it has."""
+    numbers = sum(int(tf.size(variable.value)) for variable in step.optimizer.variables.values())
+    with get_device_context(plan.data.device):
+        there = tf.zeros([_EXCHANGED_BYTES // FLOAT_BYTES]) + 1.0
+    seconds = []
+    with get_device_context(plan.model.device):
+        for _ in range(3):
+            began = time.perf_counter()
+            tf.identity(there)[:1].numpy()
+            seconds.append(time.perf_counter() - began)
+    return min(seconds) * numbers * FLOAT_BYTES / _EXCHANGED_BYTES

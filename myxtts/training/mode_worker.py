@@ -1,0 +1,72 @@
+"""The process that measures for `--mode auto`: it has both devices, answers once, and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from myxtts.config import XTTSConfig
+from myxtts.data.cache import Decision
+from myxtts.data.workers import Work
+from myxtts.devices.plan_json import load_plan
+from myxtts.devices.runtime import read_execution
+from myxtts.pipeline.batch_source import SourceRequest
+from myxtts.pipeline.code_cache import choose_cache_folder, decide_cache, make_code_key
+from myxtts.pipeline.codec_loading import load_codec
+from myxtts.training.lengths import count_updates
+from myxtts.training.mode_measuring import READ_AHEAD, find_memory_obstacles, measure_costs
+from myxtts.training.mode_prediction import StageCosts
+from myxtts.training.profile_setup import ProfileSetup, set_up_profile
+from myxtts.training.trainer import apply_devices
+from myxtts.utils.commons import get_device_context
+
+
+def make_measurer(config: Mapping[str, Any]) -> Work:
+    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer."""
+    asked = XTTSConfig(**config)
+
+    def measure(plans: list[Mapping[str, Any]]) -> dict[str, Any]:
+        loaded = [load_plan(plan) for plan in plans]
+        # What is kept from epoch to epoch would hide what preparing costs.
+        measured = asked.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
+        apply_devices(measured, loaded[0])
+        with TemporaryDirectory(prefix="myxtts-plan-") as folder:
+            setup = set_up_profile(measured, loaded[0], Path(folder))
+            costs = measure_costs(setup)
+            sampler = setup.data.sampler
+            epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
+            cache = _decide_cache(asked, setup, costs, epochs)
+            return {
+                "costs": asdict(costs),
+                "epochs": epochs,
+                "obstacles": find_memory_obstacles(setup, loaded),
+                "cache": {"policy": cache.policy, "reason": cache.reason},
+            }
+
+    return measure
+
+
+def _decide_cache(asked: XTTSConfig, setup: ProfileSetup, costs: StageCosts, epochs: int) -> Decision:
+    """What the run's own `--cache` will come to."""
+    request = setup.request_source()
+    if request.production.codec_folder is None:
+        return Decision("off", "A codec that is trained has none.")
+    if request.production.preparation.changes_waves:
+        return Decision("off", "Augmentation changes the clips every time.")
+    if asked.data.cache != "auto":
+        return Decision(asked.data.cache, f"--cache is {asked.data.cache}.")
+    return _decide_auto(request, setup, costs, epochs)
+
+
+def _decide_auto(request: SourceRequest, setup: ProfileSetup, costs: StageCosts, epochs: int) -> Decision:
+    assert request.production.codec_folder is not None
+    assert setup.codec is not None
+    rows = sum(bucket.rows for bucket in setup.data.sampler.plan.buckets) / len(setup.data.sampler.plan.buckets)
+    with get_device_context("/CPU:0"):
+        weights = load_codec(request.production.codec_folder).weights
+    key = make_code_key(weights, setup.codec.mel_norms, request.plan.data.device, read_execution())
+    folder = choose_cache_folder(setup.data, setup.folder)
+    return decide_cache(setup.data, folder, key, epochs=epochs, prepare_seconds_per_clip=costs.codes_s / rows)

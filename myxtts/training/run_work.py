@@ -1,0 +1,36 @@
+"""What the training thread is doing, in words, for whoever asks whether it hangs."""
+
+from __future__ import annotations
+
+from myxtts.monitoring.time_ledger import Cause
+from myxtts.pipeline.batch_source import BatchSource
+from myxtts.pipeline.patience import Work
+from myxtts.training.run_watch import RunWatch
+
+_NAMES = {
+    Cause.STEP: "step",
+    Cause.START_UP: "start-up",
+    Cause.TRACE: "step",
+    # The stages that make it are looked at while it is waited for; this is for the case that none of them works.
+    Cause.DATA_STALL: "waiting for a batch",
+    Cause.TRANSFER: "transfer",
+    Cause.CHECKPOINT: "checkpoint",
+    Cause.VALIDATION: "validation",
+    Cause.RECOVERY: "recovery",
+    Cause.OTHER_WORKERS: "waiting for other workers",
+    # On an asynchronous device a step that hangs shows when its loss is read.
+    Cause.OTHER: "reading the losses",
+}
+_STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
+"""All else may take long without hanging: large files, first calls, a producer that is started again, and all the steps that an
+asynchronous device still has to do before it can tell a loss."""
+
+
+def read_run_work(watch: RunWatch, source: BatchSource | None) -> Work:
+    """What the thread that trains is doing now. For any thread."""
+    own = None if source is None else source.read_work()
+    if own is not None:
+        return own
+    moment = watch.ledger.peek()
+    is_first = moment.is_first or moment.cause not in _STEADY or watch.clock.ended == 0
+    return Work(_NAMES[moment.cause], None, moment.since_s, is_first)

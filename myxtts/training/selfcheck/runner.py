@@ -1,0 +1,141 @@
+"""Runs checks, each in a process of its own with a time limit. One that fails, crashes or hangs ends no other."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from myxtts.data.workers import Task, WorkerProcess
+from myxtts.errors import MyXTTSError
+from myxtts.training.selfcheck.checks import Check
+from myxtts.training.selfcheck.outcome import Outcome, Status
+from myxtts.training.selfcheck.situation import Situation
+
+WORKER = "myxtts.training.selfcheck.work:make_work"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the process of a check said, or why it said nothing."""
+
+    detail: str
+    facts: Mapping[str, Any]
+    is_good: bool
+    last_words: str = ""
+
+
+Ask = Callable[[Check, Situation], Answer]
+
+
+def ask_process(check: Check, situation: Situation) -> Answer:
+    """Does a check in a process of its own. Comes back at the latest when the check's time is over."""
+    order = {"function": check.work, "situation": situation.dump(), "settings": dict(check.settings)}
+    worker = WorkerProcess(Task(WORKER))
+    try:
+        worker.give([order])
+        said = _await_answer(worker, time.monotonic() + check.limit_s)
+    except TimeoutError:
+        return Answer(f"it was not done after {check.limit_s:.0f} s", {}, False, worker.read_report())
+    except MyXTTSError as error:
+        return Answer(str(error), {}, False, worker.read_report())
+    else:
+        if said is not None:
+            return Answer(said["detail"], said["facts"], is_good=True)
+        code, words = worker.await_exit_code(), worker.read_report()
+        return Answer(_describe_end(code, words), {}, False, words)
+    finally:
+        worker.kill()
+
+
+def _await_answer(worker: WorkerProcess, deadline_s: float) -> Mapping[str, Any] | None:
+    """What the process says; None when it died without a word."""
+    while not worker.is_closed:
+        worker.socket.settimeout(max(0.01, deadline_s - time.monotonic()))
+        for (said,) in worker.receive():
+            return said  # type: ignore[no-any-return]
+    return None
+
+
+def _describe_end(exit_code: int, last_words: str) -> str:
+    if exit_code >= 0:
+        # The last line of a traceback is the error.
+        return f"its process ended with exit code {exit_code}: {last_words.rpartition(chr(10))[2]}"
+    number = -exit_code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"its process was killed by {name}"
+
+
+def run_checks(checks: Sequence[Check], situation: Situation, ask: Ask = ask_process) -> Iterator[Outcome]:
+    """The outcome of each check, in order, as soon as it is there."""
+    done: dict[str, Outcome] = {}
+    for check in checks:
+        done[check.name] = outcome = _run_check(check, situation, done, ask)
+        yield outcome
+
+
+def _run_check(check: Check, situation: Situation, done: Mapping[str, Outcome], ask: Ask) -> Outcome:
+    outcome = Outcome(check.name, check.proves, Status.NOT_RUN, "")
+    if check.cards > situation.cards:
+        return replace(outcome, detail="needs two GPUs")
+    missing = [
+        name for name in check.after if name not in done or done[name].status not in (Status.PASSED, Status.REHEARSED)
+    ]
+    if missing:
+        return replace(outcome, detail=f"needs what {missing[0]} makes, which did not pass")
+    began = time.monotonic()
+    answer = ask(check, situation)
+    outcome = replace(outcome, facts=answer.facts, seconds=time.monotonic() - began)
+    problem = answer.detail if not answer.is_good else _compare_losses(check, answer, situation, done)
+    if problem:
+        return replace(outcome, status=Status.FAILED, detail=problem, last_words=answer.last_words)
+    status = Status.REHEARSED if situation.rehearsal else Status.PASSED
+    return replace(outcome, status=status, detail=_describe_agreement(check, answer, situation, done) or answer.detail)
+
+
+def _compare_losses(check: Check, answer: Answer, situation: Situation, done: Mapping[str, Outcome]) -> str | None:
+    """What is wrong with the losses of a check that has others to be like."""
+    if check.like is None:
+        return None
+    ours, theirs = answer.facts["losses"], done[check.like].facts["losses"]
+    if len(ours) != len(theirs):
+        return f"it made {len(ours)} updates, {check.like} made {len(theirs)}"
+    most = _choose_tolerance(check, situation)
+    worst = measure_difference(ours[: check.compared], theirs[: check.compared])
+    # Not "worst > most": what is not a number is larger than nothing.
+    if worst <= most:
+        return None
+    return (
+        f"its losses differ from those of {check.like} by up to {worst:.2g} of their value; {most:.2g} is allowed "
+        f"({_show(ours)} against {_show(theirs)})"
+    )
+
+
+def _describe_agreement(check: Check, answer: Answer, situation: Situation, done: Mapping[str, Outcome]) -> str:
+    if check.like is None:
+        return ""
+    ours, theirs = answer.facts["losses"], done[check.like].facts["losses"]
+    worst = measure_difference(ours[: check.compared], theirs[: check.compared])
+    which = "losses" if check.compared is None else f"the first {check.compared} of the losses"
+    same = (
+        "to the last bit"
+        if worst == 0
+        else f"within {worst:.1g} ({_choose_tolerance(check, situation):.1g} is allowed)"
+    )
+    return f"{answer.detail}; {which} as in {check.like} {same}"
+
+
+def measure_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The largest relative difference between two lists of losses; what is not a number stays that."""
+    differences = [abs(one - other) / abs(other) for one, other in zip(ours, theirs, strict=True)]
+    return next((each for each in differences if each != each), max(differences, default=0.0))
+
+
+def _choose_tolerance(check: Check, situation: Situation) -> float:
+    return check.tolerance.in_rehearsal if situation.rehearsal else check.tolerance.on_cards
+
+
+def _show(losses: Sequence[float]) -> str:
+    return ", ".join(f"{loss:.6g}" for loss in losses[:3]) + (", ..." if len(losses) > 3 else "")

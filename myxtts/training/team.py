@@ -1,0 +1,191 @@
+"""Everybody who trains the same run: one process alone, or the workers of a cluster.
+
+All workers walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
+validation losses and requests to stop, is added up over all of them, so that all come to the same conclusions at the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from myxtts.cluster.errors import ClusterError, WorkerLostError
+from myxtts.cluster.exchange import Exchange
+from myxtts.cluster.link import Link
+from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.sampler import WHOLE, RowShare
+from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.training.errors import RunFinishedError
+from myxtts.training.keeper import Keeper, RunProgress
+from myxtts.training.step import Gradients
+from myxtts.training.trained_model import TrainedModel
+
+
+class Merged(NamedTuple):
+    """A batch with what is known about the whole of it."""
+
+    batch: DeviceBatch
+    """This worker's rows, with totals and counts of all rows."""
+    stops: bool
+    """Whether any worker was asked to stop."""
+
+
+class Team(Protocol):
+    """What a run needs to know of the others who train it. Every method is called by all of them at the same places."""
+
+    @property
+    def size(self) -> int:
+        """Processes that train."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this one keeps the run's folder."""
+
+    @property
+    def share(self) -> RowShare:
+        """The rows of every batch that this one works on."""
+
+    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
+        """A batch with the totals of all its rows, and whether anybody was asked to stop."""
+
+    def sum_gradients(self, gradients: Gradients) -> Gradients:
+        """The gradients of all rows."""
+
+    def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
+        """Sums over all."""
+
+    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
+        """The chief's progress; the model and everything else that is saved become the chief's too."""
+
+    def join_failures(self, step: int, journal: ReplacementJournal) -> None:
+        """Adds the failures that others have found to the chief's journal."""
+
+    def lead(self, what: str, action: Callable[[], Any]) -> Any:
+        """What the chief's action gives; the others do not act. Raises `RunFinishedError` on all of them."""
+
+    def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
+        """Raises `ClusterError`, on every worker, where one has other facts than the chief."""
+
+
+class Alone:
+    """One process that trains by itself."""
+
+    size = 1
+    is_chief = True
+    share = WHOLE
+
+    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
+        return Merged(batch, wants_stop)
+
+    def sum_gradients(self, gradients: Gradients) -> Gradients:
+        return gradients
+
+    def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
+        return numbers
+
+    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
+        return progress
+
+    def join_failures(self, step: int, journal: ReplacementJournal) -> None:
+        pass
+
+    def lead(self, what: str, action: Callable[[], Any]) -> Any:
+        return action()
+
+    def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
+        pass
+
+
+class ClusterTeam:
+    """The workers of a cluster, as one of them sees them.
+
+    Args:
+        link: for small numbers and words.
+        exchange: for tensors.
+    """
+
+    def __init__(self, link: Link, exchange: Exchange):
+        self._link = link
+        self._exchange = exchange
+        self.size = link.spec.size
+        self.is_chief = link.spec.is_chief
+        self.share = RowShare(link.spec.index, link.spec.size)
+        link.lifeline.on_loss(exchange.abort)
+
+    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
+        facts = batch.facts
+        own = [wants_stop, *batch.totals_2.tolist(), facts.clips, facts.samples, facts.padded_samples]
+        stops, *totals, clips, samples, padded = self._link.add_up(f"batch {facts.number}", own)
+        merged = batch._replace(
+            facts=facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded)),
+            tensors={**batch.tensors, "totals_2": tf.constant(totals, tf.float32)},
+        )
+        return Merged(merged, stops > 0)
+
+    def sum_gradients(self, gradients: Gradients) -> Gradients:
+        with self._naming_losses():
+            flat = tf.nest.flatten(gradients)
+            return Gradients(*tf.nest.pack_sequence_as(gradients, self._exchange.sum(flat)))
+
+    def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
+        return self._link.add_up(what, numbers)
+
+    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
+        failures = [astuple(failure) for failure in keeper.journal.list_failures(progress.step)]
+        told = self._link.hand_out("start", [asdict(progress), failures, keeper.saved_step])
+        keeper.journal = ReplacementJournal(Failure(*failure) for failure in told[1])
+        keeper.saved_step = told[2]
+        with self._naming_losses():
+            self._exchange.spread(variable for _, variable in trained.list_variables())
+        return RunProgress(**told[0])
+
+    def join_failures(self, step: int, journal: ReplacementJournal) -> None:
+        own = [astuple(failure) for failure in journal.list_failures(step)]
+        for failures in self._link.gather(f"failures before step {step}", own):
+            for failure in failures:
+                journal.record(Failure(*failure))
+
+    def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
+        told = self._link.gather(what, dict(facts))
+        problems = [_compare(index, own, told[0]) for index, own in enumerate(told)]
+        problem = self._link.hand_out(what, next(filter(None, problems), None))
+        if problem is not None:
+            raise ClusterError(f"All workers must have the same {what}, but {problem}. {advice}")
+
+    def lead(self, what: str, action: Callable[[], Any]) -> Any:
+        told: dict[str, Any] = {}
+        if self.is_chief:
+            try:
+                told = {"given": action()}
+            except RunFinishedError as error:
+                told = {"finished": [str(error), str(error.folder), error.step]}
+        told = self._link.hand_out(what, told)
+        if "finished" in told:
+            text, folder, step = told["finished"]
+            raise RunFinishedError(text, Path(folder), step)
+        return told["given"]
+
+    @contextmanager
+    def _naming_losses(self) -> Iterator[None]:
+        """A collective that fails because a worker is lost is told as that."""
+        self._link.require_all()
+        try:
+            yield
+        except tf.errors.OpError as error:
+            lost: WorkerLostError | None = self._link.explain_loss()
+            if lost is None:
+                raise
+            raise lost from error
+
+
+def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) -> str | None:
+    differing = [key for key in of_chief if facts.get(key) != of_chief[key]]
+    if not differing:
+        return None
+    shown = ", ".join(f"{key} is {facts.get(key)!r} instead of {of_chief[key]!r}" for key in differing[:5])
+    return f"worker {index} differs from the chief: {shown}"

@@ -1,0 +1,167 @@
+"""The configurator's search: one question after another, each answered by what is fastest, on top of the answers before it.
+
+A candidate is taken only where it is faster by more than two short measurements differ by themselves. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from myxtts.config import XTTSConfig
+from myxtts.errors import MyXTTSError
+from myxtts.monitoring.words import format_step_time
+from myxtts.training.tuning_candidates import Candidate, Question
+
+NOISE = 0.03
+"""Share of a step by which two measurements of the same settings may differ."""
+VERIFY_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings to run with, beside those of the user."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def add(self, candidate: Candidate) -> Trial:
+        return Trial({**self.settings, **candidate.settings}, {**self.environ, **candidate.environ})
+
+    def apply(self, config: XTTSConfig) -> XTTSConfig:
+        """The configuration with these settings given on top."""
+        sections: dict[str, dict[str, Any]] = {}
+        for key, value in self.settings.items():
+            section, _, name = key.partition(".")
+            sections.setdefault(section, {})[name] = value
+        return config.replace(**sections)
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial showed."""
+
+    step_s: float
+    """Per update."""
+    read_share: float
+    """Of a step, that went into waiting for clips."""
+    fitting: tuple[tuple[int, int], ...] = ()
+    """Batches x accumulation that fit into memory; none where that is unknown."""
+    in_force: Mapping[str, str] = field(default_factory=dict)
+    """Read back from TensorFlow in the process of the trial."""
+
+
+RunTrial = Callable[[Trial], TrialResult]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a question came to."""
+
+    title: str
+    evidence: str
+    taken: Candidate | None = None
+    """None where things stay as they are."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The settings that were found, and why."""
+
+    trial: Trial
+    result: TrialResult
+    answers: tuple[Answer, ...]
+
+
+def search_settings(
+    start: Trial,
+    first: TrialResult,
+    questions: Sequence[Question],
+    run_trial: RunTrial,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Search:
+    """Answers all questions in turn.
+
+    Args:
+        start: what to begin with.
+        first: what that showed.
+        tell: hears what is tried.
+    """
+    search = Search(start, first, ())
+    for question in questions:
+        search = _answer(search, question, run_trial, tell)
+    return search
+
+
+def _answer(search: Search, question: Question, run_trial: RunTrial, tell: Callable[[str], None]) -> Search:
+    if question.skipped:
+        return replace(search, answers=(*search.answers, Answer(question.title, f"not tried: {question.skipped}")))
+    before_s = search.result.step_s
+    best: tuple[Candidate, TrialResult] | None = None
+    seen = []
+    for candidate in question.candidates:
+        tell(f"trying {question.title}: {candidate.name}")
+        try:
+            result = run_trial(search.trial.add(candidate))
+        except MyXTTSError as error:
+            seen.append(f"{candidate.name} failed ({_cut(str(error))})")
+            continue
+        seen.append(f"{candidate.name} {format_step_time(result.step_s)}")
+        if best is None or result.step_s < best[1].step_s:
+            best = (candidate, result)
+    evidence = f"measured: {', '.join(seen)} a step; before {format_step_time(before_s)}"
+    if best is None or best[1].step_s >= before_s * (1 - NOISE):
+        return replace(search, answers=(*search.answers, Answer(question.title, evidence)))
+    candidate, result = best
+    return Search(
+        search.trial.add(candidate), result, (*search.answers, Answer(question.title, evidence, taken=candidate))
+    )
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The settings found, against those one would have without them, in turn."""
+
+    default_s: tuple[float, ...]
+    """Per update, of each round."""
+    tuned_s: tuple[float, ...]
+    in_force: Mapping[str, str]
+
+    @property
+    def gain(self) -> float:
+        """How much faster a step is, as a share of the default's; negative where it is slower."""
+        return 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
+
+    @property
+    def is_slower(self) -> bool:
+        return self.gain < -NOISE
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the defaults are what was found."""
+        return self.default_s == self.tuned_s
+
+
+def verify_settings(
+    default: Trial, tuned: Trial, run_trial: RunTrial, tell: Callable[[str], None] = lambda _: None
+) -> Verification:
+    """Runs both in turn, so that a busy minute hits both."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    in_force: Mapping[str, str] = {}
+    for number in range(VERIFY_ROUNDS):
+        for is_tuned, trial in ((False, default), (True, tuned)):
+            tell(
+                f"verifying, round {number + 1} of {VERIFY_ROUNDS}: {'these settings' if is_tuned else 'the defaults'}"
+            )
+            result = run_trial(trial)
+            seconds[is_tuned].append(result.step_s)
+            if is_tuned:
+                in_force = result.in_force
+    return Verification(tuple(seconds[False]), tuple(seconds[True]), in_force)
+
+
+def _cut(text: str) -> str:
+    line = text.strip().splitlines()[-1] if text.strip() else "no reason given"
+    return line if len(line) <= 80 else line[:77] + "..."

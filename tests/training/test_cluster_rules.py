@@ -1,0 +1,45 @@
+"""What a cluster cannot do is refused, with what to do instead; what its workers must share is compared."""
+
+import pytest
+
+from myxtts.cluster.errors import ClusterError
+from myxtts.config import XTTSConfig
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.training.cluster_rules import list_shared_settings, refuse_plan, refuse_settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "train it on one machine with --stage codec"),
+        ({"stage": "codec", "codec": "x"}, "train it on one machine with --stage codec"),
+        ({"codec": "x", "loss_mean": "batches"}, "training.loss_mean must be tokens"),
+        ({"codec": "x", "mode": "auto"}, "--mode single or isolated"),
+    ],
+)
+def test_settings_that_cannot_be_shared_are_refused(settings, words):
+    with pytest.raises(ClusterError, match=words):
+        refuse_settings(XTTSConfig(training=settings))
+
+
+@pytest.mark.parametrize("settings", [{"codec": "x"}, {"init_from": "x"}, {"stage": "decoder"}])
+def test_gpts_and_decoders_can_be_trained(settings):
+    refuse_settings(XTTSConfig(training=settings))
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [("single", False), ("isolated", False), ("dual", True)])
+def test_a_worker_sees_one_card(mode, is_refused):
+    plan = plan_devices(PlanRequest(mode=mode, rehearsal=True), read_machine())
+    if is_refused:
+        with pytest.raises(ClusterError, match="--enable-memory-isolation"):
+            refuse_plan(plan)
+    else:
+        refuse_plan(plan)
+
+
+def test_settings_that_decide_the_result_or_the_waiting_are_compared():
+    one = list_shared_settings(XTTSConfig(training={"seed": 1, "checkpoint_dir": "a", "init_from": "x"}))
+    other = list_shared_settings(XTTSConfig(training={"seed": 2, "checkpoint_dir": "b", "init_from": "y"}))
+    assert {key for key in one if one[key] != other[key]} == {"training.seed"}, "folders may differ"
+    assert {"training.validation_interval", "training.max_steps", "data.batch_size"} <= one.keys()

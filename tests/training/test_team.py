@@ -1,0 +1,109 @@
+"""What workers decide together: two of them in one process, over real connections."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from myxtts.cluster.errors import ClusterError
+from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.training.errors import RunFinishedError
+from myxtts.training.keeper import RunProgress
+from myxtts.training.team import Alone, ClusterTeam
+from tests.cluster.test_link import links, run_all
+
+__all__ = ["links"]
+
+
+class NoExchange:
+    """Tensors stay where they are: these tests are about numbers and words."""
+
+    def abort(self, reason):
+        pass
+
+    def spread(self, variables):
+        self.spread_names = list(variables)
+
+
+@pytest.fixture
+def teams(links):
+    return [ClusterTeam(link, NoExchange()) for link in links()]
+
+
+def make_batch(clips, totals, updates=3):
+    facts = BatchFacts(7, Kind.TRAIN, updates, 0, 1, 0, 0, clips, clips * 100, 800)
+    return DeviceBatch(facts, {"totals_2": None, "x": 1}, (), np.zeros(clips), None, None, np.array(totals, np.float32))
+
+
+def test_a_batch_has_the_totals_and_counts_of_all_rows(teams):
+    batches = make_batch(4, [10, 200]), make_batch(3, [6, 150])
+    merged = run_all(*(lambda t=t, b=b: t.merge(b, False) for t, b in zip(teams, batches, strict=True)))
+    for batch, stops in merged:
+        assert batch.tensors["totals_2"].numpy().tolist() == [16, 350]
+        assert (batch.facts.clips, batch.facts.samples, batch.facts.padded_samples) == (7, 700, 1600)
+        assert not stops
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_whoever_is_asked_to_stop_all_hear_it_with_the_same_batch(teams, asked):
+    merged = run_all(*(lambda t=t, n=n: t.merge(make_batch(1, [1, 1]), n == asked) for n, t in enumerate(teams)))
+    assert [each.stops for each in merged] == [True, True]
+
+
+def test_the_rows_of_workers_are_different_ones(teams):
+    assert [(team.share.part, team.share.parts) for team in teams] == [(0, 2), (1, 2)]
+
+
+def test_all_start_where_the_chief_is(teams):
+    journals = ReplacementJournal([Failure(9, 1, 5)]), ReplacementJournal()
+    keepers = [
+        SimpleNamespace(journal=journal, saved_step=step) for journal, step in zip(journals, (8, None), strict=True)
+    ]
+    trained = SimpleNamespace(list_variables=lambda: [("a", 1), ("b", 2)])
+    progress = [RunProgress(step=8, best_loss=1.5), RunProgress()]
+    found = run_all(*(lambda n=n, t=t: t.start_from(progress[n], keepers[n], trained) for n, t in enumerate(teams)))
+    assert found == [RunProgress(step=8, best_loss=1.5)] * 2
+    assert keepers[1].journal.list_failures() == [Failure(9, 1, 5)]
+    assert keepers[1].saved_step == 8
+    assert teams[1]._exchange.spread_names == [1, 2]
+
+
+def test_the_chief_learns_which_clips_others_could_not_read(teams):
+    journals = ReplacementJournal([Failure(9, 0, 1)]), ReplacementJournal([Failure(9, 5, 2), Failure(3, 1, 1)])
+    run_all(*(lambda n=n, t=t: t.join_failures(5, journals[n]) for n, t in enumerate(teams)))
+    assert journals[0].list_failures() == [Failure(9, 0, 1), Failure(9, 5, 2)], "what lies behind is of no use"
+
+
+def test_what_differs_is_named_to_all(teams):
+    facts = {"training.seed": 1, "data.batch_size": 4}, {"training.seed": 2, "data.batch_size": 4}
+    errors = run_all(
+        *(lambda n=n, t=t: t.require_equal("settings", facts[n], "Give the same.") for n, t in enumerate(teams))
+    )
+    for error in errors:
+        assert isinstance(error, ClusterError)
+        assert str(error) == (
+            "All workers must have the same settings, but worker 1 differs from the chief: training.seed is 2 instead of 1. Give the same."
+        )
+
+
+def test_a_run_that_is_finished_is_finished_for_all(teams, tmp_path):
+    def refuse():
+        raise RunFinishedError("done", tmp_path, 5)
+
+    def never():
+        raise AssertionError("only the chief acts")
+
+    errors = run_all(lambda: teams[0].lead("open", refuse), lambda: teams[1].lead("open", never))
+    assert [type(error) for error in errors] == [RunFinishedError] * 2
+    assert errors[1].step == 5
+    assert run_all(lambda: teams[0].lead("begin", lambda: 3), lambda: teams[1].lead("begin", never)) == [3, 3]
+
+
+def test_alone_nothing_is_added():
+    alone, batch = Alone(), make_batch(2, [1, 2])
+    assert alone.merge(batch, True) == (batch, True)
+    assert alone.sum_numbers("x", [1.0]) == [1.0]
+    assert alone.lead("x", lambda: 4) == 4

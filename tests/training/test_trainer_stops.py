@@ -1,0 +1,108 @@
+"""A signal that comes while nothing is being trained: the run ends cleanly and says whether it can be resumed."""
+
+import os
+import signal
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from myxtts.cli import train as command
+from myxtts.devices.plan import Mode
+from myxtts.training import trainer as module
+from myxtts.training.errors import RunStoppedError
+from myxtts.training.interrupts import StopRequests
+from myxtts.training.loop import ALL_DONE, Ending
+from myxtts.training.run_folder import open_run
+from myxtts.training.stage_run import StageResult
+from myxtts.training.trainer import XTTSTrainer
+from tests.checkpoints.training_states import save
+from tests.pipeline.test_failing_sources import make_plan
+from tests.training.test_run_folder import COMMAND, make_config, train
+
+RESUME = "python train_main.py --train-data 'my voice' --resume"
+
+
+@pytest.fixture(autouse=True)
+def process_as_it_is(monkeypatch):
+    """Devices and logging stay as they are: a plan is applied once in the life of a process."""
+    monkeypatch.setattr(module, "apply_devices", lambda config, plan: None)
+    monkeypatch.setattr("myxtts.utils.commons.setup_logging", lambda: None)
+
+
+def kill_self(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def killed_in_the_scan(monkeypatch):
+    def collect(*arguments, **options):
+        kill_self()
+        pytest.fail("the scan goes on after the signal")
+
+    monkeypatch.setattr(module, "collect_run_data", collect)
+
+
+def make_trainer(folder, **sections):
+    return XTTSTrainer(make_config(folder, **sections), plan=make_plan(Mode.SINGLE), command=COMMAND)
+
+
+@pytest.mark.usefixtures("killed_in_the_scan")
+def test_a_signal_during_the_scan_of_a_new_run_says_that_nothing_was_trained(tmp_path, capsys):
+    planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
+
+    assert command._train(make_config(tmp_path / "run"), planned, COMMAND) == 0
+
+    said = capsys.readouterr().out
+    assert "Stopped by SIGTERM: nothing had been trained yet." in said
+    assert "Resume" not in said
+    open_run(make_config(tmp_path / "run"), command=COMMAND).close()
+
+
+@pytest.mark.usefixtures("killed_in_the_scan")
+def test_a_signal_during_the_scan_of_a_resumed_run_says_how_to_go_on(tmp_path, capsys):
+    train(tmp_path / "run", 20)
+    planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
+
+    assert command._train(make_config(tmp_path / "run"), planned, COMMAND) == 0
+
+    said = capsys.readouterr().out
+    assert "20 updates of it are done" in said
+    assert f"Resume  {RESUME}" in said.splitlines()
+
+
+def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
+    with pytest.raises(RunStoppedError, match="nothing had been trained yet") as caught:
+        make_trainer(tmp_path / "run").train()
+    assert (caught.value.exit_code, caught.value.resume_command) == (130, None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_between_codec_and_gpt_ends_the_run_before_the_gpt_is_built(tmp_path, monkeypatch):
+    def train_codec(self, run, config, data, stop):
+        with stop.while_busy():
+            save(run.store, 7)
+            kill_self()
+        return StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), run.path)
+
+    monkeypatch.setattr(XTTSTrainer, "_collect_data", lambda *arguments: Mock(text_tokens=300))
+    monkeypatch.setattr(XTTSTrainer, "_train_codec", train_codec)
+    monkeypatch.setattr(module, "read_codec", lambda path: pytest.fail("goes on to the GPT"))
+
+    with pytest.raises(RunStoppedError, match="7 updates of its codec are done") as caught:
+        make_trainer(tmp_path / "run").train()
+
+    assert (caught.value.exit_code, caught.value.resume_command) == (0, RESUME)
+
+
+def test_a_signal_while_a_finished_run_speaks_leaves_it_finished(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path / "run")
+    done = StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), tmp_path)
+    monkeypatch.setattr(trainer, "_run_stage", lambda request: done)
+    monkeypatch.setattr(module, "speak_last_words", lambda path, corpus: kill_self())
+    with StopRequests() as stop, stop.while_idle():
+        codec = Mock(weights={}, mel_norms=np.ones(80))
+        result = trainer._run_on_codes(Mock(), trainer.config, Mock(), codec, Mock(), stop)
+        kill_self()
+    assert result is done

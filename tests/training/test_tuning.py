@@ -1,0 +1,241 @@
+"""The configurator: what it tries, what it takes, and what it writes, with trials whose speed is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myxtts.config import XTTSConfig
+from myxtts.config.resolve import load_config
+from myxtts.devices.machine import Machine
+from myxtts.devices.memory import Growth
+from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
+from myxtts.devices.plan import Mode, PlanRequest, plan_devices
+from myxtts.errors import MachineError
+from myxtts.training.auto_mode import PlannedRun, fix_mode
+from myxtts.training.mode_choice import ModeChoice
+from myxtts.training.mode_prediction import Layout
+from myxtts.training.tuning import Tuned, find_limit_bytes, tune
+from myxtts.training.tuning_candidates import TuningFacts, choose_buffers, list_questions
+from myxtts.training.tuning_files import format_variables, format_yaml
+from myxtts.training.tuning_search import Trial, TrialResult
+
+REHEARSED = XTTSConfig(model={"size": "tiny"}, training={"rehearsal": True})
+NO_CARDS = Machine(CardScan((), (), None), 16000)
+FACTS = TuningFacts(cores=2, is_gpu=False, read_share=0.0)
+
+
+def choose_layout(layout: Layout, machine: Machine) -> Callable[[XTTSConfig], PlannedRun]:
+    """A planner that always finds this."""
+
+    def plan(config: XTTSConfig) -> PlannedRun:
+        made = plan_devices(fix_mode(PlanRequest.from_config(config), layout), machine)
+        return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b")))
+
+    return plan
+
+
+class PacedTrials:
+    """Trials whose steps take what their settings say."""
+
+    def __init__(self, speeds: dict[str, float], *, read_share: float = 0.0, fails: str = "", slow_later: float = 1.0):
+        self.speeds = speeds
+        """Setting or variable with its value -> the factor it brings."""
+        self.read_share = read_share
+        self.fails = fails
+        self.slow_later = slow_later
+        """Factor of whatever is set, once the search is over: what was found was luck."""
+        self.seen: list[set[str]] = []
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        words = {f"{key}={value}" for key, value in {**trial.settings, **trial.environ}.items()}
+        self.seen.append(words)
+        if self.fails in words:
+            raise MachineError("XLA is not to be had.")
+        step_s = 0.100
+        for word in words:
+            step_s *= self.speeds.get(word, 1.0)
+        if words and not all(self.seen[:-1]) and sum(not each for each in self.seen) > 1:
+            step_s *= self.slow_later
+        return TrialResult(step_s, self.read_share, in_force={"words": ", ".join(sorted(words))})
+
+
+def run_tune(trials: PacedTrials, config: XTTSConfig = REHEARSED, *, verifies: bool = False) -> Tuned:
+    return tune(
+        config,
+        NO_CARDS,
+        verifies=verifies,
+        tell=lambda _: None,
+        run_trial=trials,
+        plan=choose_layout(Layout.DUAL, NO_CARDS),
+    )
+
+
+def list_settings(tuned: Tuned) -> dict[str, Any]:
+    return {line.key: line.value for line in tuned.lines}
+
+
+def test_only_what_is_measured_faster_is_taken() -> None:
+    trials = PacedTrials(
+        {"data.enable_xla=True": 0.7, "data.mixed_precision=mixed_bfloat16": 3.0, "training.mode=dual": 0.8}
+    )
+    tuned = run_tune(trials)
+    settings = list_settings(tuned)
+    assert settings["data.enable_xla"] is True
+    assert settings["training.mode"] == "dual"
+    assert "data.mixed_precision" not in settings
+    by_title = {answer.title: answer for answer in tuned.answers}
+    assert "mixed_bfloat16 240 ms" in by_title["precision"].evidence
+    assert "before 80 ms" in by_title["precision"].evidence
+    # Each trial stands on what was found before it.
+    assert {"training.mode=dual", "data.enable_xla=True"} < trials.seen[-1]
+
+
+@pytest.mark.parametrize(("factor", "is_taken"), [(0.98, False), (0.96, True)])
+def test_a_gain_within_the_noise_is_none(factor: float, is_taken: bool) -> None:
+    tuned = run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=1": factor}))
+    assert [line.key for line in tuned.variables] == (
+        ["TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"] if is_taken else []
+    )
+
+
+def test_a_trial_that_fails_is_told_and_nothing_else_is_lost() -> None:
+    tuned = run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=1": 0.5}, fails="data.enable_xla=True"))
+    by_title = {answer.title: answer for answer in tuned.answers}
+    assert by_title["XLA"].evidence.startswith("measured: on failed (XLA is not to be had.)")
+    assert by_title["threads"].taken is not None
+
+
+def test_the_defaults_must_run() -> None:
+    def fail(trial: Trial) -> TrialResult:
+        raise MachineError("out of memory")
+
+    with pytest.raises(MachineError, match="out of memory"):
+        tune(REHEARSED, NO_CARDS, verifies=False, tell=lambda _: None, run_trial=fail)
+
+
+def test_verifying_alternates_and_reads_back_what_is_in_force() -> None:
+    trials = PacedTrials({"data.enable_xla=True": 0.7})
+    tuned = run_tune(trials, verifies=True)
+    assert tuned.verification is not None
+    found = {"data.enable_xla=True"}
+    assert trials.seen[-6:] == [set(), found, set(), found, set(), found]
+    assert tuned.verification.gain == pytest.approx(0.3)
+    assert tuned.verification.in_force == {"words": "data.enable_xla=True"}
+    assert list_settings(tuned)["data.enable_xla"] is True
+
+
+def test_defaults_that_stay_are_not_compared_with_themselves() -> None:
+    trials = PacedTrials({})
+    tuned = run_tune(trials, verifies=True)
+    assert sum(not words for words in trials.seen) == 1
+    assert tuned.verification is not None
+    assert (tuned.verification.gain, tuned.verification.in_force) == (0.0, {"words": ""})
+
+
+def test_what_turns_out_slower_is_withdrawn(tmp_path: Path) -> None:
+    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.7}, slow_later=2.0), verifies=True)
+    assert tuned.is_withdrawn
+    assert (tuned.lines, tuned.variables) == ((), ())
+    path = tmp_path / "tuned.yaml"
+    path.write_text(format_yaml(REHEARSED, tuned.lines, []))
+    assert load_config(path) == REHEARSED
+
+
+def test_what_the_user_gives_stays() -> None:
+    config = REHEARSED.replace(
+        data={"mixed_precision": "float32", "enable_xla": False, "num_workers": 1, "batch_size": 4},
+        training={"mode": "single", "deterministic": True},
+    )
+    trials = PacedTrials({})
+    tuned = run_tune(trials, config)
+    assert trials.seen == [set()]
+    given = [answer.title for answer in tuned.answers if "you have given it" in answer.evidence]
+    assert given == ["which device prepares", "batch x accumulation", "precision", "XLA", "reader processes"]
+    assert {answer.title: answer.evidence for answer in tuned.answers}["threads"] == (
+        "not tried: --deterministic fixes them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "title", "names"),
+    [
+        (FACTS, "precision", ["mixed_bfloat16"]),
+        (replace(FACTS, is_gpu=True), "precision", ["mixed_float16", "mixed_bfloat16"]),
+        (FACTS, "threads", ["2 inside operations, 2 between", "1 inside operations, 2 between"]),
+        (replace(FACTS, is_gpu=True), "threads", ["two for each card"]),
+        (replace(FACTS, is_gpu=True), "reader processes", []),
+        (replace(FACTS, is_gpu=True, cores=8, read_share=0.3), "reader processes", ["8", "16"]),
+        (replace(FACTS, fitting=((4, 2), (8, 1))), "batch x accumulation", ["4 x 2"]),
+        (replace(FACTS, fitting=((8, 1),)), "batch x accumulation", []),
+    ],
+)
+def test_what_is_tried_follows_from_the_machine(facts: TuningFacts, title: str, names: list[str]) -> None:
+    config = XTTSConfig(model={"size": "base"})
+    assert (config.data.batch_size, config.training.gradient_accumulation_steps) == (8, 1)
+    (question,) = [each for each in list_questions(config, facts) if each.title == title]
+    assert [candidate.name for candidate in question.candidates] == names
+    assert bool(names) != bool(question.skipped)
+    clips = config.data.batch_size * config.training.gradient_accumulation_steps
+    for candidate in question.candidates:
+        changed = Trial().add(candidate).apply(config)
+        assert changed.data.batch_size * changed.training.gradient_accumulation_steps == clips
+
+
+def test_buffers_follow_rules_that_are_said() -> None:
+    calm = {key: (value, why) for key, value, why in choose_buffers(REHEARSED, 0.0)}
+    assert calm["data.pipeline_buffer_size"][0] == 50
+    assert calm["data.prefetch_buffer_size"][0] == REHEARSED.data.prefetch_depth
+    late = {key: (value, why) for key, value, why in choose_buffers(REHEARSED, 0.2)}
+    assert late["data.pipeline_buffer_size"][0] == 100
+    assert "waits for clips 20.0%" in late["data.pipeline_buffer_size"][1]
+
+
+def test_the_file_loads_as_what_was_tried_and_every_line_has_its_evidence(tmp_path: Path) -> None:
+    config = REHEARSED.replace(data={"batch_size": 4})
+    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.7, "training.mode=dual": 0.9}), config)
+    text = format_yaml(config, tuned.lines, ["A note."])
+    path = tmp_path / "tuned.yaml"
+    path.write_text(text)
+    loaded = load_config(path)
+    assert loaded.data.enable_xla is True
+    assert loaded.training.mode == "dual"
+    assert (loaded.model.size, loaded.data.batch_size, loaded.training.rehearsal) == ("tiny", 4, True)
+    rows = text.splitlines()
+    settings = [number for number, row in enumerate(rows) if row.startswith("  ") and not row.lstrip().startswith("#")]
+    assert len(settings) >= 6
+    assert all(rows[number - 1].startswith("  # ") for number in settings)
+
+
+def test_variables_can_be_sourced() -> None:
+    tuned = run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=2": 0.8}))
+    text = format_variables(tuned.variables, "tuned.env.sh")
+    assert "export TF_NUM_INTRAOP_THREADS=2\n" in text
+    assert "source tuned.env.sh" in text
+    assert all(row.startswith(("#", "export ")) for row in text.splitlines())
+    assert "Nothing is to be set" in format_variables([], "tuned.env.sh")
+
+
+def test_the_devices_of_the_mode_are_written_for_cards_only() -> None:
+    cards = tuple(Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000 - id) for id in (3, 5))
+    machine = Machine(CardScan(cards, (), None), 16000)
+    tuned = tune(
+        XTTSConfig(),
+        machine,
+        verifies=False,
+        tell=lambda _: None,
+        run_trial=PacedTrials({"training.mode=dual": 0.6}),
+        plan=choose_layout(Layout.DUAL, machine),
+    )
+    settings = list_settings(tuned)
+    assert (settings["training.mode"], settings["data.data_gpu"], settings["data.model_gpu"]) == ("dual", 5, 3)
+    assert "data.data_gpu" not in list_settings(run_tune(PacedTrials({"training.mode=dual": 0.6})))
+    plan = plan_devices(PlanRequest(mode="single"), machine)
+    assert isinstance(plan.model.memory, Growth)
+    assert find_limit_bytes(plan, machine) == int((24000 - 3) * 0.9) * MIB
+    assert find_limit_bytes(plan_devices(PlanRequest(), NO_CARDS), NO_CARDS) == 8000 * MIB
+    assert plan_devices(PlanRequest(), NO_CARDS).mode is Mode.SINGLE
