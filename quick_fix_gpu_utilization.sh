@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Finds out why the GPU is not busy, and says what to do and what to run next. It changes nothing.
+# Finds out why the GPU is not busy, measures settings that suit this machine, and says what to run next. It writes
+# myxtts_tuned.yaml and myxtts_tuned.env.sh into the folder it is started in, and changes nothing else.
 #
-#   bash quick_fix_gpu_utilization.sh [--config FILE] [any flag of `python train_main.py`]
+#   bash quick_fix_gpu_utilization.sh [--config FILE] [--skip-speed-test] [any flag of `python train_main.py`]
 #
+# --skip-speed-test looks only: nothing is measured, and nothing is written.
 # The exit code is that of the diagnosis: 0 nothing serious, 1 something serious was found, 2 it could not be made.
 set -uo pipefail
 
@@ -13,14 +15,19 @@ if [[ -z "$python" ]]; then
 fi
 
 # What the other commands take, too: --skip-speed-test is of the diagnosis alone.
-flags=""
+flags="" words=() measures=yes
 for word in "$@"; do
-    [[ "$word" == --skip-speed-test ]] || flags+=" $(printf '%q' "$word")"
+    if [[ "$word" == --skip-speed-test ]]; then
+        measures=""
+    else
+        flags+=" $(printf '%q' "$word")"
+        words+=("$word")
+    fi
 done
 
 say() { printf '\n== %s\n' "$1"; }
 
-say "1/4 Prerequisites"
+say "1/5 Prerequisites"
 if [[ -z "$python" ]]; then
     echo "No Python was found. Install Python 3.11 or newer, then run \`make setup\`." >&2
     exit 2
@@ -36,7 +43,7 @@ else
     echo "GPU      nvidia-smi does not answer: the diagnosis says why"
 fi
 
-say "2/4 Diagnosis"
+say "2/5 Diagnosis"
 "$python" "$root/utilities/diagnose_gpu_utilization.py" "$@"
 code=$?
 if ((code > 1)); then
@@ -44,16 +51,28 @@ if ((code > 1)); then
     exit 2
 fi
 
-say "3/4 What to do"
-if ((code == 0)); then
-    echo "Nothing serious was found. What is worth changing is in the list above."
+say "3/5 Settings for this machine"
+train="python train_main.py$flags"
+if [[ -z "$measures" ]]; then
+    echo "Not measured, because of --skip-speed-test. To measure them, which takes some minutes:"
+    echo "  python utilities/configure_max_gpu_utilization.py --verify$flags"
+elif "$python" "$root/utilities/configure_max_gpu_utilization.py" --verify ${words[@]+"${words[@]}"}; then
+    # The file holds what the flags gave, too.
+    train="source myxtts_tuned.env.sh && python train_main.py --config myxtts_tuned.yaml"
 else
-    echo "Start with issue 1 of the list above, then run this again: one cause often hides another."
+    echo "No settings were found: see above. The command below uses the defaults." >&2
+fi
+
+say "4/5 What to do"
+if ((code == 0)); then
+    echo "Nothing serious was found. What is worth changing is in the list of the diagnosis."
+else
+    echo "Start with issue 1 of the diagnosis, then run this again: one cause often hides another."
 fi
 echo "Which stage of a training step limits it, with a page and a trace:"
 echo "  python utilities/dual_gpu_bottleneck_profiler.py --html profile.html --trace profile.json$flags"
 
-say "4/4 Training, and watching it"
-echo "  python train_main.py$flags"
+say "5/5 Training, and watching it"
+echo "  $train"
 echo "  nvidia-smi dmon -s pucm    # power, use, clocks and memory of the cards, once a second"
 exit "$code"

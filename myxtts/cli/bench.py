@@ -11,6 +11,8 @@ from myxtts.errors import CommandLineError
 BENCHES: Mapping[str, str] = {
     "data": "reading: utterances/s by stage, and our reader against plain loops and tf.data",
     "model": "the network: training step, DVAE, decoding and parameter counts, alone or beside Coqui's PyTorch code",
+    "planner": "--mode auto: its choice against every mode tried",
+    "cluster": "several trainers: one against two that share its batches, and what larger clusters would do",
     "pipeline": "the pipeline: hand-offs, the modes against one device, the ring, the cost of watching",
 }
 """What can be measured -> its line of help. Each is a module `bench_WHAT` of this package with `run(words, prog)`."""

@@ -70,6 +70,7 @@ def run(words: Sequence[str], prog: str) -> int:
             "machine_gain": result.machine_gain,
             "gain": result.gain,
             "over_naive": result.over_naive,
+            "rows_per_s": result.rows_per_s,
         }
         write_text(arguments.json, json.dumps(figures, indent=1) + "\n")
         print(f"Figures  {arguments.json}")
@@ -130,6 +131,7 @@ def format_result(result: BenchResult, root: Path) -> str:
         f"TF-native loading is not in force: {result.native_objection}."
         if result.native_objection
         else "TF-native loading is in force.",
+        *_describe_prompts(result),
         f"The machine's own parallel gain: {result.machine_gain:.2f} ({result.workers} pinned processes over one).",
         f"Target   {TARGET_SHARE} of it, {needed:.2f} times the plain loop: {result.gain:.2f}, {_judge(result.gain >= needed)}",
         f"Target   not below naive tf.data: {result.over_naive:.2f} times as fast, {_judge(result.over_naive >= 1)}",
@@ -139,6 +141,15 @@ def format_result(result: BenchResult, root: Path) -> str:
             "Warning  the machine was busy, and a contender with more threads then gets more of it: measure again."
         )
     return "\n".join(lines)
+
+
+def _describe_prompts(result: BenchResult) -> list[str]:
+    if result.clips_per_row == 1:
+        return []
+    return [
+        "Training reads a second clip for each voice prompt (prompt_from speaker), so",
+        f"it gets at most {result.rows_per_s:.0f} utterances/s of what is read here.",
+    ]
 
 
 def _format_row(name: str, rate: Rate | None) -> str:

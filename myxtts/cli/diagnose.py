@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import sys
@@ -16,11 +15,11 @@ from myxtts.cli.parser import Parser
 from myxtts.cli.profile import SHOWN
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
+from myxtts.devices.environment import VARIABLES
 from myxtts.errors import MyXTTSError
 
 if TYPE_CHECKING:
     from myxtts.devices.machine import Machine
-    from myxtts.devices.topology import Link
     from myxtts.monitoring.corpus_checks import CorpusFacts
     from myxtts.monitoring.diagnosis import Diagnosis
     from myxtts.monitoring.health import Issue
@@ -29,12 +28,6 @@ if TYPE_CHECKING:
 
 STEPS = 20
 """Of the speed test."""
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_THREAD_MODE", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_XLA_FLAGS", "XLA_FLAGS",
-    "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC", "OMP_NUM_THREADS", "MYXTTS_REHEARSAL",
-)  # fmt: skip
-"""Of the environment, what changes how TensorFlow works."""
 LIVE_S = 2.0
 """How long cards are looked at where no speed test is run."""
 
@@ -79,6 +72,7 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
         tests_speed: whether to profile a few batches.
     """
     from myxtts.devices.machine import read_machine
+    from myxtts.devices.topology import read_links
     from myxtts.monitoring.card_summary import summarise_cards
     from myxtts.monitoring.config_checks import check_config
     from myxtts.monitoring.diagnosis import Diagnosis
@@ -89,7 +83,7 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
 
     _tell("looking at software and devices")
     machine, software = read_machine(environ), read_software()
-    links = _read_links(machine)
+    links = read_links([card.physical_id for card in machine.cards])
     # In a rehearsal no card is wanted.
     issues: list[Issue] = (
         [] if config.training.rehearsal else [*check_software(software, machine), *check_devices(machine)]
@@ -111,17 +105,6 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
         samples=samples,
         issues=tuple(rank_issues(issues)),
     )
-
-
-def _read_links(machine: Machine) -> list[Link]:
-    from myxtts.devices.nvml import Nvml
-    from myxtts.devices.topology import read_link
-
-    ids = [card.physical_id for card in machine.cards]
-    if len(ids) < 2:
-        return []
-    with Nvml() as nvml:
-        return [read_link(nvml, first, second) for first, second in itertools.combinations(ids, 2)]
 
 
 def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | None:

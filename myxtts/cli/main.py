@@ -17,22 +17,43 @@ from myxtts.errors import CommandLineError, MyXTTSError
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
+    "launch": "train with several processes of this machine, which share every batch",
     "synthesize": "speak a text in the voice of a recording, to a file or as a stream",
     "serve": "speak over HTTP as the OpenAI API does, with a page to type a text and listen",
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
     "listen": "put what each validation of a run said on one page, to compare checkpoints by ear",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
+    "data-prepare": "write a copy of a corpus that data workers can read",
+    "data-dispatcher": "share the reading of trainers out among data workers (tf.data service)",
+    "data-worker": "read clips for trainers, on this machine or on others (tf.data service)",
     "profile": "measure where the time of a training step goes, and name the stage that limits it",
     "diagnose": "find out why the GPU is not busy: software, settings, corpus, speed",
+    "compare": "put the curves and figures of two or more runs side by side",
+    "configure": "measure this machine with your run, and write settings that suit it",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
     "bench": "measure a part of MyXTTS against plain ways of doing the same",
+    "selfcheck": "try on your cards what depends on real GPUs, and write a report to post",
+    "bug-report": "write one file to attach to a bug report, with nothing private in it",
     "import": "convert a Coqui XTTS checkpoint to a model directory",
     "export": "write a model's weights for others: safetensors, or the files Coqui's tools load",
 }
 """Command -> its line of help. Each is a module of this package with `run(words, prog)`."""
 
-MODULES: Mapping[str, str] = {"import": "import_model", "export": "export_model"}
-"""Commands whose module has another name: `import` is a word of the language."""
+MODULES: Mapping[str, str] = {
+    "import": "import_model",
+    "export": "export_model",
+    "bug-report": "bug_report",
+    "data-prepare": "data_prepare",
+    "data-dispatcher": "data_dispatcher",
+    "data-worker": "data_worker",
+}
+"""Commands whose name no module can have."""
+
+
+FAULT = (
+    "This should not happen: it is a fault of MyXTTS. Please report it with the file that\n"
+    "`myxtts bug-report RUN` writes (RUN: the folder of the run, if there is one)."
+)
 
 
 class Command(Protocol):
@@ -85,6 +106,10 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
         return 130
     except OSError as error:
         return _report_lost_output(prog, error)
+    except Exception as error:
+        # Printed below the traceback, which a fault of ours deserves.
+        error.add_note(FAULT)
+        raise
     return code
 
 
@@ -92,6 +117,7 @@ def _report_lost_output(prog: str, error: OSError) -> int:
     """Ends quietly when the reader of our output has gone, as in `--help | head`; any other failure is told."""
     is_pipe = isinstance(error, BrokenPipeError)
     if not is_pipe and error.errno != errno.ENOSPC:
+        error.add_note(FAULT)
         raise error
     # The interpreter flushes once more at exit and would complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -171,8 +171,9 @@ def format_watch(watch: WatchOutcome) -> str:
             "d  Watching: the training loop with metrics, view and TensorBoard, and without",
             "",
             f"ms per update: {statistics.median(watch.unwatched_ms):.1f} without, {statistics.median(watch.watched_ms):.1f} with; "
-            f"cost {watch.cost:+.2%} ({min(costs):+.2%} to {max(costs):+.2%})",
-            f"Target   below {MOST_WATCH_COST:.0%}: {judge(watch.cost < MOST_WATCH_COST, is_quiet=not watch.noisy)}",
+            f"difference {watch.cost:+.2%} ({min(costs):+.2%} to {max(costs):+.2%})",
+            f"Inside   the watch: {statistics.median(watch.inside_ms):.2f} ms, {watch.inside:.2%}: its calls, and its threads on the processor",
+            f"Target   below {MOST_WATCH_COST:.0%} inside: {judge(watch.inside < MOST_WATCH_COST, is_quiet=not watch.noisy)}",
             format_windows(watch.discarded, watch.noisy),
         ]
     )

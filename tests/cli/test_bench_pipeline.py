@@ -30,7 +30,7 @@ SECONDS = {
     PREPARE: 0.2, TRAIN: 0.4, SERIES: 0.6, THREADS: 0.44, PROCESSES: 0.42, DUAL: 0.48, ISOLATED: 0.45, DATASET: 0.55,
 }  # fmt: skip
 MODEL = ModelOutcome({name: (each, 2 * each, each) for name, each in SECONDS.items()}, discarded=1, noisy=0, cores=2)
-WATCH = WatchOutcome((100.5, 101.0, 100.2), (100.0, 100.0, 100.0), discarded=0, noisy=0)
+WATCH = WatchOutcome((100.5, 101.0, 100.2), (100.0, 100.0, 100.0), (0.3, 0.2, 0.9), discarded=0, noisy=0)
 RING = RingSpeed(5 << 20, 3.0, 20.0, 4.0, 2.5, steal=0.0)
 
 
@@ -67,9 +67,10 @@ def test_modes_are_judged_by_their_own_ceiling_and_shown_beside_the_bound():
 
 def test_the_watch_is_judged_by_the_median_of_its_windows():
     assert WATCH.cost == pytest.approx(0.005)
-    assert "below 1%: met" in pipeline_page.format_watch(WATCH)
-    dear = replace(WATCH, watched_ms=(101.1, 101.2, 100.0))
-    assert "below 1%: missed" in pipeline_page.format_watch(dear)
+    assert WATCH.inside == pytest.approx(0.003)
+    assert "below 1% inside: met" in pipeline_page.format_watch(WATCH)
+    dear = replace(WATCH, inside_ms=(1.1, 1.2, 0.1))
+    assert "below 1% inside: missed" in pipeline_page.format_watch(dear)
 
 
 def test_everything_fits_into_80_columns():

@@ -24,22 +24,39 @@ def test_it_diagnoses_and_names_the_next_commands(flags, make_machine):
     assert result.returncode == (0 if flags else 1), result.stderr
     parts = [line for line in result.stdout.splitlines() if line.startswith("== ")]
     assert parts == [
-        "== 1/4 Prerequisites",
-        "== 2/4 Diagnosis",
-        "== 3/4 What to do",
-        "== 4/4 Training, and watching it",
+        "== 1/5 Prerequisites",
+        "== 2/5 Diagnosis",
+        "== 3/5 Settings for this machine",
+        "== 4/5 What to do",
+        "== 5/5 Training, and watching it",
     ]
     assert "SOFTWARE" in result.stdout
     assert ("Nothing serious was found" if flags else "Start with issue 1") in result.stdout
     assert f"  python train_main.py --batch-size 2{' --rehearsal' if flags else ''}\n" in result.stdout
     assert "--html profile.html --trace profile.json --batch-size 2" in result.stdout
+    assert "Not measured, because of --skip-speed-test" in result.stdout
+
+
+@pytest.mark.parametrize(("configured", "train"), [(0, "source myxtts_tuned.env.sh && "), (1, "")])
+def test_settings_that_were_measured_lead_to_their_own_command(configured, train, tmp_path):
+    """Played by a program that notes what it is asked for."""
+    fake = tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncase "$1" in *configure*) exit {configured};; esac\n')
+    fake.chmod(0o755)
+    result = run_script("--batch-size", "a b", PYTHON=str(fake))
+    assert result.returncode == 0, result.stderr
+    (asked,) = [line for line in (tmp_path / "asked").read_text().splitlines() if "configure" in line]
+    assert asked.endswith("--verify --batch-size a b")
+    config = "--config myxtts_tuned.yaml" if configured == 0 else r"--batch-size a\ b"
+    assert f"\n  {train}python train_main.py {config}\n" in result.stdout
+    assert ("No settings were found" in result.stderr) == (configured == 1)
 
 
 def test_a_mistake_in_the_flags_is_told_and_nothing_else_is_claimed():
     result = run_script("--bach-size", "2")
     assert result.returncode == 2
     assert "Did you mean --batch-size?" in result.stderr
-    assert "4/4" not in result.stdout
+    assert "5/5" not in result.stdout
 
 
 def test_a_python_without_myxtts_is_told(tmp_path):
@@ -49,4 +66,4 @@ def test_a_python_without_myxtts_is_told(tmp_path):
     result = run_script(PYTHON=str(fake))
     assert result.returncode == 2
     assert "cannot run MyXTTS" in result.stderr
-    assert "2/4" not in result.stdout
+    assert "2/5" not in result.stdout

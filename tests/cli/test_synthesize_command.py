@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.inference.builders import write_small_model
+from myxtts.inference.loading import load_synthesizer
+from myxtts.inference.settings import SpeechSettings
+from tests.inference.builders import CONFIG, write_small_model
 from tests.support.processes import ROOT, clean_environ, run_python
 
 TEXT = "Hello there. This is the second sentence."
@@ -62,6 +64,31 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
     written = soundfile.read(folder / "out.wav", dtype="int16")[0].astype(np.int32)
     assert streamed.shape == written.shape
     assert np.max(np.abs(streamed - written)) <= 2
+
+
+def test_a_named_voice_says_the_text_of_a_file(folder):
+    draw = np.random.default_rng(5)
+    voices = {
+        name: {
+            "gpt_cond_latent": np.zeros((1, 32, CONFIG.model.gpt_width), np.float32),
+            "speaker_embedding": draw.normal(size=(1, 512, 1)).astype(np.float32),
+        }
+        for name in ("Ana", "Ben")
+    }
+    model = write_small_model(folder / "named", decoder=True, speakers=voices)
+    (folder / "text.txt").write_text(f"\ufeff{TEXT}\n", encoding="utf-8")
+    result = run_synthesize(
+        "--checkpoint", model, "--text-file", folder / "text.txt", "--speaker", "Ben", "--out", folder / "ben.flac",
+        "--max-codes", 12, "--seed", 3,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    written, rate_hz = soundfile.read(folder / "ben.flac", dtype="float32")
+    synthesizer = load_synthesizer(model)
+    assert rate_hz == synthesizer.rate_hz
+    settings = SpeechSettings(seed=3, max_codes=12)
+    ben, ana = (synthesizer.speak(TEXT, synthesizer.find_voice(name), "en", settings) for name in ("Ben", "Ana"))
+    np.testing.assert_allclose(written, np.clip(ben.samples, -1, 1), atol=1e-4)
+    assert np.abs(ana.samples - ben.samples).max() > 1e-3
 
 
 @pytest.mark.parametrize(

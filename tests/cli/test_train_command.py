@@ -72,15 +72,12 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
     assert "\n  python train_main.py --epochs 2\n" in result.stderr
 
 
-@pytest.mark.parametrize("flags", [("--cluster", "machines.yaml"), ("--data-service", "10.0.0.5:5050")])
-def test_what_is_not_built_is_refused_and_not_left_out(flags):
-    result = run_train("--rehearsal", *flags)
-    assert result.returncode == 1
-    assert "Mode    single-GPU buffered" in result.stdout
-    assert (
-        f"{flags[0]}{' decoder' if flags[1] == 'decoder' else ''} is not built yet. Nothing was trained."
-        in result.stderr
-    )
+def test_a_corpus_that_a_data_service_cannot_read_is_refused_with_the_command_that_helps():
+    result = run_train("--rehearsal", "--data-service", "10.0.0.5:5050")
+    assert result.returncode == 2
+    assert "/wavs/" in result.stderr
+    assert "is FLAC PCM_16, 1 channels, 22050 Hz. 5" in result.stderr
+    assert "`myxtts data-prepare --train-data " in result.stderr
 
 
 @pytest.mark.parametrize(

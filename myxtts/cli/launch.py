@@ -1,0 +1,143 @@
+"""`myxtts launch`: a cluster of several trainers on this machine, started, shown and ended together."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from myxtts.cli.parser import Parser
+from myxtts.errors import CommandLineError, DevicePlanError
+
+LOOPBACK = "127.0.0.1"
+MOST_WORKERS = 64
+
+
+def build_parser(prog: str) -> Parser:
+    """The parser of the launcher's own flags; what follows the dashes is for the workers."""
+    parser = Parser(
+        prog=prog,
+        description="Train with several processes of this machine, which share every batch. They talk over a network of their own, "
+        "which nobody else can reach. If one dies, all end; started again, the run goes on from its last checkpoint.",
+    )
+    parser.usage = f"{prog} (--workers N | --gpus IDS) [--open-ports] -- train [flags]"
+    parser.add_argument("--workers", type=int, metavar="N", help="how many processes train")
+    parser.add_argument("--gpus", metavar="IDS", help="GPUs, as in 0,1: one process for each")
+    parser.add_argument(
+        "--open-ports",
+        action="store_true",
+        help="use the machine's own network: TensorFlow then listens on every interface, without authentication",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="train ...", help="what every process runs")
+    return parser
+
+
+def run(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser(prog).parse_all(words)
+    command = [word for place, word in enumerate(arguments.command) if place or word != "--"]
+    if command[:1] != ["train"]:
+        raise CommandLineError(
+            f"`{prog}` starts trainers: give the command behind two dashes, as in `{prog} --workers 2 -- train --train-data DIR`."
+        )
+    if (arguments.workers is None) == (arguments.gpus is None):
+        raise CommandLineError(f"`{prog}` needs either --workers or --gpus.")
+    gpus = None if arguments.gpus is None else parse_ids(arguments.gpus)
+    workers = len(gpus) if gpus is not None else arguments.workers
+    launched_as = [*prog.split(), *words]
+    return launch(command[1:], workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
+
+
+def parse_ids(text: str) -> list[int]:
+    """The physical ids of GPUs in a list like 0,1."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() for word in words) or len(set(words)) != len(words):
+        raise CommandLineError(
+            f"GPUs must be a list of different ids as nvidia-smi shows them, like 0,1, but is {text!r}."
+        )
+    return [int(word) for word in words]
+
+
+def launch(
+    words: Sequence[str], workers: int, *, gpus: Sequence[int] | None, open_ports: bool, launched_as: Sequence[str]
+) -> int:
+    """Trains with several processes, and returns the exit code of the first that failed, or 0.
+
+    Args:
+        words: flags of `myxtts train`.
+        gpus: a physical id for each worker; None where they have none, or what the machine's variables say.
+        open_ports: whether TensorFlow may listen on the machine's own network.
+        launched_as: the command that was given, to be shown as the way to resume.
+    """
+    from myxtts.cluster.private_network import enter_private_network
+    from myxtts.cluster.process_group import Command, ProcessGroup
+    from myxtts.cluster.spec import LAUNCH_COMMAND
+    from myxtts.devices.child_environment import make_importable
+
+    if not 2 <= workers <= MOST_WORKERS:
+        raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
+    visible = None if gpus is None else find_uuids(gpus)
+    if not open_ports:
+        if any(word.partition("=")[0] == "--data-service" for word in words):
+            raise CommandLineError(
+                "--data-service cannot be reached from the network of their own that launched workers have. Where a firewall or a "
+                "container keeps others out, add --open-ports to take the machine's."
+            )
+        enter_private_network()
+    with tempfile.TemporaryDirectory(prefix="myxtts-launch-") as folder:
+        path = Path(folder) / "cluster.yaml"
+        path.write_text(make_cluster_file(workers), encoding="utf-8")
+        commands = []
+        for index in range(workers):
+            environ = {**os.environ, "PYTHONUNBUFFERED": "1", LAUNCH_COMMAND: json.dumps(list(launched_as))}
+            if visible is not None:
+                environ["CUDA_VISIBLE_DEVICES"] = visible[index]
+            flags = ["--cluster", str(path), "--worker-index", str(index)]
+            python = [sys.executable, "-P", "-m", "myxtts.cli.main", "train"]
+            commands.append(Command([*python, *words, *flags], make_importable(environ)))
+        codes = ProcessGroup(commands, tell=_tell).run()
+    failed = [(index, code) for index, code in enumerate(codes) if code]
+    for index, code in failed:
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        print(f"worker {index} {how}", file=sys.stderr)
+    if not failed:
+        return 0
+    print(f"To go on: {shlex.join(launched_as)}", file=sys.stderr)
+    return 128 - failed[0][1] if failed[0][1] < 0 else failed[0][1]
+
+
+def make_cluster_file(workers: int) -> str:
+    """The text of a cluster file with free ports of loopback."""
+    with ExitStack() as stack:
+        # All at once, so that none is given twice.
+        ends = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(workers + 1)]
+        control, *ports = (end.getsockname()[1] for end in ends)
+    addresses = ", ".join(f"{LOOPBACK}:{port}" for port in ports)
+    return f"workers: [{addresses}]\ncontrol: {LOOPBACK}:{control}\n"
+
+
+def find_uuids(gpus: Sequence[int]) -> list[str]:
+    """What CUDA knows cards by, whatever is counted anew inside a container. Raises `DevicePlanError` for those that are not there."""
+    from myxtts.devices.environment import select_visible
+    from myxtts.devices.machine import read_machine
+
+    machine = read_machine()
+    found = {int(card.physical_id): card.uuid for card in select_visible(machine.cards, machine.environ)}
+    missing = [gpu for gpu in gpus if gpu not in found]
+    if missing:
+        present = ", ".join(f"GPU {gpu}" for gpu in found) or "no GPU"
+        raise DevicePlanError(
+            f"Asked for GPU {', '.join(map(str, missing))}, but this machine has {present}. Give ids from `nvidia-smi -L`, or "
+            "--workers 2 with `train --rehearsal` to rehearse on the CPU."
+        )
+    return [found[gpu] for gpu in gpus]
+
+
+def _tell(index: int, line: str) -> None:
+    print(f"[{index}] {line}", flush=True)

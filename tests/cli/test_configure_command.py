@@ -1,0 +1,122 @@
+"""`myxtts configure` and `python utilities/configure_max_gpu_utilization.py`: what is told and written."""
+
+import re
+
+import pytest
+
+from myxtts.cli import configure
+from myxtts.config.resolve import load_config
+from myxtts.training import tuning
+from myxtts.training.tuning import Tuned
+from myxtts.training.tuning_candidates import Candidate
+from myxtts.training.tuning_files import Line, list_lines, list_variables
+from myxtts.training.tuning_search import Answer, TrialResult, Verification
+from tests.cli.test_profile_command import SMALL
+from tests.support.processes import run_python
+
+SCRIPT = "utilities/configure_max_gpu_utilization.py"
+IN_FORCE = {"threads inside operations": "2", "compute precision": "float32"}
+XLA = Answer("XLA", "measured: on 70 ms a step; before 100 ms", Candidate("on", {"data.enable_xla": True}))
+THREADS = Answer(
+    "threads",
+    "measured: 2 inside operations, 2 between 60 ms a step; before 70 ms",
+    Candidate("2 inside operations, 2 between", environ={"TF_NUM_INTRAOP_THREADS": "2"}),
+)
+PRECISION = Answer("precision", "measured: mixed_bfloat16 300 ms a step; before 100 ms")
+ANSWERS = (PRECISION, XLA, THREADS)
+
+
+def make_tuned(*, verification=None, is_withdrawn=False):
+    lines = () if is_withdrawn else tuple(list_lines(ANSWERS, [("data.pipeline_buffer_size", 50, "rule: deep enough")]))
+    variables = () if is_withdrawn else tuple(list_variables(ANSWERS))
+    return Tuned(TrialResult(0.1, 0.0), ANSWERS, lines, variables, verification)
+
+
+@pytest.fixture
+def run_configure(monkeypatch, capsys, tmp_path):
+    """Runs the command with what a search has found; returns its output and the files."""
+
+    def run(tuned, *words):
+        monkeypatch.setattr(tuning, "tune", lambda *_, **__: tuned)
+        path = tmp_path / "mine.yaml"
+        assert configure.run(["--output", str(path), "--batch-size", "4", *words], "myxtts configure") == 0
+        return capsys.readouterr().out, path, (tmp_path / "mine.env.sh").read_text()
+
+    return run
+
+
+def test_help_names_the_flags_without_tensorflow():
+    result = run_python(["-X", "importtime", SCRIPT, "--help"])
+    assert result.returncode == 0
+    for flag in ("--verify", "--config", "--train-data", "--output", "--rehearsal"):
+        assert flag in result.stdout
+    assert "tensorflow" not in result.stderr
+
+
+def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_measured(tmp_path):
+    result = run_python([SCRIPT, "--output", str(tmp_path / "nowhere" / "mine.yaml")])
+    assert result.returncode == 2
+    assert "cannot be written: No such file or directory" in result.stderr
+    assert "trying" not in result.stderr
+
+
+def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
+    out, path, variables = run_configure(make_tuned())
+    assert "XLA: on\n  measured: on 70 ms a step; before 100 ms\n" in out
+    assert "precision: unchanged\n" in out
+    config = load_config(path)
+    assert (config.data.enable_xla, config.data.batch_size, config.data.mixed_precision) == (True, 4, "float32")
+    text = path.read_text()
+    assert "  # measured: on 70 ms a step; before 100 ms\n  enable_xla: true\n" in text
+    assert "  # given by you (--batch-size)\n  batch_size: 4\n" in text
+    assert "Not verified" in text
+    assert "export TF_NUM_INTRAOP_THREADS=2" in variables
+    assert f"python train_main.py --config {path}" in out
+
+
+def test_a_gain_is_told_with_what_is_in_force(run_configure):
+    checked = Verification((0.100, 0.104, 0.098), (0.070, 0.071, 0.069), IN_FORCE)
+    out, path, _ = run_configure(make_tuned(verification=checked), "--verify")
+    assert re.search(r"the defaults +100 ms", out)
+    assert re.search(r"these settings +70 ms", out)
+    assert "+30.0% faster" in out
+    assert re.search(r"threads inside operations +2", out)
+    assert "Verified: +30.0% faster" in path.read_text()
+    head = out.partition("Settings   ")[0]
+    assert max(map(len, head.splitlines())) <= 80
+
+
+def test_defaults_that_stay_are_said_to(run_configure):
+    out, path, _ = run_configure(make_tuned(verification=Verification((0.1,), (0.1,), IN_FORCE)), "--verify")
+    assert "Nothing faster than the defaults was found" in out
+    assert "# Nothing faster was found" in path.read_text()
+    assert re.search(r"compute precision +float32", out)
+
+
+def test_settings_that_turned_out_slower_are_withdrawn_in_words(run_configure):
+    checked = Verification((0.100,) * 3, (0.120,) * 3, IN_FORCE)
+    out, path, variables = run_configure(make_tuned(verification=checked, is_withdrawn=True), "--verify")
+    assert "slower by 20%" in out
+    assert "the defaults stay in force" in path.read_text()
+    assert load_config(path).data.enable_xla is False
+    assert "export" not in variables
+
+
+def test_lines_of_settings_are_settings():
+    assert list_lines([THREADS], []) == []
+    assert list_lines([PRECISION, XLA], []) == [Line("data.enable_xla", True, XLA.evidence)]
+
+
+@pytest.mark.soak
+def test_a_rehearsal_is_configured_and_trains_with_its_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    small = [word for word in SMALL if word not in ("--num-steps", "5")]
+    given = [*small, "--no-enable-xla", "--mixed-precision", "float32", "--num-workers", "0"]
+    result = run_python([SCRIPT, "--verify", "--output", str(path), *given])
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert "IN FORCE with these settings, as TensorFlow says" in result.stdout
+    assert re.search(r"weights on +/CPU:\d", result.stdout)
+    assert re.search(r"compute precision +float32", result.stdout)
+    plan = run_python(["train_main.py", "--config", str(path), "--print-plan"])
+    assert plan.returncode == 0, plan.stderr
+    assert "rehearsal on logical CPU devices" in plan.stdout

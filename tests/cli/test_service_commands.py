@@ -1,0 +1,86 @@
+"""`myxtts data-dispatcher`, `data-worker` and `data-prepare`, as far as they need no TensorFlow."""
+
+import contextlib
+import signal
+import socket
+
+import pytest
+
+from myxtts.cli import service_server
+from myxtts.cli.main import main
+from myxtts.cli.service_server import run_until_stopped
+from myxtts.devices.environment import VISIBLE_DEVICES
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch):
+    monkeypatch.setenv(VISIBLE_DEVICES, "0")
+
+
+@pytest.fixture
+def free_port():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return server.getsockname()[1]
+
+
+def test_a_worker_without_a_dispatcher_waits_for_a_while_and_says_what_to_start(free_port, capsys):
+    assert main(["data-worker", "--dispatcher", f"127.0.0.1:{free_port}", "--wait", "0.1"]) == 1
+    error = capsys.readouterr().err
+    assert f"Nobody answers at 127.0.0.1:{free_port} yet: waiting up to 0.1 s." in error
+    assert f"There is no dispatcher at 127.0.0.1:{free_port}. Start it there with `myxtts data-dispatcher`" in error
+    assert "Warning" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["data-worker"], "--dispatcher"),
+        (["data-worker", "--dispatcher", "nowhere"], "must be like 10.0.0.5:5050, but is 'nowhere'"),
+        (["data-dispatcher", "--port", "70000"], "--port must be from 0 to 65535, but is 70000"),
+        (["data-dispatcher", "--host", "192.0.2.77"], "--host 192.0.2.77 --port 5050 cannot be used"),
+        (["data-prepare"], "--out"),
+    ],
+)
+def test_wrong_words_are_explained(words, text, capsys):
+    assert main(words) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named(capsys):
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        assert main(["data-dispatcher", "--port", str(port)]) == 2
+    assert f"--port {port} cannot be used: Address already in use" in capsys.readouterr().err
+
+
+def test_whoever_lets_other_machines_in_is_warned_that_nobody_is_asked_who_they_are(free_port, capsys):
+    words = ["data-worker", "--dispatcher", f"127.0.0.1:{free_port}", "--wait", "0", "--host", "0.0.0.0"]
+    assert main(words) == 1
+    warning = capsys.readouterr().err
+    assert "TensorFlow's gRPC asks nobody who\nthey are" in warning
+    assert max(map(len, service_server.UNAUTHENTICATED.splitlines())) <= 80
+
+
+def test_a_worker_that_only_this_machine_reaches_is_told_so(capsys, monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.0.0.5")
+    monkeypatch.setattr("myxtts.cli.data_worker.wait_for_answer", lambda *_: False)
+    assert main(["data-worker", "--dispatcher", "node7:5050"]) == 1
+    assert "only this machine reaches it. If the\ndispatcher at node7:5050" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_lives_until_a_signal_and_is_let_go(number, capsys):
+    class Thing:
+        def __del__(self):
+            lives.append("ended")
+
+    lives: list[str] = []
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        # The signal comes as soon as it is said that the server runs.
+        assert run_until_stopped(Thing, lambda: signal.raise_signal(number)) == 0
+    finally:
+        for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(each, handler)
+    assert lives == ["ended"]
+    assert capsys.readouterr().out == "Stopped.\n"
