@@ -65,6 +65,8 @@ ENGLISH = Words(
     variable_columns=("variable", "meaning"),
     variable_rows={
         "MYXTTS_REHEARSAL": "`1`: as `--rehearsal`, for every command",
+        "MYXTTS_WORKER_INDEX": "which worker of a cluster this process is, where `--worker-index` does not say it",
+        "MYXTTS_LAUNCH_COMMAND": "set by `myxtts launch` for its workers: the command that resumes all of them",
         "MYXTTS_SERVE_TOKEN": "the token that `myxtts serve` asks for, instead of a flag others can read in the process list",
         "MYXTTS_JUDGE_PYTHON": "the Python of the environment with the judges of `myxtts evaluate`",
         "MYXTTS_PEER_PYTHON": "the Python of the environment with torch and coqui-tts, for `myxtts bench model --against coqui`",
@@ -95,6 +97,8 @@ PERSIAN = Words(
     variable_columns=("متغیر", "معنا"),
     variable_rows={
         "MYXTTS_REHEARSAL": "مقدار `1`: مانند ‎`--rehearsal`‎ برای همهٔ فرمان‌ها",
+        "MYXTTS_WORKER_INDEX": "این پردازه کدام کارگر خوشه است، اگر ‎`--worker-index`‎ نگوید",
+        "MYXTTS_LAUNCH_COMMAND": "‎`myxtts launch`‎ برای کارگرهایش می‌گذارد: فرمانی که همه را ادامه می‌دهد",
         "MYXTTS_SERVE_TOKEN": "رمزی که ‎`myxtts serve`‎ می‌خواهد، به جای پرچمی که دیگران در فهرست فرایندها می‌بینند",
         "MYXTTS_JUDGE_PYTHON": "پایتونِ محیطی که داورهای ‎`myxtts evaluate`‎ در آن نصب است",
         "MYXTTS_PEER_PYTHON": "پایتونِ محیطی که torch و coqui-tts در آن نصب است، برای ‎`myxtts bench model --against coqui`‎",
