@@ -180,6 +180,8 @@ def choose_mode(request: PlanRequest) -> Mode:
 
 def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> DevicePlan:
     notes = list(_note_unused_limits(request))
+    if request.model_gpu is not None and request.model_gpu not in {card.physical_id for card in visible}:
+        raise DevicePlanError(_explain_insufficient(request, machine, visible, [PhysicalId(request.model_gpu)]))
     if not visible:
         notes.append(_explain_no_gpu(machine))
         data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
@@ -332,7 +334,7 @@ def _explain_no_gpu(machine: Machine) -> str:
 def _explain_insufficient(
     request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[PhysicalId]
 ) -> str:
-    wanted = f"asked for GPU {asked[0]} and GPU {asked[1]}" if asked else "two cards are needed"
+    wanted = f"asked for {' and '.join(f'GPU {id}' for id in asked)}" if asked else "two cards are needed"
     present = f"this machine has {_list_ids(visible)}" if visible else "this machine has no GPU"
     if len(visible) < len(machine.cards):
         shown = _list_ids(visible) if visible else "none"

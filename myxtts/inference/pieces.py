@@ -43,7 +43,10 @@ class PieceLimits:
     codes: int
     """The most codes it generates."""
     clip_seconds: float = PUBLISHED_CLIP_SECONDS
-    """The longest clip it was trained on."""
+    """The longest clip it may have been trained on."""
+    joins_sentences: bool = True
+    """Whether a piece may have several sentences. A model trained from scratch has heard one at a time, as most corpora have
+    them: of five in one go it said the first words and stopped, and the rest was lost."""
 
     def count_characters(self, language: str) -> int:
         """Characters of a piece: the language's limit, less for a model that says or has heard less at a time."""
@@ -77,7 +80,7 @@ def check_text(text: str, language: str) -> None:
 
 def _split_to_fit(text: str, language: str, tokenizer: Tokenizer, limits: PieceLimits, characters: int) -> list[Piece]:
     pieces: list[Piece] = []
-    for part in split_sentences(text, language, characters):
+    for part in split_sentences(text, language, characters, join=limits.joins_sentences):
         if not any(character.isalnum() for character in part):
             continue
         ids = tuple(tokenizer.encode(part, language))

@@ -71,10 +71,11 @@ class Synthesizer:
         self._xtts, self._tokenizer = xtts, tokenizer
         self._speakers = speakers or {}
         size = xtts.gpt.size
-        self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds)
-        self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
         # Only what descends from the published model has a speaker encoder.
-        penalty = SCRATCH_PENALTY if xtts.speaker_encoder is None else PUBLISHED_PENALTY
+        is_published = xtts.speaker_encoder is not None
+        self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
+        self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
+        penalty = PUBLISHED_PENALTY if is_published else SCRATCH_PENALTY
         self._generator = CodeGenerator(xtts.gpt, usual_penalty=penalty)
         self._mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
         self.vocoder = self._choose_vocoder()

@@ -26,7 +26,7 @@ _LONGEST_LAST_WORDS = 64
 _LANGUAGES_WITH_ORDINAL_DOT = frozenset({"de", "cs", "hu", "tr", "pl"})
 
 
-def split_sentences(text: str, language: str, limit: int | None = None) -> list[str]:
+def split_sentences(text: str, language: str, limit: int | None = None, *, join: bool = True) -> list[str]:
     """Pieces of at most `limit` characters with as many whole sentences as fit in each.
 
     A sentence that is too long is cut at commas, a clause that is too long between words, and only a word that is too
@@ -34,12 +34,16 @@ def split_sentences(text: str, language: str, limit: int | None = None) -> list[
 
     Args:
         limit: characters of a piece; without it, what the language allows.
+        join: several sentences may share a piece.
     """
     code = resolve_language(language)
     limit = character_limit(code) if limit is None else limit
     if limit < 1:
         raise UserError(f"The limit of a piece must be at least 1 character, but is {limit}.")
-    return list(_pack(_cut_sentences(text.strip(), code), limit))
+    sentences = _cut_sentences(text.strip(), code)
+    if join:
+        return list(_pack(sentences, limit))
+    return [piece for sentence in sentences for piece in _pack([sentence], limit)]
 
 
 def _pack(pieces: Iterable[str], limit: int) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Settings and texts: what can be said, in which pieces, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from myxtts.inference.errors import SpeechRequestError
@@ -94,6 +96,11 @@ def test_a_model_that_says_less_at_a_time_gets_shorter_pieces(tokenizer):
     young = PieceLimits(tokens=400, codes=602, clip_seconds=2.9)
     assert max(len(piece.text) for piece in split_text(text, "en", tokenizer, half)) <= 125
     assert max(len(piece.text) for piece in split_text(text, "en", tokenizer, young)) <= 62
+
+
+def test_a_model_that_has_heard_single_sentences_is_given_single_sentences(tokenizer):
+    pieces = split_text("One. Two three. Four.", "en", tokenizer, replace(LIMITS, joins_sentences=False))
+    assert [piece.text for piece in pieces] == ["One.", "Two three.", "Four."]
 
 
 def test_pieces_with_too_many_tokens_are_split_again(tokenizer):

@@ -78,6 +78,12 @@ def test_a_draw_is_the_same_in_a_stream_and_in_turn(synthesizer, voice):
     np.testing.assert_allclose(np.concatenate(streamed), np.concatenate(in_turn), atol=1e-4)
 
 
+def test_a_model_from_scratch_says_each_sentence_for_itself(rough, synthesizer, voice):
+    text, settings = "One. Two three. Four.", SpeechSettings(max_codes=3)
+    assert [piece.text for piece in rough.speak(text, voice, "en", settings).pieces] == ["One.", "Two three.", "Four."]
+    assert len(synthesizer.speak(text, voice, "en", settings).pieces) == 1
+
+
 def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     speech = synthesizer.speak(LONG, voice, "en", SpeechSettings(greedy=True))
     assert len(speech.pieces) > 1

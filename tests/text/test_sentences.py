@@ -41,6 +41,12 @@ def test_pieces(language, limit, text, pieces):
     assert split_sentences(text, language, limit) == pieces
 
 
+def test_sentences_that_must_not_be_joined_are_a_piece_each():
+    text = "Dr. Smith left. Was it late? It was late, very late, and dark."
+    pieces = ["Dr. Smith left.", "Was it late?", "It was late, very late,", "and dark."]
+    assert split_sentences(text, "en", 24, join=False) == pieces
+
+
 def test_without_a_limit_the_language_has_one():
     pieces = split_sentences("A sentence of some length. " * 40, "en")
     assert max(map(len, pieces)) <= character_limit("en") == 250
