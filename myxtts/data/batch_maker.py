@@ -15,9 +15,10 @@ from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.clip_loading import ClipFile, find_clip_file
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.places import name_prompt
 from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts, choose_prompt_slices
-from myxtts.data.replacements import ReplacementJournal, name_prompt, replace_failed
+from myxtts.data.replacements import ReplacementJournal, replace_failed
 from myxtts.data.sampler import EMPTY_ROW, WHOLE, GlobalBatch, IndexSampler, MicroBatch, RowShare
 from myxtts.data.text_ids import TextIds
 

@@ -18,8 +18,9 @@ from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.data.host_batch import HostBatch, TargetTotals
 from myxtts.data.loading import Load, LoadingEngine
+from myxtts.data.places import name_prompt, parse_place
 from myxtts.data.positions import Position, count_micro_batches, follow_position
-from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt, parse_place
+from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch
 
 _log = logging.getLogger(__name__)

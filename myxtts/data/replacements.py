@@ -2,17 +2,17 @@
 
 The journal lists failures by position. Which clip a row finally holds is a pure function of the position and the journal,
 whatever the order in which readers found the failures, so journals of several readers or ranks can simply be joined.
-A clip that failed is tried again in the next epoch; one that kills whoever uses it is no longer heard as a prompt.
+A clip that failed is tried again in the next epoch; one that kills whoever uses it is not used again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.data.places import parse_place
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
 
 _MOST_DRAWS = 64
@@ -29,23 +29,6 @@ class Failure:
     clip: int
     kills: bool = False
     """Whether whoever used it died of it."""
-
-
-def name_prompt(row: int) -> int:
-    """The place of a row's voice prompt in a journal."""
-    return -1 - row
-
-
-class NamedPlace(NamedTuple):
-    """What the place of a row or of its prompt stands for."""
-
-    row: int
-    is_prompt: bool
-
-
-def parse_place(place: int) -> NamedPlace:
-    """The row that a place belongs to, and whether it is that of the row's prompt."""
-    return NamedPlace(place, False) if place >= 0 else NamedPlace(name_prompt(place), True)
 
 
 class ReplacementJournal:
@@ -75,6 +58,10 @@ class ReplacementJournal:
         # Not at rows before it: they were made without knowing, and must come out the same when a run is resumed there.
         return clip in self._deadly and self._deadly[clip] <= (step, row)
 
+    def list_deadly(self, step: int, row: int) -> set[int]:
+        """The clips that have killed at this row or before it."""
+        return {clip for clip in self._deadly if self.is_deadly(clip, step, row)}
+
     def list_failures(self, first_step: int = 0) -> list[Failure]:
         """All failures at or after a step and those that killed, sorted."""
         failures = (failure for here in self._failures.values() for failure in here.values())
@@ -103,8 +90,9 @@ def _replace_rows(
     for offset, clip in enumerate(clips):
         row = micro_batch.first_row + offset
         failed = journal.find_failed(step, row)
-        if clip in failed:
-            clips[offset] = _choose_substitute(step, row, micro_batch.bucket_number, present | failed, sampler)
+        if clip in failed or journal.is_deadly(clip, step, row):
+            excluded = present | failed | journal.list_deadly(step, row)
+            clips[offset] = _choose_substitute(step, row, micro_batch.bucket_number, excluded, sampler)
     return replace(micro_batch, clips=np.array(clips, dtype=np.int32))
 
 

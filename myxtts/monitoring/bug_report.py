@@ -98,7 +98,7 @@ def find_last_error(log: str) -> str | None:
     for line in log.splitlines():
         match = _RECORD.match(line)
         if match:
-            is_error = match[1] == "ERROR"
+            is_error = match[1] in ("ERROR", "CRITICAL")
             found = [line] if is_error else found
         elif is_error and found is not None:
             found.append(line)

@@ -14,9 +14,10 @@ from myxtts.config import DataConfig
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.open_engine import choose_read_ahead, open_engine
+from myxtts.data.places import name_prompt
 from myxtts.data.positions import count_micro_batches
 from myxtts.data.reader import BatchReader
-from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
+from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.pipeline.batch_facts import BatchFacts

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from numpy.typing import NDArray
 
-from myxtts.data.replacements import parse_place
+from myxtts.data.places import parse_place
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Death
 from myxtts.pipeline.errors import MalformedMessageError, SlotDamagedError

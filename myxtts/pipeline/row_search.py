@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from myxtts.data.replacements import name_prompt
+from myxtts.data.places import name_prompt
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Cause, Death
 from myxtts.pipeline.messages import Event, RowsCounted, Survived, order_count_rows, order_probe

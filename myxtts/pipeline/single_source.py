@@ -74,7 +74,9 @@ class SingleSource:
     def _prepare_next(self) -> None:
         assert self._taken < SLOTS, "every slot is taken: release a batch before taking another"
         number = next(self._numbers, None)
-        if number is not None:
+        if number is None:
+            return
+        try:
             arrays = self._factory.make(number)
             if not self._is_synchronous:
                 # Else an error in it would show in the step, under the step's name.
@@ -83,6 +85,8 @@ class SingleSource:
             self._note_part("transfer")
             self._ready.append(place_batch(arrays, self._device))
             self._made += 1
+        finally:
+            # A request to stop may come in the middle; what follows it is no reading.
             self._work = None
 
     def _note_part(self, part: str) -> None:

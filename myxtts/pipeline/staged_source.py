@@ -66,6 +66,7 @@ class StagedSource:
         self._title = title
         self._producer = producer
         self._has_started = False
+        self._is_waiting = False
         self._meters = self._shown_meters = BatchMeters()
         self._shown_transfer = StageFacts("transfer", 0, 0.0)
         self._placed: Handoff[DeviceBatch] = Handoff("on the model device")
@@ -86,6 +87,13 @@ class StagedSource:
         return self._placed
 
     def take(self) -> DeviceBatch:
+        self._is_waiting = True
+        try:
+            return self._take()
+        finally:
+            self._is_waiting = False
+
+    def _take(self) -> DeviceBatch:
         if self._has_started:
             return take_watched(self._placed, self._stages, self._patience)
         log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
@@ -102,8 +110,13 @@ class StagedSource:
         self._placed.release()
 
     def read_work(self) -> Work | None:
-        """Nothing: the stages have threads of their own, and are looked at while the training waits for them."""
-        return None
+        """While the training waits for a producer process, that it does, since the last thing that happened to the producer: one
+        that dies and is started again may need many lives to find the clip that kills it. Else nothing: the stages have threads of
+        their own, and are looked at while the training waits for them."""
+        if self._producer is None or not self._is_waiting:
+            return None
+        events = self._producer.events
+        return Work("waiting for a batch", None, events[-1].time_s if events else 0.0, is_first=True)
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         meters, transfer = self._meters, self._transfer.read_facts()

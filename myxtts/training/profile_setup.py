@@ -20,6 +20,7 @@ from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.pipeline.production import Production
+from myxtts.training.errors import ProfileError
 from myxtts.training.starting_point import (
     MEL_STATISTICS,
     Codec,
@@ -103,6 +104,11 @@ class ProfileSetup:
 
 def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path) -> ProfileSetup:
     """The run of a configuration, its data read and its codec found. The plan must be in force already."""
+    if config.training.stage == "decoder":
+        raise ProfileError(
+            "Only the training of a codec or a GPT can be profiled, but --stage is decoder. Leave --stage out; reading is the same "
+            "for both."
+        )
     if config.training.stage == "codec":
         data = collect_run_data(config, folder=folder)
         return ProfileSetup(

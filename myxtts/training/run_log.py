@@ -10,6 +10,7 @@ from pathlib import Path
 
 from myxtts.monitoring.bug_report import LOG_NAME
 from myxtts.training.errors import RunFinishedError, RunFolderError
+from myxtts.training.interrupts import StopNow
 
 _PACKAGE = "myxtts"
 
@@ -34,7 +35,7 @@ def keep_run_log(folder: Path) -> Iterator[None]:
     logger.addHandler(file)
     try:
         yield
-    except RunFinishedError:
+    except (RunFinishedError, StopNow):
         raise
     except BaseException as error:
         # To the file alone: the program shows it in its own way.

@@ -190,7 +190,9 @@ class XTTSTrainer:
         done = None if run is None else run.describe_progress()
         if run is None or done is None:
             return RunStoppedError(
-                f"Stopped by {name}: nothing had been trained yet. Start it again with the same command.", signal, None
+                f"Stopped by {name} before anything was trained in this session. Start it again with the same command.",
+                signal,
+                None,
             )
         return RunStoppedError(
             f"Stopped by {name} before the next update. Nothing is lost of the run in {run.path}: {done}.",

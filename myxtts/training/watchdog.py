@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 GRACE_S = 60.0
 """For a thread that hangs in Python, or comes back after all, to close what is open."""
 EXIT_CODE = 1
+LAST_WORDS_S = 5.0
+"""For the log and the metrics of a process that is ended by force."""
 
 
 class StalledNow(BaseException):
@@ -112,9 +114,15 @@ class Watchdog:
             _raise_in_thread(self._watched, StalledNow)
         if self._is_over.wait(self._grace_s):
             return
+        # In a thread of their own: the disk or the lock of a log may be what hangs.
+        last_words = threading.Thread(target=self._say_last_words, args=(stall,), daemon=True)
+        last_words.start()
+        last_words.join(LAST_WORDS_S)
+        self._end_process(EXIT_CODE)
+
+    def _say_last_words(self, stall: Stall) -> None:
         _log.critical("%s\nIt cannot be reached where it is, so the process ends now.", self._last_word)
         self._on_force(f"{stall} {self._advice}")
-        self._end_process(EXIT_CODE)
 
 
 def _raise_in_thread(ident: int, kind: type[BaseException] | None) -> None:

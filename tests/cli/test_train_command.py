@@ -72,8 +72,8 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
     assert "\n  python train_main.py --epochs 2\n" in result.stderr
 
 
-def test_a_corpus_that_a_data_service_cannot_read_is_refused_with_the_command_that_helps():
-    result = run_train("--rehearsal", "--data-service", "10.0.0.5:5050")
+def test_a_corpus_that_a_data_service_cannot_read_is_refused_with_the_command_that_helps(tmp_path):
+    result = run_train("--rehearsal", "--data-service", "10.0.0.5:5050", "--checkpoint-dir", str(tmp_path / "run"))
     assert result.returncode == 2
     assert "/wavs/" in result.stderr
     assert "is FLAC PCM_16, 1 channels, 22050 Hz. 5" in result.stderr

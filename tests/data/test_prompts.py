@@ -8,9 +8,10 @@ import pytest
 from myxtts.audio.reading import read_clip
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.columns import NameColumn
+from myxtts.data.places import name_prompt
 from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts
-from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
+from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW
 from tests.data.reading import freeze_all, make_sampler, open_reader, scan_small
 from tests.data.shared import write_clips, write_metadata

@@ -138,10 +138,11 @@ def rehearse(process="trainer", in_process=False, **request):
 @pytest.mark.parametrize(
     ("request_values", "process", "in_process", "cpus", "data", "model"),
     [
-        ({}, "trainer", False, 2, 1, 1),
+        # A process each: what the others show as well is left to the long tests.
+        pytest.param({}, "trainer", False, 2, 1, 1, marks=pytest.mark.soak),
         ({"data_gpu": 0, "model_gpu": 1}, "trainer", False, 3, 1, 2),
         ({"data_gpu": 3, "model_gpu": 1}, "trainer", False, 3, 2, 1),
-        ({"mode": "isolated"}, "trainer", False, 2, 1, 1),
+        pytest.param({"mode": "isolated"}, "trainer", False, 2, 1, 1, marks=pytest.mark.soak),
         ({"mode": "isolated"}, "producer", False, 2, 1, 1),
         ({"data_gpu": 0, "model_gpu": 0, "data_limit_mib": 300, "model_limit_mib": 300}, "producer", False, 2, 1, 1),
         ({"data_gpu": 1, "model_gpu": 0, "isolation": True}, "trainer", True, 3, 2, 1),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from myxtts import pipeline
-from myxtts.data.replacements import parse_place
+from myxtts.data.places import parse_place
 
 ROWS = 5
 SUBSTITUTE = 1_000_000

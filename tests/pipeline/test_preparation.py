@@ -11,7 +11,8 @@ import pytest
 
 from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.host_batch import HostBatch
-from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
+from myxtts.data.places import name_prompt
+from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.batch_meters import BatchMeters

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from myxtts.data.replacements import name_prompt
+from myxtts.data.places import name_prompt
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer_process, recovery
 from myxtts.pipeline.handoff import EndOfStream, Stopped

@@ -338,7 +338,10 @@ def test_the_engine_imports_no_tensorflow_and_no_other_room():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     modules = eval(result.stdout)
     others = {name for name in modules if name.startswith("myxtts.") and not name.startswith("myxtts.pipeline")}
-    assert others == {"myxtts.errors", "myxtts.devices", "myxtts.devices.child_environment"}
+    assert others == {
+        *("myxtts.errors", "myxtts.devices", "myxtts.devices.child_environment", "myxtts.devices.import_watch"),
+        *("myxtts.data", "myxtts.data.places"),
+    }
     assert not {"tensorflow", "keras"} & set(modules)
 
 

@@ -28,11 +28,8 @@ def expected():
     return run_code(CODE.format(synchronous=True, mode="single"), clean_environ())
 
 
-SOAK = pytest.mark.soak
-"""Every mode costs a run of its own."""
-
-
-@pytest.mark.parametrize("mode", [pytest.param("single", marks=SOAK), "dual", pytest.param("isolated", marks=SOAK)])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["single", "dual", "isolated"])
 def test_a_run_that_does_not_wait_gives_the_same_losses(expected, mode):
     found = run_code(CODE.format(synchronous=False, mode=mode), clean_environ())
     assert len(found) == 5

@@ -6,6 +6,7 @@ import pytest
 
 from myxtts.monitoring.bug_report import find_last_error
 from myxtts.training.errors import RunFinishedError, RunFolderError
+from myxtts.training.interrupts import StopNow
 from myxtts.training.run_log import keep_run_log
 
 
@@ -58,3 +59,14 @@ def test_a_log_that_cannot_be_opened_is_an_error(tmp_path):
     (tmp_path / "run.log").mkdir()
     with pytest.raises(RunFolderError, match=r"run\.log: cannot be written"), keep_run_log(tmp_path):
         pass
+
+
+def test_the_last_word_of_a_process_that_was_ended_by_force_is_its_last_error():
+    log = "2026-01-01 00:00:00,000 ERROR a\n2026-01-01 00:00:01,000 CRITICAL it hangs\nwhere it hangs\n2026-01-01 00:00:02,000 INFO b\n"
+    assert (find_last_error(log) or "").endswith("CRITICAL it hangs\nwhere it hangs")
+
+
+def test_a_request_to_stop_is_no_error(tmp_path):
+    with pytest.raises(StopNow), keep_run_log(tmp_path):
+        raise StopNow
+    assert find_last_error((tmp_path / "run.log").read_text()) is None

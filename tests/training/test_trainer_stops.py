@@ -54,7 +54,7 @@ def test_a_signal_during_the_scan_of_a_new_run_says_that_nothing_was_trained(tmp
     assert command._train(make_config(tmp_path / "run"), planned, COMMAND) == 0
 
     said = capsys.readouterr().out
-    assert "Stopped by SIGTERM: nothing had been trained yet." in said
+    assert "Stopped by SIGTERM before anything was trained in this session." in said
     assert "Resume" not in said
     open_run(make_config(tmp_path / "run"), command=COMMAND).close()
 
@@ -73,7 +73,7 @@ def test_a_signal_during_the_scan_of_a_resumed_run_says_how_to_go_on(tmp_path, c
 
 def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
-    with pytest.raises(RunStoppedError, match="nothing had been trained yet") as caught:
+    with pytest.raises(RunStoppedError, match="before anything was trained in this session") as caught:
         make_trainer(tmp_path / "run").train()
     assert (caught.value.exit_code, caught.value.resume_command) == (130, None)
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from myxtts.errors import StageStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.patience import FINAL, Patience, Work
+from myxtts.training import watchdog
 from myxtts.training.run_work import read_run_work
 from myxtts.training.watchdog import EXIT_CODE, Watchdog
 from tests.pipeline.clocks import ManualClock
@@ -138,13 +139,30 @@ def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(ledger: TimeL
     assert ADVICE in told.last_word
 
 
+def test_last_words_that_hang_do_not_keep_the_process(ledger: TimeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk that the training hangs at may be the one that the log lies on."""
+    monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.05)
+    told, run = Told(), make_watch(ledger)
+    never = threading.Event()
+    told.force = lambda text: never.wait(TOO_LONG_S)  # type: ignore[method-assign]
+    with (
+        pytest.raises(StageStalledError),
+        watch(lambda: read_run_work(run, None), told, grace_s=0.05),
+        ledger.spend(Cause.STEP),
+    ):
+        assert told.has_ended.wait(TOO_LONG_S / 2)
+    never.set()
+    assert told.exit_code == EXIT_CODE
+
+
 def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> None:
     told, clock = Told(), ManualClock()
-    looked = threading.Semaphore(0)
+    looks, may_go_on = threading.Semaphore(0), threading.Semaphore(0)
     work = [Work("step", None, 0.0)]
 
     def read_work() -> Work:
-        looked.release()
+        looks.release()
+        may_go_on.acquire(timeout=TOO_LONG_S)
         return work[0]
 
     patience = Patience(item_s=4.0, first_item_s=12.0)
@@ -153,8 +171,11 @@ def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> No
             # Each thing takes three quarters of the limit, ten times as long as the limit altogether.
             work[0] = Work("step", None, float(number))
             for _ in range(3):
-                assert looked.acquire(timeout=TOO_LONG_S)
+                assert looks.acquire(timeout=TOO_LONG_S)
                 clock.now += 1.0
+                may_go_on.release()
+        # Time stands still now, and whoever looks may do so to the end.
+        may_go_on.release(10**6)
     assert told.warnings == []
 
 
