@@ -66,6 +66,7 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
     assert np.max(np.abs(streamed - written)) <= 2
 
 
+@pytest.mark.soak
 def test_a_named_voice_says_the_text_of_a_file(folder):
     draw = np.random.default_rng(5)
     voices = {

@@ -73,6 +73,7 @@ def read_ranks(run):
     }
 
 
+@pytest.mark.soak
 def test_a_codec_without_codes_is_never_the_best(runs):
     ranks = read_ranks(runs / "codec")
     assert ranks["step-00000001"] == set()
@@ -83,11 +84,13 @@ def test_a_codec_without_codes_is_never_the_best(runs):
     assert read_codec(runs / "codec").folder.name != "step-00000001"
 
 
+@pytest.mark.soak
 def test_the_best_is_saved_though_no_checkpoint_is_due(runs):
     assert list(read_ranks(runs / "early")) == ["step-00000001", "step-00000003"]
     assert "val_loss" in read_ranks(runs / "early")["step-00000001"]
 
 
+@pytest.mark.soak
 def test_a_run_killed_at_its_early_end_does_not_train_on(runs, again):
     code, said = again[0]
     assert code == 0, said[-3000:]
@@ -95,11 +98,13 @@ def test_a_run_killed_at_its_early_end_does_not_train_on(runs, again):
     assert [step for step, _ in read_losses(runs / "early")] == [1, 2, 3]
 
 
+@pytest.mark.soak
 def test_the_codec_of_a_run_may_lie_elsewhere(runs, again):
     code, said = again[1]
     assert code == 0, said[-3000:]
 
 
+@pytest.mark.soak
 def test_another_codec_is_refused(runs, again):
     code, said = again[2]
     assert code == 2, said[-3000:]
