@@ -14,6 +14,7 @@ from typing import Any
 
 from myxtts.cli.launch import make_cluster_file
 from myxtts.cli.parser import Parser
+from myxtts.cli.telling import tell
 from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.cluster.scaling import Network, predict_speed_up
@@ -82,9 +83,9 @@ class _Bench:
         for number in range(rounds):
             # In turn: what else the machine does falls on both.
             for workers, found in steps_s.items():
-                print(f"... round {number + 1} of {rounds}, {workers} trainer(s)", file=sys.stderr, flush=True)
+                tell(f"round {number + 1} of {rounds}, {workers} trainer(s)")
                 found.append(self._time_steps(self._folder / f"run-{workers}-{number}", codec, workers))
-        print("... sums between two processes", file=sys.stderr, flush=True)
+        tell("sums between two processes")
         return {
             "steps_s": {str(workers): found for workers, found in steps_s.items()},
             "speed_up": median(steps_s[1]) / median(steps_s[PAIR]),

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import statistics
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from myxtts.cli.files import write_text
 from myxtts.cli.parser import Parser
 from myxtts.cli.profile import SHOWN
+from myxtts.cli.telling import tell
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
@@ -55,7 +55,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.training.tuning import tune
 
     prepare_environment(os.environ)
-    tuned = tune(config, read_machine(), verifies=arguments.verify, tell=_tell)
+    tuned = tune(config, read_machine(), verifies=arguments.verify, tell=tell)
     print(format_tuned(tuned))
     _write(config, tuned, arguments, variables)
     return 0
@@ -133,7 +133,3 @@ def _indent(text: str) -> list[str]:
 def _check_writable(path: Path) -> None:
     """Before minutes are spent on settings that could not be written; what is there stays until they are known."""
     write_text(path, path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else "")
-
-
-def _tell(text: str) -> None:
-    print(f"... {text}", file=sys.stderr, flush=True)

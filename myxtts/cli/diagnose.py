@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from myxtts.cli.files import write_text
 from myxtts.cli.parser import Parser
 from myxtts.cli.profile import SHOWN
+from myxtts.cli.telling import tell
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 from myxtts.devices.environment import VARIABLES
@@ -81,7 +81,7 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
     from myxtts.monitoring.software_facts import read_software
     from myxtts.monitoring.speed_checks import check_cards
 
-    _tell("looking at software and devices")
+    tell("looking at software and devices")
     machine, software = read_machine(environ), read_software()
     links = read_links([card.physical_id for card in machine.cards])
     # In a rehearsal no card is wanted.
@@ -113,7 +113,7 @@ def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | No
     from myxtts.data.scan_choice import choose_text_task, scan_train_data
     from myxtts.monitoring.corpus_checks import check_corpus, describe_speed_of_corpus
 
-    _tell("looking at the corpus")
+    tell("looking at the corpus")
     # What the scan logs as a table is a number of the report; `myxtts data` shows the rest.
     logging.getLogger(scan.__name__).setLevel(logging.ERROR)
     try:
@@ -149,7 +149,7 @@ def _look_at_cards(machine: Machine) -> tuple[MachineSample, ...]:
     """What cards and host do while we do nothing: the work of others."""
     from myxtts.monitoring.machine_sampler import MachineSampler
 
-    _tell("looking at what is running")
+    tell("looking at what is running")
     with MachineSampler([card.physical_id for card in machine.cards]) as sampler:
         time.sleep(LIVE_S)
     return tuple(sampler.samples)
@@ -185,7 +185,3 @@ def _explain_failure(observation: str, error: MyXTTSError) -> Issue:
     from myxtts.monitoring.health import Issue, Severity
 
     return Issue(Severity.SERIOUS, observation, str(error), "do what the evidence says, then diagnose again", "it runs")
-
-
-def _tell(text: str) -> None:
-    print(f"... {text}", file=sys.stderr, flush=True)

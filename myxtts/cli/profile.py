@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.files import write_text
 from myxtts.cli.parser import Parser
+from myxtts.cli.telling import tell
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
@@ -76,8 +76,8 @@ def measure(config: XTTSConfig, plan: DevicePlan, steps: int) -> Profile:
 
     apply_devices(config, plan)
     with TemporaryDirectory(prefix="myxtts-profile-") as folder:
-        _tell("reading the corpus")
-        return profile_run(set_up_profile(config, plan, Path(folder)), steps, _tell)
+        tell("reading the corpus")
+        return profile_run(set_up_profile(config, plan, Path(folder)), steps, tell)
 
 
 def _report(profile: Profile, config: XTTSConfig, arguments: argparse.Namespace) -> None:
@@ -103,10 +103,6 @@ def _report(profile: Profile, config: XTTSConfig, arguments: argparse.Namespace)
         written.append(f"Trace    {arguments.trace} (open it at https://ui.perfetto.dev)")
     if written:
         print("\n" + "\n".join(written))
-
-
-def _tell(text: str) -> None:
-    print(f"... {text}", file=sys.stderr, flush=True)
 
 
 def _read_steps(text: str) -> int:

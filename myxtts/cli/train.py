@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.telling import tell
 from myxtts.cluster.spec import LAUNCH_COMMAND, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.display import format_config
@@ -51,7 +51,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.training.mode_choice import format_choice
 
     prepare_environment(os.environ)
-    planned = plan_run(config, command, tell=lambda text: print(f"... {text}", file=sys.stderr, flush=True))
+    planned = plan_run(config, command, tell=tell)
     if planned.choice is not None:
         print(f"{format_choice(planned.choice)}\n")
     print(format_plan(planned.plan), flush=True)
