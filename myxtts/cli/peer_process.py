@@ -3,7 +3,6 @@ process."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.errors import MachineError
+from myxtts.utils.child_processes import end_child
 
 STOP_SECONDS = 30.0
 
@@ -51,16 +51,7 @@ class Peer:
     def __exit__(self, *failure: object) -> None:
         if failure[0] is not None:
             self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                # A dead peer's pipe may still hold a question, which then cannot be delivered.
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, STOP_SECONDS)
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The peer's answer; waits for it as long as it takes."""

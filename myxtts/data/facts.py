@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from myxtts.data.columns import NameColumn, TextColumn
 from myxtts.data.drops import DropReason
 from myxtts.data.errors import WorkerError
 from myxtts.data.index import Index
+from myxtts.data.lazy_items import LazyItems
 from myxtts.data.workers import CHUNK_ITEMS, Crashed, Task, run_task
 from myxtts.hashing import digest64
 
@@ -162,7 +163,7 @@ def _check_pending(
     fresh: list[list[int]] = []
     asking.progress(question.kind, 0, len(pending))
     workers = min(asking.workers, len(pending) // question.worth_a_worker)
-    results = run_task(question.task, _LazyItems(pending, question.make_item), workers)
+    results = run_task(question.task, LazyItems(pending, question.make_item), workers)
     for done, (position, result) in enumerate(results, start=1):
         row = pending[position]
         values[row], is_lasting = question.encode(result)
@@ -173,26 +174,6 @@ def _check_pending(
             fresh = []
             asking.progress(question.kind, done, len(pending))
     index.merge()
-
-
-class _LazyItems(Sequence[Any]):
-    """Items made when they are asked for: a million paths at once would cost more than everything else."""
-
-    def __init__(self, rows: NDArray[np.intp], make_item: Callable[[int], Any]):
-        self._rows = rows
-        self._make_item = make_item
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self._make_item(int(row)) for row in self._rows[index]]
-        return self._make_item(int(self._rows[index]))
 
 
 def _name_index(question: _Question) -> str:

@@ -11,10 +11,8 @@ import logging
 import os
 import secrets
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +21,7 @@ from myxtts import __version__
 from myxtts.data.corpus import Corpus
 from myxtts.data.errors import BatchPlanError, WorkerError
 from myxtts.data.facts import Progress
+from myxtts.data.lazy_items import LazyItems
 from myxtts.data.workers import Crashed, Task, Work, run_task
 from myxtts.text.tokenizer import Tokenizer
 
@@ -112,7 +111,8 @@ def _tokenise(
     progress: Progress | None,
 ) -> NDArray[np.unsignedinteger]:
     task = Task("myxtts.data.text_ids:make_encoder", {"vocabulary": str(vocabulary)})
-    results = run_task(task, _TextItems(corpus), min(workers, len(corpus) // _WORTH_A_WORKER))
+    items = LazyItems(range(len(corpus)), lambda text: [corpus.text[text], corpus.language[text]])
+    results = run_task(task, items, min(workers, len(corpus) // _WORTH_A_WORKER))
     for done, (text, result) in enumerate(results, start=1):
         if isinstance(result, Crashed):
             raise WorkerError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
@@ -125,25 +125,6 @@ def _tokenise(
         if progress and (done % _PROGRESS_STEP == 0 or done == len(corpus)):
             progress("tokens", done, len(corpus))
     return ids
-
-
-class _TextItems(Sequence[Any]):
-    """What workers get, made when it is asked for."""
-
-    def __init__(self, corpus: Corpus):
-        self._corpus = corpus
-
-    def __len__(self) -> int:
-        return len(self._corpus)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[text] for text in range(*index.indices(len(self)))]
-        return [self._corpus.text[index], self._corpus.language[index]]
 
 
 def _digest(corpus: Corpus, vocabulary: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.evaluation.errors import JudgeFailedError, JudgeRequestError
+from myxtts.utils.child_processes import end_child
 
 START_SECONDS = 300.0
 ANSWER_SECONDS = 300.0
@@ -67,15 +67,7 @@ class JudgeProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, STOP_SECONDS)
         self._log.close()
 
     def _read(self, seconds: float) -> dict[str, Any]:

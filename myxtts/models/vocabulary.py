@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from myxtts.errors import UserError
-from myxtts.models.gpt import GPT
-from myxtts.models.names import load_checkpoint_arrays, to_checkpoint
 
 EMBEDDING, HEAD, HEAD_BIAS = "text_embedding.weight", "text_head.weight", "text_head.bias"
 
@@ -48,16 +45,4 @@ def grow_text_vocabulary(
         rows = np.zeros(shape) if name == HEAD_BIAS else generator.standard_normal(shape)
         rows[-1] = table[-1]
         grown[prefix + name] = np.concatenate([table, rows.astype(table.dtype)])
-    return grown
-
-
-def grow_gpt(gpt: GPT, tokens: int, *, seed: int) -> GPT:
-    """A GPT with room for `tokens` text tokens that otherwise equals `gpt`; arguments as above."""
-    grown = GPT(
-        replace(gpt.size, text_tokens=tokens),
-        dropout=gpt.dropout,
-        checkpointing=gpt.checkpointing,
-        dtype=gpt.dtype_policy,
-    )
-    load_checkpoint_arrays(grown, grow_text_vocabulary(to_checkpoint(gpt), tokens, seed=seed)).require_complete()
     return grown

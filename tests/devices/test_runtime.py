@@ -6,6 +6,7 @@ TensorFlow's Python context, from which it computes the options it hands to its 
 
 import pytest
 
+from tests.support import fake_gpus
 from tests.support.processes import run_code
 
 GPU_OPTIONS = """
@@ -168,29 +169,17 @@ def test_the_log_of_two_roles_says_what_was_done():
     assert not any("visible devices" in line or "growth" in line for line in lines)
 
 
-GPU_LOG = """
-import logging
-from myxtts.devices import runtime
-from tensorflow.python.eager import context
+GPU_LOG = (
+    fake_gpus.PREPARE
+    + """
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan
 from myxtts.devices.plan import PlanRequest, plan_devices
-from myxtts.utils.commons import setup_logging
-
-lines = []
-handler = logging.Handler()
-handler.emit = lambda record: lines.append(record.getMessage())
-setup_logging().addHandler(handler)
-state = context.context()
-state._initialize_physical_devices()
-gpus = [context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(2)]
-state._physical_devices += gpus
-state._visible_device_list = list(state._physical_devices)
-state._memory_growth_map = {gpu: None for gpu in gpus}
 cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(2))
 runtime.apply_plan(plan_devices(PlanRequest(**REQUEST), Machine(CardScan(cards, (), None), 16000)))
 report(lines)
 """
+)
 
 
 def test_the_log_on_two_gpus_has_the_lines_people_look_for():

@@ -9,6 +9,7 @@ from myxtts.devices.leaks import PeakHistory
 from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.plan import Process, RolePlan
 from myxtts.utils import gpu_memory
+from tests.support import fake_gpus
 from tests.support.nvml import NOT_SUPPORTED, StubCard
 from tests.support.processes import clean_environ, run_code
 
@@ -201,22 +202,10 @@ def test_isolation_that_cannot_be_had_is_a_clear_error(make_machine, call, words
     assert words in run_code(ISOLATION.replace("CALL", call), machine.environ())
 
 
-FAKE_GPUS = """
-import logging
-from myxtts.devices import runtime
-from tensorflow.python.eager import context
+FAKE_GPUS = (
+    fake_gpus.PREPARE
+    + """
 from myxtts.utils import gpu_memory
-from myxtts.utils.commons import setup_logging
-lines = []
-handler = logging.Handler()
-handler.emit = lambda record: lines.append(record.getMessage())
-setup_logging().addHandler(handler)
-state = context.context()
-state._initialize_physical_devices()
-gpus = [context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(2)]
-state._physical_devices += gpus
-state._visible_device_list = list(state._physical_devices)
-state._memory_growth_map = {gpu: None for gpu in gpus}
 plan = gpu_memory.setup_gpu_memory_isolation(1, 0)
 before = gpu_memory.monitor_gpu_memory(0)[0].pool_used_mb
 # From here on TensorFlow counts as initialised, with a pool that the test decides about.
@@ -224,6 +213,7 @@ runtime._is_initialised = lambda: True
 pools = {"GPU:0": {"current": 300 << 20, "peak": 400 << 20}, "GPU:1": {"current": 5 << 20, "peak": 6 << 20}}
 runtime.tf.config.experimental.get_memory_info = pools.get
 """
+)
 
 
 def test_a_default_that_does_not_fit_is_reported_and_the_pool_is_read_by_role(make_machine):
