@@ -41,7 +41,8 @@ def have_same_weights(left: Path, right: Path) -> bool:
 def find_own_model(path: Path) -> Path:
     """The same, but of a run's folder always one of its own checkpoints."""
     if not path.is_dir():
-        raise ModelFileError(path, "does not exist. Give a model directory, or the --checkpoint-dir of a run.")
+        what = "is no folder" if path.exists() else "does not exist"
+        raise ModelFileError(path, f"{what}. Give a model directory, or the --checkpoint-dir of a run.")
     if (path / MANIFEST_NAME).exists():
         return path
     found = _find_checkpoint(path)

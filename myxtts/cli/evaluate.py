@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
 from myxtts.cli.synthesize import SAMPLING_FLAGS, add_speaking_flags
+from myxtts.cli.telling import tell
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
-    from myxtts.evaluation.request import EvaluationRequest
+    from myxtts.evaluation.request import EvaluationRequest, Material
 
 DEFAULT_LIMIT = 20
 
@@ -95,6 +96,8 @@ def run(words: Sequence[str], prog: str) -> int:
     logging.getLogger(scan.__name__).setLevel(logging.ERROR)
     with open_judges(request) as judges:
         material = choose_material(request)
+        _make_folder(request.out)
+        tell(describe_work(material, hears_voices=judges.speaker_judge is not None))
         with open_speaking_device(rehearsal=arguments.rehearsal):
             from myxtts.evaluation.run import JSON_NAME, PAGE_NAME, run_evaluation
             from myxtts.inference.loading import load_synthesizer
@@ -134,6 +137,22 @@ def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
         speaker_judge=JudgeChoice(arguments.speaker_judge, arguments.speaker_judge_command, arguments.judge_python),
         settings=SpeechSettings(**given, greedy=arguments.greedy),
     )
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandLineError(
+            f"--out {out} must be a folder, or a place for one, but cannot be made: {error.strerror}. Give another."
+        ) from error
+
+
+def describe_work(material: Material, *, hears_voices: bool) -> str:
+    """What one will wait for, in a line: a judge may take minutes before the first sentence is said."""
+    recordings = sum(map(len, material.recordings.values()))
+    first = f", after the speaker judge has heard {recordings} recordings to know the voices" if hears_voices else ""
+    return f"saying {len(material.sentences)} sentences again{first}"
 
 
 def _show_progress(done: int, total: int) -> None:

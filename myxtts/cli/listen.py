@@ -24,6 +24,8 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.monitoring.listening_page import PAGE_NAME, SAMPLES_FOLDER, write_listening_page
 
     page = arguments.out or arguments.run / PAGE_NAME
+    if page.is_dir():
+        raise CommandLineError(f"--out must be a file, but {page} is a folder. Give {page / PAGE_NAME}, for example.")
     sounds = write_listening_page(arguments.run, page)
     if not sounds:
         raise CommandLineError(

@@ -83,6 +83,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
     setup_logging()
     settings = read_settings(arguments)
+    opener = make_opener(arguments)
     # What is wrong with the address is said before a model is loaded.
     with contextlib.closing(bind_socket(settings)) as listener:
         address = name_address(listener)
@@ -94,7 +95,7 @@ def run(words: Sequence[str], prog: str) -> int:
             print(f"Page    {address}/")
             print(f"Speech  POST {address}/v1/audio/speech", flush=True)
 
-        run_server(listener, settings, make_opener(arguments), tell_ready)
+        run_server(listener, settings, opener, tell_ready)
     print("Stopped.")
     return 0
 
@@ -126,13 +127,16 @@ def read_settings(arguments: argparse.Namespace) -> ServerSettings:
 
 
 def make_opener(arguments: argparse.Namespace) -> Callable[[], AbstractContextManager[Synthesizer]]:
-    """What loads the model, in the thread that will use it."""
+    """What loads the model, in the thread that will use it. Raises `ModelFileError` at once where there is none."""
+    from myxtts.checkpoints.finding import find_model_directory
+
+    model = find_model_directory(arguments.checkpoint)
 
     @contextlib.contextmanager
     def open_synthesizer() -> Iterator[Synthesizer]:
         with open_speaking_device(rehearsal=arguments.rehearsal):
             from myxtts.inference.loading import load_synthesizer
 
-            yield load_synthesizer(arguments.checkpoint)
+            yield load_synthesizer(model)
 
     return open_synthesizer

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from myxtts.devices.plan import DevicePlan
 
 
 def open_speaking_device(*, rehearsal: bool) -> AbstractContextManager[Any]:
-    """The scope of the first GPU in sight, else of the CPU. Sets TensorFlow up for it; call it before anything uses that."""
+    """The scope of the first GPU in sight, else of the CPU, which is said on standard error.
+
+    Sets TensorFlow up for it; call it before anything uses that.
+    """
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.devices.plan import PlanRequest, plan_devices
+    from myxtts.devices.plan import PlanRequest, Task, plan_devices
 
     prepare_environment(os.environ)
     rehearsal = rehearsal or os.environ.get("MYXTTS_REHEARSAL") == "1"
-    plan = plan_devices(PlanRequest(mode="single", rehearsal=rehearsal), read_machine())
+    plan = plan_devices(PlanRequest(mode="single", rehearsal=rehearsal, task=Task.SPEAK), read_machine())
+    # Before TensorFlow is loaded, which takes seconds. Standard output may be the sound itself.
+    print(describe_speaking_device(plan), file=sys.stderr, flush=True)
     from myxtts.devices.runtime import apply_plan
     from myxtts.utils.commons import get_device_context
 
     apply_plan(plan)
     return get_device_context(plan.model.device)
+
+
+def describe_speaking_device(plan: DevicePlan) -> str:
+    """The device that speaks and what is worth knowing about it, in a line."""
+    from myxtts.cli.plan_view import describe_role
+
+    rehearsal = ["Rehearsal: no GPU is used."] if plan.rehearsal else []
+    return " ".join([f"Device: {describe_role(plan, plan.model)}.", *rehearsal, *plan.notes])

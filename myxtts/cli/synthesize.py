@@ -92,29 +92,37 @@ def add_speaking_flags(parser: Parser) -> None:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # What is wrong with the request is said before a model is loaded.
+    from myxtts.checkpoints.finding import find_model_directory
     from myxtts.inference.pieces import check_text
     from myxtts.inference.references import read_references
     from myxtts.inference.settings import SpeechSettings
+    from myxtts.inference.voices import load_voice
 
     given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
     settings = SpeechSettings(**given, greedy=arguments.greedy)
     if arguments.out:
         _check_out(arguments.out)
+    if arguments.stream:
+        _check_stream()
     text = _read_text(arguments)
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
+    kept = load_voice(arguments.voice) if arguments.voice else None
+    model = find_model_directory(arguments.checkpoint)
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.loading import load_synthesizer
 
-        synthesizer = load_synthesizer(arguments.checkpoint)
+        synthesizer = load_synthesizer(model)
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
-        voice = _make_voice(synthesizer, recordings, arguments)
+        voice = kept or _make_voice(synthesizer, recordings, arguments)
+        if arguments.save_voice:
+            _save_voice(voice, arguments.save_voice)
         say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn
         started = time.perf_counter()
         chunks = say(text, voice, arguments.language, settings)
         if arguments.stream:
-            written = _write_stream(chunks, started)
+            written = _write_stream(chunks, synthesizer.rate_hz, started)
         else:
             written = _write_file(chunks, arguments.out, synthesizer.rate_hz)
     _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
@@ -152,23 +160,21 @@ def _read_text(arguments: argparse.Namespace) -> str:
 def _make_voice(
     synthesizer: Synthesizer, recordings: list[NDArray[np.float32]] | None, arguments: argparse.Namespace
 ) -> Voice:
-    from myxtts.inference.voices import load_voice, save_voice
-
-    if recordings:
-        voice = synthesizer.clone_samples(recordings)
-    elif arguments.voice:
-        voice = load_voice(arguments.voice)
-    else:
-        voice = synthesizer.find_voice(arguments.speaker)
-    if arguments.save_voice:
-        save_voice(voice, arguments.save_voice)
-        _tell(f"Voice: {arguments.save_voice}; use it with --voice. {CONSENT}")
-    return voice
+    return synthesizer.clone_samples(recordings) if recordings else synthesizer.find_voice(arguments.speaker)
 
 
-def _write_stream(chunks: Iterator[SpeechChunk], started: float) -> Written:
+def _save_voice(voice: Voice, path: Path) -> None:
+    from myxtts.inference.voices import save_voice
+
+    save_voice(voice, path)
+    _tell(f"Voice: {path}; use it with --voice. {CONSENT}")
+
+
+def _write_stream(chunks: Iterator[SpeechChunk], rate_hz: int, started: float) -> Written:
     from myxtts.inference.speech import to_pcm16
 
+    # Before the first sample, which has no header to say it: a player at another rate speaks too high or too low.
+    _tell(f"Stream: to hear it, pipe it to: aplay -r {rate_hz} -f S16_LE -c 1")
     samples, pieces, first_sound_s = 0, [], None
     for chunk in chunks:
         if len(chunk.samples):
@@ -178,6 +184,14 @@ def _write_stream(chunks: Iterator[SpeechChunk], started: float) -> Written:
         samples += len(chunk.samples)
         pieces += [chunk.piece] if chunk.piece else []
     return Written(samples, pieces, first_sound_s)
+
+
+def _check_stream() -> None:
+    if sys.stdout.isatty():
+        raise CommandLineError(
+            "--stream must go to a player or a file, but standard output is a terminal. Pipe it, for example to "
+            "aplay -r 22050 -f S16_LE -c 1 (-r 24000 for a model with a waveform decoder), or give --out FILE."
+        )
 
 
 def _check_out(path: Path) -> None:

@@ -40,6 +40,13 @@ class Role(StrEnum):
     MODEL = "model"
 
 
+class Task(StrEnum):
+    """What the devices are for, as notes name it."""
+
+    TRAIN = "Training"
+    SPEAK = "Speaking"
+
+
 class Process(StrEnum):
     """A process of the run. The producer exists only in the isolated and split modes."""
 
@@ -114,6 +121,7 @@ class PlanRequest:
     rehearsal: bool = False
     command: tuple[str, ...] = ("python", "train_main.py")
     """The command as given, for advice that can be pasted."""
+    task: Task = Task.TRAIN
 
     @classmethod
     def from_config(cls, config: XTTSConfig, command: Sequence[str] = ("python", "train_main.py")) -> PlanRequest:
@@ -183,17 +191,14 @@ def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]
     if request.model_gpu is not None and request.model_gpu not in {card.physical_id for card in visible}:
         raise DevicePlanError(_explain_insufficient(request, machine, visible, [PhysicalId(request.model_gpu)]))
     if not visible:
-        notes.append(_explain_no_gpu(machine))
+        notes.append(_explain_no_gpu(request.task, machine))
         data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
         return DevicePlan(Mode.SINGLE, False, data, model, (ProcessPlan(Process.TRAINER, ()),), tuple(notes))
     # Ids are given together with this mode only where it was chosen by measuring: then the card that was to train does.
     card = next((card for card in visible if card.physical_id == request.model_gpu), visible[0])
     others = [other for other in visible if other is not card]
     if others:
-        notes.append(
-            f"Training on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(others)}). "
-            f"For two cards add --data-gpu {others[0].physical_id} --model-gpu {card.physical_id}."
-        )
+        notes.append(_note_unused_cards(request.task, card, others))
     data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
     visible_card = VisibleCard(Role.MODEL, card.physical_id, visible.index(card), Growth())
     trainer = ProcessPlan(Process.TRAINER, (visible_card,))
@@ -321,14 +326,23 @@ def _note_unused_limits(request: PlanRequest) -> list[str]:
     ]
 
 
-def _explain_no_gpu(machine: Machine) -> str:
+def _note_unused_cards(task: Task, card: Card, others: Sequence[Card]) -> str:
+    other = others[0].physical_id
+    advice = {
+        Task.TRAIN: f"For two cards add --data-gpu {other} --model-gpu {card.physical_id}.",
+        Task.SPEAK: f"For another one set {VISIBLE_DEVICES}={other}.",
+    }
+    return f"{task} on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(others)}). {advice[task]}"
+
+
+def _explain_no_gpu(task: Task, machine: Machine) -> str:
     if machine.scan.problem:
-        return f"Training on the CPU. {machine.scan.problem}"
+        return f"{task} on the CPU. {machine.scan.problem}"
     if machine.scan.lost:
-        return f"Training on the CPU. {machine.scan.lost[0][1]}"
+        return f"{task} on the CPU. {machine.scan.lost[0][1]}"
     if machine.cards:
-        return f"Training on the CPU: {VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides every GPU."
-    return "Training on the CPU: this machine has no NVIDIA GPU."
+        return f"{task} on the CPU: {VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides every GPU."
+    return f"{task} on the CPU: this machine has no NVIDIA GPU."
 
 
 def _explain_insufficient(

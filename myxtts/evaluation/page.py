@@ -131,7 +131,7 @@ def _draw_failures(evaluation: Evaluation) -> str:
     if not evaluation.failures:
         return ""
     cells = "".join(
-        f'<tr><td>{escape(failure.name)}</td><td>{escape(failure.what)}</td><td class="text">{escape(failure.reason)}</td></tr>'
+        f'<tr><td class="text">{escape(failure.name)}</td><td>{escape(failure.what)}</td><td class="text">{escape(failure.reason)}</td></tr>'
         for failure in evaluation.failures
     )
     return f"<table><tr><th>Clip</th><th>What</th><th>Why</th></tr>{cells}</table>"

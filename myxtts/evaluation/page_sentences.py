@@ -16,7 +16,8 @@ SENTENCE_STYLE = """
 body { max-width: 62rem; } .wide { overflow-x: auto; } .wide th, .wide .number { white-space: nowrap; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); } bdi { unicode-bidi: isolate; }
 article { margin: 1.6rem 0 2.2rem; } article > p { color: var(--soft); font-size: .85rem; margin: .2rem 0 .6rem; }
-.sounds { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: .6rem; } .sounds figure.sound { margin: 0; } .sounds figcaption { flex-wrap: wrap; gap: 0 1rem !important; }
+.sounds { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: .6rem; } .sounds figure.sound { margin: 0; }
+.sounds figure.sound figcaption { flex-direction: column; justify-content: flex-start; gap: 0; min-height: 4.2rem; }
 .heard { font-size: .9rem; margin: .4rem 0 0; } mark { background: none; color: var(--c4); font-weight: 600; }
 """
 

@@ -8,6 +8,8 @@ ACCEPTED_LOSS = 0.15
 """A word error rate so much above that of the recordings is still speech that is understood."""
 TELLING_RATE = 0.7
 """Below it against wrong texts, a recogniser writes down what fits anything."""
+DEAF_RATE = 0.5
+"""A recogniser that gets more words of the recordings themselves wrong does not know their language, or their sound."""
 MANY_STOP_FAILURES = 0.2
 SHORT_SPEECH = 0.6
 """Speech that lasts so much less than the recordings came to an end before its text did."""
@@ -22,6 +24,11 @@ def judge_summary(summary: Summary) -> str:
         return (
             f"The word error rate tells little: against wrong texts it is {summary.wrong_text_rate:.2f}, where it should be "
             "near 1. Evaluate more, and more different, sentences."
+        )
+    if original > DEAF_RATE:
+        return (
+            f"The recogniser does not understand the recordings themselves: word error rate {original:.2f}. What it says of the "
+            f"speech ({spoken:.2f}) tells nothing. Give one that knows their language (--recogniser, --recogniser-command)."
         )
     loss = spoken - original
     if loss <= ACCEPTED_LOSS:

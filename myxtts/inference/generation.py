@@ -178,6 +178,11 @@ def make_rule(settings: SpeechSettings, usual_penalty: float = PUBLISHED_PENALTY
     )
 
 
+def choose_penalty(*, is_published: bool) -> float:
+    """The penalty for repetitions that suits a model: one that descends from the published one, or one from scratch."""
+    return PUBLISHED_PENALTY if is_published else SCRATCH_PENALTY
+
+
 def count_rows(size: GPTSize, cache_bytes: int = CACHE_BYTES) -> int:
     """Rows whose keys and values fit into so many bytes: a power of two, at least 1."""
     positions = PROMPT_LATENTS + size.text_positions + size.audio_positions

@@ -18,7 +18,7 @@ from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.sizes import read_sizes
 from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.models.weights import DECODER_PREFIX, SPEAKER_PREFIX
+from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import Tokenizer
 
@@ -31,6 +31,10 @@ def load_synthesizer(path: str | os.PathLike[str], *, verify_checksums: bool = T
         verify_checksums: reads every byte once more, which takes seconds for a full-size model.
     """
     directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
+    if not _has_part(directory.model, GPT_PREFIX):
+        raise UnableToSpeakError(
+            f"To speak, {path} must have a GPT, but is a codec alone. Give the folder of the run that trained a GPT for it."
+        )
     if directory.vocabulary is None:
         raise UnableToSpeakError(
             f"To speak, {path} must have a vocabulary, but has no {VOCABULARY_NAME}. Import the model again with --vocab."

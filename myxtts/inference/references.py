@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.audio.clip_errors import COPY, REPLACE, ClipError
 from myxtts.audio.reading import SILENCE_SPAN, read_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.inference.errors import VoiceError
@@ -16,6 +17,7 @@ REFERENCE_SECONDS = 30.0
 """As much of each recording is heard."""
 SHORTEST_SECONDS = 0.33
 """A recording below it is refused, a chunk of one left out."""
+ANOTHER = "Give another recording."
 
 
 def read_references(paths: Sequence[str | os.PathLike[str]]) -> list[NDArray[np.float32]]:
@@ -29,7 +31,12 @@ def read_references(paths: Sequence[str | os.PathLike[str]]) -> list[NDArray[np.
 
 
 def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    samples = read_clip(path)
+    try:
+        samples = read_clip(path)
+    except ClipError as error:
+        # The advice is for clips of a corpus: a reference stands in no metadata.
+        text = str(error).removeprefix(f"{error.path}: ").replace(REPLACE, ANOTHER).replace(COPY, ANOTHER)
+        raise ClipError(error.path, error.problem, text) from error
     seconds = len(samples) / SAMPLE_RATE_HZ
     if seconds < SHORTEST_SECONDS:
         raise VoiceError(
@@ -38,5 +45,7 @@ def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
         )
     samples = samples[: round(REFERENCE_SECONDS * SAMPLE_RATE_HZ)]
     if float(np.ptp(samples)) < SILENCE_SPAN:
-        raise VoiceError(f"{path}: a reference must hold a voice, but its first {REFERENCE_SECONDS:g} s are silent.")
+        raise VoiceError(
+            f"{path}: a reference must hold a voice, but its first {REFERENCE_SECONDS:g} s are silent. {ANOTHER}"
+        )
     return samples

@@ -19,7 +19,7 @@ from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.errors import UnableToSpeakError, VoiceError
-from myxtts.inference.generation import PUBLISHED_PENALTY, SCRATCH_PENALTY, CodeGenerator, GeneratedRow, Row
+from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.joining import EdgeSoftener, make_pause
 from myxtts.inference.mel_vocoder import MelVocoder
 from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, group_rows, split_text
@@ -75,8 +75,7 @@ class Synthesizer:
         is_published = xtts.speaker_encoder is not None
         self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
-        penalty = PUBLISHED_PENALTY if is_published else SCRATCH_PENALTY
-        self._generator = CodeGenerator(xtts.gpt, usual_penalty=penalty)
+        self._generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
         self._mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
         self.vocoder = self._choose_vocoder()
         self.rate_hz = self.vocoder.rate_hz

@@ -30,12 +30,23 @@ MOST_STEPS = 24
 """More make a page of tens of megabytes; the first, the best and the last are always among them."""
 STAGE_NOTES = {
     "codec": "The clip after it went through the codec's codes and back.",
-    "gpt": "The GPT is led by the true sound and says the next piece each time: what it has learnt of sound, not yet speech of "
-    "its own.",
+    "gpt": "Led, the GPT is given the true sound and says the next piece each time: what it has learnt of sound, not yet speech "
+    "of its own.",
     "decoder": "The decoder makes sound of what the GPT makes of the clip's true codes.",
 }
 
+FREE_NOTE = (
+    "On its own, it is given nothing but the text and a voice prompt, as when it is used: this is its speech. Where it "
+    "does not stop by itself it is cut off, at twice the recording's length or at 10 s."
+)
+FREE_MARK = "-free"
+"""In the name of a file with what a model said on its own."""
+
 _SAMPLE_NAME = re.compile(r"step-(\d+)\.wav")
+_PAIR_STYLE = """
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); gap: .9rem; }
+.pair > div { min-width: 0; } .pair p { margin: 0 0 .2rem; font-size: .85rem; }
+"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,8 @@ class StepSound:
 
     step: int
     path: Path
+    free: Path | None
+    """What it said on its own, beside what it said when it was led; None where it said nothing on its own."""
     loss: float | None
     is_best: bool
     """Whether the run counts it as its best."""
@@ -61,6 +74,11 @@ class Hearing:
     text: str | None
     recording: Path | None
     """What is said in all of them, and who says it; None where it is not known or no longer there."""
+
+
+def name_sample(step: int, *, is_free: bool = False) -> str:
+    """The file with what was heard after so many updates; `is_free` for what the model said on its own."""
+    return f"step-{step:08d}{FREE_MARK if is_free else ''}.wav"
 
 
 def note_clip(folder: Path, text: str, recording: Path) -> None:
@@ -84,7 +102,8 @@ def collect_hearing(folder: Path) -> Hearing | None:
     # The run's own judgement: losses of a codec before and after it has codes cannot be compared.
     best = next((row.step for row in reversed(rows) if isinstance(row, ValidationRow) and row.is_best), None)
     sounds = tuple(
-        StepSound(step, path, losses.get(step), step == best, (folder / path.stem).is_dir()) for step, path in found
+        StepSound(step, path, _find_free(path), losses.get(step), step == best, (folder / path.stem).is_dir())
+        for step, path in found
     )
     text, recording = _read_clip_note(folder / SAMPLES_FOLDER / CLIP_NAME)
     stage = next((row.stage for row in rows if isinstance(row, RunRow)), None)
@@ -98,7 +117,8 @@ def write_listening_page(folder: Path, page_path: Path) -> int:
     if hearings:
         with open_file_atomically(page_path) as file:
             file.write(format_listening_page(_name_run(folder), hearings).encode())
-    return sum(len(choose_sounds(hearing.sounds)) for hearing in hearings)
+    chosen = [sound for hearing in hearings for sound in choose_sounds(hearing.sounds)]
+    return len(chosen) + sum(sound.free is not None for sound in chosen)
 
 
 def choose_sounds(sounds: Sequence[StepSound]) -> list[StepSound]:
@@ -118,7 +138,7 @@ def format_listening_page(name: str, hearings: Sequence[Hearing]) -> str:
     ]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}{SOUND_STYLE}</style></head><body>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}{SOUND_STYLE}{_PAIR_STYLE}</style></head><body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
@@ -134,6 +154,7 @@ def _draw_hearing(hearing: Hearing) -> str:
     left_out = len(hearing.sounds) - len(chosen)
     parts = [
         f"<section><h2>Stage {escape(hearing.stage or UNKNOWN)}</h2>",
+        f"<p>{FREE_NOTE}</p>" if any(sound.free for sound in chosen) else "",
         f"<p>{STAGE_NOTES[hearing.stage]}</p>" if hearing.stage in STAGE_NOTES else "",
         f'<blockquote dir="auto">{escape(hearing.text)}</blockquote>' if hearing.text else "",
         _draw_recording(hearing),
@@ -166,10 +187,27 @@ def _draw_sound(sound: StepSound) -> str:
         *(["best"] if sound.is_best else []),
         *([f"checkpoint {sound.path.stem}"] if sound.has_checkpoint else []),
     ]
+    heard = _embed_sound(sound.path, label)
+    if sound.free is not None:
+        free = _embed_sound(sound.free, f"{label}, on its own")
+        heard = f'<div class="pair"><div><p>On its own</p>{free}</div><div><p>Led</p>{heard}</div></div>'
     return (
         f'<figure class="sound"><figcaption><b>Step {format_count(sound.step)}</b>'
-        f"<span>{escape(' · '.join(marks))}</span></figcaption>{embed_file(sound.path, label)}</figure>"
+        f"<span>{escape(' · '.join(marks))}</span></figcaption>{heard}</figure>"
     )
+
+
+def _embed_sound(path: Path, label: str) -> str:
+    try:
+        return embed_file(path, label)
+    except ClipError:
+        # A run that was killed while it wrote one: the others are worth hearing all the same.
+        return f'<p class="unknown">{escape(path.name)} cannot be played: it was not written to its end.</p>'
+
+
+def _find_free(path: Path) -> Path | None:
+    free = path.with_stem(f"{path.stem}{FREE_MARK}")
+    return free if free.is_file() else None
 
 
 def _read_clip_note(path: Path) -> tuple[str | None, Path | None]:

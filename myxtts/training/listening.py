@@ -1,7 +1,7 @@
 """Something to listen to at every validation: the first validation clip as the model would say it.
 
-A GPT is led by the clip's true codes and says the next one each time, so this is what it has learnt of sound, not yet speech
-of its own; a codec's clip goes through its codes. A decoder says the clip from what the GPT makes of its true codes.
+A GPT says the clip's text on its own, and once more led by the clip's true codes: what it has learnt of sound is heard there long
+before it speaks. A codec's clip goes through its codes. A decoder says the clip from what the GPT makes of its true codes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,30 @@ import soundfile
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from myxtts.audio.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.inference.generation import CodeGenerator, Row
 from myxtts.inference.mel_vocoder import MelVocoder
+from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.voices import Voice
 from myxtts.models.dvae import DVAE
+from myxtts.models.gpt import GPT
 from myxtts.models.speech_losses import compute_speech_mel
 from myxtts.models.speech_units import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
-from myxtts.monitoring.listening_page import SAMPLES_FOLDER
+from myxtts.monitoring.listening_page import SAMPLES_FOLDER, name_sample
 from myxtts.monitoring.tensorboard_writer import TensorBoardWriter
 from myxtts.training.decoder_objective import DecoderObjective
 from myxtts.training.objectives import GPTObjective, Tensors
 from myxtts.training.updates import take_rows
 from myxtts.utils.commons import get_device_context
 
-ChooseCodes = Callable[[Tensors], Any]
+LONGEST_CODES = 10 * SAMPLE_RATE_HZ // SAMPLES_PER_CODE
+"""Of what a GPT says on its own, 10 s: one that has not learnt to stop would go on as long as it can, at every validation."""
+LONGEST_RATIO = 2
+"""The same in lengths of the clip itself."""
+SPOKEN_KEY = (0, 0)
+"""Of the draws, the same at every validation: only the model makes the difference."""
+
+ChooseCodes = Callable[[Tensors], NDArray[np.int32]]
 """A batch of one row -> its codes."""
 
 
@@ -48,43 +60,60 @@ class Listener:
     Args:
         render: what is heard.
         folder: of the run.
+        speak: what is heard besides, where the model can also say the row's text on its own.
     """
 
-    def __init__(self, render: Render, folder: Path):
-        self._render = render
+    def __init__(self, render: Render, folder: Path, *, speak: Render | None = None):
+        self._render, self._speak = render, speak
         self._folder = folder / SAMPLES_FOLDER
 
-    def hear(self, step: int, batch: Tensors, board: TensorBoardWriter | None) -> Path:
-        """Writes the first row's sound as a wav, and its mel and sound for TensorBoard."""
-        sound = self._render(take_rows(batch, 0, 1))
+    def hear(self, step: int, batch: Tensors, board: TensorBoardWriter | None) -> list[Path]:
+        """Writes what is heard of the first row as wavs, and mels and sounds for TensorBoard."""
+        row = take_rows(batch, 0, 1)
         self._folder.mkdir(exist_ok=True)
-        path = self._folder / f"step-{step:08d}.wav"
+        paths = [self._write(step, self._render(row), board, is_free=False)]
+        if self._speak is not None:
+            paths.append(self._write(step, self._speak(row), board, is_free=True))
+        return paths
+
+    def _write(self, step: int, sound: Sound, board: TensorBoardWriter | None, *, is_free: bool) -> Path:
+        path = self._folder / name_sample(step, is_free=is_free)
         soundfile.write(path, np.clip(sound.samples, -1, 1), sound.rate_hz, subtype="PCM_16")
         if board is not None:
-            board.write_mel("validation/mel", sound.mel_FM, step)
-            board.write_audio("validation/first_clip", sound.samples, sound.rate_hz, step)
+            mel_name, name = ("spoken_mel", "spoken") if is_free else ("mel", "first_clip")
+            board.write_mel(f"validation/{mel_name}", sound.mel_FM, step)
+            board.write_audio(f"validation/{name}", sound.samples, sound.rate_hz, step)
         return path
 
 
-def render_codes(choose_codes: ChooseCodes, dvae: DVAE, mel_norms: NDArray[np.float32]) -> Render:
-    """The sound of codes, without a waveform decoder.
+class CodeSounds:
+    """Makes sound of codes, without a waveform decoder.
 
     Args:
-        choose_codes: what is said.
         dvae: makes mels of codes; on the host.
         mel_norms: the codec's.
     """
-    compiled = tf.function(choose_codes, autograph=False)
-    vocoder = MelVocoder(dvae, mel_norms)
 
-    def render(row: Tensors) -> Sound:
-        codes_M = np.asarray(compiled(row), np.int32)
+    def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
+        self._dvae = dvae
+        self._vocoder = MelVocoder(dvae, mel_norms)
+
+    def render(self, codes_M: NDArray[np.int32]) -> Sound:
+        """The sound of codes; start and stop tokens among them have none."""
+        codes_M = codes_M[codes_M < self._dvae.size.codes]
+        if not len(codes_M):
+            # A model that stops at once. A file without a sample is none to a player.
+            silence_FM = np.tile(self._vocoder.silent_frame_B, (FRAMES_PER_CODE, 1))
+            return Sound(np.zeros(SAMPLES_PER_CODE, np.float32), self._vocoder.rate_hz, silence_FM)
         with get_device_context("/CPU:0"):
-            samples = vocoder.start(None, 1.0).render(codes_M, None, is_last=True)
-            mel_FM = dvae.decode(tf.constant(np.minimum(codes_M, dvae.size.codes - 1)[None]))[0]
-        return Sound(samples, vocoder.rate_hz, np.asarray(mel_FM))
+            samples = self._vocoder.start(None, 1.0).render(codes_M, None, is_last=True)
+            mel_FM = self._dvae.decode(tf.constant(codes_M[None]))[0]
+        return Sound(samples, self._vocoder.rate_hz, np.asarray(mel_FM))
 
-    return render
+
+def render_codes(choose_codes: ChooseCodes, sounds: CodeSounds) -> Render:
+    """The sound of the codes that are chosen for a row."""
+    return lambda row: sounds.render(choose_codes(row))
 
 
 def render_speech(objective: DecoderObjective) -> Render:
@@ -103,17 +132,37 @@ def render_speech(objective: DecoderObjective) -> Render:
 def predict_codes(objective: GPTObjective) -> ChooseCodes:
     """The codes a GPT says when it is led by the true ones."""
 
-    def choose(row: Tensors) -> Any:
+    def predict(row: Tensors) -> Any:
         logits_1LV, length = objective.predict(row)
         return tf.argmax(logits_1LV[0, :length], -1, output_type=tf.int32)
+
+    return _compile(predict)
+
+
+def speak_codes(gpt: GPT, usual_penalty: float) -> ChooseCodes:
+    """The codes a GPT says on its own, as it will when it is used: all it gets are the row's text and voice prompt.
+
+    Args:
+        gpt: the one that is trained.
+        usual_penalty: for repetitions, as a `Synthesizer` of this model has it.
+    """
+    generator = CodeGenerator(gpt, usual_penalty=usual_penalty)
+    make_prompt = tf.function(lambda mel_BFM: tf.cast(gpt.make_prompt(mel_BFM)[0], tf.float32), autograph=False)
+
+    def choose(row: Tensors) -> NDArray[np.int32]:
+        ids = row["text_BT"][0].numpy()[: int(row["text_lengths_B"][0])].tolist()
+        voice = Voice(make_prompt(row["mel_BFM"]).numpy(), np.zeros(0, np.float32))
+        most = min(LONGEST_CODES, LONGEST_RATIO * int(row["code_lengths_B"][0]))
+        return generator.generate([Row(tuple(ids), voice, SPOKEN_KEY)], SpeechSettings(max_codes=most))[0].codes_M
 
     return choose
 
 
 def encode_row(dvae: DVAE) -> ChooseCodes:
     """The codes of a mel."""
+    return _compile(lambda row: dvae.encode(row["mel_BFM"])[0])
 
-    def choose(row: Tensors) -> Any:
-        return dvae.encode(row["mel_BFM"])[0]
 
-    return choose
+def _compile(choose: Callable[[Tensors], Any]) -> ChooseCodes:
+    compiled = tf.function(choose, autograph=False)
+    return lambda row: np.asarray(compiled(row), np.int32)

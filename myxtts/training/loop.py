@@ -286,12 +286,13 @@ class TrainingLoop:
             # Made by functions of its own, which the first sample traces.
             span.is_first = True
             try:
-                path = self._listener.hear(step, batch.tensors, self._watch.board)
+                paths = self._listener.hear(step, batch.tensors, self._watch.board)
             except tf.errors.ResourceExhaustedError:
                 # Nothing depends on it: a run is worth more than a sample of it.
                 _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
                 return
-        self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
+        for path in paths:
+            self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
         clip, validation = int(batch.clips_B[0]), self._data.validation
         note_clip(self._watch.folder, validation.text[clip], validation.find_file(clip))
 

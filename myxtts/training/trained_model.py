@@ -16,15 +16,23 @@ from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
+from myxtts.inference.generation import choose_penalty
 from myxtts.models.build import build_dvae, build_gpt
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.names import find_variable, load_checkpoint_arrays, to_checkpoint_layout
 from myxtts.models.vocabulary import grow_text_vocabulary
-from myxtts.models.weights import GPT_PREFIX, Weight
+from myxtts.models.weights import GPT_PREFIX, SPEAKER_PREFIX, Weight
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training.codec_objective import CodecObjective
-from myxtts.training.listening import Listener, encode_row, predict_codes, render_codes
+from myxtts.training.listening import (
+    CodeSounds,
+    Listener,
+    encode_row,
+    predict_codes,
+    render_codes,
+    speak_codes,
+)
 from myxtts.training.objectives import GPTObjective, Objective
 from myxtts.training.optimizer import BETAS
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
@@ -132,7 +140,12 @@ def build_gpt_step(
     def make_listener(folder: Path) -> Listener:
         with get_device_context("/CPU:0"):
             dvae, _ = load_codec(codec.folder)
-            return Listener(render_codes(predict_codes(objective), dvae, codec.mel_norms), folder)
+            sounds = CodeSounds(dvae, codec.mel_norms)
+        speak = None
+        if config.training.speak:
+            penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in kept))
+            speak = render_codes(speak_codes(objective.model, penalty), sounds)
+        return Listener(render_codes(predict_codes(objective), sounds), folder, speak=speak)
 
     return TrainedModel(build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame, make_listener)
 
@@ -151,7 +164,7 @@ def build_codec_step(
     frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
 
     def make_listener(folder: Path) -> Listener:
-        return Listener(render_codes(encode_row(dvae), dvae, mel_norms), folder)
+        return Listener(render_codes(encode_row(dvae), CodeSounds(dvae, mel_norms)), folder)
 
     return TrainedModel(build_step(objective, config, dropout=0.0), "", frame, make_listener)
 

@@ -1,11 +1,15 @@
 """`myxtts evaluate` and `myxtts listen` from the command line."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
+from myxtts.cli import listen
+from myxtts.cli.evaluate import describe_work
+from myxtts.errors import CommandLineError
 from tests.inference.builders import write_small_model
 from tests.support.processes import run_python
 
@@ -37,6 +41,8 @@ def test_figures_and_page_are_written_and_a_table_is_printed(folder):
     assert result.returncode == 0, result.stderr
     for words in ("2 sentences of corpus (all)", "Recording", "Codec alone", "Spoken", "Codes predicted", "Real-time factor", "Not measured: Whose voice it is"):  # fmt: skip
         assert words in result.stdout
+    for words in ("... saying 2 sentences again\n", "Device: /CPU:1. Rehearsal: no GPU is used."):
+        assert result.stderr.count(words) == 1, words
     written = json.loads((folder / "out" / "evaluation.json").read_text())
     assert written["sentences"][0]["original"]["transcript"].startswith("hello there")
     assert written["settings"]["max_codes"] == 8
@@ -53,6 +59,7 @@ def test_figures_and_page_are_written_and_a_table_is_printed(folder):
         ({"--recogniser": "moonshine"}, "pip install numpy moonshine-voice==0.1.0"),
         ({"--speaker-judge-command": "cat"}, "{wav}"),
         ({"--limit": "-1"}, "--limit must be 0"),
+        ({"--out": "{folder}/corpus/metadata.csv"}, "must be a folder, or a place for one"),
         ({"--split": "test"}, "--split"),
         ({"--reference": "nowhere.wav"}, "nowhere.wav"),
         ({"--other-voices": "{folder}/corpus/wavs"}, "--other-voices"),
@@ -67,6 +74,12 @@ def test_bad_input_is_one_message_before_a_model_is_loaded(folder, flags, messag
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (folder / "none").exists()
+
+
+def test_what_one_waits_for_is_said():
+    material = SimpleNamespace(sentences=[1, 2], recordings={"ana": {"a": 1, "b": 2}, "ben": {"c": 3}})
+    assert describe_work(material, hears_voices=False) == "saying 2 sentences again"
+    assert describe_work(material, hears_voices=True).endswith("has heard 3 recordings to know the voices")
 
 
 def test_help_loads_no_tensorflow():
@@ -88,6 +101,8 @@ def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):
     assert result.returncode == 0, result.stderr
     assert f"Written {tmp_path / 'listen.html'} (sounds: 1)" in result.stdout
     assert "Step 3" in (tmp_path / "listen.html").read_text()
+    with pytest.raises(CommandLineError, match=r"is a folder\. Give .*samples/listen\.html"):
+        listen.run([str(tmp_path), "--out", str(tmp_path / "samples")], "myxtts listen")
     refused = run_command("listen", tmp_path / "samples")
     assert refused.returncode == 2
     assert "validated at least once" in refused.stderr

@@ -43,7 +43,7 @@ def test_a_file_is_written_and_everything_is_said(folder, spoken):
     info = soundfile.info(folder / "out.wav")
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
     assert info.duration > 0.3
-    for words in ("no trained waveform decoder", "no trained speaker encoder", "at 22050 Hz", "out.wav", "consent"):
+    for words in ("Device: /", "no trained waveform decoder", "no trained speaker encoder", "at 22050 Hz", "out.wav", "consent"):  # fmt: skip
         assert spoken.stderr.count(words) == 1, words
     assert ("Warning: the model did not come to an end within 12 codes" in spoken.stderr) == (
         "cut off" in spoken.stderr
@@ -59,7 +59,12 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
         input=TEXT.encode(), capture_output=True, env=clean_environ(PYTHONPATH=str(ROOT)), cwd=ROOT, timeout=300,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-2000:]
-    assert b"First sound after" in result.stderr
+    for words in (
+        b"Device: /CPU:1. Rehearsal: no GPU is used.",
+        b"aplay -r 22050 -f S16_LE -c 1",
+        b"First sound after",
+    ):
+        assert result.stderr.count(words) == 1, words
     streamed = np.frombuffer(result.stdout, "<i2").astype(np.int32)
     written = soundfile.read(folder / "out.wav", dtype="int16")[0].astype(np.int32)
     assert streamed.shape == written.shape
@@ -98,12 +103,14 @@ def test_a_named_voice_says_the_text_of_a_file(folder):
         ({"--text": "  "}, "something to say"),
         ({"--text": "a" * 100_001}, "100000 characters at most, but has 100001"),
         ({"--language": "xx"}, "must be one of"),
-        ({"--reference": "{folder}/noise.wav"}, "noise.wav: cannot be read as sound"),
+        ({"--reference": "{folder}/noise.wav"}, "Give another recording."),
         ({"--reference": "{folder}/short.wav"}, "at least 0.33 s, but lasts 0.10 s"),
         ({"--reference": "nowhere.wav"}, "nowhere.wav"),
+        ({"--reference": None, "--voice": "{folder}/noise.wav"}, "A voice file is what --save-voice writes"),
         ({"--speed": "90"}, "speed must be from 0.25 to 4"),
         ({"--top-k": "many"}, "--top-k"),
         ({"--checkpoint": None}, "--checkpoint"),
+        ({"--checkpoint": "nowhere"}, "nowhere: does not exist. Give a model directory"),
         ({"--out": "x.mp3"}, ".wav or .flac"),
         ({"--out": "nowhere/x.wav"}, "nowhere is not"),
     ],
@@ -122,6 +129,8 @@ def test_bad_input_is_one_message_before_anything_is_loaded(folder, flags, messa
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+    assert "Device:" not in result.stderr
+    assert "metadata" not in result.stderr
     assert "cuda" not in result.stderr.lower()
 
 

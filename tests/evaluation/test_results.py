@@ -83,3 +83,6 @@ def test_the_verdict_tells_of_speech_without_an_end_and_of_a_deaf_recogniser():
     assert "It stops too early: the speech lasts 25% of" in judge_summary(make_evaluation([hasty]).summary)
     same = [make_sentence(0, make_heard(PERFECT)), make_sentence(0, make_heard(PERFECT))]
     assert "tells little" in judge_summary(make_evaluation(same).summary)
+    foreign = judge_summary(make_evaluation([make_sentence(0, make_heard(OTHER, OTHER, OTHER))]).summary)
+    assert "does not understand the recordings themselves: word error rate 1.00" in foreign
+    assert "is understood" not in foreign

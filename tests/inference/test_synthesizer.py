@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.inference import generation
 from myxtts.inference.errors import SpeechRequestError, UnableToSpeakError, VoiceError
 from myxtts.inference.generation import count_rows
@@ -12,7 +13,7 @@ from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.voices import Voice
 from myxtts.models.sizes import GPTSize
-from tests.inference.builders import build_synthesizer, write_small_model
+from tests.inference.builders import CONFIG, build_synthesizer, write_small_model
 from tests.models.reference import load_case
 
 LONG = "This is one sentence of a text. And here comes another one. Then a third follows it."
@@ -198,6 +199,9 @@ def reference(folder):
 def test_directories_that_cannot_speak_say_what_they_lack(tmp_path):
     with pytest.raises(UnableToSpeakError, match=r"vocab\.json"):
         load_synthesizer(write_small_model(tmp_path / "mute", vocabulary=False))
+    write_model_directory(tmp_path / "codec", config=CONFIG, model={"mel_stats": np.ones(80, np.float32)}, dvae={})
+    with pytest.raises(UnableToSpeakError, match="must have a GPT, but is a codec alone"):
+        load_synthesizer(tmp_path / "codec")
     with pytest.raises(UnableToSpeakError, match="neither"):
         load_synthesizer(write_small_model(tmp_path / "deaf", dvae=False))
     with pytest.raises(ModelFileError):

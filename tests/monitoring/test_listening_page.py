@@ -11,7 +11,13 @@ import soundfile
 from myxtts.monitoring import listening_page
 from myxtts.monitoring.embedding import encode_png
 from myxtts.monitoring.errors import MetricsFileError
-from myxtts.monitoring.listening_page import choose_sounds, collect_hearing, note_clip, write_listening_page
+from myxtts.monitoring.listening_page import (
+    choose_sounds,
+    collect_hearing,
+    name_sample,
+    note_clip,
+    write_listening_page,
+)
 from myxtts.monitoring.metrics_log import MetricsLog
 from myxtts.monitoring.metrics_rows import RunRow, ValidationRow
 
@@ -54,6 +60,30 @@ def test_every_validation_is_heard_newest_first_with_its_loss(run):
     assert page.count("<audio") == page.count("<img") == 4
     assert "mine: checkpoints by ear" in page
     assert not re.search(r"<script|https?://|src=\"(?!data:)", page)
+
+
+def test_what_a_model_says_on_its_own_is_beside_what_it_says_when_it_is_led(run):
+    samples = np.random.default_rng(9).normal(0, 0.1, 3000)
+    soundfile.write(run / "samples" / name_sample(30, is_free=True), samples, 22050, subtype="PCM_16")
+    assert write_listening_page(run, run / "listen.html") == 5
+    page = (run / "listen.html").read_text()
+    assert re.findall(r'<p>(On its own|Led)</p><img alt="Spectrogram of ([^"]*)"', page) == [
+        ("On its own", "step 30, on its own"),
+        ("Led", "step 30"),
+    ]
+    assert page.count("<audio") == 5
+    assert page.count("cut off, at twice the recording's length or at 10 s") == 1
+    (run / "samples" / name_sample(30, is_free=True)).unlink()
+    write_listening_page(run, run / "listen.html")
+    assert "On its own" not in (run / "listen.html").read_text()
+
+
+def test_a_sound_that_was_half_written_does_not_hide_the_others(run):
+    (run / "samples" / "step-00000030.wav").write_bytes(b"RIFF")
+    write_listening_page(run, run / "listen.html")
+    page = (run / "listen.html").read_text()
+    assert "step-00000030.wav cannot be played" in page
+    assert page.count("<audio") == 3
 
 
 def test_the_clip_itself_is_there_to_compare_with(run):

@@ -21,20 +21,37 @@ FLAGS = (
 )  # fmt: skip
 
 
+COMPLAINTS = ("Runtime.exceptionThrown", "Log.entryAdded")
+"""Events: what a page's scripts throw, and what the browser itself finds wrong with it."""
+
+
 class Tab:
-    """One page in a browser."""
+    """One page in a browser.
+
+    Attributes:
+        complaints: what was wrong with the pages so far, as the browser's console shows it.
+    """
 
     def __init__(self, commands: Any, answers: Any, url: str):
         self._commands, self._answers = commands, answers
         self._count = 0
+        self.complaints: list[Any] = []
         self._session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.call("Page.enable")
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+        self.go(url)
+
+    def go(self, url: str) -> None:
         self.call("Page.navigate", url=url)
 
+    def set_width(self, pixels: int) -> None:
+        """Makes the window as wide as that of a phone, for example."""
+        self.call("Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=False)
+
     def call(self, method: str, **params: Any) -> Any:
-        """What the browser answers to a command; events are passed over."""
+        """What the browser answers to a command; of events, complaints are kept."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": params}
         if self._session:
@@ -43,6 +60,8 @@ class Tab:
         self._commands.flush()
         while True:
             answer = json.loads(self._read_message())
+            if answer.get("method") in COMPLAINTS:
+                self.complaints.append(answer["params"])
             if answer.get("id") == self._count:
                 assert "error" not in answer, answer
                 return answer["result"]

@@ -52,6 +52,16 @@ def test_an_answer_that_is_whole_has_a_length(synthesizer, client):
     assert int.from_bytes(answer.body[40:44], "little") == len(answer.body) - 44
 
 
+def test_a_recording_without_its_speakers_consent_is_refused_and_never_heard(synthesizer):
+    # It has no way to clone: one that were asked to would be an error of the server.
+    with host(synthesizer, VOICES, allow_upload=True) as client:
+        for query in ("", "?consent=no", "?consent="):
+            answer = client.ask("POST", f"/v1/audio/voices{query}", b"sound", **{"Content-Type": "audio/wav"})
+            assert (answer.status, answer.error["param"]) == (400, "consent"), query
+            assert "A voice belongs to its speaker: ask for consent first" in answer.error["message"]
+            assert "?consent=yes" in answer.error["message"]
+
+
 def test_a_client_that_goes_ends_its_speech_at_the_next_chunk(synthesizer, client):
     synthesizer.gate.release()
     response = client.open("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})

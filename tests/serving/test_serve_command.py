@@ -32,6 +32,7 @@ def test_what_speaks_is_said_at_the_start(running):
         "/v1/audio/speech",
     ):
         assert words in told
+    assert running.log.read_text().count("Device: /CPU:1. Rehearsal: no GPU is used.") == 1
 
 
 def test_a_stream_comes_in_chunks_and_joined_is_the_whole(running):
@@ -144,6 +145,14 @@ def test_a_server_that_cannot_start_says_why(serving_folder, flags, message):
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_model_that_is_not_there_is_missed_before_anything_is_loaded(tmp_path):
+    from myxtts.checkpoints.errors import ModelFileError
+    from myxtts.cli.serve import build_parser, make_opener
+
+    with pytest.raises(ModelFileError, match="nowhere: does not exist"):
+        make_opener(build_parser("serve").parse_all(["--checkpoint", str(tmp_path / "nowhere")]))
 
 
 def test_a_model_without_voices_asks_for_some(tmp_path):

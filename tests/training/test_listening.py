@@ -1,0 +1,75 @@
+"""What is heard at a validation."""
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.audio.units import SAMPLES_PER_CODE
+from myxtts.inference.generation import CodeGenerator, GeneratedRow
+from myxtts.models.dvae import DVAE
+from myxtts.models.initialise import initialise_weights
+from myxtts.models.sizes import DVAESize
+from myxtts.training import listening
+from myxtts.training.listening import CodeSounds, Listener, predict_codes, render_codes, speak_codes
+from myxtts.training.objectives import GPTObjective
+from tests.training.test_step import build_least_gpt, cut_rows, make_tensors
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return build_least_gpt()
+
+
+@pytest.fixture(scope="module")
+def sounds(gpt):
+    dvae = DVAE(DVAESize(width=8, codes=gpt.size.audio_codes, blocks=1))
+    initialise_weights(dvae, 1)
+    return CodeSounds(dvae, np.ones(80, np.float32))
+
+
+def test_a_model_on_its_own_is_given_text_and_voice_and_an_end(gpt, monkeypatch):
+    asked = []
+
+    def generate(generator, rows, settings):
+        asked.append((*rows, settings.max_codes))
+        return [GeneratedRow(np.arange(3, dtype=np.int32), np.zeros((3, 1), np.float32), stopped=False)]
+
+    monkeypatch.setattr(CodeGenerator, "generate", generate)
+    batch = make_tensors(seed=2)
+    row = cut_rows(batch, 0, 1)
+    tokens, codes = int(row["text_lengths_B"][0]), int(row["code_lengths_B"][0])
+    assert tokens < row["text_BT"].shape[1], "padding is what must be left out"
+    speak = speak_codes(gpt, 1.0)
+    np.testing.assert_array_equal(speak(row), [0, 1, 2])
+    said, most = asked.pop()
+    assert said.ids == tuple(row["text_BT"][0, :tokens].numpy())
+    np.testing.assert_allclose(said.voice.prompt_PC, gpt.make_prompt(row["mel_BFM"])[0], atol=1e-5)
+    assert most == 2 * codes
+    monkeypatch.setattr(listening, "LONGEST_CODES", 3)
+    speak(row)
+    again, most = asked.pop()
+    assert most == 3, "however long the clip is"
+    assert again.key == said.key, "the same draws at every validation"
+
+
+def test_both_sounds_of_a_validation_are_written_and_only_one_of_them_is_led(gpt, sounds, tmp_path):
+    led = render_codes(predict_codes(GPTObjective(gpt)), sounds)
+    listener = Listener(led, tmp_path, speak=render_codes(speak_codes(gpt, 1.0), sounds))
+    paths = listener.hear(7, make_tensors(), None)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        "samples/step-00000007.wav",
+        "samples/step-00000007-free.wav",
+    ]
+    before = [path.read_bytes() for path in paths]
+    assert before[0] != before[1]
+    other_codes = make_tensors(seed=1)["codes_BM"]
+    again = listener.hear(8, make_tensors(codes_BM=other_codes), None)
+    assert [path.read_bytes() == content for path, content in zip(again, before, strict=True)] == [False, True]
+
+
+def test_a_model_that_stops_at_once_is_heard_as_silence(gpt, sounds, tmp_path):
+    stop_M = np.array([gpt.size.stop_audio_token], np.int32)
+    [path] = Listener(render_codes(lambda row: stop_M, sounds), tmp_path).hear(1, make_tensors(), None)
+    samples, _ = soundfile.read(path)
+    assert len(samples) == SAMPLES_PER_CODE
+    assert not samples.any()
