@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from signal import Signals
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.positions import count_micro_batches
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import GlobalBatch
@@ -26,10 +23,11 @@ from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind, RunOrder
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.errors import NotFiniteError, ValidationMemoryError
+from myxtts.training.errors import ValidationMemoryError
 from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.listening import Listener
+from myxtts.training.not_finite import explain_not_finite
 from myxtts.training.placement import check_batch, check_result
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.team import Team
@@ -376,36 +374,11 @@ class TrainingLoop:
         return True
 
     def _stop_at_not_finite(self, step: int, loss: float) -> None:
-        """Ends the run with the batch that did it, rebuilt from its place alone."""
         batch = self._plan_step(step, self._keeper.journal)
-        audio = self._data.train.audio
-        clips = [audio[int(clip)] for clip in batch.clips]
-        prompts = None if batch.prompts is None else [audio[int(clip)] for clip in batch.prompts]
-        path = self._watch.folder / f"not-finite-step-{step:08d}.json"
-        write_replay(path, step=step, epoch=batch.epoch, seed=self._data.sampler.seed, clips=clips, prompts=prompts)
-        count = count_micro_batches(self._data.sampler, step)
         has_start = bool(self._trained.prefix) and self._keeper.saved_step is not None
-        other = (
-            f", or from here with --init-from {self._watch.folder} and another --checkpoint-dir" if has_start else ""
-        )
-        raise NotFiniteError(
-            f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
-            f"Its {len(clips)} clips, in {count} batches, and their voice prompts are listed in {path}: look at them. The run would come to the same step "
-            f"again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of --mixed-precision: anew with "
-            f"--reset-training{other}."
-        )
+        raise explain_not_finite(batch, loss, self._data, self._watch.folder, has_start=has_start)
 
 
 def describe_stop(signal: Signals) -> Ending:
     """The ending of a run that a signal has asked for."""
     return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
-
-
-def write_replay(path: Path, *, step: int, epoch: int, seed: int, clips: list[str], prompts: list[str] | None) -> None:
-    """Names the clips of a step, for looking at them and for doing the step again.
-
-    Args:
-        prompts: the clip that each one's voice prompt is cut from; None where no other clip is heard.
-    """
-    content = {"step": step, "epoch": epoch, "seed": seed, "clips": clips, "prompts": prompts}
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
