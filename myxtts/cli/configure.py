@@ -46,26 +46,34 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
-    variables = arguments.output.with_suffix(".env.sh")
-    for path in (arguments.output, variables):
-        _check_writable(path)
     # Not imported above: --help needs none of it.
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
+    from myxtts.training.profile_plan import describe_workers, refuse_decoder
     from myxtts.training.tuning import tune
 
+    refuse_decoder(config)
+    notes = describe_workers(config)
+    variables = arguments.output.with_suffix(".env.sh")
+    for path in (arguments.output, variables):
+        _check_writable(path)
     prepare_environment(os.environ)
     tuned = tune(config, read_machine(), verifies=arguments.verify, tell=tell)
-    print(format_tuned(tuned))
+    print(format_tuned(tuned, notes))
     _write(config, tuned, arguments, variables)
     return 0
 
 
-def format_tuned(tuned: Tuned) -> str:
-    """What was found, and why."""
+def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
+    """What was found, and why.
+
+    Args:
+        notes: what of the run that was asked for was not measured.
+    """
     from myxtts.monitoring.words import format_step_time
 
-    lines = ["SETTINGS", f"With the defaults a step takes {format_step_time(tuned.before.step_s)}.", ""]
+    lines = ["SETTINGS", f"With the defaults a step takes {format_step_time(tuned.before.step_s)}."]
+    lines += [*(row for note in notes for row in _indent(note, "Note: ")), ""]
     for answer in tuned.answers:
         taken = answer.taken.name if answer.taken is not None else "unchanged"
         lines += [f"{answer.title}: {taken}", *_indent(answer.evidence)]
@@ -89,18 +97,22 @@ def format_verification(verification: Verification) -> list[str]:
     for name, seconds in (("the defaults", verification.default_s), ("these settings", verification.tuned_s)):
         rounds = ", ".join(format_step_time(each) for each in seconds)
         lines.append(f"  {name:<16}{format_step_time(statistics.median(seconds)):>9}  ({rounds})")
-    if verification.is_slower:
-        lines += _indent(
-            f"They were slower by {-verification.gain:.0%}, so they are withdrawn: the file leaves the defaults in force."
-        )
+    if verification.is_kept:
+        lines += _indent(f"{verification.gain:.1%} faster; differences below 3 % are within the noise.")
     else:
-        lines += _indent(f"{verification.gain:+.1%} faster; differences below 3 % are within the noise.")
+        slower = f", {-verification.gain:.1%} slower" if verification.gain < 0 else ""
+        lines += _indent(f"no gain{slower}: defaults kept. What was found is withdrawn; the file changes nothing.")
     return [*lines, "", *_list_in_force(verification)]
 
 
 def _list_in_force(verification: Verification) -> list[str]:
-    rows = [f"  {name:<28}{value}" for name, value in verification.in_force.items()]
-    return ["IN FORCE with these settings, as TensorFlow says", *rows]
+    whose = "these settings" if verification.is_kept else "the defaults"
+    rows = [
+        row
+        for name, value in verification.in_force.items()
+        for row in textwrap.wrap(value, _WIDTH, initial_indent=f"  {name:<28}", subsequent_indent=" " * 30)
+    ]
+    return [f"IN FORCE with {whose}, read back from the process that ran them", *rows]
 
 
 def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, variables: Path) -> None:
@@ -122,12 +134,12 @@ def _describe_origin(tuned: Tuned) -> list[str]:
     if tuned.verification.is_unchanged:
         return [*notes, "Nothing faster was found, so the defaults stay in force."]
     if tuned.is_withdrawn:
-        return [*notes, "What was found turned out slower when verified, so the defaults stay in force."]
-    return [*notes, f"Verified: {tuned.verification.gain:+.1%} faster than the defaults."]
+        return [*notes, "What was found gained nothing when verified, so the defaults stay in force."]
+    return [*notes, f"Verified: {tuned.verification.gain:.1%} faster than the defaults."]
 
 
-def _indent(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+def _indent(text: str, first: str = "  ") -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _check_writable(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,14 @@ from myxtts.errors import MyXTTSError
 
 if TYPE_CHECKING:
     from myxtts.devices.machine import Machine
+    from myxtts.devices.nvml import Card
+    from myxtts.devices.topology import Link
     from myxtts.monitoring.corpus_checks import CorpusFacts
     from myxtts.monitoring.diagnosis import Diagnosis
     from myxtts.monitoring.health import Issue
     from myxtts.monitoring.machine_sampler import MachineSample
     from myxtts.monitoring.profile_facts import Profile
+    from myxtts.monitoring.software_facts import SoftwareFacts
 
 STEPS = 20
 """Of the speed test."""
@@ -74,26 +77,20 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
     from myxtts.devices.machine import read_machine
     from myxtts.devices.topology import read_links
     from myxtts.monitoring.card_summary import summarise_cards
-    from myxtts.monitoring.config_checks import check_config
     from myxtts.monitoring.diagnosis import Diagnosis
     from myxtts.monitoring.health import rank_issues
-    from myxtts.monitoring.software_checks import check_devices, check_environment, check_links, check_software
     from myxtts.monitoring.software_facts import read_software
     from myxtts.monitoring.speed_checks import check_cards
 
     tell("looking at software and devices")
     machine, software = read_machine(environ), read_software()
     links = read_links([card.physical_id for card in machine.cards])
-    # In a rehearsal no card is wanted.
-    issues: list[Issue] = (
-        [] if config.training.rehearsal else [*check_software(software, machine), *check_devices(machine)]
-    )
-    issues += [*check_environment(environ), *check_links(links)]
-    cards = () if config.training.rehearsal else machine.cards
-    issues += check_config(config, cards, os.cpu_count() or 1)
+    issues = list(_check_set_up(config, machine, software, links))
     corpus = _look_at_corpus(config, issues)
-    profile = _test_speed(config, issues) if tests_speed else None
-    samples = profile.samples if profile is not None else _look_at_cards(machine)
+    # Without TensorFlow there is no run to test; that is an issue already.
+    has_run = tests_speed and software.tensorflow is not None
+    profile = _test_speed(config, issues) if has_run else None
+    samples, card_problem = (profile.samples, profile.card_problem) if profile is not None else _look_at_cards(machine)
     issues += check_cards(summarise_cards(samples))
     return Diagnosis(
         software=software,
@@ -103,8 +100,42 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
         corpus=corpus,
         profile=profile,
         samples=samples,
+        card_problem=card_problem,
         issues=tuple(rank_issues(issues)),
     )
+
+
+def _check_set_up(
+    config: XTTSConfig, machine: Machine, software: SoftwareFacts, links: Sequence[Link]
+) -> Iterator[Issue]:
+    """What can be said before anything is read or run."""
+    from myxtts.monitoring.config_checks import check_config
+    from myxtts.monitoring.settings_in_force import Surroundings
+    from myxtts.monitoring.software_checks import (
+        check_devices,
+        check_environment,
+        check_links,
+        check_software,
+        check_tensorflow,
+    )
+
+    around = Surroundings.of_machine(machine)
+    yield from check_tensorflow(software, machine)
+    cards: Sequence[Card] = ()
+    # In a rehearsal no card is wanted: that there is none, or that one does not work, is no matter then.
+    if not config.training.rehearsal:
+        yield from check_software(software, machine)
+        yield from check_devices(machine)
+        yield from check_links(links, _list_asked_cards(config))
+        cards = [card for card in machine.cards if card.physical_id in (around.cards or ())]
+    yield from check_environment(machine.environ)
+    yield from check_config(config, cards, around.processors or 1)
+
+
+def _list_asked_cards(config: XTTSConfig) -> list[int]:
+    """Physical ids of the cards that a configuration names."""
+    both = [id for id in (config.data.data_gpu, config.data.model_gpu) if id is not None]
+    return both + [int(id) for id in (config.training.model_gpus or "").split(",") if id]
 
 
 def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | None:
@@ -119,40 +150,49 @@ def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | No
     try:
         found = scan_train_data(config, choose_text_task(config))
     except MyXTTSError as error:
-        issues.append(_explain_failure("The corpus cannot be used", error))
+        issues.append(_explain_failure("The corpus cannot be used", str(error)))
         return None
     facts = describe_speed_of_corpus(found.corpus, config.data.batch_size, len(found.drops.drops))
-    issues += check_corpus(facts, config.data.batch_size)
+    issues += check_corpus(facts, config.data.batch_size, config.training.gradient_accumulation_steps)
     return facts
 
 
 def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
     from myxtts.cli.profile import measure
-    from myxtts.config.resolve import dump_sections
     from myxtts.devices.machine import read_machine
-    from myxtts.devices.plan import PlanRequest, plan_devices
-    from myxtts.monitoring.advice import Settings
     from myxtts.monitoring.profile_verdict import judge_profile
+    from myxtts.monitoring.settings_in_force import Settings, Surroundings
     from myxtts.monitoring.speed_checks import check_speed
+    from myxtts.training.profile_plan import plan_profile
 
+    # Read anew: by now the variables are those that a run has.
+    machine = read_machine()
     try:
-        plan = plan_devices(PlanRequest.from_config(config), read_machine())
-        profile = measure(config, plan, STEPS)
+        planned = plan_profile(config, machine, tell=tell)
+        profile = measure(planned, STEPS)
     except MyXTTSError as error:
-        issues.append(_explain_failure("The speed test could not be run: neither could a training", error))
+        issues.append(_explain_failure("The speed test could not be run", str(error)))
         return None
-    issues += check_speed(judge_profile(profile, Settings(dump_sections(config))))
+    except ImportError as error:
+        # TensorFlow is installed, but one of its libraries is not, or is another version's.
+        issues.append(_explain_failure("The speed test could not be run: a package does not load", str(error)))
+        return None
+    settings = Settings.of_config(planned.config, Surroundings.of_machine(machine))
+    issues += check_speed(judge_profile(profile, settings), is_rehearsal=config.training.rehearsal)
     return profile
 
 
-def _look_at_cards(machine: Machine) -> tuple[MachineSample, ...]:
-    """What cards and host do while we do nothing: the work of others."""
+def _look_at_cards(machine: Machine) -> tuple[tuple[MachineSample, ...], str | None]:
+    """What cards and host do while we do nothing, which is the work of others, and why cards could not be looked at."""
     from myxtts.monitoring.machine_sampler import MachineSampler
 
     tell("looking at what is running")
     with MachineSampler([card.physical_id for card in machine.cards]) as sampler:
         time.sleep(LIVE_S)
-    return tuple(sampler.samples)
+    problem = sampler.problem
+    if problem is None and not machine.cards:
+        problem = machine.scan.problem or "this machine has no NVIDIA GPU"
+    return tuple(sampler.samples), problem
 
 
 def _describe_settings(config: XTTSConfig, environ: dict[str, str], has_run: bool) -> dict[str, str]:
@@ -181,7 +221,7 @@ def _describe_settings(config: XTTSConfig, environ: dict[str, str], has_run: boo
     return settings
 
 
-def _explain_failure(observation: str, error: MyXTTSError) -> Issue:
+def _explain_failure(observation: str, evidence: str) -> Issue:
     from myxtts.monitoring.health import Issue, Severity
 
-    return Issue(Severity.SERIOUS, observation, str(error), "do what the evidence says, then diagnose again", "it runs")
+    return Issue(Severity.SERIOUS, observation, evidence, "do what the evidence says, then diagnose again", "it runs")

@@ -16,8 +16,9 @@ from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
 if TYPE_CHECKING:
-    from myxtts.devices.plan import DevicePlan
+    from myxtts.devices.machine import Machine
     from myxtts.monitoring.profile_facts import Profile
+    from myxtts.training.profile_plan import ProfilePlan
 
 STEPS = 100
 FEWEST_STEPS = 5
@@ -57,39 +58,40 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.devices.plan import PlanRequest, plan_devices
+    from myxtts.training.profile_plan import plan_profile
 
     prepare_environment(os.environ)
     command = (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
-    plan = plan_devices(PlanRequest.from_config(config, command), read_machine())
-    print(f"{format_plan(plan)}\n", flush=True)
-    profile = measure(config, plan, arguments.num_steps)
-    _report(profile, config, arguments)
+    machine = read_machine()
+    planned = plan_profile(config, machine, command=command, tell=tell)
+    print(f"{format_plan(planned.plan)}\n", flush=True)
+    profile = measure(planned, arguments.num_steps)
+    _report(profile, planned.config, machine, arguments)
     return 0
 
 
-def measure(config: XTTSConfig, plan: DevicePlan, steps: int) -> Profile:
+def measure(planned: ProfilePlan, steps: int) -> Profile:
     """The profile of a configuration; what is being done is told on standard error."""
     from myxtts.training.profile_run import profile_run
     from myxtts.training.profile_setup import set_up_profile
     from myxtts.training.trainer import apply_devices
 
-    apply_devices(config, plan)
+    apply_devices(planned.config, planned.plan)
     with TemporaryDirectory(prefix="myxtts-profile-") as folder:
         tell("reading the corpus")
-        return profile_run(set_up_profile(config, plan, Path(folder)), steps, tell)
+        setup = set_up_profile(planned.config, planned.plan, Path(folder), planned.notes)
+        return profile_run(setup, steps, tell)
 
 
-def _report(profile: Profile, config: XTTSConfig, arguments: argparse.Namespace) -> None:
-    from myxtts.config.resolve import dump_sections
-    from myxtts.monitoring.advice import Settings
+def _report(profile: Profile, config: XTTSConfig, machine: Machine, arguments: argparse.Namespace) -> None:
     from myxtts.monitoring.chrome_trace import format_trace
     from myxtts.monitoring.profile_json import format_json
     from myxtts.monitoring.profile_page import format_page
     from myxtts.monitoring.profile_verdict import judge_profile
     from myxtts.monitoring.profile_view import format_profile
+    from myxtts.monitoring.settings_in_force import Settings, Surroundings
 
-    verdict = judge_profile(profile, Settings(dump_sections(config)))
+    verdict = judge_profile(profile, Settings.of_config(config, Surroundings.of_machine(machine)))
     print(f"\n{format_profile(profile, verdict)}")
     written = []
     if arguments.json is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import CARDS_BY_TOTAL_MIB, START_BATCHES
 from myxtts.devices.nvml import Card
+from myxtts.monitoring.advice import USUAL_READERS
 from myxtts.monitoring.health import Issue, Severity
 
 FEW_BATCHES_AHEAD = 10
@@ -18,7 +19,7 @@ def check_config(config: XTTSConfig, cards: Sequence[Card], processors: int) -> 
 
     Args:
         cards: those a run would use.
-        processors: of the host.
+        processors: that the run may use.
     """
     data = config.data
     if cards:
@@ -74,7 +75,8 @@ def _check_precision(config: XTTSConfig) -> Iterator[Issue]:
             "--mixed-precision    # data.mixed_precision: mixed_float16",
             f"about half the memory of activations; speed {MEASURE_FIRST}",
         )
-    if not config.data.enable_xla:
+    if not config.data.enable_xla and config.data.pad_to_fixed_length:
+        # Without fixed shapes it is refused; that they are off is an issue of its own.
         yield Issue(
             Severity.NOTE,
             "The step is not compiled with XLA",
@@ -86,15 +88,16 @@ def _check_precision(config: XTTSConfig) -> Iterator[Issue]:
 
 def _check_reading(config: XTTSConfig, processors: int) -> Iterator[Issue]:
     workers, ahead = config.data.num_workers, config.data.pipeline_buffer_size
-    if workers == 0 and processors > 1:
+    reads_here = config.data.data_service is None
+    if workers == 0 and processors > 1 and reads_here:
         yield Issue(
             Severity.WORTH_CHANGING,
             "Nothing is read ahead by other processes",
             f"data.num_workers is 0; the host has {processors} processors",
-            f"--num-workers {min(4, processors)}",
+            f"--num-workers {min(USUAL_READERS, processors)}",
             "reading runs beside training",
         )
-    elif isinstance(workers, int) and workers > processors:
+    elif isinstance(workers, int) and workers > processors and reads_here:
         yield Issue(
             Severity.NOTE,
             "More readers than processors",

@@ -13,11 +13,14 @@ import soundfile
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.corpus import Corpus
+from myxtts.monitoring.advice import split_batch
 from myxtts.monitoring.health import Issue, Severity
 
 SLOW_FORMATS = frozenset({".mp3", ".ogg", ".opus", ".m4a", ".aac"})
 MUCH_PADDING = 0.2
 WIDE_SPREAD = 4.0
+SHORTER = 0.9
+"""Of the longest clip: what 95 % stay below must be notably less, or it is not a few clips that are long."""
 MANY_SET_ASIDE = 0.2
 NOTABLE_SHARE = 0.05
 PROBED_FILES = 32
@@ -65,8 +68,8 @@ def describe_speed_of_corpus(corpus: Corpus, batch_size: int, set_aside: int = 0
     )
 
 
-def check_corpus(facts: CorpusFacts, batch_size: int) -> Iterator[Issue]:
-    """Issues of a corpus."""
+def check_corpus(facts: CorpusFacts, batch_size: int, accumulation: int) -> Iterator[Issue]:
+    """Issues of a corpus in batches of so many clips, so many of which make up an update."""
     slow = [(ending, clips) for ending, clips in facts.formats if ending in SLOW_FORMATS]
     slow_share = sum(clips for _, clips in slow) / facts.clips
     if slow_share > NOTABLE_SHARE:
@@ -87,11 +90,12 @@ def check_corpus(facts: CorpusFacts, batch_size: int) -> Iterator[Issue]:
             "less processor time per clip",
         )
     if facts.padding > MUCH_PADDING:
+        smaller = split_batch(batch_size, accumulation)
         yield Issue(
-            Severity.WORTH_CHANGING,
+            Severity.WORTH_CHANGING if smaller else Severity.NOTE,
             "Much of what is computed is padding",
             f"{facts.padding:.0%} of the audio in batches of {batch_size}",
-            f"--batch-size {max(1, batch_size // 2)} --grad-accum 2",
+            smaller or "none: a batch of one clip cannot be smaller",
             f"at most {facts.padding:.0%} of the computation",
             facts.padding,
         )
@@ -103,7 +107,7 @@ def check_corpus(facts: CorpusFacts, batch_size: int) -> Iterator[Issue]:
             "myxtts data    # shows which, and why; it takes the same flags",
             "more to learn from",
         )
-    if facts.longest_s > WIDE_SPREAD * facts.median_s:
+    if facts.longest_s > WIDE_SPREAD * facts.median_s and facts.p95_s < SHORTER * facts.longest_s:
         yield Issue(
             Severity.NOTE,
             "A few clips are much longer than the others: they decide how much memory a batch takes",

@@ -33,6 +33,8 @@ class Diagnosis:
     corpus: CorpusFacts | None
     profile: Profile | None
     samples: tuple[MachineSample, ...]
+    card_problem: str | None = None
+    """Why cards were not looked at, or not all of them; None where all were."""
     issues: tuple[Issue, ...] = field(default=())
     """Ranked."""
 
@@ -49,7 +51,7 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
         ("SETTINGS", _list_settings(diagnosis.settings)),
         ("CORPUS", _list_corpus(diagnosis.corpus)),
         ("SPEED TEST", _list_speed(diagnosis.profile)),
-        ("LIVE", _list_live(diagnosis.samples)),
+        ("LIVE", _list_live(diagnosis)),
     ]
     parts = ["\n".join([title, *lines]) for title, lines in sections]
     return "\n\n".join([*parts, "\n".join(_list_issues(diagnosis.issues))])
@@ -71,6 +73,7 @@ def format_diagnosis_json(diagnosis: Diagnosis) -> str:
             "costs": {str(part): asdict(cost) for part, cost in profile.costs.items()},
         },
         "live": [asdict(card) for card in summarise_cards(diagnosis.samples)],
+        "card_problem": diagnosis.card_problem,
     }  # fmt: skip
     return json.dumps(facts, indent=1)
 
@@ -145,13 +148,15 @@ def _list_speed(profile: Profile | None) -> Iterator[str]:
     yield from _wrap("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more")
 
 
-def _list_live(samples: Sequence[MachineSample]) -> Iterator[str]:
-    cards = summarise_cards(samples)
+def _list_live(diagnosis: Diagnosis) -> Iterator[str]:
+    cards = summarise_cards(diagnosis.samples)
     for card in cards:
         yield from _wrap(f"GPU {card.physical_id}", card.describe())
-    if not cards:
-        yield from _wrap("GPUs", f"{UNKNOWN}: no card was sampled")
-    yield from _wrap("Host", summarise_host(samples).describe())
+    if diagnosis.card_problem is not None:
+        yield from _wrap("GPUs", f"{UNKNOWN}: {diagnosis.card_problem}")
+    elif not cards:
+        yield from _wrap("GPUs", f"{UNKNOWN}: no card takes part")
+    yield from _wrap("Host", summarise_host(diagnosis.samples).describe())
 
 
 def _list_issues(issues: Sequence[Issue]) -> Iterator[str]:

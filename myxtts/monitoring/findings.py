@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from myxtts.monitoring.advice import Settings, advise_faster, advise_rarer, advise_smaller_batch, advise_steadier
+from myxtts.monitoring.advice import advise_faster, advise_rarer, advise_smaller_batch, advise_steadier
 from myxtts.monitoring.flow import TRAINING, Flow, find_slowest
+from myxtts.monitoring.settings_in_force import Settings
 from myxtts.monitoring.step_clock import StepTimes
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed
 from myxtts.monitoring.words import format_share
@@ -48,7 +49,7 @@ class RunFacts:
     retraces: int
 
 
-def find_timing_variation(times: StepTimes | None, flow: Flow | None, settings: Settings) -> Finding | None:
+def find_timing_variation(times: StepTimes | None, flow: Flow | None, mode: str, settings: Settings) -> Finding | None:
     """The finding `High timing variation`, when the step times vary by more than 0.3 of their mean."""
     if times is None or times.steps < ENOUGH_STEPS or times.variation is None or times.variation <= HIGH_VARIATION:
         return None
@@ -58,7 +59,7 @@ def find_timing_variation(times: StepTimes | None, flow: Flow | None, settings: 
     else:
         who = f"the training waits for stage {slowest!r}"
     evidence = f"{format_share(times.variation)} of the mean step time; {who}"
-    return Finding("High timing variation", evidence, advise_steadier(slowest, settings), times.variation)
+    return Finding("High timing variation", evidence, advise_steadier(slowest, mode, settings), times.variation)
 
 
 def list_findings(facts: RunFacts) -> list[Finding]:
@@ -160,5 +161,5 @@ def _find_padding(facts: RunFacts) -> Finding | None:
     return Finding("Padding limits the run", evidence, advise_smaller_batch(facts.settings), share)
 
 
-def _rarer(facts: RunFacts, name: str) -> str:
+def _rarer(facts: RunFacts, name: str) -> str | None:
     return advise_rarer("--" + name.replace("_", "-"), facts.settings.find_number(f"training.{name}"))

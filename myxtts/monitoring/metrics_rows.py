@@ -31,6 +31,8 @@ class RunRow:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The config in force, by section and name, with what was computed for `auto`."""
     environment: Mapping[str, Any] = field(default_factory=dict)
+    around: Mapping[str, Any] = field(default_factory=dict)
+    """The machine, as far as advice depends on it (`settings_in_force.Surroundings`)."""
     lost_s: float = 0.0
     """Time of the session before that went into steps after its last checkpoint."""
     predicted_step_s: float | None = None
@@ -177,7 +179,7 @@ def name_infinities(value: Any) -> Any:
     return value
 
 
-_LATER_RUN_KEYS = ("settings", "environment", "lost_s", "predicted_step_s")
+_LATER_RUN_KEYS = ("settings", "environment", "around", "lost_s", "predicted_step_s")
 
 
 def _load_run(content: Mapping[str, Any]) -> RunRow:

@@ -74,6 +74,12 @@ class RoleMemoryFacts:
     used_bytes: int | None
     peak_bytes: int | None
     limit_bytes: int | None
+    pool_bytes: int | None = None
+    """What TensorFlow itself holds on the device."""
+    process_bytes: int | None = None
+    """What the process holds there, as the driver sees it: a limited pool as a whole, and the CUDA context."""
+    context_bytes: int | None = None
+    """Of that, the CUDA context and the libraries' own; no limit holds for it."""
 
 
 @dataclass(frozen=True)

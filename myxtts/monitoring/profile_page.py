@@ -157,10 +157,11 @@ def _draw_devices(profile: Profile) -> str:
 
 def _draw_memory(profile: Profile) -> str:
     rows = [
-        (f"{memory.role} {escape(memory.device)}", *map(format_bytes, (memory.used_bytes, memory.peak_bytes, memory.limit_bytes)))
+        (f"{memory.role} {escape(memory.device)}", *map(format_bytes, (memory.used_bytes, memory.peak_bytes, memory.limit_bytes,
+                                                                       memory.pool_bytes, memory.process_bytes, memory.context_bytes)))
         for memory in profile.memory
     ]  # fmt: skip
-    table = draw_table(("Role", "Used", "Peak", "Limit"), rows)
+    table = draw_table(("Role", "Used", "Peak", "Limit", "Pool", "Process", "Context"), rows)
     if len(profile.samples) < 2:
         return table
     origin_s = profile.samples[0].time_s

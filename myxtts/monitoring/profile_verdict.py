@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from myxtts.monitoring.advice import Settings, advise_faster, advise_steadier
+from myxtts.monitoring.advice import advise_faster, advise_steadier
 from myxtts.monitoring.findings import ENOUGH_STEPS, HIGH_VARIATION
 from myxtts.monitoring.profile_facts import STAGES, Part, Profile
+from myxtts.monitoring.settings_in_force import Settings
 from myxtts.monitoring.words import format_share, format_step_time
 
 MOST_LOAD = 0.20
@@ -81,7 +82,7 @@ def _judge_load(profile: Profile, settings: Settings) -> Rule | None:
         "DATA LOADING BOTTLENECK",
         f"the training waits for files {format_share(share)} of the time (rule: at most {MOST_LOAD:.0%})",
         (
-            f"More readers: {flag}",
+            *([f"More readers: {flag}"] if flag else []),
             "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
             "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
         ),
@@ -102,12 +103,12 @@ def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
         evidence = f"{evidence}; the data device is busy {format_share(busy)} of it{rule}"
     flag = advise_faster("prepare", profile.run.mode, settings)
     advice = [f"Prepare less often, or elsewhere: {flag}"] if flag else []
-    if busy is not None and not profile.run.is_rehearsal:
-        advice.append("Let the faster card prepare: exchange --data-gpu and --model-gpu, and profile again.")
-    if flag is None:
+    if profile.cached_share is not None:
         advice.append("Codes are kept already: once a first epoch has filled the cache, profile again.")
-    elif "--cache" not in flag:
-        advice.append("Keep the codes of a first epoch (--cache disk): from the second on, preparation is a lookup.")
+    if busy is not None and not profile.run.is_rehearsal and profile.run.mode != "split":
+        advice.append("If one card is faster, let that one prepare: exchange --data-gpu and --model-gpu.")
+    if not advice:
+        advice.append("No setting would change that here: only a faster device would prepare faster.")
     return Rule(
         "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK",
         evidence,
@@ -125,13 +126,20 @@ def _judge_transfer(profile: Profile, settings: Settings) -> Rule | None:
     return Rule(
         "GPU TRANSFER BOTTLENECK",
         f"the training waits for copies {format_share(share)} of the time (rule: at most {MOST_TRANSFER:.0%})",
-        (
-            f"More batches ahead: {flag}",
-            "Look at how the cards are connected (`myxtts devices`): NODE and SYS are slow; one card, or cards on one "
-            "PCIe root, copy faster.",
-        ),
+        (*([f"More batches ahead: {flag}"] if flag else []), _explain_copies(profile)),
         Part.TRANSFER,
         share,
+    )
+
+
+def _explain_copies(profile: Profile) -> str:
+    if profile.run.is_rehearsal:
+        return "A rehearsal copies within host memory, which tells nothing about cards."
+    if not profile.run.has_two_devices:
+        return "Batches come from host memory over PCIe: a slot with more lanes copies faster."
+    return (
+        "Look at how the cards are connected (`myxtts devices`): NODE and SYS are slow; one card, or cards on one "
+        "PCIe root, copy faster."
     )
 
 
@@ -141,13 +149,13 @@ def _judge_variation(profile: Profile, settings: Settings) -> Rule | None:
         return None
     part = find_unsteady_part(profile)
     cost = profile.costs[part]
-    flag = advise_steadier(STAGES[part], settings)
+    flag = advise_steadier(STAGES[part], profile.run.mode, settings)
     lost_share = max(0.0, 1 - times.p50_s / times.mean_s)
     return Rule(
         "HIGH TIMING VARIATION",
         f"steps vary by {format_share(times.variation)} of their mean (rule: at most {HIGH_VARIATION:.0%}), most of it from "
         f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)",
-        (f"Make steps more even: {flag}",),
+        (f"Make steps more even: {flag}" if flag else f"No setting would make {part} more even here.",),
         part,
         lost_share,
     )

@@ -122,6 +122,10 @@ def _list_memory(profile: Profile) -> Iterator[str]:
             f"{memory.role.capitalize():<8} {memory.device}: {format_bytes(memory.used_bytes)} used, "
             f"peak {format_bytes(memory.peak_bytes)}, limit {format_bytes(memory.limit_bytes)}"
         )
+        yield (
+            f"{'':<9}TensorFlow's pool {format_bytes(memory.pool_bytes)}, process {format_bytes(memory.process_bytes)}, "
+            f"CUDA context {format_bytes(memory.context_bytes)}"
+        )
     host = summarise_host(profile.samples)
     yield f"Host     {format_bytes(host.peak_rss_bytes)} in all processes of the run, {format_bytes(host.least_free_bytes)} left free"
 

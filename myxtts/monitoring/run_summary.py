@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
-from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.findings import Finding, RunFacts, find_limit, find_timing_variation
 from myxtts.monitoring.flow import Flow, add_flows
 from myxtts.monitoring.memory_watch import LEAK_EVENT
@@ -22,6 +21,7 @@ from myxtts.monitoring.metrics_rows import (
     TrainRow,
     ValidationRow,
 )
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.speed_up import SpeedUp, measure_speed_up
 from myxtts.monitoring.step_clock import StepTimes, measure_durations
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed, measure_goodput, measure_training, sum_spent
@@ -101,7 +101,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
     flow = add_flows([row.flow for row in trains if row.flow is not None])
     durations_s = [duration for row in trains for duration in row.step_times_s]
     times = measure_durations(durations_s, sum(row.left_out for row in trains))
-    settings = Settings(runs[-1].settings if runs else {})
+    settings = read_settings(runs[-1]) if runs else Settings({})
     mode = runs[-1].mode if runs else None
     padding = _measure_padding(trains)
     retraces = sum(row.retraces for row in trains)
@@ -127,7 +127,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         retraces=retraces,
         speed_up=measure_speed_up(flow, spent, sum(row.batches for row in trains)),
         limit=find_limit(facts),
-        variation=find_timing_variation(times, flow, settings),
+        variation=find_timing_variation(times, flow, mode or "", settings),
         memory=trains[-1].memory if trains else (),
         machine=next((row for row in reversed(rows) if isinstance(row, MachineRow)), None),
         leaks=_list_leaks(rows),
@@ -150,6 +150,12 @@ def dump_summary(summary: RunSummary) -> dict[str, Any]:
     if summary.speed_up is not None:
         figures["speed_up"]["bound"] = summary.speed_up.bound
     return figures
+
+
+def read_settings(run: RunRow) -> Settings:
+    """Those of a session, with the stage that it trains: a codec is trained first where there is none."""
+    training = {**run.settings.get("training", {}), "stage": run.stage}
+    return Settings({**run.settings, "training": training}, Surroundings.parse(run.around))
 
 
 def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:

@@ -12,24 +12,29 @@ from myxtts.monitoring.health import Issue, Severity
 from myxtts.monitoring.software_facts import DRIVER_LIBRARY, SoftwareFacts
 
 INSTALL = "pip install 'tensorflow[and-cuda]'"
+INSTALL_CPU = "pip install tensorflow"
 CPU_SPEED = "the model trains on the card, no longer on the processor"
 
 
+def check_tensorflow(facts: SoftwareFacts, machine: Machine) -> Iterator[Issue]:
+    """The issue of a machine without TensorFlow, which not even a rehearsal does without."""
+    if facts.tensorflow is None:
+        yield Issue(
+            Severity.SERIOUS,
+            "TensorFlow is not installed: nothing can be trained, rehearsed or measured",
+            "Python finds no package of that name",
+            INSTALL if machine.cards else INSTALL_CPU,
+            "training runs",
+        )
+
+
 def check_software(facts: SoftwareFacts, machine: Machine) -> Iterator[Issue]:
-    """Issues of the installation. Without a card only that is one: libraries would help nothing."""
+    """Issues of what a card needs. Without a card only that is one: libraries would help nothing."""
     if not machine.cards:
         yield _explain_no_card(facts, machine)
         return
     build = facts.tensorflow
-    if build is None:
-        yield Issue(
-            Severity.SERIOUS,
-            "TensorFlow is not installed",
-            "no package of that name is found",
-            INSTALL,
-            "training runs",
-        )
-    elif build.is_cuda_build is False:
+    if build is not None and build.is_cuda_build is False:
         yield Issue(
             Severity.SERIOUS,
             f"TensorFlow {build.version} cannot use a GPU",
@@ -120,17 +125,25 @@ def check_environment(environ: Mapping[str, str]) -> Iterator[Issue]:
             )
 
 
-def check_links(links: Sequence[Link]) -> Iterator[Issue]:
-    """Issues of how cards are connected."""
+def check_links(links: Sequence[Link], used: Sequence[int]) -> Iterator[Issue]:
+    """Issues of how cards are connected.
+
+    Args:
+        used: physical ids of the cards that the run asks for; none where it takes what is there.
+    """
     for link in links:
-        if link.is_slow:
-            yield Issue(
-                Severity.WORTH_CHANGING,
-                f"GPU {link.first} and GPU {link.second} are far apart ({link.connection})",
-                link.explain(),
-                "train on one card (leave out --data-gpu and --model-gpu), or keep codes: --cache disk",
-                "no copies over the slow path",
-            )
+        if not link.is_slow:
+            continue
+        is_used = {link.first, link.second} <= set(used)
+        yield Issue(
+            Severity.WORTH_CHANGING if is_used else Severity.NOTE,
+            f"GPU {link.first} and GPU {link.second} are far apart ({link.connection})",
+            link.explain(),
+            "train on one card: leave out --data-gpu and --model-gpu"
+            if is_used
+            else "none while one card trains; `--mode auto` measures whether two would pay",
+            "no copies over the slow path",
+        )
 
 
 def _explain_no_card(facts: SoftwareFacts, machine: Machine) -> Issue:

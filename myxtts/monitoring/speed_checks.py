@@ -12,9 +12,9 @@ from myxtts.monitoring.words import format_share
 SERIOUS_SHARE = 0.2
 
 
-def check_speed(verdict: Verdict) -> Iterator[Issue]:
-    """Every rule that a profile breaks."""
-    yield from (_describe_rule(rule) for rule in verdict.rules)
+def check_speed(verdict: Verdict, *, is_rehearsal: bool) -> Iterator[Issue]:
+    """Every rule that a profile breaks. In a rehearsal none is serious: it shares processors that no card would."""
+    yield from (_describe_rule(rule, is_rehearsal) for rule in verdict.rules)
 
 
 def check_cards(cards: Sequence[CardSummary]) -> Iterator[Issue]:
@@ -23,9 +23,10 @@ def check_cards(cards: Sequence[CardSummary]) -> Iterator[Issue]:
         yield from _check_card(card)
 
 
-def _describe_rule(rule: Rule) -> Issue:
+def _describe_rule(rule: Rule, is_rehearsal: bool) -> Issue:
+    is_serious = rule.share > SERIOUS_SHARE and not is_rehearsal
     return Issue(
-        Severity.SERIOUS if rule.share > SERIOUS_SHARE else Severity.WORTH_CHANGING,
+        Severity.SERIOUS if is_serious else Severity.WORTH_CHANGING,
         rule.title.capitalize().replace("Gpu", "GPU"),
         rule.evidence,
         rule.advice[0],

@@ -18,6 +18,7 @@ import tensorflow as tf
 from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
+from myxtts.errors import NvmlError
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
 from myxtts.monitoring.profile_facts import BatchTimes, Profile, ProfiledRun, RoleMemoryFacts
 from myxtts.pipeline.batch_meters import BatchMeters
@@ -131,7 +132,7 @@ class Profiler:
 
     def run_pipeline(self) -> list[BatchTimes]:
         """The pipeline alone: batches are taken and thrown away."""
-        self._drain()
+        self.drain()
         return [self._do_batch(_do_nothing).times for _ in range(self._lengths.pipeline_batches)]
 
     def run_real(self) -> RealRun:
@@ -175,7 +176,7 @@ class Profiler:
         """Seconds per batch of the training alone, for as many batches of each shape as the real run had."""
         return [fmean(self._cached_s[bucket]) for bucket in buckets]
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Uses up what was read ahead while the step was traced: it would hide how slow reading is."""
         for number in range(self._lengths.read_ahead + FILL_BATCHES):
             done = self._do_batch(_do_nothing)
@@ -237,7 +238,7 @@ def measure_profile(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, tell
         handoffs=real.facts.handoffs,
         cache_hits=real.facts.meters.cache_hits,
         cache_misses=real.facts.meters.cache_misses,
-        memory=tuple(_read_memory(plan)),
+        memory=tuple(read_memory(plan)),
         samples=tuple(sampler.samples),
         card_problem=sampler.problem,
     )
@@ -247,15 +248,30 @@ def _do_nothing(_: DeviceBatch) -> bool:
     return False
 
 
-def _read_memory(plan: DevicePlan) -> Iterable[RoleMemoryFacts]:
+def read_memory(plan: DevicePlan) -> Iterable[RoleMemoryFacts]:
+    """What each role holds now, as far as this process can know it."""
     for role in (plan.model,) if plan.mode is Mode.SINGLE else (plan.data, plan.model):
         limit = role.memory.mib if isinstance(role.memory, Limit) else None
         # In a rehearsal the reading is of this process, whichever role is asked for: it says nothing about either
         # where both are in it.
         is_known = not plan.rehearsal or (role.process is Process.TRAINER and plan.mode is not Mode.DUAL)
-        memory = read_role_memory(role) if is_known else RoleMemory(role.physical_id, role.device, limit, None, None)
-        sizes = (memory.used_mb, memory.peak_mb, memory.limit_mb)
-        yield RoleMemoryFacts(str(role.role), role.device, *map(_to_bytes, sizes))
+        unknown = RoleMemory(role.physical_id, role.device, limit, None, None)
+        try:
+            memory = read_role_memory(role) if is_known else unknown
+        except NvmlError:
+            # The report says elsewhere what the driver's problem is; its other figures are not lost for that.
+            memory = unknown
+        yield RoleMemoryFacts(
+            str(role.role),
+            role.device,
+            used_bytes=_to_bytes(memory.used_mb),
+            peak_bytes=_to_bytes(memory.peak_mb),
+            limit_bytes=_to_bytes(memory.limit_mb),
+            pool_bytes=_to_bytes(memory.pool_mb),
+            # In a rehearsal it is the memory of the host, which is told as used.
+            process_bytes=None if plan.rehearsal else _to_bytes(memory.process_mb),
+            context_bytes=_to_bytes(memory.context_mb),
+        )
 
 
 def _to_bytes(mib: float | None) -> int | None:

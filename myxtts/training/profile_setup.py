@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.pipeline.production import Production
-from myxtts.training.errors import ProfileError
+from myxtts.training.profile_plan import refuse_decoder
 from myxtts.training.starting_point import (
     MEL_STATISTICS,
     Codec,
@@ -57,8 +58,12 @@ class ProfileSetup:
             return build_codec_step(self.config, _make_norms(), steps=NEVER, free_steps=0)
         return build_gpt_step(self.config, self.data, self.codec, self.start)
 
-    def request_source(self) -> SourceRequest:
-        """What a source is opened with: no validation, and no end."""
+    def request_source(self, *, keeps_codes_aside: bool = False) -> SourceRequest:
+        """What a source is opened with: no validation, and no end.
+
+        Args:
+            keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
+        """
         target = Target.CODEC if self.codec is None else Target.GPT
         norms: Any = _make_norms() if self.codec is None else self.codec.mel_norms
         production = Production(
@@ -68,7 +73,7 @@ class ProfileSetup:
             first_step=0,
             end_step=NEVER,
             codec_folder=None if self.codec is None else self.codec.folder,
-            cache_folder=self._choose_cache_folder(),
+            cache_folder=self.folder / "features" if keeps_codes_aside else self._choose_cache_folder(),
         )
         return SourceRequest(
             self.plan, self.data, production.make_order(self.data), production, self.folder / "producer"
@@ -102,27 +107,27 @@ class ProfileSetup:
         return choose_cache_folder(self.data, self.folder)
 
 
-def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path) -> ProfileSetup:
-    """The run of a configuration, its data read and its codec found. The plan must be in force already."""
-    if config.training.stage == "decoder":
-        raise ProfileError(
-            "Only the training of a codec or a GPT can be profiled, but --stage is decoder. Leave --stage out; reading is the same "
-            "for both."
-        )
+def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path, notes: Sequence[str] = ()) -> ProfileSetup:
+    """The run of a configuration, its data read and its codec found. The plan must be in force already.
+
+    Args:
+        folder: of the profile, thrown away afterwards.
+        notes: what of the run that was asked for is not measured.
+    """
+    refuse_decoder(config)
     if config.training.stage == "codec":
         data = collect_run_data(config, folder=folder)
         return ProfileSetup(
-            fit_model_config(config, None, None, data.text_tokens), plan, data, None, None, folder, notes=()
+            fit_model_config(config, None, None, data.text_tokens), plan, data, None, None, folder, tuple(notes)
         )
     start = None
     if config.training.init_from:
         start = read_starting_point(Path(config.training.init_from), folder, is_resumed=False)
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
-    notes: list[str] = []
     codec = _find_codec(config, start)
     if codec is None:
         codec = _write_random_codec(config, folder / "codec")
-        notes.append("No codec was given: one of random weights prepares here. It costs the same.")
+        notes = (*notes, "No codec was given: one of random weights prepares here. It costs the same.")
     fitted = fit_model_config(config, start, codec.config, data.text_tokens)
     return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))
 

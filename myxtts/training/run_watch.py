@@ -13,14 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from myxtts.config import XTTSConfig
-from myxtts.config.resolve import dump_sections
 from myxtts.devices import runtime
 from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.errors import NvmlError
-from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.findings import find_timing_variation
 from myxtts.monitoring.flow import Flow
@@ -33,7 +30,7 @@ from myxtts.monitoring.metrics_log import MetricsLog, open_metrics_log, read_met
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
 from myxtts.monitoring.report import write_report
-from myxtts.monitoring.run_summary import RunSummary, dump_summary, summarise_run
+from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_settings, summarise_run
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
@@ -206,11 +203,11 @@ class RunWatch:
         write_listening_page(self.folder, self.folder / PAGE_NAME)
         return summary
 
-    def format_performance(self, pipeline: PipelineFacts, config: XTTSConfig) -> str:
+    def format_performance(self, pipeline: PipelineFacts) -> str:
         """The step times so far and, where they vary much, who waits."""
         times = self.clock.read()
         flow = Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs)
-        finding = find_timing_variation(times, flow, Settings(dump_sections(config)))
+        finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
         row = self._last_row
         return format_performance(
             times, row.clips_per_s if row else None, row.audio_seconds_per_s if row else None, finding

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from myxtts.config import XTTSConfig
 from myxtts.data.workers import Task
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, plan_devices
+from myxtts.devices.plan import DevicePlan, Mode, plan_devices
 from myxtts.devices.plan_json import dump_plan
 from myxtts.training.auto_mode import PlannedRun, plan_run
 from myxtts.training.measuring_process import measure_in_process
+from myxtts.training.profile_plan import refuse_decoder, request_one
 from myxtts.training.tuning_candidates import (
     Candidate,
     Question,
@@ -39,7 +40,8 @@ CARD_SHARE = 0.9
 """Of a card's free memory, what a run may fill: TensorFlow's pool is not all that lies on a card."""
 HOST_SHARE = 0.5
 _WORKER = "myxtts.training.tuning_worker:make_trial"
-_MODE_KEYS = ("training.mode", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation")
+MODE_KEY = "training.mode"
+_MODE_KEYS = (MODE_KEY, "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation")
 
 Tell = Callable[[str], None]
 Plan = Callable[[XTTSConfig], PlannedRun]
@@ -58,8 +60,9 @@ class Tuned:
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether what was found turned out slower, so that the defaults stay."""
-        return self.verification is not None and self.verification.is_slower
+        """Whether what was found turned out to gain nothing, so that the defaults stay."""
+        checked = self.verification
+        return checked is not None and not checked.is_unchanged and not checked.is_kept
 
 
 def tune(
@@ -71,7 +74,7 @@ def tune(
     run_trial: RunTrial | None = None,
     plan: Plan | None = None,
 ) -> Tuned:
-    """Settings for a configuration on a machine; what was given in it stays.
+    """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
     Args:
         verifies: whether to run defaults and findings once more, in turn.
@@ -79,6 +82,8 @@ def tune(
         run_trial: runs a trial; by default in a process of its own.
         plan: chooses between modes; by default by measuring, as `--mode auto` does.
     """
+    refuse_decoder(config)
+    config, is_auto = _forget_auto(config)
     run = run_trial or (lambda trial: run_in_process(config, machine, trial))
     tell("trying the defaults")
     before = run(Trial())
@@ -92,10 +97,15 @@ def tune(
     )
     found = search_settings(search.trial, search.result, list_questions(config, facts), run, tell)
     answers = (*search.answers, *found.answers)
-    verification = _verify(before, found, run, tell) if verifies else None
-    if verification is not None and verification.is_slower:
-        return Tuned(before, answers, (), (), verification)
-    return Tuned(before, answers, *_list_findings(config, found, answers), verification)
+    lines = _list_settings(config, found, answers)
+    if is_auto and not any(line.key == MODE_KEY for line in lines):
+        asked = str(_plan(config, machine, found.trial).mode)
+        lines = (Line(MODE_KEY, asked, f"{answers[0].evidence}; in the place of auto"), *lines)
+    tuned = Tuned(before, answers, lines, tuple(list_variables(answers)), None)
+    if not verifies:
+        return tuned
+    tuned = replace(tuned, verification=_verify(config, found.trial, lines, run, tell))
+    return replace(tuned, lines=(), variables=()) if tuned.is_withdrawn else tuned
 
 
 def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
@@ -107,6 +117,7 @@ def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialR
             "config": trial.apply(config).given_values(),
             "environ": dict(trial.environ),
             "limit_bytes": find_limit_bytes(plan, machine),
+            "is_whole": trial.is_whole,
         },
     )
     found = measure_in_process(task, dump_plan(plan), "the configurator")
@@ -128,40 +139,59 @@ def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
     return None if free is None else int(free * CARD_SHARE) * MIB
 
 
-def _verify(before: TrialResult, found: Search, run: RunTrial, tell: Tell) -> Verification:
-    if found.trial == Trial():
+def _verify(config: XTTSConfig, found: Trial, lines: Sequence[Line], run: RunTrial, tell: Tell) -> Verification:
+    """The defaults against all that would be written, both as runs."""
+    default = Trial(is_whole=True)
+    written = replace(default, settings={line.key: line.value for line in lines}, environ=found.environ)
+    if found == Trial() and _is_default(config, written):
         # The same settings twice would show the noise of the machine.
-        return Verification((before.step_s,), (before.step_s,), before.in_force)
-    return verify_settings(Trial(), found.trial, run, tell)
+        tell("verifying: the defaults are what was found")
+        only = run(default)
+        return Verification((only.step_s,), only.in_force)
+    return verify_settings(default, written, run, tell)
 
 
-def _list_findings(
-    config: XTTSConfig, found: Search, answers: tuple[Answer, ...]
-) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+def _is_default(config: XTTSConfig, written: Trial) -> bool:
+    """Whether the buffers that go by rule are those one has without them."""
+    now, then = config.data, written.apply(config).data
+    return (now.pipeline_buffer_size, now.prefetch_depth) == (then.pipeline_buffer_size, then.prefetch_depth)
+
+
+def _list_settings(config: XTTSConfig, found: Search, answers: tuple[Answer, ...]) -> tuple[Line, ...]:
     buffers = choose_buffers(found.trial.apply(config), found.result.read_share)
-    return tuple(list_lines(answers, buffers)), tuple(list_variables(answers))
+    return tuple(list_lines(answers, buffers))
+
+
+def _forget_auto(config: XTTSConfig) -> tuple[XTTSConfig, bool]:
+    """The configuration without `--mode auto`, and whether it had that: which mode is one of the questions here."""
+    if config.training.mode != "auto":
+        return config, False
+    given = config.given_values()
+    del given["training"]["mode"]
+    return XTTSConfig(**given), True
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:
-    return plan_devices(PlanRequest.from_config(trial.apply(config)), machine)
+    return plan_devices(request_one(trial.apply(config)), machine)
 
 
 def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan) -> Question:
     title = "which device prepares"
     if not is_open(config, *_MODE_KEYS):
         return Question(title, (), "you have given it")
-    if config.training.stage == "decoder":
-        return Question(title, (), "it is measured for a codec or a GPT only")
-    planned = choose(config.replace(training={"mode": "auto"}))
+    if config.training.model_gpus is not None:
+        return Question(title, (), "--model-gpus says which")
+    # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
+    planned = choose(config.replace(training={"mode": "auto", "resume": "reset"}))
     assert planned.choice is not None
-    if planned.plan.mode is plan_devices(PlanRequest.from_config(config), machine).mode:
+    if planned.plan.mode is _plan(config, machine, Trial()).mode:
         return Question(title, (), planned.choice.reason.rstrip("."))
     return Question(title, (Candidate(str(planned.plan.mode), _spell_mode(planned.plan)),))
 
 
 def _spell_mode(plan: DevicePlan) -> dict[str, object]:
     """The settings that ask for a plan again."""
-    settings: dict[str, object] = {"training.mode": str(plan.mode)}
+    settings: dict[str, object] = {MODE_KEY: str(plan.mode)}
     if not plan.rehearsal and plan.mode is not Mode.SINGLE:
         settings |= {
             "data.data_gpu": int(plan.data.physical_id or 0),

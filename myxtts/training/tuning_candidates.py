@@ -10,6 +10,7 @@ from myxtts.config import XTTSConfig
 
 INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
 GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
+VARIABLES = (INTRA_OP, INTER_OP, GPU_THREAD_MODE, GPU_THREAD_COUNT)
 MOST_READ_SHARE = 0.02
 """Of a step, that may go into waiting for clips before something is tried against it."""
 DEEP_BUFFER = 100

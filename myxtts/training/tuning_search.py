@@ -26,9 +26,15 @@ class Trial:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    is_whole: bool = False
+    """With the read-ahead and the kept codes that a run would have; the search does without, to see what a setting does."""
 
     def add(self, candidate: Candidate) -> Trial:
-        return Trial({**self.settings, **candidate.settings}, {**self.environ, **candidate.environ})
+        return replace(
+            self,
+            settings={**self.settings, **candidate.settings},
+            environ={**self.environ, **candidate.environ},
+        )
 
     def apply(self, config: XTTSConfig) -> XTTSConfig:
         """The configuration with these settings given on top."""
@@ -126,22 +132,30 @@ class Verification:
 
     default_s: tuple[float, ...]
     """Per update, of each round."""
-    tuned_s: tuple[float, ...]
-    in_force: Mapping[str, str]
+    default_in_force: Mapping[str, str]
+    tuned_s: tuple[float, ...] = ()
+    """Nothing where the defaults are what was found: there is nothing to compare."""
+    tuned_in_force: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def gain(self) -> float:
         """How much faster a step is, as a share of the default's; negative where it is slower."""
-        return 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
-
-    @property
-    def is_slower(self) -> bool:
-        return self.gain < -NOISE
+        return 0.0 if self.is_unchanged else 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
 
     @property
     def is_unchanged(self) -> bool:
         """Whether the defaults are what was found."""
-        return self.default_s == self.tuned_s
+        return not self.tuned_s
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what was found is faster: what gains nothing is not worth deviating from the defaults."""
+        return self.gain > 0
+
+    @property
+    def in_force(self) -> Mapping[str, str]:
+        """With the settings that stay."""
+        return self.tuned_in_force if self.is_kept else self.default_in_force
 
 
 def verify_settings(
@@ -149,7 +163,7 @@ def verify_settings(
 ) -> Verification:
     """Runs both in turn, so that a busy minute hits both."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
-    in_force: Mapping[str, str] = {}
+    in_force: dict[bool, Mapping[str, str]] = {}
     for number in range(VERIFY_ROUNDS):
         for is_tuned, trial in ((False, default), (True, tuned)):
             tell(
@@ -157,9 +171,8 @@ def verify_settings(
             )
             result = run_trial(trial)
             seconds[is_tuned].append(result.step_s)
-            if is_tuned:
-                in_force = result.in_force
-    return Verification(tuple(seconds[False]), tuple(seconds[True]), in_force)
+            in_force[is_tuned] = result.in_force
+    return Verification(tuple(seconds[False]), in_force[False], tuple(seconds[True]), in_force[True])
 
 
 def _cut(text: str) -> str:

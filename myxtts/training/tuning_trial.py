@@ -9,25 +9,26 @@ from typing import Any
 
 from myxtts.config import XTTSConfig
 from myxtts.devices.plan import DevicePlan
-from myxtts.devices.runtime import list_logical_devices, start_devices
+from myxtts.devices.runtime import start_devices
 from myxtts.pipeline.sources import open_source
 from myxtts.training.memory_estimate import list_fitting_batches
 from myxtts.training.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape, time_best_window
 from myxtts.training.profile_run import ProfileLengths, Profiler, SyncedTraining
 from myxtts.training.profile_setup import set_up_profile
-from myxtts.training.step import TrainStep
 from myxtts.training.trainer import apply_devices
+from myxtts.training.tuning_readback import read_devices, read_pipeline, read_step
 from myxtts.utils.commons import get_device_context
 
 
-def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None) -> dict[str, Any]:
+def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None, *, is_whole: bool) -> dict[str, Any]:
     """What a step takes with these settings, as JSON values (`tuning_search.TrialResult`).
 
     Args:
         limit_bytes: of the model device's memory, what may be used; None where that is unknown.
+        is_whole: with the read-ahead and the kept codes that a run would have. Else with neither: what is kept from epoch to
+            epoch, or was read long before, would hide what a single setting does.
     """
-    # What is kept from epoch to epoch, or was read long before, would hide what the settings do.
-    tried = config.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
+    tried = config if is_whole else config.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
     apply_devices(tried, plan)
     pools = start_devices()
     accumulation = tried.training.gradient_accumulation_steps
@@ -37,9 +38,16 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None) -> 
         trained = SyncedTraining(step, accumulation=accumulation, retries=tried.training.on_oom == "retry")
         shapes = len(setup.data.sampler.plan.buckets)
         batches = count_measured_batches(shapes, accumulation)
-        with closing(open_source(setup.request_source())) as source:
-            Profiler(source, trained.train, ProfileLengths(batches, READ_AHEAD, shapes)).warm_up()
+        # Codes that an earlier trial has kept would make a later one look faster.
+        with closing(open_source(setup.request_source(keeps_codes_aside=True))) as source:
+            lengths = ProfileLengths(batches, tried.data.pipeline_buffer_size, shapes)
+            profiler = Profiler(source, trained.train, lengths)
+            profiler.warm_up()
+            if is_whole:
+                profiler.drain()
             window = time_best_window(source, trained, batches)
+            # While it is open: reader processes end with the source.
+            in_force = read_pipeline(setup, source)
         fitting = (
             [] if limit_bytes is None else list_fitting_batches(setup.config, plan, describe_shape(setup), limit_bytes)
         )
@@ -47,20 +55,5 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None) -> 
             "step_s": window.batch_s * accumulation,
             "read_share": window.read_s / window.batch_s,
             "fitting": [[choice.batch_size, choice.accumulation] for choice in fitting],
-            "in_force": {
-                "mode": str(plan.mode),
-                "devices": ", ".join(list_logical_devices()),
-                "threads inside operations": str(pools.intra_op),
-                "threads between operations": str(pools.inter_op),
-                "compute precision": str(step.objective.model.compute_dtype),
-                "functions compiled by XLA": f"{step.xla_functions} of {step.count_traces()}",
-                "weights on": _find_device(step),
-                "batch x accumulation": f"{tried.data.batch_size} x {accumulation}",
-            },
+            "in_force": {**read_devices(plan, pools), **read_step(step, tried), **in_force},
         }
-
-
-def _find_device(step: TrainStep) -> str:
-    """Where the first weight lies, as TensorFlow says."""
-    weight = next(iter(step.optimizer.variables.values())).value
-    return f"/{weight.device.rpartition('/device:')[2]}"

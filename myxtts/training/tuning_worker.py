@@ -10,7 +10,7 @@ from myxtts.config import XTTSConfig
 from myxtts.data.workers import Work
 
 
-def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_bytes: int | None) -> Work:
+def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_bytes: int | None, is_whole: bool) -> Work:
     """The work of the process: from a plan to what a step took."""
     os.environ.update(environ)
 
@@ -18,6 +18,6 @@ def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_byte
         from myxtts.devices.plan_json import load_plan
         from myxtts.training.tuning_trial import run_trial
 
-        return run_trial(XTTSConfig(**config), load_plan(plan), limit_bytes)
+        return run_trial(XTTSConfig(**config), load_plan(plan), limit_bytes, is_whole=is_whole)
 
     return measure

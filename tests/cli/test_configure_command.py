@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from myxtts.cli import configure
+from myxtts.cli import configure, main
 from myxtts.config.resolve import load_config
 from myxtts.training import tuning
 from myxtts.training.tuning import Tuned
-from myxtts.training.tuning_candidates import Candidate
+from myxtts.training.tuning_candidates import VARIABLES, Candidate
 from myxtts.training.tuning_files import Line, list_lines, list_variables
 from myxtts.training.tuning_search import Answer, TrialResult, Verification
 from tests.cli.test_profile_command import SMALL
@@ -16,6 +16,7 @@ from tests.support.processes import run_python
 
 SCRIPT = "utilities/configure_max_gpu_utilization.py"
 IN_FORCE = {"threads inside operations": "2", "compute precision": "float32"}
+DEFAULT_IN_FORCE = {"threads inside operations": "1", "compute precision": "float32"}
 XLA = Answer("XLA", "measured: on 70 ms a step; before 100 ms", Candidate("on", {"data.enable_xla": True}))
 THREADS = Answer(
     "threads",
@@ -75,28 +76,36 @@ def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
 
 
 def test_a_gain_is_told_with_what_is_in_force(run_configure):
-    checked = Verification((0.100, 0.104, 0.098), (0.070, 0.071, 0.069), IN_FORCE)
+    checked = Verification((0.100, 0.104, 0.098), DEFAULT_IN_FORCE, (0.070, 0.071, 0.069), IN_FORCE)
     out, path, _ = run_configure(make_tuned(verification=checked), "--verify")
     assert re.search(r"the defaults +100 ms", out)
     assert re.search(r"these settings +70 ms", out)
-    assert "+30.0% faster" in out
+    assert " 30.0% faster" in out
+    assert "IN FORCE with these settings" in out
     assert re.search(r"threads inside operations +2", out)
-    assert "Verified: +30.0% faster" in path.read_text()
+    assert "Verified: 30.0% faster" in path.read_text()
     head = out.partition("Settings   ")[0]
     assert max(map(len, head.splitlines())) <= 80
 
 
 def test_defaults_that_stay_are_said_to(run_configure):
-    out, path, _ = run_configure(make_tuned(verification=Verification((0.1,), (0.1,), IN_FORCE)), "--verify")
+    out, path, _ = run_configure(make_tuned(verification=Verification((0.1,), IN_FORCE)), "--verify")
     assert "Nothing faster than the defaults was found" in out
     assert "# Nothing faster was found" in path.read_text()
     assert re.search(r"compute precision +float32", out)
 
 
-def test_settings_that_turned_out_slower_are_withdrawn_in_words(run_configure):
-    checked = Verification((0.100,) * 3, (0.120,) * 3, IN_FORCE)
+@pytest.mark.parametrize(
+    ("tuned_s", "words"), [(0.120, "no gain, 20.0% slower: defaults kept."), (0.100, "no gain: defaults kept.")]
+)
+def test_settings_that_gain_nothing_are_withdrawn_in_words(run_configure, tuned_s, words):
+    checked = Verification((0.100,) * 3, DEFAULT_IN_FORCE, (tuned_s,) * 3, IN_FORCE)
     out, path, variables = run_configure(make_tuned(verification=checked, is_withdrawn=True), "--verify")
-    assert "slower by 20%" in out
+    assert words in out
+    assert "faster" not in out
+    # What is shown is what stays.
+    assert "IN FORCE with the defaults" in out
+    assert re.search(r"threads inside operations +1", out)
     assert "the defaults stay in force" in path.read_text()
     assert load_config(path).data.enable_xla is False
     assert "export" not in variables
@@ -107,6 +116,18 @@ def test_lines_of_settings_are_settings():
     assert list_lines([PRECISION, XLA], []) == [Line("data.enable_xla", True, XLA.evidence)]
 
 
+def test_a_refusal_leaves_no_file_behind(tmp_path):
+    path = tmp_path / "mine.yaml"
+    words = ["--output", str(path), "--stage", "decoder", "--init-from", "somewhere"]
+    assert main.run_command("configure", words, "myxtts configure") == 2
+    assert not path.exists()
+
+
+def test_several_workers_are_said_to_be_measured_as_one(run_configure):
+    out, *_ = run_configure(make_tuned(), "--rehearsal", "--model-gpus", "0,1")
+    assert "Note: One rank is measured, alone and with whole batches." in out
+
+
 @pytest.mark.soak
 def test_a_rehearsal_is_configured_and_trains_with_its_file(tmp_path):
     path = tmp_path / "mine.yaml"
@@ -114,7 +135,18 @@ def test_a_rehearsal_is_configured_and_trains_with_its_file(tmp_path):
     given = [*small, "--no-enable-xla", "--mixed-precision", "float32", "--num-workers", "0"]
     result = run_python([SCRIPT, "--verify", "--output", str(path), *given])
     assert result.returncode == 0, result.stderr[-4000:]
-    assert "IN FORCE with these settings, as TensorFlow says" in result.stdout
+    assert re.search(r"IN FORCE with (these settings|the defaults), read back", result.stdout)
+    for row in (
+        "readers",
+        "batches read ahead",
+        "batches prepared ahead",
+        "codes found",
+        "memory of model device",
+        *VARIABLES,
+    ):
+        assert re.search(rf"^  {row} +\S", result.stdout, re.MULTILINE), row
+    # Given above; a trial of the search reads four batches ahead.
+    assert re.search(r"batches read ahead +2\b", result.stdout)
     assert re.search(r"weights on +/CPU:\d", result.stdout)
     assert re.search(r"compute precision +float32", result.stdout)
     plan = run_python(["train_main.py", "--config", str(path), "--print-plan"])

@@ -7,7 +7,10 @@ import pytest
 
 from myxtts.cli import diagnose
 from myxtts.config import XTTSConfig
-from myxtts.monitoring.diagnosis import format_diagnosis
+from myxtts.devices import machine
+from myxtts.devices.nvml import Card, CardScan, Nvml, PhysicalId
+from myxtts.errors import NvmlError
+from myxtts.monitoring.diagnosis import format_diagnosis, format_diagnosis_json
 from tests.monitoring.profiles import Stages, make_profile
 from tests.support.nvml import GPU_IS_LOST, StubCard
 from tests.support.processes import clean_environ, run_python
@@ -47,11 +50,11 @@ def test_in_a_rehearsal_no_card_is_missed():
 
 
 def test_a_machine_with_cards_is_told_what_is_missing_hidden_lost_and_far_apart(make_machine):
-    machine = make_machine(
+    stub = make_machine(
         StubCard(0, util=15), StubCard(1), StubCard(2, state=GPU_IS_LOST),
         extra=["link 0 1 50", "activity 0 90000 350000 600 1980 50 32"],
     )  # fmt: skip
-    result = run_python([*LOOK, "--batch-size", "2"], machine.environ(CUDA_VISIBLE_DEVICES="0"))
+    result = run_python([*LOOK, "--batch-size", "2"], stub.environ(CUDA_VISIBLE_DEVICES="0"))
     assert result.returncode == 1
     words = " ".join(result.stdout.split())
     assert "GPU 0 NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB" in words
@@ -59,7 +62,7 @@ def test_a_machine_with_cards_is_told_what_is_missing_hidden_lost_and_far_apart(
     assert "Remedy pip install 'tensorflow[and-cuda]'" in words
     assert "[serious] GPU 2 does not answer" in words
     assert "[note] CUDA_VISIBLE_DEVICES hides GPU 1" in words
-    assert "[worth changing] GPU 0 and GPU 1 are far apart (SYS)" in words
+    assert "[note] GPU 0 and GPU 1 are far apart (SYS)" in words
     assert "[worth changing] The batch is small for the card" in words
     assert "GPU 0 the driver says: busy 15.0%, 90 W of 350 W, 600 MHz of 1980 MHz" in words
     assert "[worth changing] GPU 0 runs below its full clock: temperature" in words
@@ -91,8 +94,8 @@ def test_the_speed_test_is_of_the_users_run_and_its_findings_are_ranked_in(monke
 
     asked = []
 
-    def measure(config, plan, steps):
-        asked.append((config.data.batch_size, str(plan.mode), steps))
+    def measure(planned, steps):
+        asked.append((planned.config.data.batch_size, str(planned.plan.mode), steps))
         return make_profile(Stages(read=60))
 
     monkeypatch.setattr(profile, "measure", measure)
@@ -100,15 +103,78 @@ def test_the_speed_test_is_of_the_users_run_and_its_findings_are_ranked_in(monke
     diagnosis = diagnose.diagnose(config, {}, tests_speed=True)
     assert asked == [(2, "dual", diagnose.STEPS)]
     assert diagnosis.issues[0].observation == "Data loading bottleneck"
-    assert diagnosis.is_serious
+    # A rehearsal that was asked for shares its processors: whatever is slow in it is nothing serious.
+    assert not diagnosis.is_serious
     text = format_diagnosis(diagnosis)
     assert "SPEED TEST\nStep" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_mode_auto_is_chosen_for_the_speed_test_as_for_a_run(monkeypatch, quick):
+    from myxtts.cli import profile
+
+    asked = []
+
+    def measure(planned, steps):
+        asked.append(str(planned.plan.mode))
+        return make_profile(Stages())
+
+    monkeypatch.setattr(profile, "measure", measure)
+    # One device: there is nothing to choose, and nothing is measured for it.
+    config = XTTSConfig(data={"batch_size": 2}, training={"mode": "auto"})
+    diagnosis = diagnose.diagnose(config, {"CUDA_VISIBLE_DEVICES": "-1"}, tests_speed=True)
+    assert asked == ["single"]
+    assert not [issue for issue in diagnosis.issues if "could not be run" in issue.observation]
+
+
+def test_a_package_that_does_not_load_is_an_issue(monkeypatch, quick):
+    from myxtts.cli import profile
+
+    def measure(planned, steps):
+        raise ImportError("libtensorflow_framework.so.2: cannot open shared object file")
+
+    monkeypatch.setattr(profile, "measure", measure)
+    diagnosis = diagnose.diagnose(XTTSConfig(training={"rehearsal": True}), {}, tests_speed=True)
+    assert diagnosis.issues[0].observation == "The speed test could not be run: a package does not load"
+    assert "libtensorflow_framework.so.2" in diagnosis.issues[0].evidence
+
+
+def test_a_sampler_that_fails_says_why_nothing_is_known(monkeypatch, quick):
+    def read_activity(self, physical_id):
+        raise NvmlError("The NVIDIA driver failed: GPU is lost.")
+
+    card = Card(PhysicalId(0), "RTX 4090", "GPU-0", "0000:01", 24564, 24000)
+    monkeypatch.setattr(Nvml, "read_activity", read_activity)
+    monkeypatch.setattr(Nvml, "__enter__", lambda self: self)
+    monkeypatch.setattr(Nvml, "__exit__", lambda self, *_: None)
+    monkeypatch.setattr(machine, "scan_cards", lambda: CardScan((card,), (), None))
+    diagnosis = diagnose.diagnose(XTTSConfig(training={"rehearsal": True}), {}, tests_speed=False)
+    assert diagnosis.card_problem == "The NVIDIA driver failed: GPU is lost."
+    assert "GPUs        unknown: The NVIDIA driver failed: GPU is lost." in format_diagnosis(diagnosis)
+    assert json.loads(format_diagnosis_json(diagnosis))["card_problem"] == diagnosis.card_problem
+
+
+@pytest.mark.parametrize("flags", [[], ["--rehearsal"]])
+def test_without_tensorflow_it_is_the_missing_library(flags):
+    """The speed test is asked for, too: it cannot be run, and that is no traceback."""
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "from myxtts.cli.main import run_command\n"
+        f"sys.exit(run_command('diagnose', {flags!r}, 'myxtts diagnose'))"
+    )
+    result = run_python(["-c", code])
+    assert "Traceback" not in result.stderr, result.stderr
+    assert result.returncode == 1
+    assert "TensorFlow  not installed" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert "[serious] TensorFlow is not installed: nothing can be trained" in words
+    assert "Remedy pip install tensorflow Gain" in words
+    assert "SPEED TEST\nnot run" in result.stdout
+
+
 def test_a_speed_test_that_fails_is_an_issue(quick):
     config = XTTSConfig(data={"data_gpu": 0, "model_gpu": 1})
     diagnosis = diagnose.diagnose(config, {"CUDA_VISIBLE_DEVICES": "-1"}, tests_speed=True)
-    (issue,) = [issue for issue in diagnosis.issues if issue.observation.startswith("The speed test could not be run")]
+    (issue,) = [issue for issue in diagnosis.issues if issue.observation == "The speed test could not be run"]
     assert "Insufficient GPUs for Multi-GPU Mode" in issue.evidence
     assert diagnosis.profile is None

@@ -26,7 +26,7 @@ SETTINGS = {
         "batch_size": 8,
         "num_workers": 2,
         "pipeline_buffer_size": 50,
-        "prefetch_buffer_size": 8,
+        "prefetch_buffer_size": 4,
         "cache": "off",
         "mixed_precision": "float32",
         "enable_xla": False,
@@ -46,6 +46,7 @@ def make_run_row(step: int = 0, **changes) -> RunRow:
     values = {
         "time_s": 1_700_000_000.0 + step, "step": step, "end_step": 400, "stage": "gpt", "mode": "isolated",
         "devices": {"data": "/GPU:0", "model": "/GPU:1"}, "settings": SETTINGS, "environment": {"tensorflow": "2.21.0"},
+        "around": {"cards": [0, 1], "processors": 16},
     }  # fmt: skip
     return RunRow(**(values | changes))
 

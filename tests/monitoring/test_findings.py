@@ -1,10 +1,8 @@
 import pytest
 
-from myxtts.cli.train import build_parser
-from myxtts.config import resolve_config
-from myxtts.monitoring.advice import Settings, advise_faster, advise_rarer, advise_smaller_batch, advise_steadier
 from myxtts.monitoring.findings import RunFacts, find_limit, find_timing_variation, list_findings
 from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.speed_up import measure_speed_up
 from myxtts.monitoring.step_clock import measure_durations
 from myxtts.monitoring.time_ledger import Cause
@@ -13,6 +11,7 @@ from tests.monitoring.runs import SETTINGS, make_flow
 
 JITTER = measure_durations([1.0, 3.0] * 20)
 STEADY = measure_durations([1.0, 1.1] * 20)
+TWO_CARDS = Surroundings((0, 1), 16)
 
 
 def make_facts(mode="isolated", settings=None, **changes):
@@ -23,7 +22,7 @@ def make_facts(mode="isolated", settings=None, **changes):
         "padding_waste": 0.1,
         "retraces": 0,
     }
-    return RunFacts(mode=mode, settings=Settings(settings or SETTINGS), **(values | changes))
+    return RunFacts(mode=mode, settings=Settings(settings or SETTINGS, TWO_CARDS), **(values | changes))
 
 
 def change(section, **values):
@@ -33,14 +32,14 @@ def change(section, **values):
 @pytest.mark.parametrize(
     ("flow", "who", "flag"),
     [
-        (make_flow(train_waits=0.4, transfer_waits=0.9), "waits for stage 'prepare'", "--buffer-size 100"),
-        (make_flow(train_waits=0.4, transfer_waits=0.0), "waits for stage 'transfer'", "--prefetch-buffer-size 16"),
+        (make_flow(train_waits=0.4, transfer_waits=0.9), "waits for stage 'prepare'", "--cache auto"),
+        (make_flow(train_waits=0.4, transfer_waits=0.0), "waits for stage 'transfer'", None),
         (make_flow(train_waits=0.0), "nobody waits", "--max-clip-seconds 9"),
         (None, "nobody waits", "--max-clip-seconds 9"),
     ],
 )
 def test_high_variation_names_the_stage_and_one_setting(flow, who, flag):
-    finding = find_timing_variation(JITTER, flow, Settings(SETTINGS))
+    finding = find_timing_variation(JITTER, flow, "isolated", Settings(SETTINGS))
     assert finding.title == "High timing variation"
     assert "50.0%" in finding.evidence
     assert who in finding.evidence
@@ -49,12 +48,12 @@ def test_high_variation_names_the_stage_and_one_setting(flow, who, flag):
 
 @pytest.mark.parametrize("times", [None, STEADY, measure_durations([1.0, 3.0])])
 def test_even_steps_and_too_few_of_them_are_no_finding(times):
-    assert find_timing_variation(times, make_flow(), Settings(SETTINGS)) is None
+    assert find_timing_variation(times, make_flow(), "isolated", Settings(SETTINGS)) is None
 
 
 def test_variation_with_shapes_that_are_not_fixed_advises_to_fix_them():
     settings = Settings(change("data", pad_to_fixed_length=False))
-    assert find_timing_variation(JITTER, make_flow(), settings).flag == "--enable-static-shapes"
+    assert find_timing_variation(JITTER, make_flow(), "isolated", settings).flag == "--enable-static-shapes"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,8 @@ def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
     ("flow", "mode", "stage", "flag"),
     [
         (make_flow(train_waits=0.4, transfer_waits=0.9), "isolated", "prepare", "--cache auto"),
-        (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", "--prefetch-buffer-size 16"),
+        (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", None),
+        (make_flow(train_waits=0.4, transfer_waits=0.0), "dual", "transfer", "--prefetch-buffer-size 8"),
         (
             Flow(10.0, (StageFacts("read", 5, 1.0), StageFacts("prepare", 5, 3.0)), ()),
             "single",
@@ -113,7 +113,8 @@ def test_a_data_stall_is_blamed_on_the_stage_that_causes_it(flow, mode, stage, f
     [
         ({Cause.CHECKPOINT: 30.0}, {}, "Saving checkpoints", "--checkpoint-interval 200"),
         ({Cause.VALIDATION: 30.0}, {}, "Validation", "--validation-interval 100"),
-        ({Cause.TRANSFER: 30.0}, {}, "Moving batches", "--prefetch-buffer-size 16"),
+        ({Cause.TRANSFER: 30.0}, {"mode": "dual"}, "Moving batches", "--prefetch-buffer-size 8"),
+        ({Cause.TRANSFER: 30.0}, {}, "Moving batches", None),
         ({Cause.RECOVERY: 30.0}, {}, "Recovering", "--batch-size 4 --grad-accum 4"),
         ({Cause.TRACE: 40.0}, {"retraces": 12, "settings": change("data", pad_to_fixed_length=False)}, "Tracing anew", "--enable-static-shapes"),
         ({}, {"padding_waste": 0.5}, "Padding", "--batch-size 4 --grad-accum 4"),
@@ -146,28 +147,6 @@ def test_when_nothing_is_left_to_try_the_verdict_says_so():
 
 def test_a_rehearsal_is_not_advised_to_use_half_precision():
     assert find_limit(make_facts(settings=change("training", rehearsal=True))).flag == "--enable-xla"
-
-
-def test_every_piece_of_advice_is_a_flag_of_the_program():
-    settings, unknown = Settings(SETTINGS), Settings({})
-    stages = ("read", "prepare", "transfer", "train")
-    flags = {advise_steadier(stage, given) for stage in stages for given in (settings, unknown)}
-    flags |= {
-        advise_faster(stage, mode, given)
-        for stage in stages
-        for mode in ("single", "isolated")
-        for given in (settings, unknown)
-    }
-    flags |= {advise_faster("prepare", "single", Settings(change("data", cache="memory")))}
-    flags |= {
-        advise_faster("train", "single", Settings(change("data", mixed_precision="mixed_float16", enable_xla=True)))
-    }
-    flags |= {advise_rarer("--checkpoint-interval", None), advise_rarer("--validation-interval", 7)}
-    flags |= {advise_smaller_batch(settings), advise_smaller_batch(unknown)}
-    flags -= {None}
-    assert len(flags) > 10
-    for flag in flags:
-        resolve_config(flags=build_parser("train").parse_all(flag.split()).given)
 
 
 def test_speed_up_has_a_bound_and_what_was_reached():

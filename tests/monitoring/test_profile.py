@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from myxtts.devices.nvml import CardActivity
-from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.chrome_trace import LANES, format_trace
 from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
 from myxtts.monitoring.profile_facts import BatchTimes, Part, RoleMemoryFacts
@@ -15,12 +14,14 @@ from myxtts.monitoring.profile_json import format_json
 from myxtts.monitoring.profile_page import format_page
 from myxtts.monitoring.profile_verdict import judge_profile
 from myxtts.monitoring.profile_view import format_profile
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.timeline_svg import Bar, Lane, draw_timeline
 from myxtts.pipeline.batch_spans import BatchSpans, Span
 from tests.monitoring.profiles import Stages, make_profile
 
 SETTINGS = Settings(
-    {"data": {"num_workers": 2, "cache": "off", "prefetch_buffer_size": 4, "pipeline_buffer_size": 50, "max_clip_seconds": 12}}
+    {"data": {"num_workers": 2, "cache": "off", "prefetch_buffer_size": 4, "pipeline_buffer_size": 50, "max_clip_seconds": 12}},
+    Surroundings((), 8),
 )  # fmt: skip
 HOST = HostActivity(0.5, 3 << 30, 2e6, 8 << 30)
 BUSY_CARD = CardActivity(1, 95, 9000, 300.0, 350.0, 1700, 1980, 81, ("power limit",))
@@ -149,8 +150,22 @@ def test_advice_is_a_flag_computed_from_the_settings_in_force():
     assert rule.evidence.startswith("the training waits for preparation 58.8%")
     assert rule.evidence.endswith("of it (rule: at most 80%)")
     cached = Settings({"data": {"cache": "disk"}})
-    (rule, *_) = judge_profile(make_profile(Stages(prepare=50)), cached).rules
+    (rule, *_) = judge_profile(make_profile(Stages(prepare=50), cache_hits=1, cache_misses=9), cached).rules
     assert rule.advice[0].startswith("Codes are kept already")
+    (rule, *_) = judge_profile(make_profile(Stages(prepare=50)), cached).rules
+    assert rule.advice == ("No setting would change that here: only a faster device would prepare faster.",)
+
+
+@pytest.mark.parametrize("mode", ["single", "dual", "isolated", "split"])
+@pytest.mark.parametrize("slow", ["read", "prepare", "transfer", "train"])
+def test_every_broken_rule_has_something_to_say_even_where_no_setting_is_left(mode, slow):
+    nothing_left = Settings({"data": {"cache": "auto"}}, Surroundings((), 1))
+    jitter = make_profile(alternate(Stages(), Stages(**{slow: 200})), mode=mode)
+    for profile in (make_profile(Stages(**{slow: 60}), mode=mode), jitter):
+        for rule in judge_profile(profile, nothing_left).rules:
+            assert rule.advice
+            assert "None" not in " ".join(rule.advice)
+            assert "--" not in rule.advice[0]
 
 
 def make_full_profile():
@@ -160,7 +175,7 @@ def make_full_profile():
     )
     memory = (
         RoleMemoryFacts("data", "/CPU:1", None, None, None),
-        RoleMemoryFacts("model", "/CPU:2", 2 << 30, 3 << 30, 4 << 30),
+        RoleMemoryFacts("model", "/CPU:2", 2 << 30, 3 << 30, 4 << 30, 2 << 30, 5 << 30, 1 << 30),
     )
     return make_profile(alternate(Stages(read=9, prepare=30), Stages(read=120)), samples=samples, memory=memory,
                         cache_hits=30, cache_misses=10)  # fmt: skip
@@ -178,6 +193,8 @@ def test_the_report_has_all_sections_within_80_columns_and_unknown_is_never_0():
     assert "GPU 1    the driver says: busy 95.0%, 300 W of 350 W, 1700 MHz of 1980 MHz, 81" in text
     assert "held down by power limit" in " ".join(text.split())
     assert "Data     /CPU:1: unknown used, peak unknown, limit unknown" in text
+    assert "TensorFlow's pool unknown, process unknown, CUDA context unknown" in text
+    assert "TensorFlow's pool 2.0 GB, process 5.0 GB, CUDA context 1.0 GB" in text
     assert "75.0% of the clips had their codes ready" in text
     assert "processors busy 50.0%" in text
 
@@ -196,6 +213,8 @@ def test_json_holds_figures_in_base_units_and_null_for_unknown():
     assert facts["utilization"]["cards"][0]["utilization"] is None
     assert facts["utilization"]["cards"][1]["power_w"] == 300.0
     assert facts["memory"][0]["used_bytes"] is None
+    apart = ("pool_bytes", "process_bytes", "context_bytes")
+    assert [[memory[name] for name in apart] for memory in facts["memory"]] == [[None] * 3, [2 << 30, 5 << 30, 1 << 30]]
     assert len(facts["batches"]) == 30
     assert facts["batches"][0]["own_s"]["Training"] == pytest.approx(0.020)
     assert sum(facts["batches"][5]["split_s"].values()) == pytest.approx(facts["batches"][5]["step_s"])
@@ -209,6 +228,8 @@ def test_the_page_needs_nothing_else():
     for heading in ("Stages, batch by batch", "Step times", "Who waits", "Memory"):
         assert f"<h2>{heading}</h2>" in page
     assert page.count("<svg") == 5
+    assert re.search(r"<th[^>]*>Pool</th>.*<th[^>]*>Process</th>.*<th[^>]*>Context</th>", page)
+    assert re.search(r"model /CPU:2</td>.*2\.0 GB.*5\.0 GB.*1\.0 GB", page)
     # A number of the timeline is a batch that is in its window.
     assert re.search(r"<title>prepare 2\d: 30 ms</title>", page)
 

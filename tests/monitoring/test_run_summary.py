@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,13 @@ def test_the_text_fits_80_columns_and_ends_with_the_verdict():
     assert "train waits" in text
     assert text.endswith("Try first: --mixed-precision")
     assert "400 steps in 7 min 15 s" in text
+
+
+def test_the_machine_of_the_run_decides_about_advice():
+    first, *others = make_rows()
+    # Half precision is for cards; a run of an earlier version does not say what there was.
+    for around in ({"cards": [], "processors": 16}, {}):
+        assert summarise_run([replace(first, around=around), *others]).limit.flag == "--enable-xla"
 
 
 def test_the_dictionary_is_json_and_has_the_computed_figures():

@@ -6,12 +6,12 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.devices.nvml import Card
-from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.card_summary import CardSummary
 from myxtts.monitoring.config_checks import check_config
 from myxtts.monitoring.corpus_checks import CorpusFacts, check_corpus
 from myxtts.monitoring.health import Severity
 from myxtts.monitoring.profile_verdict import judge_profile
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.speed_checks import check_cards, check_speed
 from tests.monitoring.profiles import Stages, make_profile
 
@@ -68,10 +68,14 @@ def test_reading_shapes_and_determinism_are_looked_at():
     (issue,) = check_config(XTTSConfig(data={"pad_to_fixed_length": False}), (), 8)
     assert (issue.severity, issue.observation) == (Severity.SERIOUS, "Static shapes are off")
     assert list_observations(XTTSConfig(training={"deterministic": True})) == ["Every operation is deterministic"]
+    served = XTTSConfig(data={"num_workers": 0, "data_service": "10.0.0.5:5050"})
+    assert list_observations(served) == [], "a service reads, whatever the number of readers here"
+    unfixed = XTTSConfig(data={"batch_size": 16, "pad_to_fixed_length": False, "mixed_precision": True})
+    assert list_observations(unfixed, [make_card(24564)]) == ["Static shapes are off"], "XLA would be refused"
 
 
 def test_a_plain_corpus_has_no_issue():
-    assert list(check_corpus(CORPUS, 8)) == []
+    assert list(check_corpus(CORPUS, 8, 1)) == []
 
 
 @pytest.mark.parametrize(
@@ -85,25 +89,45 @@ def test_a_plain_corpus_has_no_issue():
     ],
 )
 def test_what_makes_a_corpus_slow_is_named_with_numbers(changes, part):
-    (issue,) = check_corpus(replace(CORPUS, **changes), 8)
+    (issue,) = check_corpus(replace(CORPUS, **changes), 8, 1)
     assert part in issue.evidence
     assert issue.remedy
 
 
 def test_a_few_odd_files_are_no_issue():
-    assert list(check_corpus(replace(CORPUS, set_aside=200), 8)) == []
-    assert list(check_corpus(replace(CORPUS, formats=((".wav", 960), (".mp3", 40))), 8)) == []
-    assert list(check_corpus(replace(CORPUS, rates_hz=(), probed=0), 8)) == []
+    assert list(check_corpus(replace(CORPUS, set_aside=200), 8, 1)) == []
+    assert list(check_corpus(replace(CORPUS, formats=((".wav", 960), (".mp3", 40))), 8, 1)) == []
+    assert list(check_corpus(replace(CORPUS, rates_hz=(), probed=0), 8, 1)) == []
+    assert list(check_corpus(replace(CORPUS, p95_s=20.0, longest_s=21.0), 8, 1)) == [], "not a few clips are long"
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulation", "remedy"),
+    [
+        (8, 1, "--batch-size 4 --grad-accum 2"),
+        (8, 4, "--batch-size 4 --grad-accum 8"),
+        (3, 84, "--batch-size 1 --grad-accum 252"),
+        (1, 2, "none: a batch of one clip cannot be smaller"),
+    ],
+)
+def test_less_padding_keeps_the_clips_of_an_update(batch_size, accumulation, remedy):
+    (issue,) = check_corpus(replace(CORPUS, padding=0.3), batch_size, accumulation)
+    assert issue.remedy == remedy
+    assert issue.severity is (Severity.NOTE if batch_size == 1 else Severity.WORTH_CHANGING)
 
 
 def test_broken_rules_of_a_profile_become_issues_by_what_they_cost():
     profile = make_profile(Stages(read=40))
-    (issue, *_) = check_speed(judge_profile(profile, Settings({})))
+    settings = Settings({"data": {"num_workers": 2}}, Surroundings((), 8))
+    (issue, *_) = check_speed(judge_profile(profile, settings), is_rehearsal=False)
     assert (issue.severity, issue.observation) == (Severity.SERIOUS, "Data loading bottleneck")
     assert issue.share == pytest.approx(profile.costs["Data Load"].share)
-    assert "--num-workers" in issue.remedy
+    assert "--num-workers 4" in issue.remedy
+    # A rehearsal shares its processors: what is slow there says nothing about cards.
+    (rehearsed, *_) = check_speed(judge_profile(profile, settings), is_rehearsal=True)
+    assert rehearsed == replace(issue, severity=Severity.WORTH_CHANGING)
     balanced = make_profile(Stages(train=60))
-    assert list(check_speed(judge_profile(balanced, Settings({})))) == []
+    assert list(check_speed(judge_profile(balanced, Settings({})), is_rehearsal=False)) == []
 
 
 def test_a_card_at_its_power_limit_is_normal_and_a_hot_one_is_not():

@@ -9,7 +9,13 @@ from myxtts.devices.nvml import Card, CardScan
 from myxtts.devices.topology import Connection, Link
 from myxtts.monitoring import software_facts
 from myxtts.monitoring.health import Issue, Severity, has_serious, rank_issues
-from myxtts.monitoring.software_checks import check_devices, check_environment, check_links, check_software
+from myxtts.monitoring.software_checks import (
+    check_devices,
+    check_environment,
+    check_links,
+    check_software,
+    check_tensorflow,
+)
 from myxtts.monitoring.software_facts import (
     Library,
     SoftwareFacts,
@@ -106,9 +112,16 @@ def test_with_a_card_every_missing_piece_has_its_fix():
     (issue,) = check_software(make_facts(tensorflow=TensorFlowBuild("2.21.0", False)), make_machine(CARD))
     assert "cannot use a GPU" in issue.observation
     assert "uninstall" in issue.remedy
-    (issue,) = check_software(make_facts(tensorflow=None), make_machine(CARD))
-    assert "not installed" in issue.observation
     assert list(check_software(make_facts(), make_machine(CARD))) == []
+
+
+def test_a_missing_tensorflow_is_named_with_the_command_for_this_machine():
+    (issue,) = check_tensorflow(make_facts(tensorflow=None), make_machine(CARD))
+    assert (issue.severity, issue.remedy) == (Severity.SERIOUS, "pip install 'tensorflow[and-cuda]'")
+    assert "not installed" in issue.observation
+    (issue,) = check_tensorflow(make_facts(tensorflow=None), make_machine())
+    assert issue.remedy == "pip install tensorflow"
+    assert list(check_tensorflow(make_facts(), make_machine())) == []
 
 
 def test_hidden_lost_and_busy_cards_are_found():
@@ -134,10 +147,17 @@ def test_variables_that_slow_tensorflow_down_are_found():
 
 def test_only_slow_links_are_issues():
     links = [Link(0, 1, connection) for connection in Connection]
-    assert [issue.observation for issue in check_links(links)] == [
+    issues = list(check_links(links, used=[1, 0]))
+    assert [issue.observation for issue in issues] == [
         "GPU 0 and GPU 1 are far apart (NODE)",
         "GPU 0 and GPU 1 are far apart (SYS)",
     ]
+    assert {issue.severity for issue in issues} == {Severity.WORTH_CHANGING}
+    assert "leave out --data-gpu" in issues[0].remedy
+    # What is not given cannot be left out.
+    for issue in check_links(links, used=[0]):
+        assert issue.severity is Severity.NOTE
+        assert "--data-gpu" not in issue.remedy
 
 
 def test_issues_are_ranked_by_severity_and_then_by_what_they_cost():

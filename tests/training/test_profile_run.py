@@ -5,81 +5,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.config.resolve import dump_sections
 from myxtts.devices.machine import read_machine
+from myxtts.devices.memory import Growth, Limit, Memory
+from myxtts.devices.nvml import MIB, PhysicalId
 from myxtts.devices.plan import PlanRequest, plan_devices
-from myxtts.monitoring.advice import Settings
 from myxtts.monitoring.profile_facts import Part, Profile
 from myxtts.monitoring.profile_verdict import Verdict, judge_profile
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.pipeline import single_source
-from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, BatchFacts, dump_failures
-from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, dump_memory
-from myxtts.pipeline.batch_meters import METERS, BatchMeters
+from myxtts.pipeline.batch_facts import FACTS
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
-from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.order import Kind
 from myxtts.pipeline.paced_task import hold
+from myxtts.pipeline.producer_process import Prepared
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
+from myxtts.training import profile_run
 from myxtts.training.errors import ProfileError
 from myxtts.training.profile_run import ProfileLengths, Profiler, measure_profile
+from myxtts.training.profile_setup import set_up_profile
+from myxtts.utils import gpu_memory
+from myxtts.utils.gpu_memory import GpuMemory
 from tests.monitoring.profiles import make_run
+from tests.training.paced_stages import Pace, PacedFactory, make_producer
 
-RARELY = 6
 STEPS = 16
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds of each stage; `rare` is added to every sixth item of the stage that has it."""
-
-    read: float = 0.001
-    prepare: float = 0.004
-    transfer: float = 0.001
-    train: float = 0.008
-    rare: tuple[str, float] = ("", 0.0)
-
-    def hold(self, stage: str, number: int) -> None:
-        hold(getattr(self, stage))
-        if self.rare[0] == stage and number % RARELY == 0:
-            hold(self.rare[1])
-
-
-class PacedFactory:
-    """A batch factory that only takes time."""
-
-    def __init__(self, pace: Pace):
-        self._pace = pace
-
-    def warm_up(self) -> None:
-        """Nothing is traced."""
-
-    def make(self, number: int) -> dict[str, Any]:
-        began = time.perf_counter()
-        self._pace.hold("read", number)
-        read = time.perf_counter()
-        self._pace.hold("prepare", number)
-        ended = time.perf_counter()
-        return {
-            "weights_B": np.ones(2, np.float32),
-            FACTS: BatchFacts(number, Kind.TRAIN, number, 0, 1, 0, number % 2, 2, 100, 120).dump(),
-            REPLACED: dump_failures([]),
-            CLIPS: np.zeros(2, np.int32),
-            METERS: BatchMeters(1, read - began, ended - read).dump(),
-            SPANS: dump_spans(Span(began, read), Span(read, ended)),
-            MEMORY: dump_memory(BatchMemory(1, None, None)),
-        }
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def open_dual(pace: Pace) -> StagedSource:
@@ -97,6 +54,31 @@ def open_dual(pace: Pace) -> StagedSource:
         device="/CPU:0",
         start_delay_s=0.0,
     )
+
+
+def open_isolated(pace: Pace) -> StagedSource:
+    """With a producer process that only takes time."""
+
+    def unpack(slot: Prepared) -> dict[str, Any]:
+        pace.hold("transfer", int(slot.arrays[FACTS][0]))
+        return dict(slot.arrays)
+
+    with ExitStack() as resources:
+        producer = make_producer(pace)
+        resources.callback(producer.close)
+        producer.start()
+        return StagedSource(
+            producer,
+            unpack=unpack,
+            stages=[],
+            resources=resources,
+            device="/CPU:0",
+            start_delay_s=0.0,
+            producer=producer,
+        )
+
+
+OPEN = {"dual": open_dual, "isolated": open_isolated}
 
 
 @pytest.fixture
@@ -135,7 +117,7 @@ def profile(source: BatchSource, pace: Pace, mode: str) -> tuple[Profile, Verdic
 
         profiler = Profiler(source, train, ProfileLengths(STEPS, read_ahead=4, shapes=2))
         measured = measure_profile(profiler, make_run(mode), make_plan(mode), lambda _: None)
-    return measured, judge_profile(measured, Settings(dump_sections(XTTSConfig())))
+    return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), Surroundings((), 8)))
 
 
 SLOW = [
@@ -146,9 +128,10 @@ SLOW = [
 ]
 
 
+@pytest.mark.parametrize("mode", list(OPEN))
 @pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
-def test_the_slow_stage_of_a_dual_pipeline_is_named(pace: Pace, stage: str, title: str | None) -> None:
-    measured, verdict = profile(open_dual(pace), pace, "dual")
+def test_the_slow_stage_of_a_pipeline_is_named(mode: str, pace: Pace, stage: str, title: str | None) -> None:
+    measured, verdict = profile(OPEN[mode](pace), pace, mode)
     assert verdict.stage == stage
     assert verdict.is_balanced == (stage == "train")
     if title is not None:
@@ -175,10 +158,11 @@ def test_the_slow_stage_of_a_single_device_is_named(
     assert measured.times.mean_s >= pace.read + pace.prepare + pace.transfer + pace.train
 
 
+@pytest.mark.parametrize("mode", list(OPEN))
 @pytest.mark.parametrize("stage", ["read", "prepare", "transfer", "train"])
-def test_jitter_is_named_with_the_stage_it_comes_from(stage: str) -> None:
+def test_jitter_is_named_with_the_stage_it_comes_from(mode: str, stage: str) -> None:
     pace = Pace(rare=(stage, 0.120))
-    _, verdict = profile(open_dual(pace), pace, "dual")
+    _, verdict = profile(OPEN[mode](pace), pace, mode)
     (rule,) = [rule for rule in verdict.rules if rule.title == "HIGH TIMING VARIATION"]
     names = {"read": Part.LOAD, "prepare": Part.PREPARE, "transfer": Part.TRANSFER, "train": Part.TRAIN}
     assert rule.part is names[stage]
@@ -219,3 +203,25 @@ def test_a_run_that_traces_every_step_cannot_be_profiled() -> None:
         profiler = Profiler(source, lambda _: True, ProfileLengths(5, read_ahead=0))
         with pytest.raises(ProfileError, match="--enable-static-shapes"):
             profiler.run_real()
+
+
+def test_a_decoder_cannot_be_set_up(tmp_path: Path) -> None:
+    config = XTTSConfig(training={"stage": "decoder", "init_from": "somewhere", "rehearsal": True})
+    with pytest.raises(ProfileError, match="--stage is decoder"):
+        set_up_profile(config, make_plan("single"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "apart"),
+    [(Limit(8192), (3000, 9000, 808)), (Growth(), (3000, 9000, None))],
+)
+def test_memory_is_told_apart_by_pool_process_and_context(
+    monkeypatch: pytest.MonkeyPatch, limit: Memory, apart: tuple[int | None, ...]
+) -> None:
+    reading = GpuMemory(0, 24564, 9500, 15064, pool_used_mb=3000, pool_peak_mb=3500, process_mb=9000)
+    monkeypatch.setattr(gpu_memory, "monitor_gpu_memory", lambda *_: (reading,))
+    plan = make_plan("single")
+    role = replace(plan.model, device="/GPU:0", physical_id=PhysicalId(0), memory=limit)
+    (memory,) = profile_run.read_memory(replace(plan, rehearsal=False, model=role, data=role))
+    found = (memory.pool_bytes, memory.process_bytes, memory.context_bytes)
+    assert found == tuple(None if mib is None else mib * MIB for mib in apart)

@@ -172,7 +172,7 @@ def time_phases(watch: RunWatch, first: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("waits", "stage", "flag"), [(0.6, "prepare", "--buffer-size"), (0.0, None, "--max-clip-seconds")]
+    ("waits", "stage", "flag"), [(0.6, "prepare", "--cache auto"), (0.0, None, "--max-clip-seconds 9")]
 )
 def test_the_pace_of_a_run_names_the_stage_that_is_waited_for_and_one_setting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, waits: float, stage: str | None, flag: str
@@ -185,7 +185,6 @@ def test_the_pace_of_a_run_names_the_stage_that_is_waited_for_and_one_setting(
         for _ in range(40):
             watch.clock.end_step()
         trainer = XTTSTrainer.__new__(XTTSTrainer)
-        trainer.config = XTTSConfig()
         source = SimpleNamespace(read_facts=lambda: PipelineFacts(flow.stages, flow.handoffs, BatchMeters()))
         trainer._stage = SimpleNamespace(watch=watch, source=source)  # type: ignore[assignment]
         trainer._log_pipeline_performance()

@@ -17,6 +17,7 @@ from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest, plan_devices
 from myxtts.errors import MachineError
 from myxtts.training.auto_mode import PlannedRun, fix_mode
+from myxtts.training.errors import ProfileError
 from myxtts.training.mode_choice import ModeChoice
 from myxtts.training.mode_prediction import Layout
 from myxtts.training.tuning import Tuned, find_limit_bytes, tune
@@ -50,16 +51,18 @@ class PacedTrials:
         self.slow_later = slow_later
         """Factor of whatever is set, once the search is over: what was found was luck."""
         self.seen: list[set[str]] = []
+        self.whole: list[bool] = []
 
     def __call__(self, trial: Trial) -> TrialResult:
         words = {f"{key}={value}" for key, value in {**trial.settings, **trial.environ}.items()}
         self.seen.append(words)
+        self.whole.append(trial.is_whole)
         if self.fails in words:
             raise MachineError("XLA is not to be had.")
         step_s = 0.100
         for word in words:
             step_s *= self.speeds.get(word, 1.0)
-        if words and not all(self.seen[:-1]) and sum(not each for each in self.seen) > 1:
+        if words and trial.is_whole:
             step_s *= self.slow_later
         return TrialResult(step_s, self.read_share, in_force={"words": ", ".join(sorted(words))})
 
@@ -122,25 +125,44 @@ def test_verifying_alternates_and_reads_back_what_is_in_force() -> None:
     trials = PacedTrials({"data.enable_xla=True": 0.7})
     tuned = run_tune(trials, verifies=True)
     assert tuned.verification is not None
-    found = {"data.enable_xla=True"}
-    assert trials.seen[-6:] == [set(), found, set(), found, set(), found]
+    # All that is written, with the buffers that go by rule, and as a run would have them.
+    written = {f"{line.key}={line.value}" for line in tuned.lines}
+    assert {"data.enable_xla=True", "data.pipeline_buffer_size=50"} < written
+    assert trials.seen[-6:] == [set(), written, set(), written, set(), written]
+    assert trials.whole == [False] * (len(trials.whole) - 6) + [True] * 6
     assert tuned.verification.gain == pytest.approx(0.3)
-    assert tuned.verification.in_force == {"words": "data.enable_xla=True"}
-    assert list_settings(tuned)["data.enable_xla"] is True
+    assert tuned.verification.in_force == {"words": ", ".join(sorted(written))}
+
+
+def test_a_deeper_buffer_by_rule_is_verified_too() -> None:
+    trials = PacedTrials({}, read_share=0.2)
+    tuned = run_tune(trials, REHEARSED.replace(data={"num_workers": 2}), verifies=True)
+    assert "data.pipeline_buffer_size=100" in trials.seen[-1]
+    assert tuned.verification is not None
+    assert len(tuned.verification.tuned_s) == 3
+    assert tuned.is_withdrawn, "the same speed is no gain"
 
 
 def test_defaults_that_stay_are_not_compared_with_themselves() -> None:
     trials = PacedTrials({})
     tuned = run_tune(trials, verifies=True)
-    assert sum(not words for words in trials.seen) == 1
+    # Once to begin with, and once as a run would have them, to see what is in force.
+    assert [whole for words, whole in zip(trials.seen, trials.whole, strict=True) if not words] == [False, True]
+    assert not tuned.is_withdrawn
     assert tuned.verification is not None
     assert (tuned.verification.gain, tuned.verification.in_force) == (0.0, {"words": ""})
 
 
-def test_what_turns_out_slower_is_withdrawn(tmp_path: Path) -> None:
-    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.7}, slow_later=2.0), verifies=True)
-    assert tuned.is_withdrawn
+@pytest.mark.parametrize(("later", "is_withdrawn"), [(4.0, True), (2.0, True), (2.04, True), (1.9, False)])
+def test_what_gains_nothing_in_the_end_is_withdrawn(tmp_path: Path, later: float, is_withdrawn: bool) -> None:
+    trials = PacedTrials({"data.enable_xla=True": 0.5}, slow_later=later)
+    tuned = run_tune(trials, verifies=True)
+    assert tuned.is_withdrawn == is_withdrawn
+    if not is_withdrawn:
+        return
     assert (tuned.lines, tuned.variables) == ((), ())
+    assert tuned.verification is not None
+    assert tuned.verification.in_force == {"words": ""}, "what stays in force are the defaults"
     path = tmp_path / "tuned.yaml"
     path.write_text(format_yaml(REHEARSED, tuned.lines, []))
     assert load_config(path) == REHEARSED
@@ -239,3 +261,37 @@ def test_the_devices_of_the_mode_are_written_for_cards_only() -> None:
     assert find_limit_bytes(plan, machine) == int((24000 - 3) * 0.9) * MIB
     assert find_limit_bytes(plan_devices(PlanRequest(), NO_CARDS), NO_CARDS) == 8000 * MIB
     assert plan_devices(PlanRequest(), NO_CARDS).mode is Mode.SINGLE
+
+
+def test_a_decoder_is_refused_before_anything_is_tried() -> None:
+    trials = PacedTrials({})
+    with pytest.raises(ProfileError, match="--stage is decoder"):
+        run_tune(trials, REHEARSED.replace(training={"stage": "decoder", "init_from": "somewhere"}))
+    assert trials.seen == []
+
+
+def test_the_mode_is_measured_whatever_an_earlier_run_has_chosen() -> None:
+    asked: list[tuple[str | None, str]] = []
+
+    def plan(config: XTTSConfig) -> PlannedRun:
+        asked.append((config.training.mode, config.training.resume))
+        return choose_layout(Layout.DUAL, NO_CARDS)(config)
+
+    tune(REHEARSED, NO_CARDS, verifies=False, tell=lambda _: None, run_trial=PacedTrials({}), plan=plan)
+    assert asked == [("auto", "reset")]
+
+
+@pytest.mark.parametrize(("speeds", "mode"), [({"training.mode=dual": 0.6}, "dual"), ({}, "single")])
+def test_auto_is_answered_by_the_mode_that_was_measured(tmp_path: Path, speeds: dict[str, float], mode: str) -> None:
+    config = REHEARSED.replace(training={"mode": "auto"})
+    tuned = run_tune(PacedTrials(speeds), config)
+    assert list_settings(tuned)["training.mode"] == mode
+    path = tmp_path / "tuned.yaml"
+    path.write_text(format_yaml(config, tuned.lines, []))
+    assert load_config(path).training.mode == mode
+
+
+def test_with_several_training_cards_the_mode_is_no_question() -> None:
+    config = XTTSConfig(training={"model_gpus": "0,1", "rehearsal": True})
+    tuned = tune(config, NO_CARDS, verifies=False, tell=lambda _: None, run_trial=PacedTrials({}))
+    assert tuned.answers[0].evidence == "not tried: --model-gpus says which"

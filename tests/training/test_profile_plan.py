@@ -1,0 +1,74 @@
+"""Which devices a measurement uses: those of the run it stands for, or of one process of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from myxtts.cli.main import run_command
+from myxtts.config import XTTSConfig
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import Card, CardScan, PhysicalId
+from myxtts.devices.plan import Mode, PlanRequest, plan_devices
+from myxtts.training import profile_plan
+from myxtts.training.auto_mode import PlannedRun
+from myxtts.training.mode_choice import ModeChoice
+from myxtts.training.mode_prediction import Layout
+from myxtts.training.profile_plan import ProfilePlan, plan_profile
+
+NO_CARDS = Machine(CardScan((), (), None), 16000)
+FOUR_CARDS = Machine(
+    CardScan(tuple(Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(4)), (), None),
+    16000,
+)  # fmt: skip
+TWO_WORKERS = {
+    "TF_CONFIG": json.dumps(
+        {"cluster": {"worker": ["10.0.0.1:5000", "10.0.0.2:5000"]}, "task": {"type": "worker", "index": 0}}
+    )
+}
+
+
+def plan(
+    training: Mapping[str, Any], machine: Machine = NO_CARDS, environ: Mapping[str, str] | None = None
+) -> ProfilePlan:
+    return plan_profile(XTTSConfig(training=training), machine, tell=lambda _: None, environ=environ or {})
+
+
+@pytest.mark.parametrize("command", ["profile", "configure"])
+def test_a_decoder_is_refused_before_tensorflow_is_loaded(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rehearsal", "--stage", "decoder", "--init-from", "somewhere"]
+    assert run_command(command, words, f"myxtts {command}") == 2
+    told = capsys.readouterr().err
+    assert "Only the training of a codec or a GPT can be measured, but --stage is decoder." in told
+    assert "Leave --stage out" in told
+
+
+def test_auto_is_chosen_as_a_training_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = plan_devices(PlanRequest(mode="isolated", rehearsal=True), NO_CARDS)
+    choice = ModeChoice(Layout.ISOLATED, True, 0.1, "Tested.", ("a", "b"), cache="memory")
+    monkeypatch.setattr(profile_plan, "plan_run", lambda *_, **__: PlannedRun(chosen, choice))
+    planned = plan({"mode": "auto", "rehearsal": True})
+    assert planned.plan is chosen
+    # It was chosen for codes that are kept there.
+    assert planned.config.data.cache == "memory"
+    monkeypatch.undo()
+    # One device is no choice: nothing is measured.
+    assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
+
+
+def test_of_several_training_cards_the_first_is_measured_and_that_is_said() -> None:
+    planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
+    assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)
+    assert planned.notes == (
+        "One rank is measured, alone and with whole batches. With --model-gpus 2,3, 2 workers share every batch and exchange "
+        "their gradients; neither is in these figures.",
+    )
+    assert plan({"model_gpus": "2,3", "rehearsal": True}).plan.mode is Mode.SINGLE
+
+
+def test_a_worker_of_a_cluster_is_said_to_be_one_of_several() -> None:
+    assert "With the cluster, 2 workers share every batch" in plan({}, environ=TWO_WORKERS).notes[0]
+    assert plan({}).notes == ()
