@@ -12,10 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from myxtts.cli.launch import make_cluster_file
 from myxtts.cli.parser import Parser
 from myxtts.cli.telling import tell
 from myxtts.cluster.errors import ClusterError
+from myxtts.cluster.loopback import make_cluster_file
+from myxtts.cluster.private_network import enter_private_network
 from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.cluster.scaling import Network, predict_speed_up
 from myxtts.devices.child_environment import make_importable
@@ -40,6 +41,11 @@ def build_parser(prog: str) -> Parser:
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="clips of a batch (default: 16)")
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="updates of each run (default: 40)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each kind (default: 2)")
+    parser.add_argument(
+        "--open-ports",
+        action="store_true",
+        help="use the machine's own network, where a container allows no other",
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write all figures")
     return parser
 
@@ -54,6 +60,8 @@ def run(words: Sequence[str], prog: str) -> int:
         raise ClusterError(
             "This bench gives every trainer a core of its own: it needs two cores and the program taskset."
         )
+    if not arguments.open_ports:
+        enter_private_network()
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
     if arguments.json:
         write_text(arguments.json, "")

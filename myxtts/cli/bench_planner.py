@@ -19,7 +19,7 @@ def build_parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Let the planner of --mode auto choose from a short measurement, then try every mode and compare. Stages hold "
-        "their device for a set time without using the CPU, so no GPU is needed. Takes about two minutes on an idle machine.",
+        "their device for a set time without using the CPU, so no GPU is needed. Takes about five minutes on an idle machine.",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write all figures")
     return parser
@@ -55,12 +55,15 @@ def format_head() -> str:
     """What the table shows."""
     return "\n".join(
         [
-            "Prepare, transfer and train hold their device for so many ms per batch. The",
-            "planner predicts each mode (left) from a short measurement and takes one; then",
-            "all run for longer (right). Lost: what its choice costs over the fastest.",
+            "Prepare, copy and train hold their device for so many ms per batch; half:",
+            "training with half the clips; exch: the exchange of gradients, where both",
+            "devices train. Codes are a part of preparing that is done in the first of ep",
+            "epochs only, if they are kept (*). The planner takes a mode from a short",
+            "measurement; then every mode runs for longer. Lost: what its choice costs over",
+            "the fastest.",
             "",
-            "                      predicted, ms         reached, ms",
-            "prep transf train  sing  dual  isol    sing  dual  isol  takes     lost",
+            "                                            a batch, ms",
+            "prep codes copy train half exch  ep  takes predict reached  fastest lost",
         ]
     )
 
@@ -68,19 +71,21 @@ def format_head() -> str:
 def format_row(outcome: PlannerOutcome) -> str:
     """A workload in a line of the table."""
     from myxtts.cli.pipeline_page import judge
-    from myxtts.training.planner_bench import MOST_REGRET, TRIED
+    from myxtts.training.planner_bench import MOST_REGRET
 
-    work = outcome.workload
-    prepare = f"{work.prepare_ms:g}" if not work.codes_ms else f"{work.prepare_ms:g}*"
-    predicted, reached = (
-        " ".join(f"{values[str(layout)]:5.1f}" for layout in TRIED)
-        for values in (outcome.predicted_ms, outcome.reached_ms)
-    )
+    work, chosen = outcome.workload, outcome.chosen
     verdict = judge(outcome.regret <= MOST_REGRET, outcome.is_quiet)
     return (
-        f"{prepare:>4}{work.transfer_ms:>7g}{work.train_ms:>6g} {predicted}   {reached}  {outcome.chosen:<8}"
-        f"{outcome.regret:>5.1%} {verdict}"
+        f"{work.prepare_ms:>4g}{work.codes_ms:>6g}{work.transfer_ms:>5g}{work.train_ms:>6g}{work.train_ms * work.half_share:>5g}"
+        f"{work.exchange_ms:>5g}{work.epochs:>4}  {_shorten(chosen):<6}{outcome.predicted_ms[chosen]:>7.1f}{outcome.reached_ms[chosen]:>8.1f}"
+        f"  {_shorten(outcome.best):<7}{outcome.regret:>5.1%} {verdict}"
     )
+
+
+def _shorten(name: str) -> str:
+    """A candidate in few letters; a star stands for kept codes."""
+    layout, _, codes = name.partition(", ")
+    return f"{'parallel' if layout == 'data-parallel' else layout:.4}{'*' if codes else ''}"
 
 
 def format_foot(outcomes: Sequence[PlannerOutcome]) -> str:
@@ -90,13 +95,8 @@ def format_foot(outcomes: Sequence[PlannerOutcome]) -> str:
 
     judged = [outcome for outcome in outcomes if outcome.is_quiet]
     met = sum(outcome.regret <= MOST_REGRET for outcome in judged)
-    kept = [
-        f"{each.workload.codes_ms:g} of {each.workload.prepare_ms:g} ms" for each in outcomes if each.workload.codes_ms
-    ]
-    lines = [f"*        with codes kept, which saves {', then '.join(kept)} of preparing"] if kept else []
     return "\n".join(
         [
-            *lines,
             f"Target   at most {MOST_REGRET:.0%} lost: {met} of {len(judged)} met, worst "
             f"{max((outcome.regret for outcome in judged), default=0.0):.1%}",
             f"Windows  {sum(outcome.discarded for outcome in outcomes)} discarded for more than {MOST_STEAL:.0%} steal",

@@ -6,17 +6,18 @@ import argparse
 import json
 import os
 import shlex
-import socket
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from myxtts.cli.parser import Parser
+from myxtts.cluster.loopback import make_cluster_file
+from myxtts.cluster.spec import LAUNCH_COMMAND
+from myxtts.config import XTTSConfig, resolve_config
 from myxtts.errors import CommandLineError, DevicePlanError
 
-LOOPBACK = "127.0.0.1"
 MOST_WORKERS = 64
 
 
@@ -33,7 +34,8 @@ def build_parser(prog: str) -> Parser:
     parser.add_argument(
         "--open-ports",
         action="store_true",
-        help="use the machine's own network: TensorFlow then listens on every interface, without authentication",
+        help="use the machine's own network: whoever has a login here can then reach TensorFlow's ports on loopback, which have no "
+        "password",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="train ...", help="what every process runs")
     return parser
@@ -50,7 +52,8 @@ def run(words: Sequence[str], prog: str) -> int:
         raise CommandLineError(f"`{prog}` needs either --workers or --gpus.")
     gpus = None if arguments.gpus is None else parse_ids(arguments.gpus)
     workers = len(gpus) if gpus is not None else arguments.workers
-    launched_as = [*prog.split(), *words]
+    given = os.environ.get(LAUNCH_COMMAND)
+    launched_as = [*prog.split(), *words] if given is None else json.loads(given)
     return launch(command[1:], workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
 
 
@@ -77,14 +80,16 @@ def launch(
     """
     from myxtts.cluster.private_network import enter_private_network
     from myxtts.cluster.process_group import Command, ProcessGroup
-    from myxtts.cluster.spec import LAUNCH_COMMAND
     from myxtts.devices.child_environment import make_importable
 
     if not 2 <= workers <= MOST_WORKERS:
         raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
+    config = _read_settings(words)
     visible = None if gpus is None else find_uuids(gpus)
+    if gpus is None and not config.training.rehearsal:
+        _refuse_shared_cards(workers)
     if not open_ports:
-        if any(word.partition("=")[0] == "--data-service" for word in words):
+        if config.data.data_service is not None:
             raise CommandLineError(
                 "--data-service cannot be reached from the network of their own that launched workers have. Where a firewall or a "
                 "container keeps others out, add --open-ports to take the machine's."
@@ -101,25 +106,43 @@ def launch(
             flags = ["--cluster", str(path), "--worker-index", str(index)]
             python = [sys.executable, "-P", "-m", "myxtts.cli.main", "train"]
             commands.append(Command([*python, *words, *flags], make_importable(environ)))
-        codes = ProcessGroup(commands, tell=_tell).run()
-    failed = [(index, code) for index, code in enumerate(codes) if code]
-    for index, code in failed:
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        print(f"worker {index} {how}", file=sys.stderr)
-    if not failed:
+        group = ProcessGroup(commands, tell=_tell)
+        codes = group.run()
+    for index in group.failed:
+        print(f"worker {index} {_describe_end(codes[index])}", file=sys.stderr)
+    if not group.failed:
         return 0
     print(f"To go on: {shlex.join(launched_as)}", file=sys.stderr)
-    return 128 - failed[0][1] if failed[0][1] < 0 else failed[0][1]
+    first = codes[group.failed[0]]
+    return 128 - first if first < 0 else first
 
 
-def make_cluster_file(workers: int) -> str:
-    """The text of a cluster file with free ports of loopback."""
-    with ExitStack() as stack:
-        # All at once, so that none is given twice.
-        ends = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(workers + 1)]
-        control, *ports = (end.getsockname()[1] for end in ends)
-    addresses = ", ".join(f"{LOOPBACK}:{port}" for port in ports)
-    return f"workers: [{addresses}]\ncontrol: {LOOPBACK}:{control}\n"
+def become_launcher(
+    words: Sequence[str],
+    gpus: Sequence[int] | int,
+    *,
+    open_ports: bool,
+    launched_as: Sequence[str],
+    environ: Mapping[str, str],
+) -> NoReturn:
+    """Replaces this process by one that launches trainers: only one without other threads may leave the machine's network.
+
+    Args:
+        words: flags of `myxtts train`.
+        gpus: a physical id for each worker; only their number where they have none.
+        open_ports: whether TensorFlow may listen on the machine's own network.
+        launched_as: the command that was given, to be shown as the way to resume.
+        environ: variables for the workers, on top of those of this process.
+    """
+    from myxtts.devices.child_environment import make_importable
+
+    who = ["--workers", str(gpus)] if isinstance(gpus, int) else ["--gpus", ",".join(map(str, gpus))]
+    who += ["--open-ports"] if open_ports else []
+    python = [sys.executable, "-P", "-m", "myxtts.cli.main"]
+    variables = {**os.environ, **environ, LAUNCH_COMMAND: json.dumps(list(launched_as))}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [*python, "launch", *who, "--", "train", *words], make_importable(variables))
 
 
 def find_uuids(gpus: Sequence[int]) -> list[str]:
@@ -137,6 +160,34 @@ def find_uuids(gpus: Sequence[int]) -> list[str]:
             "--workers 2 with `train --rehearsal` to rehearse on the CPU."
         )
     return [found[gpu] for gpu in gpus]
+
+
+def _read_settings(words: Sequence[str]) -> XTTSConfig:
+    """What flags of `myxtts train`, and the YAML they name, come to."""
+    from myxtts.cli import train
+
+    arguments = train.build_parser("myxtts train").parse_all(words)
+    return resolve_config(flags=arguments.given, yaml_path=arguments.config)
+
+
+def _describe_end(code: int) -> str:
+    if code < 0:
+        return f"was ended by signal {-code}"
+    return "stopped as it was asked to" if code == os.EX_TEMPFAIL else f"ended with code {code}"
+
+
+def _refuse_shared_cards(workers: int) -> None:
+    from myxtts.devices.environment import select_visible
+    from myxtts.devices.machine import read_machine
+
+    machine = read_machine()
+    ids = [int(card.physical_id) for card in select_visible(machine.cards, machine.environ)]
+    if ids:
+        raise DevicePlanError(
+            f"--workers {workers} would have every worker train on the same cards, as this machine has GPU "
+            f"{', '.join(map(str, ids))}. Give --gpus with the ids of different ones, or add --rehearsal behind `train` to rehearse on the "
+            "CPU."
+        )
 
 
 def _tell(index: int, line: str) -> None:

@@ -6,17 +6,24 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.telling import tell
-from myxtts.cluster.spec import LAUNCH_COMMAND, find_cluster
+from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.display import format_config
 from myxtts.config.flags import add_setting_flags
+from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.training.auto_mode import PlannedRun
+    from myxtts.training.errors import RunStoppedError
+    from myxtts.training.mode_choice import ModeChoice
+
+_AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null")
+"""What a worker that `--mode auto` starts is told: it sees one device, and has nothing to choose."""
 
 
 def build_parser(prog: str) -> Parser:
@@ -30,6 +37,12 @@ def build_parser(prog: str) -> Parser:
         "--print-config", action="store_true", help="show every setting and where it comes from, and stop"
     )
     parser.add_argument("--print-plan", action="store_true", help="show which device does which job, and stop")
+    parser.add_argument(
+        "--open-ports",
+        action="store_true",
+        help="with --model-gpus or --mode auto: let workers use the machine's own network, where a container allows no other; whoever "
+        "has a login here can then reach TensorFlow's ports on loopback, which have no password",
+    )
     add_setting_flags(parser)
     return parser
 
@@ -42,20 +55,44 @@ def run(words: Sequence[str], prog: str) -> int:
         return 0
     command = _find_command(words, prog)
     is_worker = _check_cluster(config)
+    if arguments.open_ports and not is_worker and config.training.model_gpus is None and config.training.mode != "auto":
+        raise CommandLineError(
+            "--open-ports is about workers that are started here, and this run starts none. Leave it out, or add --model-gpus."
+        )
     if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
-        return _train_parallel(config, config.training.model_gpus, words, command)
+        return _train_parallel(config, config.training.model_gpus, words, command, open_ports=arguments.open_ports)
     # Not imported above: --help needs none of it.
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.auto_mode import plan_run
+    from myxtts.training.early_stop import stops_politely
+    from myxtts.training.errors import RunStoppedError
     from myxtts.training.mode_choice import format_choice
 
     prepare_environment(os.environ)
-    planned = plan_run(config, command, tell=tell)
+    try:
+        with stops_politely(config, command, "while the mode was chosen"):
+            planned = plan_run(
+                config,
+                command,
+                tell=tell,
+                find_launch_obstacle=lambda: None if arguments.open_ports else _find_launch_obstacle(config),
+            )
+    except RunStoppedError as stopped:
+        return _report_stop(stopped, is_worker)
     if planned.choice is not None:
         print(f"{format_choice(planned.choice)}\n")
-    print(format_plan(planned.plan), flush=True)
-    return 0 if arguments.print_plan else _train(config, planned, command)
+    if planned.workers:
+        _print_parallel(planned.workers, config.training.rehearsal)
+    else:
+        print(format_plan(planned.plan), flush=True)
+    if arguments.print_plan:
+        return 0
+    if planned.workers:
+        _become_parallel(config, planned, words, command, open_ports=arguments.open_ports)
+    if is_worker:
+        planned = replace(planned, choice=_read_handed_choice())
+    return _train(config, planned, command, is_worker=is_worker)
 
 
 def _find_command(words: Sequence[str], prog: str) -> tuple[str, ...]:
@@ -77,38 +114,78 @@ def _check_cluster(config: XTTSConfig) -> bool:
     return is_worker
 
 
-def _train_parallel(config: XTTSConfig, ids: str, words: Sequence[str], command: Sequence[str]) -> int:
+def _train_parallel(
+    config: XTTSConfig, ids: str, words: Sequence[str], command: Sequence[str], *, open_ports: bool
+) -> int:
     """Data-parallel training on cards of this machine: a worker for each."""
     from myxtts.cli.launch import launch, parse_ids
 
     gpus = parse_ids(ids)
     is_real = not config.training.rehearsal
-    print(f"Mode    parallel: {len(gpus)} workers, one for each of the GPUs {ids}", flush=True)
-    return launch(words, len(gpus), gpus=gpus if is_real else None, open_ports=False, launched_as=command)
+    _print_parallel(gpus, config.training.rehearsal)
+    return launch(words, len(gpus), gpus=gpus if is_real else None, open_ports=open_ports, launched_as=command)
 
 
-def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str]) -> int:
+def _become_parallel(
+    config: XTTSConfig, planned: PlannedRun, words: Sequence[str], command: Sequence[str], *, open_ports: bool
+) -> NoReturn:
+    """The same where `--mode auto` chose it. The chief among the workers keeps the choice with the run."""
+    from myxtts.cli.launch import become_launcher
+
+    assert planned.choice is not None
+    become_launcher(
+        [*words, *(word for setting in _AS_WORKER for word in ("--set", setting))],
+        len(planned.workers) if config.training.rehearsal else planned.workers,
+        open_ports=open_ports,
+        launched_as=command,
+        environ={MODE_CHOICE: json.dumps(planned.choice.dump())},
+    )
+
+
+def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
+    ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
+    print(f"Mode    parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
+
+
+def _find_launch_obstacle(config: XTTSConfig) -> str | None:
+    """Why no workers can be started on this machine, in a few words; None where they can."""
+    from myxtts.cluster.private_network import has_private_network
+
+    if config.data.data_service is not None:
+        return "--data-service is out of reach of its workers (add --open-ports)"
+    if not has_private_network():
+        return "its workers can have no network of their own here (--open-ports takes the machine's)"
+    return None
+
+
+def _read_handed_choice() -> ModeChoice | None:
+    """The choice for which this worker was started; None where its mode was asked for."""
+    from myxtts.training.mode_choice import load_choice
+
+    text = os.environ.get(MODE_CHOICE)
+    return None if text is None else load_choice(json.loads(text))
+
+
+def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:
     from myxtts.devices.import_watch import watch_import
     from myxtts.monitoring.listening_page import PAGE_NAME as LISTENING_PAGE
     from myxtts.monitoring.summary_view import format_summary
+    from myxtts.training.early_stop import stops_politely
     from myxtts.training.errors import RunFinishedError, RunStoppedError, choose_exit_code
     from myxtts.utils.commons import setup_logging
 
-    with watch_import():
-        from myxtts.training.trainer import XTTSTrainer
-
-    setup_logging()
     try:
+        with stops_politely(config, command, "while TensorFlow was imported"), watch_import():
+            from myxtts.training.trainer import XTTSTrainer
+
+        setup_logging()
         result = XTTSTrainer(config, plan=planned.plan, command=command, choice=planned.choice).train()
     except RunFinishedError as finished:
         # No failure: a job that is started again has nothing left to do.
         print(finished)
         return 0
     except RunStoppedError as stopped:
-        print(f"\n{stopped}")
-        if stopped.resume_command is not None:
-            print(f"Resume  {stopped.resume_command}")
-        return stopped.exit_code
+        return _report_stop(stopped, is_worker)
     stage = result.stage
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
@@ -123,4 +200,14 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str]) -> i
     if result.is_finished:
         return 0
     print(f"Resume  {result.resume_command}")
-    return choose_exit_code(stage.ending.signal)
+    return choose_exit_code(stage.ending.signal, is_worker=is_worker)
+
+
+def _report_stop(stopped: RunStoppedError, is_worker: bool) -> int:
+    """Says where a signal stopped the run and how it goes on; returns the exit code."""
+    from myxtts.training.errors import choose_exit_code
+
+    print(f"\n{stopped}")
+    if stopped.resume_command is not None:
+        print(f"Resume  {stopped.resume_command}")
+    return choose_exit_code(stopped.signal, is_worker=is_worker)

@@ -146,8 +146,8 @@ def decide_cache(
         epochs: still to come.
         prepare_seconds_per_clip: as measured.
     """
-    samples = np.concatenate([data.train.samples, data.validation.samples])
-    bytes_per_clip = float(np.mean(samples)) / SAMPLES_PER_CODE * CACHED_DTYPE.itemsize
+    clips = len(data.train) + len(data.validation)
+    bytes_per_clip = count_code_bytes(data) / clips if clips else 0.0
     known = [each.records for each in list_generations(folder) if each.folder.name == key.folder_name]
     read_s = _measure_reading(folder, key, int(bytes_per_clip))
     return decide_policy(
@@ -155,13 +155,19 @@ def decide_cache(
             prepare_seconds_per_clip=prepare_seconds_per_clip,
             read_seconds_per_clip=read_s or 0.0,
             bytes_per_clip=bytes_per_clip,
-            clip_count=len(samples),
+            clip_count=clips,
             epochs=epochs,
             free_memory_bytes=read_free_memory_bytes(),
             free_disk_bytes=0 if read_s is None else read_free_disk_bytes(folder),
             clips_on_disk=sum(known),
         )
     )
+
+
+def count_code_bytes(data: RunData) -> int:
+    """The room that the codes of all clips take."""
+    samples = int(data.train.samples.sum()) + int(data.validation.samples.sum())
+    return samples * CACHED_DTYPE.itemsize // SAMPLES_PER_CODE
 
 
 def _identify(corpus: Corpus, prefix: bytes) -> ClipIds:

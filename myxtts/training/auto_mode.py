@@ -3,7 +3,8 @@
     planned = plan_run(config, command)
     planned.plan, planned.choice
 
-A run that is resumed keeps the choice that its folder has, as long as the devices are the same. No TensorFlow here.
+A run that is resumed keeps the choice that its folder has, as long as the devices are the same and it can still be had. No
+TensorFlow here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from myxtts.config import XTTSConfig
@@ -21,9 +23,11 @@ from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
 from myxtts.devices.plan_json import dump_plan
 from myxtts.errors import DevicePlanError
+from myxtts.monitoring.words import format_bytes
+from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.measuring_process import MeasuringError, measure_in_process
 from myxtts.training.mode_choice import ModeChoice, choose_mode, load_choice
-from myxtts.training.mode_prediction import Circumstances, Layout, StageCosts
+from myxtts.training.mode_prediction import WORKERS, Circumstances, Layout, StageCosts
 from myxtts.training.run_record import read_record
 
 _log = logging.getLogger(__name__)
@@ -35,6 +39,8 @@ Tell = Callable[[str], None]
 """Hears what is being done."""
 Measure = Callable[[XTTSConfig, Sequence[DevicePlan]], Mapping[str, Any]]
 """From the plans that can be had, that of two devices first, to what `mode_worker` answers."""
+FindObstacle = Callable[[], str | None]
+"""Why no process for each device can be started, in a few words; None where that can be done."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,16 @@ class PlannedRun:
     """Which device does which job, and how that was chosen."""
 
     plan: DevicePlan
+    """Of the one process that trains, or of the first of several."""
     choice: ModeChoice | None = None
     """None where the mode was asked for."""
+    workers: tuple[int, ...] = ()
+    """Physical ids of the devices that all train, a process for each; empty where one process trains."""
+
+
+def explain_one_process() -> str:
+    """The obstacle of a program that trains in its own process: see `FindObstacle`."""
+    return "takes a process for each device: `myxtts train` starts them"
 
 
 def plan_run(
@@ -53,6 +67,7 @@ def plan_run(
     machine: Machine | None = None,
     tell: Tell = lambda text: _log.info("%s", text),
     measure: Measure | None = None,
+    find_launch_obstacle: FindObstacle = explain_one_process,
 ) -> PlannedRun:
     """The plan of a configuration on this machine; with `--mode auto` the fastest, measured unless the run has chosen before.
 
@@ -61,16 +76,22 @@ def plan_run(
         machine: this one unless given.
         tell: hears what is being done.
         measure: a measurement of the stages; by default in a process of its own.
+        find_launch_obstacle: asked only where it matters; by default this program starts no workers.
     """
     request = PlanRequest.from_config(config, command) if command else PlanRequest.from_config(config)
     machine = machine or read_machine()
     if request.mode != "auto":
         return PlannedRun(plan_devices(request, machine))
     devices = list_devices(request, machine)
-    choice = _find_earlier_choice(config, devices, tell) or _choose_without_measuring(request, machine, devices)
+    parallel = _ParallelRules(config, find_launch_obstacle)
+    choice = _find_earlier_choice(config, devices, parallel, tell)
+    choice = choice or _choose_without_measuring(request, machine, devices)
     if choice is None:
-        choice = _choose_by_measuring(config, request, machine, devices, tell, measure or measure_modes)
-    return PlannedRun(plan_devices(fix_mode(request, choice.layout), machine), choice)
+        choice = _choose_by_measuring(config, request, machine, devices, parallel, tell, measure or measure_modes)
+    plan = plan_devices(fix_mode(request, choice.layout), machine)
+    if choice.layout is not Layout.DATA_PARALLEL:
+        return PlannedRun(plan, choice)
+    return PlannedRun(plan, choice, _list_workers(plan_devices(fix_mode(request, Layout.DUAL), machine)))
 
 
 def list_devices(request: PlanRequest, machine: Machine) -> tuple[str, ...]:
@@ -84,17 +105,58 @@ def list_devices(request: PlanRequest, machine: Machine) -> tuple[str, ...]:
 
 
 def fix_mode(request: PlanRequest, layout: Layout) -> PlanRequest:
-    """The request with the mode that was chosen in the place of `auto`."""
-    return replace(request, mode=str(layout))
+    """The request with the mode that was chosen in the place of `auto`; of workers each does everything."""
+    return replace(request, mode=str(Layout.SINGLE if layout is Layout.DATA_PARALLEL else layout))
+
+
+def fix_cache(config: XTTSConfig, choice: ModeChoice | None) -> XTTSConfig:
+    """The configuration with the `--cache` that its mode was chosen with, where it leaves that open."""
+    if choice is None or choice.cache is None or config.data.cache != "auto":
+        return config
+    return config.replace(data={"cache": choice.cache})
 
 
 def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[str, Any]:
     """See `Measure`."""
-    task = Task(_WORKER, {"config": config.given_values()})
-    return measure_in_process(task, [dump_plan(plan) for plan in plans], "--mode auto")
+    # Made here: a process that is killed takes nothing away.
+    with TemporaryDirectory(prefix="myxtts-plan-") as folder:
+        task = Task(_WORKER, {"config": config.given_values(), "folder": folder})
+        return measure_in_process(task, [dump_plan(plan) for plan in plans], "--mode auto")
 
 
-def _find_earlier_choice(config: XTTSConfig, devices: Sequence[str], tell: Tell) -> ModeChoice | None:
+@dataclass(frozen=True)
+class _ParallelRules:
+    """Whether both devices may train."""
+
+    config: XTTSConfig
+    find_launch_obstacle: FindObstacle
+
+    def find_own_obstacle(self) -> str | None:
+        """What the settings have against it."""
+        refusal = find_refusal(self.config)
+        if refusal is not None:
+            return refusal.reason
+        if self.config.training.deterministic:
+            # What is measured differs from day to day, and the bits of two processes are not those of one.
+            return "--deterministic: two processes round differently"
+        if self.config.data.batch_size < WORKERS:
+            return f"a batch of {self.config.data.batch_size} cannot be shared"
+        return None
+
+    def find_obstacle(self) -> str | None:
+        """What stands against it, apart from memory."""
+        return self.find_own_obstacle() or self.find_launch_obstacle()
+
+
+def _list_workers(plan: DevicePlan) -> tuple[int, ...]:
+    """The devices of a plan of two, the one that is to train first: it keeps the run's folder."""
+    ids = (plan.model.physical_id, plan.data.physical_id)
+    return tuple(int(id) for id in ids if id is not None)
+
+
+def _find_earlier_choice(
+    config: XTTSConfig, devices: Sequence[str], parallel: _ParallelRules, tell: Tell
+) -> ModeChoice | None:
     if config.training.resume == "reset":
         return None
     record = read_record(Path(config.training.checkpoint_dir))
@@ -107,6 +169,10 @@ def _find_earlier_choice(config: XTTSConfig, devices: Sequence[str], tell: Tell)
         return None
     if choice.devices != tuple(devices):
         tell("the devices are not those the run's mode was chosen for: it is chosen anew")
+        return None
+    obstacle = parallel.find_obstacle() if choice.layout is Layout.DATA_PARALLEL else None
+    if obstacle is not None:
+        tell(f"the run's mode was {choice.layout}, which cannot be had now ({obstacle}): it is chosen anew")
         return None
     return choice
 
@@ -129,6 +195,7 @@ def _choose_by_measuring(
     request: PlanRequest,
     machine: Machine,
     devices: Sequence[str],
+    parallel: _ParallelRules,
     tell: Tell,
     measure: Measure,
 ) -> ModeChoice:
@@ -148,20 +215,34 @@ def _choose_by_measuring(
     except MeasuringError as error:
         raise MeasuringError(f"{error}\nGive --mode single, dual or isolated instead of auto.") from error
     obstacles |= {Layout(mode): reason for mode, reason in found["obstacles"].items()}
-    around = _describe_circumstances(config, found, obstacles)
+    own = parallel.find_own_obstacle() or obstacles.get(Layout.DATA_PARALLEL)
+    launching = None if own else parallel.find_launch_obstacle()
+    if own or launching:
+        obstacles[Layout.DATA_PARALLEL] = own or launching or ""
+    around = _describe_circumstances(config, found, obstacles, is_parallel_elsewhere=launching is not None)
     return choose_mode(StageCosts(**found["costs"]), around, devices)
 
 
 def _describe_circumstances(
-    config: XTTSConfig, found: Mapping[str, Any], obstacles: Mapping[Layout, str]
+    config: XTTSConfig, found: Mapping[str, Any], obstacles: Mapping[Layout, str], *, is_parallel_elsewhere: bool
 ) -> Circumstances:
     cache = found["cache"]
-    is_kept = cache["policy"] != "off"
+    is_possible = cache["policy"] != "off"
+    is_asked_for = config.data.cache in ("memory", "disk")
     return Circumstances(
         accumulation=config.training.gradient_accumulation_steps,
         epochs=found["epochs"],
         obstacles=obstacles,
-        kept_obstacle=None if is_kept else cache["reason"],
-        # Where a cache pays, the run uses it in every mode.
-        online_obstacle="codes are kept" if is_kept else None,
+        is_parallel_elsewhere=is_parallel_elsewhere,
+        kept_obstacle=None if is_possible else cache["reason"],
+        online_obstacle=f"--cache is {config.data.cache}" if is_possible and is_asked_for else None,
+        policy=cache["policy"],
+        place=_describe_place(cache) if is_possible else "",
     )
+
+
+def _describe_place(cache: Mapping[str, Any]) -> str:
+    size = format_bytes(cache["size_bytes"])
+    if cache["policy"] == "memory":
+        return f"about {size} in the memory of each process that prepares"
+    return f"about {size} on the disk, in {cache['folder']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from myxtts.cluster.errors import ClusterError
 from myxtts.config import XTTSConfig
@@ -21,24 +21,43 @@ _ALSO_COMPARED = (
 """Decide at which steps workers wait for each other."""
 
 
-def refuse_settings(config: XTTSConfig) -> None:
-    """Raises `ClusterError` for settings that several workers cannot have."""
+class Refusal(NamedTuple):
+    """What several workers cannot do."""
+
+    reason: str
+    """In a few words, for a table."""
+    sentence: str
+    """What must be, what is and what to do."""
+
+
+def find_refusal(config: XTTSConfig) -> Refusal | None:
+    """Why several workers cannot train a configuration, whatever its mode; None where they can."""
     training = config.training
-    if training.mode == "auto":
-        raise ClusterError(
-            "--mode auto chooses for one process. Give the workers of a cluster --mode single or isolated."
-        )
     has_codec = training.codec is not None or training.init_from is not None or training.stage == "decoder"
     if training.stage == "codec" or not has_codec:
-        raise ClusterError(
+        return Refusal(
+            "a codec is trained by one process" if training.stage == "codec" else "needs a trained codec (--codec)",
             "A cluster trains GPTs and decoders. A codec is small: train it on one machine with --stage codec, and give every worker "
-            "its folder with --codec."
+            "its folder with --codec.",
         )
     if training.loss_mean != "tokens":
-        raise ClusterError(
+        return Refusal(
+            f"training.loss_mean is {training.loss_mean}",
             f"training.loss_mean must be tokens in a cluster, but is {training.loss_mean}: workers hold rows of a batch, and only "
-            "tokens count alike however a batch is shared. Leave it out."
+            "tokens count alike however a batch is shared. Leave it out.",
         )
+    return None
+
+
+def refuse_settings(config: XTTSConfig) -> None:
+    """Raises `ClusterError` for settings that several workers cannot have."""
+    if config.training.mode == "auto":
+        raise ClusterError(
+            "--mode auto chooses for one machine that is asked as a whole. Give the workers of a cluster --mode single or isolated."
+        )
+    refusal = find_refusal(config)
+    if refusal is not None:
+        raise ClusterError(refusal.sentence)
 
 
 def refuse_plan(plan: DevicePlan) -> None:
@@ -48,6 +67,17 @@ def refuse_plan(plan: DevicePlan) -> None:
             f"A worker of a cluster must see one GPU, but the {plan.mode} mode shows it two. Leave out --data-gpu and --model-gpu, or "
             "add --enable-memory-isolation, which gives the preparing one a process of its own."
         )
+
+
+def describe_idle_workers(config: XTTSConfig, workers: int) -> str | None:
+    """What to say where there are more workers than rows to share; None where each has one."""
+    rows = config.data.batch_size
+    if workers <= rows:
+        return None
+    return (
+        f"{workers} workers share batches of {rows} clips, so {workers - rows} of them have nothing to do. Give a larger --batch-size, or "
+        "fewer workers."
+    )
 
 
 def list_shared_settings(config: XTTSConfig) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from myxtts.monitoring.words import format_step_time
 from myxtts.training.mode_prediction import (
-    ON_REQUEST,
     Candidate,
     Circumstances,
     Layout,
@@ -36,7 +35,9 @@ class ModeChoice:
     devices: tuple[str, ...]
     """What it was chosen for: another set of devices needs another choice."""
     codes: str = ""
-    """Why codes are not kept, if there are any and they are not."""
+    """Whether codes are kept, where and why, as the end of a sentence about them; empty where nothing was measured."""
+    cache: str | None = None
+    """The `--cache` that goes with it; None where that was not weighed, so that the run decides."""
     predictions: tuple[Prediction, ...] = ()
     costs: StageCosts | None = None
 
@@ -58,6 +59,7 @@ def load_choice(values: Mapping[str, Any]) -> ModeChoice:
         reason=values["reason"],
         devices=tuple(values["devices"]),
         codes=values["codes"],
+        cache=values["cache"],
         predictions=tuple(_load_prediction(each) for each in values["predictions"]),
         costs=None if values["costs"] is None else StageCosts(**values["costs"]),
     )
@@ -74,9 +76,10 @@ def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]
         layout=chosen.candidate.layout,
         keeps_codes=chosen.candidate.keeps_codes,
         step_s=chosen.step_s,
-        reason=_explain(costs, around, chosen, predictions),
+        reason=f"{_compare(costs, chosen, predictions)}{_mention_parallel(around, chosen, predictions)}",
         devices=tuple(devices),
-        codes=around.kept_obstacle or "",
+        codes=_explain_codes(around, chosen),
+        cache=around.policy if chosen.candidate.keeps_codes else "off",
         predictions=tuple(predictions),
         costs=costs,
     )
@@ -86,18 +89,26 @@ def format_choice(choice: ModeChoice) -> str:
     """The choice in a few lines: the mode, the reason, and what each mode was predicted to take."""
     lines = [f"Auto    {Candidate(choice.layout, choice.keeps_codes)}", *_wrap("Reason", choice.reason)]
     if choice.costs is not None:
-        costs = choice.costs
-        measured = (
-            f"per batch: prepare {format_step_time(costs.prepare_s)}, transfer {format_step_time(costs.transfer_s)}, "
-            f"train {format_step_time(costs.train_s)}"
-        )
-        lines += _wrap("Costs", measured)
+        lines += _wrap("Costs", _format_costs(choice.costs))
     if choice.codes:
-        lines += _wrap("Codes", f"are not kept. {choice.codes}")
+        lines += _wrap("Codes", choice.codes)
     if choice.predictions:
         lines += ["", f"{'mode':<28}{'predicted step':>15}"]
         lines += [_format_row(each, choice) for each in choice.predictions]
     return "\n".join(lines)
+
+
+def _format_costs(costs: StageCosts) -> str:
+    measured = (
+        f"per batch: prepare {format_step_time(costs.prepare_s)}, transfer {format_step_time(costs.transfer_s)}, "
+        f"train {format_step_time(costs.train_s)}"
+    )
+    if not costs.exchange_s:
+        return measured
+    return (
+        f"{measured}. Adding up the gradients of two devices: about {format_step_time(costs.exchange_s)} a step, estimated from "
+        "their size."
+    )
 
 
 def _format_row(prediction: Prediction, choice: ModeChoice) -> str:
@@ -107,9 +118,12 @@ def _format_row(prediction: Prediction, choice: ModeChoice) -> str:
     return textwrap.fill(row + note, _WIDTH, subsequent_indent=" " * len(row), break_on_hyphens=False).rstrip()
 
 
-def _explain(costs: StageCosts, around: Circumstances, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
-    codes = " Codes are kept, so that they are made in the first epoch only." if chosen.candidate.keeps_codes else ""
-    return f"{_compare(costs, chosen, predictions)}{codes}{_mention_parallel(around, chosen, predictions)}"
+def _explain_codes(around: Circumstances, chosen: Prediction) -> str:
+    if around.kept_obstacle is not None:
+        return f"are not kept. {around.kept_obstacle}"
+    if chosen.candidate.keeps_codes:
+        return f"are made in the first epoch and kept: {around.place}."
+    return f"are not kept: {around.place} would make no step noticeably faster."
 
 
 def _compare(costs: StageCosts, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
@@ -119,35 +133,42 @@ def _compare(costs: StageCosts, chosen: Prediction, predictions: Sequence[Predic
         for each in predictions
         if each.candidate.keeps_codes == chosen.candidate.keeps_codes
     }
-    taken_s, single_s = chosen.step_s, rivals[Layout.SINGLE].step_s
-    if chosen.candidate.layout is not Layout.SINGLE:
-        return (
-            f"Preparing and training overlap on two devices: {format_step_time(taken_s)} a step instead of "
-            f"{format_step_time(single_s)} on one."
-        )
-    open_two = [rivals[each] for each in (Layout.DUAL, Layout.ISOLATED) if rivals[each].obstacle is None]
+    gain = (
+        f"{format_step_time(chosen.step_s)} a step instead of {format_step_time(rivals[Layout.SINGLE].step_s)} on one."
+    )
+    match chosen.candidate.layout:
+        case Layout.SINGLE:
+            return _explain_one(costs, rivals)
+        case Layout.DATA_PARALLEL:
+            return f"Both devices prepare and train, each half the clips of every batch: {gain}"
+        case _:
+            return f"Preparing and training overlap on two devices: {gain}"
+
+
+def _explain_one(costs: StageCosts, rivals: Mapping[Layout, Prediction]) -> str:
+    """Why a second device is left alone."""
+    open_two = [each for layout, each in rivals.items() if layout is not Layout.SINGLE and each.obstacle is None]
     if not open_two:
         return f"Two devices cannot be had: {rivals[Layout.DUAL].obstacle}."
     two = min(open_two, key=lambda each: each.step_s)
     share = costs.prepare_s / costs.train_s
     return (
-        f"Preparing takes {share:.0%} of the time of training; a second device for it would not pay: "
-        f"{format_step_time(two.step_s)} a step, {format_step_time(single_s)} on one."
+        f"Preparing takes {share:.0%} of the time of training; a second device would not pay: "
+        f"{format_step_time(two.step_s)} a step, {format_step_time(rivals[Layout.SINGLE].step_s)} on one."
     )
 
 
 def _mention_parallel(around: Circumstances, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
-    """A sentence on a mode that would be faster and is not chosen by itself."""
-    comparable = [each for each in predictions if each.candidate.keeps_codes == chosen.candidate.keeps_codes]
-    for each in comparable:
-        layout = each.candidate.layout
-        is_open = layout in ON_REQUEST and layout not in around.obstacles
-        if is_open and each.step_s * WORTHWHILE < chosen.step_s:
-            return (
-                f" Both devices training ({layout}) would be faster, at best {format_step_time(each.step_s)} a step: it is had with "
-                "--model-gpus and the ids of both."
-            )
-    return ""
+    """A sentence on training on both devices, where that would be faster and this program cannot start it."""
+    parallel = next(
+        each for each in predictions if each.candidate == Candidate(Layout.DATA_PARALLEL, chosen.candidate.keeps_codes)
+    )
+    if not around.is_parallel_elsewhere or parallel.step_s * WORTHWHILE >= chosen.step_s:
+        return ""
+    return (
+        f" Both devices training ({Layout.DATA_PARALLEL}) would be faster, about {format_step_time(parallel.step_s)} a step: "
+        "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both."
+    )
 
 
 def _wrap(title: str, text: str) -> list[str]:

@@ -7,15 +7,14 @@ doing everything. The process is thrown away afterwards, since TensorFlow's devi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from myxtts.devices.plan import DevicePlan, Mode
+from myxtts.data.sampler import RowShare
+from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_size import measure_batch_bytes
@@ -23,8 +22,8 @@ from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.ring_bench import time_ring
 from myxtts.pipeline.sources import open_source
 from myxtts.training.errors import ProfileError
-from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run
-from myxtts.training.mode_prediction import WINDOWS, StageCosts
+from myxtts.training.memory_estimate import RunShape, check_run
+from myxtts.training.mode_prediction import WINDOWS, WORKERS, StageCosts
 from myxtts.training.profile_run import FILL_BATCHES, ProfileLengths, Profiler, SyncedTraining
 from myxtts.training.profile_setup import ProfileSetup
 from myxtts.training.step import TrainStep
@@ -37,7 +36,9 @@ _MOST_WINDOWS = 4
 _TRIED_BUCKETS = 3
 _RING_ROUNDS = 10
 _LEAST_RING_BYTES = 1 << 16
-_EXCHANGED_BYTES = 32 << 20
+
+MeasurePair = Callable[[DevicePlan, TrainStep, BatchSource, SyncedTraining], Mapping[str, float]]
+"""Measures what it would take if both devices trained: values of `StageCosts`, by name."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,12 @@ def count_measured_batches(shapes: int, accumulation: int) -> int:
     return -(-wanted // accumulation) * accumulation if accumulation <= MOST_BATCHES else wanted
 
 
-def measure_costs(setup: ProfileSetup) -> StageCosts:
-    """The costs of a run that is set up with the plan of two devices, which must be in force."""
+def measure_costs(setup: ProfileSetup, measure_pair: MeasurePair | None = None) -> StageCosts:
+    """The costs of a run that is set up with the plan of two devices, which must be in force.
+
+    Args:
+        measure_pair: also measures both devices training; None where they may not.
+    """
     training = setup.config.training
     accumulation = training.gradient_accumulation_steps
     shapes = len(setup.data.sampler.plan.buckets)
@@ -83,6 +88,7 @@ def measure_costs(setup: ProfileSetup) -> StageCosts:
             profiler.run_cached()
         with closing(open_source(replace(request, plan=put_on_one_device(setup.plan)))) as source:
             single = time_best_window(source, trained, batches)
+            pair = measure_pair(setup.plan, step, source, trained) if measure_pair is not None else {}
         pack_s, _, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
         return StageCosts(
             prepare_s=fmean(spans.read.seconds + spans.prepare.seconds for spans in alone),
@@ -93,7 +99,7 @@ def measure_costs(setup: ProfileSetup) -> StageCosts:
             codes_s=_measure_codes(request),
             pack_s=pack_s,
             unpack_s=unpack_s,
-            exchange_s=_measure_exchange(setup.plan, step),
+            **pair,
         )
 
 
@@ -121,9 +127,19 @@ def time_window(source: BatchSource, training: SyncedTraining, batches: int) -> 
     )
 
 
-def put_on_one_device(plan: DevicePlan) -> DevicePlan:
-    """The plan with everything on the model device, for a process in which the plan of two devices is in force."""
-    return replace(plan, mode=Mode.SINGLE, data=replace(plan.model, role=plan.data.role))
+def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> DevicePlan:
+    """The plan with everything on one device, for a process in which the plan of two devices is in force.
+
+    Args:
+        device: by default the one that trains.
+    """
+    device = device or plan.model
+    return replace(
+        plan,
+        mode=Mode.SINGLE,
+        data=replace(device, role=plan.data.role),
+        model=replace(device, role=plan.model.role),
+    )
 
 
 def describe_shape(setup: ProfileSetup) -> RunShape:
@@ -142,6 +158,18 @@ def find_memory_obstacles(setup: ProfileSetup, plans: Sequence[DevicePlan]) -> d
         except MemoryBillError as error:
             obstacles[str(plan.mode)] = str(error).partition("\n")[0].rstrip(".")
     return obstacles
+
+
+def find_workers_obstacle(setup: ProfileSetup) -> str | None:
+    """Why two processes that both train are known not to fit into memory: each holds the whole model, and half of a batch."""
+    whole = describe_shape(setup)
+    half = replace(whole, buckets=tuple(RowShare(0, WORKERS).shrink(bucket) for bucket in whole.buckets))
+    for device in (setup.plan.model, setup.plan.data):
+        try:
+            check_run(setup.config, put_on_one_device(setup.plan, device), half)
+        except MemoryBillError as error:
+            return str(error).partition("\n")[0].rstrip(".")
+    return None
 
 
 def _train_next(source: BatchSource, training: SyncedTraining) -> _Trained:
@@ -174,17 +202,3 @@ def _measure_codes(request: SourceRequest) -> float:
             )
         finally:
             factory.close()
-
-
-def _measure_exchange(plan: DevicePlan, step: TrainStep) -> float:
-    """Seconds in which two devices that both train would add up their gradients: each sends as much as it has."""
-    numbers = sum(int(tf.size(variable.value)) for variable in step.optimizer.variables.values())
-    with get_device_context(plan.data.device):
-        there = tf.zeros([_EXCHANGED_BYTES // FLOAT_BYTES]) + 1.0
-    seconds = []
-    with get_device_context(plan.model.device):
-        for _ in range(3):
-            began = time.perf_counter()
-            tf.identity(there)[:1].numpy()
-            seconds.append(time.perf_counter() - began)
-    return min(seconds) * numbers * FLOAT_BYTES / _EXCHANGED_BYTES

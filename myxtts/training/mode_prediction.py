@@ -3,7 +3,7 @@
 With preparation p, transfer x and training t per batch, one device takes what was measured for one, about p + t. Two devices
 overlap: the slowest stage counts in full and of the others the share that this machine was measured not to hide, which is
 near 0 on two cards and near 1 where both "devices" are the same cores. Codes that are kept take their time off p in every
-epoch but the first.
+epoch but the first. Two devices that both train do half the clips each, wait for the slower of them, and add up their gradients.
 """
 
 from __future__ import annotations
@@ -22,13 +22,10 @@ class Layout(StrEnum):
     DATA_PARALLEL = "data-parallel"
 
 
-ON_REQUEST: Mapping[Layout, str] = {Layout.DATA_PARALLEL: "by --model-gpus only"}
-"""Layouts that are predicted, so that one knows what they would bring, but take more than one process to train: how to ask for
-them."""
-
+WORKERS = 2
+"""Processes that train in the data-parallel layout: one for each of the two devices there is a choice for."""
 WINDOWS = 2
 """In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
-_TELLING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +48,13 @@ class StageCosts:
     """Into the shared memory between two processes."""
     unpack_s: float = 0.0
     exchange_s: float = 0.0
-    """Of all gradients between two devices that both train; once per update, not per batch."""
+    """Of all gradients between two devices that both train; once per update, not per batch. Estimated, not measured."""
+    half_share: float = 0.5
+    """Of the training time of a whole batch, what half of its clips take. Small batches do not fill a card."""
+    pace: float = 1.0
+    """What the device that prepares takes for the same products of matrices as the one that trains, as a multiple."""
+    crowding: float = 0.0
+    """Of such products on both devices at once, the share of one that the other did not hide, 0 to 1."""
 
     @property
     def unhidden(self) -> float:
@@ -59,14 +62,6 @@ class StageCosts:
         stages = (self.prepare_s, self.transfer_s, self.train_s)
         beside = sum(stages) - max(stages)
         return max(0.0, (self.dual_s - max(stages)) / beside) if beside > 0 else 0.0
-
-    @property
-    def contention(self) -> float:
-        """How far two devices that both do everything would stand in each other's way, 0 to 1."""
-        stages = (self.prepare_s, self.transfer_s, self.train_s)
-        # With little to hide, what was not hidden is the noise of the measurement.
-        is_telling = sum(stages) - max(stages) >= _TELLING * max(stages)
-        return min(1.0, self.unhidden) if is_telling else 0.0
 
 
 @dataclass(frozen=True)
@@ -90,10 +85,16 @@ class Circumstances:
     """Still to come."""
     obstacles: Mapping[Layout, str] = field(default_factory=dict)
     """Layouts that cannot be had here, and why."""
+    is_parallel_elsewhere: bool = False
+    """Whether only this program stands against training on both devices: another one could start it."""
     kept_obstacle: str | None = None
-    """Why codes are not kept, as a sentence; None where they can be."""
+    """Why codes cannot be kept, as a sentence; None where they can be."""
     online_obstacle: str | None = None
     """Why codes are kept in any case; None where that is open."""
+    policy: str = "disk"
+    """Where codes are kept if they are: on disk or in memory."""
+    place: str = ""
+    """The room that they take, and where."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,9 @@ class Prediction:
     """Why it cannot be chosen."""
 
 
-def predict_batch_s(costs: StageCosts, candidate: Candidate, epochs: int, accumulation: int = 1) -> float:
-    """Seconds per batch of a candidate, on average over so many epochs."""
-    # In the first epoch every code has to be made.
-    found = 1 - 1 / max(1, epochs) if candidate.keeps_codes else 0.0
-    saved_s = found * min(costs.codes_s, costs.prepare_s)
+def predict_batch_s(costs: StageCosts, candidate: Candidate, around: Circumstances) -> float:
+    """Seconds per batch of a candidate, on average over the epochs to come."""
+    saved_s = _find_codes(candidate, around) * min(costs.codes_s, costs.prepare_s)
     prepare_s, single_s = costs.prepare_s - saved_s, max(costs.train_s, costs.single_s - saved_s)
     match candidate.layout:
         case Layout.SINGLE:
@@ -122,22 +121,33 @@ def predict_batch_s(costs: StageCosts, candidate: Candidate, epochs: int, accumu
             transfer_s = costs.transfer_s + costs.unpack_s
             return _overlap(costs.unhidden, prepare_s + costs.pack_s, transfer_s, costs.train_s)
         case Layout.DATA_PARALLEL:
-            # Each device does half the clips of every batch, at best in half the time.
-            return _overlap(costs.contention, single_s / 2, single_s / 2) + costs.exchange_s / accumulation
+            half_s = (single_s - costs.train_s) / WORKERS + costs.train_s * costs.half_share
+            slower_s = half_s * max(1.0, costs.pace)
+            return _overlap(costs.crowding, slower_s, slower_s) + costs.exchange_s / around.accumulation
 
 
 def predict_all(costs: StageCosts, around: Circumstances) -> list[Prediction]:
-    """Every candidate, the simplest first, with what stands against it."""
+    """Every candidate, the simplest first, with what stands against it. Keeping codes is simpler than another device."""
     predictions = []
-    for keeps_codes in (False, True) if around.kept_obstacle is None else (False,):
-        for layout in Layout:
+    for layout in Layout:
+        for keeps_codes in (False, True) if around.kept_obstacle is None else (False,):
             candidate = Candidate(layout, keeps_codes)
-            batch_s = predict_batch_s(costs, candidate, around.epochs, around.accumulation)
-            obstacle = around.obstacles.get(layout) or ON_REQUEST.get(layout)
+            batch_s = predict_batch_s(costs, candidate, around)
+            obstacle = around.obstacles.get(layout)
             if not keeps_codes:
                 obstacle = obstacle or around.online_obstacle
             predictions.append(Prediction(candidate, batch_s * around.accumulation, obstacle))
     return predictions
+
+
+def _find_codes(candidate: Candidate, around: Circumstances) -> float:
+    """The share of clips whose codes are there when they are needed."""
+    if not candidate.keeps_codes:
+        return 0.0
+    # In the first epoch every code has to be made. Workers read what others have put on the disk; of what lies in memory each
+    # has its own, and has met every clip only after about as many epochs as there are workers.
+    is_apart = candidate.layout is Layout.DATA_PARALLEL and around.policy == "memory"
+    return max(0.0, 1 - (WORKERS if is_apart else 1) / max(1, around.epochs))
 
 
 def _overlap(unhidden: float, *stages_s: float) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from myxtts.config import XTTSConfig
@@ -14,18 +13,30 @@ from myxtts.data.workers import Work
 from myxtts.devices.plan_json import load_plan
 from myxtts.devices.runtime import read_execution
 from myxtts.pipeline.batch_source import SourceRequest
-from myxtts.pipeline.code_cache import choose_cache_folder, decide_cache, make_code_key
+from myxtts.pipeline.code_cache import choose_cache_folder, count_code_bytes, decide_cache, make_code_key
 from myxtts.pipeline.codec_loading import load_codec
+from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.lengths import count_updates
-from myxtts.training.mode_measuring import READ_AHEAD, find_memory_obstacles, measure_costs
-from myxtts.training.mode_prediction import StageCosts
+from myxtts.training.mode_measuring import (
+    READ_AHEAD,
+    find_memory_obstacles,
+    find_workers_obstacle,
+    measure_costs,
+)
+from myxtts.training.mode_prediction import Layout, StageCosts
+from myxtts.training.parallel_measuring import measure_pair
 from myxtts.training.profile_setup import ProfileSetup, set_up_profile
 from myxtts.training.trainer import apply_devices
 from myxtts.utils.commons import get_device_context
 
 
-def make_measurer(config: Mapping[str, Any]) -> Work:
-    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer."""
+def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
+    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer.
+
+    Args:
+        config: as given.
+        folder: for what is written meanwhile.
+    """
     asked = XTTSConfig(**config)
 
     def measure(plans: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -33,18 +44,27 @@ def make_measurer(config: Mapping[str, Any]) -> Work:
         # What is kept from epoch to epoch would hide what preparing costs.
         measured = asked.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
         apply_devices(measured, loaded[0])
-        with TemporaryDirectory(prefix="myxtts-plan-") as folder:
-            setup = set_up_profile(measured, loaded[0], Path(folder))
-            costs = measure_costs(setup)
-            sampler = setup.data.sampler
-            epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
-            cache = _decide_cache(asked, setup, costs, epochs)
-            return {
-                "costs": asdict(costs),
-                "epochs": epochs,
-                "obstacles": find_memory_obstacles(setup, loaded),
-                "cache": {"policy": cache.policy, "reason": cache.reason},
-            }
+        setup = set_up_profile(measured, loaded[0], Path(folder))
+        obstacles = find_memory_obstacles(setup, loaded)
+        crowded = find_workers_obstacle(setup)
+        if crowded is not None:
+            obstacles[str(Layout.DATA_PARALLEL)] = crowded
+        may_share = crowded is None and find_refusal(asked) is None
+        costs = measure_costs(setup, measure_pair if may_share else None)
+        sampler = setup.data.sampler
+        epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
+        cache = _decide_cache(asked, setup, costs, epochs)
+        return {
+            "costs": asdict(costs),
+            "epochs": epochs,
+            "obstacles": obstacles,
+            "cache": {
+                "policy": cache.policy,
+                "reason": cache.reason,
+                "size_bytes": count_code_bytes(setup.data),
+                "folder": str(choose_cache_folder(setup.data, Path(asked.training.checkpoint_dir))),
+            },
+        }
 
     return measure
 

@@ -1,8 +1,8 @@
 """The measurement behind `myxtts bench planner`: is what `--mode auto` would choose the fastest mode, or nearly so?
 
 Stages hold their device for a set time, so that every mode can be tried on any machine, through the threads, slots and
-processes of a real run. For each workload the planner measures a few batches and chooses; then every mode runs, and the one
-chosen is compared with the fastest. No TensorFlow here.
+processes of a real run. For each workload the planner measures a few batches and chooses; then every mode runs, with and
+without kept codes where there are some, and the one chosen is compared with the fastest. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from myxtts.cluster.paced_workers import Pace, run_paced_workers
 from myxtts.data.throughput import MOST_STEAL, StealMeter
 from myxtts.pipeline.paced_bench import SERIES, WARM_UP_BATCHES, run_paced
 from myxtts.pipeline.paced_task import BATCH_BYTES, hold, make_batch
 from myxtts.pipeline.ring import copy_arrays
 from myxtts.pipeline.ring_bench import time_ring
 from myxtts.training.mode_choice import choose_mode
-from myxtts.training.mode_prediction import WINDOWS, Candidate, Circumstances, Layout, StageCosts
+from myxtts.training.mode_prediction import WINDOWS, WORKERS, Candidate, Circumstances, Layout, StageCosts
 
-TRIED = (Layout.SINGLE, Layout.DUAL, Layout.ISOLATED)
-"""What can be chosen; the word of each is that of its paced engine."""
 MOST_REGRET = 0.05
 """How much slower than the best the choice may be."""
 _MOST_ATTEMPTS = 2
@@ -36,19 +35,29 @@ class Workload:
     transfer_ms: float
     train_ms: float
     codes_ms: float = 0.0
-    """Of preparing, what a cache saves; 0 for a run that keeps no codes."""
+    """Of preparing, what a cache saves; 0 for a run that can keep no codes."""
+    exchange_ms: float = 4.0
+    """Of the gradients, where two devices train."""
+    half_share: float = 0.5
+    """Of the time of training, what it takes with half the clips."""
+    epochs: int = 100
 
 
 WORKLOADS = (
     # Preparing a hundredth, a tenth, half, all and twice of training: a published model, a middle one, small ones.
     *(Workload(40 * ratio, 1, 40) for ratio in (0.01, 0.1, 0.5, 1.0)),
     Workload(40, 1, 20),
-    # A slow way between the devices.
-    *(Workload(10, transfer, 30) for transfer in (20, 60)),
-    Workload(30, 35, 10),
-    # Codes that are made once.
-    Workload(30, 1, 40, codes_ms=28),
-    Workload(30, 1, 10, codes_ms=20),
+    # Gradients that take long to cross, and batches too small to fill a device.
+    Workload(0.4, 1, 40, exchange_ms=30),
+    Workload(20, 1, 40, half_share=0.9),
+    # A slow way between the devices, for batches and for gradients.
+    *(Workload(10, transfer, 30, exchange_ms=40) for transfer in (20, 60)),
+    Workload(30, 35, 10, exchange_ms=40),
+    # Codes that are made once: hidden behind training anyway, not hidden, and in a run too short for it.
+    Workload(30, 1, 40, codes_ms=28, exchange_ms=40),
+    Workload(30, 1, 10, codes_ms=20, exchange_ms=40),
+    Workload(60, 1, 20, codes_ms=55),
+    Workload(60, 1, 20, codes_ms=55, exchange_ms=40, epochs=2),
 )
 
 
@@ -62,7 +71,6 @@ class PlannerCases:
     batches: int = 60
     """Of each mode that is tried, after its warm-up."""
     batch_bytes: int = BATCH_BYTES
-    epochs: int = 100
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,10 @@ class PlannerOutcome:
 
     workload: Workload
     chosen: str
+    """As `Candidate` names it."""
     predicted_ms: Mapping[str, float]
     reached_ms: Mapping[str, float]
-    """Per batch, by mode, tried for longer."""
+    """Per batch, of every candidate, tried for longer."""
     steal: float
     discarded: int = 0
 
@@ -121,41 +130,49 @@ def measure_workload(workload: Workload, batches: int, batch_bytes: int) -> Stag
         codes_s=workload.codes_ms / 1000,
         pack_s=pack_s,
         unpack_s=unpack_s,
+        exchange_s=workload.exchange_ms / 1000,
+        half_share=_time(lambda: hold(train_s * workload.half_share), batches) / _time(lambda: hold(train_s), batches),
     )
 
 
 def _try_workload(workload: Workload, cases: PlannerCases) -> PlannerOutcome:
     steal = StealMeter()
     costs = measure_workload(workload, cases.measured_batches, cases.batch_bytes)
-    keeps_codes = workload.codes_ms > 0
-    around = Circumstances(
-        epochs=cases.epochs,
-        kept_obstacle=None if keeps_codes else "There are none.",
-        online_obstacle="codes are kept" if keeps_codes else None,
-    )
+    around = Circumstances(epochs=workload.epochs, kept_obstacle=None if workload.codes_ms else "There are none.")
     choice = choose_mode(costs, around, devices=("", ""))
-    predicted = {each.candidate: each.step_s for each in choice.predictions}
-    # Once the codes are there: the first epoch of many.
-    left = replace(workload, prepare_ms=workload.prepare_ms - workload.codes_ms)
     return PlannerOutcome(
         workload=workload,
-        chosen=str(choice.layout),
-        predicted_ms={str(layout): predicted[Candidate(layout, keeps_codes)] * 1000 for layout in TRIED},
-        reached_ms={str(layout): _run(layout, left, cases.batches, cases.batch_bytes) * 1000 for layout in TRIED},
+        chosen=str(Candidate(choice.layout, choice.keeps_codes)),
+        predicted_ms={str(each.candidate): each.step_s * 1000 for each in choice.predictions},
+        reached_ms=_try_all(workload, cases),
         steal=steal.read_share(),
     )
 
 
+def _try_all(workload: Workload, cases: PlannerCases) -> dict[str, float]:
+    """Milliseconds per batch of every candidate, over all epochs."""
+    reached_ms = {}
+    kept = replace(workload, prepare_ms=workload.prepare_ms - workload.codes_ms)
+    for layout in Layout:
+        online_ms = _run(layout, workload, cases.batches, cases.batch_bytes) * 1000
+        reached_ms[str(Candidate(layout))] = online_ms
+        if workload.codes_ms:
+            found_ms = _run(layout, kept, cases.batches, cases.batch_bytes) * 1000
+            # The first epoch is one without them.
+            mean_ms = (online_ms + (workload.epochs - 1) * found_ms) / workload.epochs
+            reached_ms[str(Candidate(layout, keeps_codes=True))] = mean_ms
+    return reached_ms
+
+
 def _run(layout: Layout, workload: Workload, batches: int, batch_bytes: int) -> float:
     """Seconds per batch in a mode, after the batches that fill it."""
-    done = run_paced(
-        SERIES if layout is Layout.SINGLE else str(layout),
-        workload.prepare_ms / 1000,
-        workload.train_ms / 1000,
-        WARM_UP_BATCHES + batches,
-        batch_bytes,
-        workload.transfer_ms / 1000,
-    )
+    prepare_s, train_s, count = workload.prepare_ms / 1000, workload.train_ms / 1000, WARM_UP_BATCHES + batches
+    if layout is Layout.DATA_PARALLEL:
+        pace = Pace(prepare_s / WORKERS, train_s * workload.half_share, workload.exchange_ms / 1000, count)
+        done = run_paced_workers(WORKERS, pace)
+    else:
+        engine = SERIES if layout is Layout.SINGLE else str(layout)
+        done = run_paced(engine, prepare_s, train_s, count, batch_bytes, workload.transfer_ms / 1000)
     return float(np.diff(done[WARM_UP_BATCHES - 1 :]).mean())
 
 

@@ -1,14 +1,22 @@
 """`myxtts launch` and the flags of clusters: what is refused, and what is made of it. The runs themselves are elsewhere."""
 
+import json
+import os
+import sys
+
 import pytest
 import yaml
 
-from myxtts.cli import launch
+from myxtts.cli import launch, train
 from myxtts.cli.train import build_parser
 from myxtts.config import resolve_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
+from myxtts.devices.plan import PlanRequest, plan_devices
 from myxtts.errors import CommandLineError, ConfigError, DevicePlanError
+from myxtts.training.auto_mode import PlannedRun
+from myxtts.training.mode_choice import choose_mode, load_choice
+from myxtts.training.mode_prediction import Circumstances, StageCosts
 from tests.support.processes import run_python
 
 
@@ -22,12 +30,43 @@ from tests.support.processes import run_python
         (["--workers", "1", "--", "train"], "from 2 to 64, but is 1"),
         (["--gpus", "0,0", "--", "train"], "different ids"),
         (["--gpus", "0,x", "--", "train"], "different ids"),
-        (["--workers", "2", "--", "train", "--data-service", "a:1"], "--open-ports"),
+        (["--workers", "2", "--", "train", "--rehearsal", "--data-service", "a:1"], "--open-ports"),
+        (["--workers", "2", "--", "train", "--rehearsal", "--set", "data.data_service=a:1"], "--open-ports"),
     ],
 )
 def test_what_cannot_be_launched_is_refused(words, said):
     with pytest.raises(CommandLineError, match=said):
         launch.run(words, "myxtts launch")
+
+
+@pytest.mark.parametrize("flags", [[], ["--rehearsal"], ["--set", "training.rehearsal=true"]])
+def test_workers_never_share_cards_untold(monkeypatch, flags):
+    make_machine(monkeypatch, [0, 1])
+    monkeypatch.setattr("myxtts.cluster.private_network.enter_private_network", lambda: (_ for _ in ()).throw(Replaced))
+    wanted, said = (Replaced, None) if flags else (DevicePlanError, r"has GPU 0, 1\. Give --gpus")
+    with pytest.raises(wanted, match=said):
+        launch.run(["--workers", "2", "--", "train", *flags], "myxtts launch")
+
+
+def test_a_service_in_a_file_is_seen_too(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("training:\n  rehearsal: true\ndata:\n  data_service: a:1\n", encoding="utf-8")
+    with pytest.raises(CommandLineError, match="--open-ports"):
+        launch.run(["--workers", "2", "--", "train", "--config", str(path)], "myxtts launch")
+
+
+@pytest.mark.parametrize("flags", [[], ["--open-ports"]])
+def test_cards_of_a_container_are_trained_on_when_its_network_may_be_used(monkeypatch, flags):
+    launched = []
+    monkeypatch.setattr(launch, "launch", lambda words, workers, **more: launched.append(more["open_ports"]) or 0)
+    words = ["--model-gpus", "0,1", "--codec", "x", *flags]
+    assert train.run(words, "train_main.py") == 0
+    assert launched == [bool(flags)]
+
+
+def test_ports_of_workers_that_nobody_starts_are_not_opened():
+    with pytest.raises(CommandLineError, match="this run starts none"):
+        train.run(["--open-ports"], "train_main.py")
 
 
 def test_ports_are_different_and_of_loopback():
@@ -80,3 +119,115 @@ def test_a_cluster_that_cannot_be_is_refused_before_tensorflow_is_loaded(tmp_pat
     done = run_python(["-c", code])
     assert done.returncode == 2
     assert "none.yaml: there is no such file" in done.stderr
+
+
+class Replaced(BaseException):
+    """This process has become another one."""
+
+
+@pytest.fixture
+def became(monkeypatch):
+    """Programs that this process would have become: their words and variables."""
+    seen = []
+
+    def replace_process(program, words, environ):
+        seen.append((words, environ))
+        raise Replaced
+
+    monkeypatch.setattr(os, "execve", replace_process)
+    return seen
+
+
+def make_choice():
+    costs = StageCosts(prepare_s=0.001, transfer_s=0.001, train_s=0.04, single_s=0.041, dual_s=0.04, exchange_s=0.004)
+    return choose_mode(costs, Circumstances(kept_obstacle="There are none."), ["a", "b"])
+
+
+def plan_as_chosen(monkeypatch, workers=(1, 0)):
+    machine = Machine(CardScan((), (), None), 8000)
+    planned = PlannedRun(plan_devices(PlanRequest(mode="single", rehearsal=True), machine), make_choice(), workers)
+    monkeypatch.setattr("myxtts.training.auto_mode.plan_run", lambda *_, **__: planned)
+    return planned
+
+
+@pytest.mark.parametrize(("flags", "who"), [([], ["--gpus", "1,0"]), (["--rehearsal"], ["--workers", "2"])])
+def test_what_auto_chose_for_both_cards_is_launched(monkeypatch, became, capsys, flags, who):
+    planned = plan_as_chosen(monkeypatch)
+    words = ["--mode", "auto", "--data-gpu", "0", "--model-gpu", "1", *flags]
+    with pytest.raises(Replaced):
+        train.run(words, "train_main.py")
+    assert "Mode    parallel: 2 workers, one for each of the" in capsys.readouterr().out
+    ((command, environ),) = became
+    assert command[:4] == [sys.executable, "-P", "-m", "myxtts.cli.main"]
+    assert command[4:9] == ["launch", *who, "--", "train"]
+    told = resolve_config(flags=build_parser("train").parse_all(command[9:]).given)
+    assert (told.training.mode, told.data.data_gpu, told.data.model_gpu) == ("single", None, None)
+    assert json.loads(environ["MYXTTS_LAUNCH_COMMAND"]) == ["python", "train_main.py", *words]
+    assert load_choice(json.loads(environ["MYXTTS_MODE_CHOICE"])) == planned.choice
+
+
+def test_a_plan_that_is_only_printed_starts_nothing(monkeypatch, became, capsys):
+    plan_as_chosen(monkeypatch)
+    assert train.run(["--mode", "auto", "--print-plan"], "train_main.py") == 0
+    said = capsys.readouterr().out
+    assert "Auto    data-parallel" in said
+    assert "Mode    parallel: 2 workers, one for each of the GPUs 1,0" in said
+    assert became == []
+
+
+def test_a_launcher_keeps_the_command_that_led_to_it(monkeypatch):
+    launched = []
+    monkeypatch.setattr(launch, "launch", lambda words, workers, **more: launched.append(more["launched_as"]) or 0)
+    launch.run(["--workers", "2", "--", "train", "--rehearsal"], "myxtts launch")
+    monkeypatch.setenv("MYXTTS_LAUNCH_COMMAND", '["python", "train_main.py", "--mode", "auto"]')
+    launch.run(["--workers", "2", "--", "train", "--rehearsal"], "myxtts launch")
+    assert launched == [
+        ["myxtts", "launch", "--workers", "2", "--", "train", "--rehearsal"],
+        ["python", "train_main.py", "--mode", "auto"],
+    ]
+
+
+def test_a_worker_is_handed_the_choice(monkeypatch, tmp_path):
+    plan_as_chosen(monkeypatch, workers=())
+    given = []
+    monkeypatch.setattr(train, "_train", lambda config, planned, *_, **__: given.append(planned.choice) or 0)
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(launch.make_cluster_file(2), encoding="utf-8")
+    words = ["--codec", "x", "--cluster", str(cluster), "--worker-index", "1"]
+    assert train.run(words, "myxtts train") == 0
+    monkeypatch.setenv("MYXTTS_MODE_CHOICE", json.dumps(make_choice().dump()))
+    assert train.run(words, "myxtts train") == 0
+    assert given == [None, make_choice()]
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_network", "obstacle"),
+    [
+        ([], True, None),
+        ([], False, "no network of their own"),
+        (["--data-service", "10.0.0.1:5050"], True, "--data-service is out of reach"),
+    ],
+)
+def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, flags, has_network, obstacle):
+    asked = []
+
+    def plan_run(*_, find_launch_obstacle, **__):
+        asked.append(find_launch_obstacle())
+        raise DevicePlanError("That is all.")
+
+    monkeypatch.setattr("myxtts.training.auto_mode.plan_run", plan_run)
+    monkeypatch.setattr("myxtts.cluster.private_network.has_private_network", lambda: has_network)
+    with pytest.raises(DevicePlanError, match="That is all"):
+        train.run(["--mode", "auto", *flags], "myxtts train")
+    assert (asked == [None]) if obstacle is None else (obstacle in asked[0])
+    with pytest.raises(DevicePlanError, match="That is all"):
+        train.run(["--mode", "auto", "--open-ports", *flags], "myxtts train")
+    assert asked[1] is None, "told to use the machine's network"
+
+
+def test_what_auto_chose_may_use_the_machines_network_too(monkeypatch, became):
+    plan_as_chosen(monkeypatch)
+    with pytest.raises(Replaced):
+        train.run(["--mode", "auto", "--open-ports"], "train_main.py")
+    ((command, _),) = became
+    assert command[4:9] == ["launch", "--gpus", "1,0", "--open-ports", "--"]

@@ -14,7 +14,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
 from myxtts.errors import ConfigError, DevicePlanError
-from myxtts.training.auto_mode import plan_run
+from myxtts.training.auto_mode import fix_cache, plan_run
 from myxtts.training.measuring_process import MeasuringError
 from myxtts.training.mode_choice import choose_mode, format_choice, load_choice
 from myxtts.training.mode_prediction import (
@@ -29,6 +29,7 @@ from myxtts.training.run_folder import open_run
 from myxtts.training.run_record import read_record
 
 NO_CODES = Circumstances(kept_obstacle="There are none.")
+ONE_PROCESS = replace(NO_CODES, obstacles={Layout.DATA_PARALLEL: "one process"})
 
 
 def make_costs(prepare_ms: float, transfer_ms: float, train_ms: float, **more_ms: float) -> StageCosts:
@@ -41,7 +42,8 @@ def make_costs(prepare_ms: float, transfer_ms: float, train_ms: float, **more_ms
         "dual": max(prepare_ms, transfer_ms, train_ms),
         **more_ms,
     }
-    return StageCosts(**{f"{name}_s": value / 1000 for name, value in values.items()})
+    shares = {name: values.pop(name) for name in ("half_share", "pace", "crowding") if name in values}
+    return StageCosts(**{f"{name}_s": value / 1000 for name, value in values.items()}, **shares)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +57,16 @@ def make_costs(prepare_ms: float, transfer_ms: float, train_ms: float, **more_ms
         (make_costs(50, 1, 40, pack=5, unpack=2), Candidate(Layout.ISOLATED), 1, 55),
         (make_costs(10, 39, 40, pack=5, unpack=2), Candidate(Layout.ISOLATED), 1, 41),
         (make_costs(30, 1, 40, exchange=8), Candidate(Layout.DATA_PARALLEL), 1, 35 + 8),
+        # Half a batch does not fill a device; the slower of two devices sets the pace; devices may share their cores.
+        (make_costs(30, 1, 40, half_share=0.8), Candidate(Layout.DATA_PARALLEL), 1, 15 + 32),
+        (make_costs(30, 1, 40, pace=1.5, exchange=8), Candidate(Layout.DATA_PARALLEL), 1, 35 * 1.5 + 8),
+        (make_costs(30, 1, 40, pace=0.5), Candidate(Layout.DATA_PARALLEL), 1, 35),
+        (make_costs(30, 1, 40, crowding=0.4), Candidate(Layout.DATA_PARALLEL), 1, 35 * 1.4),
         # Half of the 31 ms beside training was not hidden: codes that are kept leave less to hide.
         (make_costs(30, 1, 40, dual=55.5), Candidate(Layout.DUAL), 1, 55.5),
         (make_costs(30, 1, 40, dual=55.5, codes=20), Candidate(Layout.DUAL, True), 10**9, 40 + 0.5 * 11),
-        # The same cores for both: a second "device" halves nothing.
-        (make_costs(30, 0, 40, dual=70), Candidate(Layout.DATA_PARALLEL), 1, 70),
+        # Both devices find what either has put on the disk.
+        (make_costs(30, 1, 40, codes=20), Candidate(Layout.DATA_PARALLEL, True), 4, (70 - 20 * 3 / 4) / 2),
         # Codes of the first epoch are made in any case.
         (make_costs(30, 1, 40, codes=20), Candidate(Layout.SINGLE, True), 1, 70),
         (make_costs(30, 1, 40, codes=20), Candidate(Layout.SINGLE, True), 4, 70 - 20 * 3 / 4),
@@ -71,7 +78,19 @@ def make_costs(prepare_ms: float, transfer_ms: float, train_ms: float, **more_ms
 def test_a_batch_takes_what_the_stages_make_of_it(
     costs: StageCosts, candidate: Candidate, epochs: int, expected_ms: float
 ) -> None:
-    assert predict_batch_s(costs, candidate, epochs) * 1000 == pytest.approx(expected_ms, rel=1e-6)
+    around = Circumstances(epochs=epochs)
+    assert predict_batch_s(costs, candidate, around) * 1000 == pytest.approx(expected_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epochs", "found"), [(1, 0), (2, 0), (4, 1 / 2), (100, 0.98)])
+def test_codes_in_memory_are_made_by_each_of_two_processes(epochs: int, found: float) -> None:
+    around = Circumstances(epochs=epochs, policy="memory")
+    costs = make_costs(30, 1, 40, codes=20)
+    parallel_s = predict_batch_s(costs, Candidate(Layout.DATA_PARALLEL, True), around)
+    assert parallel_s * 1000 == pytest.approx((70 - 20 * found) / 2)
+    # One process has made them all after the first epoch.
+    single_s = predict_batch_s(costs, Candidate(Layout.SINGLE, True), around)
+    assert single_s * 1000 == pytest.approx(70 - 20 * (1 - 1 / epochs))
 
 
 def test_a_step_has_all_its_batches_and_one_exchange() -> None:
@@ -86,23 +105,36 @@ def test_a_step_has_all_its_batches_and_one_exchange() -> None:
 @pytest.mark.parametrize(
     ("costs", "around", "layout", "words"),
     [
-        (make_costs(30, 1, 40), NO_CODES, Layout.DUAL, "40 ms a step instead of 70 ms on one"),
-        (make_costs(0.4, 1, 40), NO_CODES, Layout.SINGLE, "Preparing takes 1% of the time of training"),
-        (make_costs(10, 80, 40), NO_CODES, Layout.SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
+        (make_costs(30, 1, 40), ONE_PROCESS, Layout.DUAL, "40 ms a step instead of 70 ms on one"),
+        (make_costs(0.4, 1, 40), ONE_PROCESS, Layout.SINGLE, "Preparing takes 1% of the time of training"),
+        (make_costs(10, 80, 40), ONE_PROCESS, Layout.SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
         # Sharing cores: overlapping costs more than it hides.
-        (make_costs(30, 1, 40, dual=72), NO_CODES, Layout.SINGLE, "would not pay"),
+        (make_costs(30, 1, 40, dual=72), ONE_PROCESS, Layout.SINGLE, "would not pay"),
         (
             make_costs(30, 1, 40),
-            replace(NO_CODES, obstacles={Layout.DUAL: "no room"}),
+            replace(NO_CODES, obstacles={**ONE_PROCESS.obstacles, Layout.DUAL: "no room"}),
             Layout.ISOLATED,
             "overlap on two devices",
         ),
         (
             make_costs(30, 1, 40),
-            replace(NO_CODES, obstacles={Layout.DUAL: "no room", Layout.ISOLATED: "no room"}),
+            replace(NO_CODES, obstacles=dict.fromkeys(list(Layout)[1:], "no room")),
             Layout.SINGLE,
             "Two devices cannot be had: no room.",
         ),
+        # A large model: preparing is a hundredth.
+        (
+            make_costs(0.4, 1, 40, exchange=4),
+            NO_CODES,
+            Layout.DATA_PARALLEL,
+            "Both devices prepare and train, each half the clips of every batch: 24 ms a step instead of 40 ms on one.",
+        ),
+        # Gradients that take too long, a second card that is too slow, batches too small to share.
+        (make_costs(0.4, 1, 40, exchange=30), NO_CODES, Layout.SINGLE, "would not pay: 40 ms a step, 40 ms on one"),
+        (make_costs(20, 1, 40, exchange=4, pace=2), NO_CODES, Layout.DUAL, "overlap"),
+        (make_costs(20, 1, 40, exchange=4, half_share=0.9), NO_CODES, Layout.DUAL, "overlap"),
+        # Preparing takes longer than training: overlapping hides the shorter one, sharing does not hide the exchange.
+        (make_costs(45, 1, 40, exchange=4), NO_CODES, Layout.DUAL, "45 ms a step instead of 85 ms on one"),
     ],
 )
 def test_the_simplest_of_the_fastest_modes_is_chosen(
@@ -116,19 +148,45 @@ def test_the_simplest_of_the_fastest_modes_is_chosen(
     assert all(each.obstacle or taken.step_s <= 1.03 * each.step_s for each in choice.predictions)
 
 
-def test_codes_that_are_kept_turn_the_choice() -> None:
-    costs = make_costs(30, 1, 40, codes=29.5)
-    assert choose_mode(costs, NO_CODES, ["a", "b"]).layout is Layout.DUAL
-    kept = choose_mode(costs, Circumstances(epochs=100, online_obstacle="codes are kept"), ["a", "b"])
-    assert (kept.layout, kept.keeps_codes) == (Layout.SINGLE, True)
+@pytest.mark.parametrize(
+    ("epochs", "layout", "keeps_codes"),
+    [
+        # Nearly nothing is left to prepare: one device, and the second stays free.
+        (100, Layout.SINGLE, True),
+        # Made once, used once more: not enough.
+        (2, Layout.DUAL, False),
+    ],
+)
+def test_keeping_codes_competes_with_a_second_device(epochs: int, layout: Layout, keeps_codes: bool) -> None:
+    around = Circumstances(
+        epochs=epochs, obstacles=ONE_PROCESS.obstacles, policy="memory", place="about 3 MB in memory"
+    )
+    choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
+    assert (choice.layout, choice.keeps_codes) == (layout, keeps_codes)
+    assert choice.cache == ("memory" if keeps_codes else "off")
+    said = (
+        "are made in the first epoch and kept: about 3 MB"
+        if keeps_codes
+        else "are not kept: about 3 MB in memory would"
+    )
+    assert choice.codes.startswith(said)
 
 
-def test_a_faster_mode_that_is_not_built_is_named_with_its_figure() -> None:
-    choice = choose_mode(make_costs(0.4, 1, 40, exchange=4), NO_CODES, ["a", "b"])
+def test_a_cache_that_is_asked_for_is_not_weighed_away() -> None:
+    around = Circumstances(epochs=2, obstacles=ONE_PROCESS.obstacles, online_obstacle="--cache is disk")
+    choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
+    assert (choice.layout, choice.keeps_codes, choice.cache) == (Layout.DUAL, True, "disk")
+
+
+def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure() -> None:
+    around = replace(ONE_PROCESS, is_parallel_elsewhere=True)
+    choice = choose_mode(make_costs(0.4, 1, 40, exchange=4), around, ["a", "b"])
     assert choice.layout is Layout.SINGLE
-    assert "(data-parallel) would be faster, at best 24 ms a step: it is had with --model-gpus" in choice.reason
-    slow_link = choose_mode(make_costs(0.4, 1, 40, exchange=30), NO_CODES, ["a", "b"])
+    assert "(data-parallel) would be faster, about 24 ms a step: `myxtts train` does it" in choice.reason
+    slow_link = choose_mode(make_costs(0.4, 1, 40, exchange=30), around, ["a", "b"])
     assert "data-parallel" not in slow_link.reason
+    refused = choose_mode(make_costs(0.4, 1, 40, exchange=4), ONE_PROCESS, ["a", "b"])
+    assert "data-parallel" not in refused.reason
 
 
 def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json() -> None:
@@ -155,9 +213,12 @@ def make_machine(cards: int) -> Machine:
 
 
 def make_config(folder: Path, **data: Any) -> XTTSConfig:
-    return XTTSConfig(
-        model={"size": "tiny"}, data=data, training={"mode": "auto", "checkpoint_dir": str(folder), "max_steps": 10}
-    )
+    training = {"mode": "auto", "checkpoint_dir": str(folder), "max_steps": 10, "codec": "codec"}
+    return XTTSConfig(model={"size": "tiny"}, data=data, training=training)
+
+
+def find_no_obstacle() -> None:
+    """For a program that can start workers."""
 
 
 def answer(costs: StageCosts, **changes: Any) -> Any:
@@ -166,7 +227,8 @@ def answer(costs: StageCosts, **changes: Any) -> Any:
 
     def measure(config: XTTSConfig, plans: Any) -> dict[str, Any]:
         calls.append([str(plan.mode) for plan in plans])
-        found = {"costs": vars(costs), "epochs": 5, "obstacles": {}, "cache": {"policy": "off", "reason": "Tested."}}
+        cache = {"policy": "off", "reason": "Tested.", "size_bytes": 3 << 20, "folder": "kept here"}
+        found = {"costs": vars(costs), "epochs": 5, "obstacles": {}, "cache": cache}
         return {**found, **changes}
 
     measure.calls = calls  # type: ignore[attr-defined]
@@ -208,6 +270,82 @@ def test_two_cards_are_planned_as_measured(tmp_path: Path, prepare_ms: float, mo
     assert planned.choice.devices == ("GPU-0", "GPU-1")
 
 
+@pytest.mark.parametrize("ids", [{}, {"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 2, "model_gpu": 0}])
+def test_both_cards_train_where_that_is_fastest(tmp_path: Path, ids: dict[str, int]) -> None:
+    planned = plan_run(
+        make_config(tmp_path, **ids),
+        machine=make_machine(3),
+        measure=answer(make_costs(0.4, 1, 40, exchange=4)),
+        find_launch_obstacle=find_no_obstacle,
+    )
+    assert planned.choice is not None
+    assert planned.choice.layout is Layout.DATA_PARALLEL
+    # The one that is to train first: its process keeps the run's folder.
+    assert planned.workers == ((ids["model_gpu"], ids["data_gpu"]) if ids else (0, 1))
+    assert planned.plan.mode is Mode.SINGLE
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "obstacle"),
+    [
+        ({"training": {"codec": None}}, {}, "needs a trained codec"),
+        ({"training": {"stage": "codec"}}, {}, "a codec is trained by one process"),
+        ({"training": {"loss_mean": "batches"}}, {}, "training.loss_mean is batches"),
+        ({"training": {"deterministic": True}}, {}, "--deterministic"),
+        ({"data": {"batch_size": 1}}, {}, "a batch of 1 cannot be shared"),
+        ({}, {"obstacles": {"data-parallel": "GPU 0 needs about 30 GB"}}, "GPU 0 needs about 30 GB"),
+    ],
+)
+def test_what_two_workers_cannot_do_is_weighed_out_and_said(
+    tmp_path: Path, changes: dict[str, Any], found: dict[str, Any], obstacle: str
+) -> None:
+    planned = plan_run(
+        make_config(tmp_path).replace(**changes),
+        machine=make_machine(2),
+        measure=answer(make_costs(0.4, 1, 40, exchange=4), **found),
+        find_launch_obstacle=find_no_obstacle,
+    )
+    assert planned.choice is not None
+    assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
+    (row,) = [line for line in format_choice(planned.choice).splitlines() if line.startswith("data-parallel")]
+    assert obstacle in row
+    assert "would be faster" not in planned.choice.reason, "there is no other way to have it either"
+
+
+def test_a_program_of_one_process_says_who_could_train_on_both(tmp_path: Path) -> None:
+    measure = answer(make_costs(0.4, 1, 40, exchange=4))
+    planned = plan_run(make_config(tmp_path), machine=make_machine(2), measure=measure)
+    assert planned.choice is not None
+    assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
+    assert "`myxtts train` does it with --mode auto" in planned.choice.reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "keeps_codes", "words"),
+    [
+        ("disk", "auto", True, "kept: about 3.0 MB on the disk, in kept here."),
+        ("memory", "auto", True, "kept: about 3.0 MB in the memory of each process that prepares."),
+        ("off", "auto", False, "are not kept. Tested."),
+        ("off", "off", False, "are not kept. Tested."),
+    ],
+)
+def test_a_run_keeps_codes_as_was_chosen(
+    tmp_path: Path, policy: str, asked: str, keeps_codes: bool, words: str
+) -> None:
+    config = make_config(tmp_path, cache=asked)
+    cache = {"policy": policy, "reason": "Tested.", "size_bytes": 3 << 20, "folder": "kept here"}
+    measure = answer(make_costs(60, 1, 40, codes=59), cache=cache, epochs=50)
+    planned = plan_run(config, machine=make_machine(2), measure=measure)
+    assert planned.choice is not None
+    assert planned.choice.keeps_codes is keeps_codes
+    assert words in planned.choice.codes
+    assert fix_cache(config, planned.choice).data.cache == policy
+    assert fix_cache(config, None) is config
+    # What is given when the run goes on wins over what was chosen then.
+    other = make_config(tmp_path, cache="memory")
+    assert fix_cache(other, planned.choice).data.cache == "memory"
+
+
 def test_memory_that_does_not_fit_is_an_obstacle(tmp_path: Path) -> None:
     measure = answer(make_costs(30, 1, 40), obstacles={"dual": "/GPU:1 needs too much"})
     planned = plan_run(make_config(tmp_path), machine=make_machine(2), measure=measure)
@@ -235,6 +373,24 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path: Pa
     # A mode that is given from now on is not overruled by what was chosen then.
     given = config.replace(training={"mode": "isolated"})
     assert plan_run(given, machine=make_machine(2), measure=refuse_to_measure).choice is None
+
+
+def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = make_config(folder)
+    machine = make_machine(2)
+    measure = answer(make_costs(0.4, 1, 40, exchange=4))
+    first = plan_run(config, machine=machine, measure=measure, find_launch_obstacle=find_no_obstacle)
+    assert first.choice is not None
+    with open_run(config.replace(training={"mode": "single"}), command=["train"]) as run:
+        run.note_choice(first.choice.dump())
+    again = plan_run(config, machine=machine, measure=refuse_to_measure, find_launch_obstacle=find_no_obstacle)
+    assert again == first
+    assert again.workers
+    told: list[str] = []
+    anew = plan_run(config, machine=machine, tell=told.append, measure=measure)
+    assert anew.workers == ()
+    assert "the run's mode was data-parallel, which cannot be had now (takes a process for each device" in told[0]
 
 
 def test_ids_that_are_not_there_are_refused_as_without_auto(tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ from myxtts.cluster.errors import ClusterError
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import PlanRequest, plan_devices
-from myxtts.training.cluster_rules import list_shared_settings, refuse_plan, refuse_settings
+from myxtts.training.cluster_rules import (
+    describe_idle_workers,
+    list_shared_settings,
+    refuse_plan,
+    refuse_settings,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,9 @@ def test_settings_that_decide_the_result_or_the_waiting_are_compared():
     other = list_shared_settings(XTTSConfig(training={"seed": 2, "checkpoint_dir": "b", "init_from": "y"}))
     assert {key for key in one if one[key] != other[key]} == {"training.seed"}, "folders may differ"
     assert {"training.validation_interval", "training.max_steps", "data.batch_size"} <= one.keys()
+
+
+def test_workers_that_have_nothing_to_do_are_counted():
+    config = XTTSConfig(data={"batch_size": 3})
+    assert describe_idle_workers(config, 3) is None
+    assert "5 workers share batches of 3 clips, so 2 of them have nothing to do" in describe_idle_workers(config, 5)

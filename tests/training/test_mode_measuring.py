@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import tensorflow as tf
 
+from myxtts.data.buckets import Bucket
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import CardScan
-from myxtts.devices.plan import Mode, PlanRequest, Process, plan_devices
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, Role, plan_devices
+from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.paced_task import hold
+from myxtts.training import mode_measuring, parallel_measuring
+from myxtts.training.memory_estimate import RunShape
 from myxtts.training.mode_measuring import (
     count_measured_batches,
+    find_workers_obstacle,
     put_on_one_device,
     time_best_window,
     time_window,
 )
+from myxtts.training.parallel_measuring import estimate_exchange, measure_half_share, measure_together
 from myxtts.training.profile_run import FILL_BATCHES, ProfileError
 
 TRAIN_S, READ_S = 0.004, 0.002
@@ -109,9 +117,96 @@ def test_a_window_has_some_batches_of_every_shape_and_whole_updates(
     assert count_measured_batches(shapes, accumulation) == batches
 
 
+def make_dual_plan() -> DevicePlan:
+    return plan_devices(PlanRequest(mode="dual", rehearsal=True), Machine(CardScan((), (), None), 8000))
+
+
 def test_everything_is_put_on_the_device_that_trains() -> None:
-    plan = plan_devices(PlanRequest(mode="dual", rehearsal=True), Machine(CardScan((), (), None), 8000))
+    plan = make_dual_plan()
     single = put_on_one_device(plan)
     assert single.mode is Mode.SINGLE
     assert single.data.device == single.model.device == plan.model.device != plan.data.device
     assert single.data.process is Process.TRAINER
+
+
+class Rows(NamedTuple):
+    """A batch of so many rows."""
+
+    tensors: dict[str, tf.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("rows", "fixed_rows", "share"),
+    [(4, 0, 1 / 2), (3, 0, 2 / 3), (4, 4, 3 / 4), (1, 0, 1.0)],
+    ids=["even", "odd", "half of it is no matter of rows", "one clip"],
+)
+def test_half_the_clips_take_what_they_take(
+    monkeypatch: pytest.MonkeyPatch, rows: int, fixed_rows: int, share: float
+) -> None:
+    class Source(Batches):
+        def take(self) -> Any:
+            super().take()
+            return Rows({"weights_B": tf.ones([rows]), "totals_2": tf.ones([2])})
+
+    seconds = [0.0]
+    monkeypatch.setattr(parallel_measuring.time, "perf_counter", lambda: seconds[0])
+
+    def train(batch: Rows) -> None:
+        assert batch.tensors["totals_2"].shape == (2,)
+        seconds[0] += fixed_rows + int(batch.tensors["weights_B"].shape[0])
+
+    source = Source()
+    training: Any = SimpleNamespace(train=train)
+    assert measure_half_share(source, training) == pytest.approx(share)  # type: ignore[arg-type]
+    assert (source.taken, source.open) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "both_s", "pace", "crowding"),
+    [(1, 1, 1, 1, 0), (1, 2, 2, 2, 0), (1, 1, 2, 1, 1), (1, 1, 1.5, 1, 0.5), (1, 1, 3, 1, 1), (1, 1, 0.9, 1, 0)],
+)
+def test_two_devices_are_tried_alone_and_together(
+    monkeypatch: pytest.MonkeyPatch, first_s: float, second_s: float, both_s: float, pace: float, crowding: float
+) -> None:
+    times = {("a",): first_s, ("b",): second_s, ("a", "b"): both_s}
+    monkeypatch.setattr(parallel_measuring, "_time_products", lambda devices: times[tuple(devices)])
+    assert measure_together("a", "b") == pytest.approx((pace, crowding))
+
+
+def test_products_are_really_computed() -> None:
+    pace, crowding = measure_together("/CPU:0", "/CPU:0")
+    assert 0.01 < pace < 100
+    assert 0 <= crowding <= 1
+
+
+def test_an_exchange_grows_with_the_gradients() -> None:
+    rehearsal = make_dual_plan()
+    assert estimate_exchange(rehearsal, 600_000_000) == pytest.approx(2.0)
+    here = replace(
+        rehearsal,
+        rehearsal=False,
+        data=replace(rehearsal.data, device="/CPU:0"),
+        model=replace(rehearsal.model, device="/CPU:0"),
+    )
+    assert 0 < estimate_exchange(here, 1000) < estimate_exchange(here, 100_000_000)
+
+
+@pytest.mark.parametrize("too_small", [None, Role.DATA, Role.MODEL])
+def test_each_of_two_trainers_must_hold_half_of_every_batch(
+    monkeypatch: pytest.MonkeyPatch, too_small: Role | None
+) -> None:
+    plan = make_dual_plan()
+    setup: Any = SimpleNamespace(plan=plan, config=None)
+    shape = RunShape("gpt", (Bucket(5, 22050, 10), Bucket(4, 44100, 20)), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(mode_measuring, "describe_shape", lambda _: shape)
+    billed = []
+
+    def bill(config: Any, one: DevicePlan, half: RunShape) -> None:
+        billed.append((one.data.device, one.model.device, [bucket.rows for bucket in half.buckets]))
+        if too_small and one.model.device == (plan.data if too_small is Role.DATA else plan.model).device:
+            raise MemoryBillError("It needs 30 GB.\nTry less.")
+
+    monkeypatch.setattr(mode_measuring, "check_run", bill)
+    assert find_workers_obstacle(setup) == (None if too_small is None else "It needs 30 GB")
+    if too_small is None:
+        assert billed == [(role.device, role.device, [3, 2]) for role in (plan.model, plan.data)]
