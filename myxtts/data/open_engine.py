@@ -16,6 +16,7 @@ from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import inspect_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import DataConfig
+from myxtts.config.address import parse_address
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ServiceFormatError
@@ -24,7 +25,6 @@ from myxtts.data.loading import InProcessEngine, LoadingEngine
 from myxtts.data.loading_service import ServiceEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE
-from myxtts.data.service_address import parse_address
 from myxtts.data.workers import count_workers
 from myxtts.devices.host_memory import read_free_memory_bytes
 
@@ -35,6 +35,9 @@ MOST_AUTO_WORKERS = 8
 
 MEMORY_SHARE = 0.25
 """Of the free memory, for batches that are read ahead."""
+
+NATIVE_IN_FORCE = "TF-native loading is in force"
+"""In the log."""
 
 _HEADER_SLACK_BYTES = 1024
 _HEADERS_LOOKED_AT = 32
@@ -129,7 +132,7 @@ def open_engine(data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead) -
     choice = choose_engine(data, corpora)
     workers = choose_workers(data)
     if choice.engine is Engine.NATIVE:
-        _log.info("TF-native loading is in force: tf.data reads %d batches at a time.", max(1, workers))
+        _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, workers))
     elif choice.engine is Engine.SERVICE:
         _log.info("The tf.data service at %s reads the clips.", data.data_service)
     elif choice.engine is Engine.HERE:
@@ -147,8 +150,8 @@ def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingE
     if engine is Engine.PROCESSES:
         return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
     if engine is Engine.SERVICE:
-        assert data.data_service is not None
-        address = parse_address(data.data_service)
+        address = parse_address(data.data_service or "")
+        assert address is not None
         return ServiceEngine(address, ahead.depth, ahead.slot_samples, limit_s=data.data_service_timeout)
     # Not imported above: the other engines do without TensorFlow.
     from myxtts.data.loading_tf import NativeEngine

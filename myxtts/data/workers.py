@@ -16,11 +16,15 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 from myxtts.data.errors import WorkerError
 from myxtts.devices.child_environment import make_importable
+from myxtts.devices.stacks import answer_stack_requests, request_stacks
 from myxtts.errors import MachineError, MyXTTSError, UserError
 
 Work = Callable[[Any], Any]
@@ -227,6 +231,10 @@ class WorkerProcess:
         size = os.fstat(self._stderr).st_size
         return os.pread(self._stderr, _REPORT_BYTES, max(0, size - _REPORT_BYTES)).decode("utf-8", "replace").strip()
 
+    def write_stacks(self) -> None:
+        """Makes the process add to its report where its threads are, if it still can."""
+        request_stacks(self._process.send_signal, self._stderr, lambda: self._process.poll() is not None)
+
     def await_exit_code(self) -> int:
         """How a process ended whose socket has; negative for a signal."""
         return self._process.wait(_STOP_SECONDS)
@@ -252,7 +260,11 @@ class WorkerProcess:
         os.close(self._stderr)
 
     def kill(self) -> None:
-        """End the process at once, whatever it does, and wait for it."""
+        """End the process and all that it has started at once, whatever they do, and wait for it."""
+        with suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         self._process.kill()
         self.stop()
 
@@ -293,5 +305,6 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    answer_stack_requests()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         serve(connection)

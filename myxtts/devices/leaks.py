@@ -37,6 +37,8 @@ class PeakHistory:
     RISING = 4
     SLOWING = 0.5
     """Growth that falls to less than this share within the last stretches is on its way to a plateau."""
+    JUMP = 0.75
+    """Growth of which a larger share came between two stretches came once, as when a validation is traced."""
     OUTGROWING = 0.5
     """Growth below this share of what readings differ by within a stretch may be chance."""
 
@@ -63,6 +65,8 @@ class PeakHistory:
         # Pools and caches fill fast, then slowly, then no more; a leak goes on as it began.
         first, last = recent[1].middle - recent[0].middle, recent[-1].middle - recent[-2].middle
         growth = recent[-1].peak - recent[0].peak
+        if _has_jumped([stretch.low for stretch in recent]) or _has_jumped([stretch.peak for stretch in recent]):
+            return 0.0
         spread = max(stretch.peak - stretch.low for stretch in recent)
         return growth if last >= self.SLOWING * first and growth >= self.OUTGROWING * spread else 0.0
 
@@ -73,3 +77,8 @@ class PeakHistory:
     @property
     def last_peak(self) -> float:
         return self.stretches[-1].peak
+
+
+def _has_jumped(rising: list[float]) -> bool:
+    """Whether most of a growth came at once."""
+    return max(b - a for a, b in itertools.pairwise(rising)) > PeakHistory.JUMP * (rising[-1] - rising[0])

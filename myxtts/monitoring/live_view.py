@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,8 +30,12 @@ from myxtts.monitoring.words import (
     format_step_time,
 )
 
+_log = logging.getLogger(__name__)
+
+COLUMNS = 80
 BAR_WIDTH = 40
 WAIT_WIDTH = 12
+GAP = "   "
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class PlainView:
     """One line per picture."""
 
     def __init__(self, out: TextIO):
-        self._out = out
+        self._out: TextIO | None = out
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +92,15 @@ class PlainView:
         pass
 
     def show(self, picture: Picture) -> None:
-        self._out.write(format_line(picture) + "\n")
-        self._out.flush()
+        if self._out is None:
+            return
+        try:
+            self._out.write(format_line(picture) + "\n")
+            self._out.flush()
+        except BrokenPipeError:
+            # Of a launcher that was killed, or a terminal that was closed: what was trained is worth more than who looks on.
+            self._out = None
+            _log.warning("Nobody reads what this run shows any more. It goes on; its log and metrics are in its folder.")
 
 
 class LiveView:
@@ -152,10 +164,23 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
         f"step time {format_step_time(row.step_s)} (p95 {format_step_time(picture.times.p95_s if picture.times else None)})   "
         f"{format_number(row.clips_per_s, 3)} clips/s   {format_number(row.audio_seconds_per_s, 3)} audio-s/s",
         *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),
-        "memory   " + ("   ".join(_format_memory(use) for use in row.memory) or UNKNOWN),
+        *_wrap("memory", [_format_memory(use) for use in row.memory] or [UNKNOWN]),
         f"next checkpoint {_format_checkpoint(progress)}",
     ]
-    return [line[:80] for line in lines]
+    return [line[:COLUMNS] for line in lines]
+
+
+def _wrap(head: str, parts: Sequence[str]) -> list[str]:
+    """Parts behind a word, in as many lines as they need; none is broken."""
+    indent = " " * len(head + GAP)
+    lines = [head + GAP + parts[0]]
+    for part in parts[1:]:
+        longer = lines[-1] + GAP + part
+        if len(longer) <= COLUMNS:
+            lines[-1] = longer
+        else:
+            lines.append(indent + part)
+    return lines
 
 
 def _format_epoch(picture: Picture) -> str:
@@ -177,15 +202,11 @@ def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
     """Per hand-off how often a batch was ready, and which side waited."""
     width = max((len(handoff.name) for handoff in flow.handoffs), default=0)
     return [
-        f"{handoff.name:<{width}}  {draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {handoff.readiness:4.0%}   "
-        f"waits: {flow.name_giver(number)} {_percent(flow.share(handoff.giver_wait_s))}, "
-        f"{flow.name_taker(number)} {_percent(flow.share(handoff.taker_wait_s))}"
+        f"{handoff.name:<{width}}  {draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(handoff.readiness, 0):>4}   "
+        f"waits: {flow.name_giver(number)} {format_share(flow.share(handoff.giver_wait_s), 0)}, "
+        f"{flow.name_taker(number)} {format_share(flow.share(handoff.taker_wait_s), 0)}"
         for number, handoff in enumerate(flow.handoffs)
     ]
-
-
-def _percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{share:.0%}"
 
 
 def _format_memory(use: MemoryUse) -> str:

@@ -68,9 +68,10 @@ class Leak:
 
 
 def _advise(leak: Leak) -> str:
-    if leak.memory is Memory.PRODUCER:
-        return "The producer is started again when its memory runs out, and nothing is lost; a restart of the run frees it too."
     restart = "Ctrl-C saves the run and the same command goes on with memory freed"
+    if leak.memory is Memory.PRODUCER:
+        # Whom the system ends when its memory is used up is not ours to say.
+        return f"A producer that dies of it is replaced, but the machine may run out of memory and end the trainer. {restart}."
     if leak.phase in _VISITS:
         return f"A larger --{leak.phase}-interval slows it; {restart}."
     return f"{restart}."

@@ -34,7 +34,11 @@ Spent = Mapping[Cause, float]
 class Span:
     """A stretch of time that is being booked."""
 
-    def __init__(self, cause: Cause):
+    def __init__(self, cause: Cause, name: str | None = None):
+        self.name = name
+        """What exactly is done, where the cause does not say it."""
+        self.item: int | None = None
+        """How far it is, where that is known."""
         self.cause = cause
         """May be changed until the span ends: that a step traced is known only when it is done."""
         self.own_s = 0.0
@@ -50,6 +54,8 @@ class Moment(NamedTuple):
     since_s: float
     """By the ledger's clock."""
     is_first: bool
+    name: str | None = None
+    item: int | None = None
 
 
 class TimeLedger:
@@ -86,10 +92,14 @@ class TimeLedger:
         self._open[0] = Span(Cause.OTHER)
 
     @contextmanager
-    def spend(self, cause: Cause) -> Iterator[Span]:
-        """Books the time within under a cause, whatever way it ends."""
+    def spend(self, cause: Cause, name: str | None = None) -> Iterator[Span]:
+        """Books the time within under a cause, whatever way it ends.
+
+        Args:
+            name: what exactly is done, for who asks whether it hangs.
+        """
         self._credit()
-        span = Span(cause)
+        span = Span(cause, name)
         self._open.append(span)
         try:
             yield span
@@ -111,7 +121,7 @@ class TimeLedger:
         """What is being done and since when. For any thread: it reads what is written anyway, and waits for nothing."""
         # The span first: when a span begins or ends, the time is written before it changes, so it is never too old.
         span = self._open[-1]
-        return Moment(span.cause, self._since, span.is_first)
+        return Moment(span.cause, self._since, span.is_first, span.name, span.item)
 
     def take_window(self) -> dict[Cause, float]:
         """Seconds by cause since this was last called; causes without any are left out."""

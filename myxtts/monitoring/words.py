@@ -35,9 +35,9 @@ def format_step_time(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2f} ms"
 
 
-def format_share(share: float | None) -> str:
-    """A part of a whole, in percent."""
-    return UNKNOWN if share is None else f"{share:.1%}"
+def format_share(share: float | None, digits: int = 1) -> str:
+    """A part of a whole, in percent with so many digits behind the point."""
+    return UNKNOWN if share is None else f"{share:.{digits}%}"
 
 
 def format_number(value: float | None, digits: int = 4) -> str:

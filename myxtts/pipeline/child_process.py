@@ -12,10 +12,10 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 
 from myxtts.devices.child_environment import make_importable
+from myxtts.devices.stacks import request_stacks
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer_main
 from myxtts.pipeline.process_memory import MemoryReading, read_process_memory
@@ -24,8 +24,6 @@ from myxtts.pipeline.wire import Connection, make_socket_pair
 
 _STOP_SECONDS = 2.0
 _KILL_SECONDS = 30.0
-_STACK_SECONDS = 3.0
-_LOOK_SECONDS = 0.05
 _REPORT_BYTES = 4000
 _MOST_STDERR_BYTES = 1 << 20
 
@@ -95,17 +93,7 @@ class ChildProcess:
 
     def write_stacks(self) -> None:
         """Makes the process add the stacks of its threads to its report, if it still can."""
-        if self.has_ended():
-            return
-        before = last = os.fstat(self._stderr).st_size
-        self._process.send_signal(producer_main.STACK_SIGNAL)
-        deadline = time.monotonic() + _STACK_SECONDS
-        while time.monotonic() < deadline and not self.has_ended():
-            time.sleep(_LOOK_SECONDS)
-            size = os.fstat(self._stderr).st_size
-            if size > before and size == last:
-                return
-            last = size
+        request_stacks(self._process.send_signal, self._stderr, self.has_ended)
 
     def kill(self) -> None:
         """Ends the process at once."""

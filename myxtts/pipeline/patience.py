@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from myxtts.devices.import_watch import IMPORT_S
+
 FIRST = 3
 """The first call on a GPU loads kernels and traces: minutes, not seconds."""
 FINAL = 2
@@ -32,6 +34,11 @@ class Patience:
         return cls(steady_s, FIRST * steady_s)
 
     @property
+    def start_s(self) -> float:
+        """For what is done once before the first batch: large files are read, devices are set up. Never less than an import gets."""
+        return max(self.first_item_s, IMPORT_S)
+
+    @property
     def look_s(self) -> float:
         """Time between two looks: often enough for the shortest limit, and never more often than that needs."""
         return min(1.0, self.item_s / 4, self.first_item_s / 4)
@@ -46,6 +53,8 @@ class Work(NamedTuple):
     began_s: float
     is_first: bool = False
     """Whether it may take much longer than the same thing will later."""
+    limit_s: float | None = None
+    """Of its own, where it is no item of a stream."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class StallWatch:
             self._work, self._silent_s, self._told = work, 0.0, 0
             return None
         self._silent_s += gap_s
-        limit_s = self._patience.first_item_s if work.is_first else self._patience.item_s
+        limit_s = self._choose_limit(work)
         if self._told < 1 and self._silent_s > limit_s:
             self._told = 1
             return Stall(work, limit_s, is_final=False)
@@ -88,6 +97,11 @@ class StallWatch:
             self._told = 2
             return Stall(work, FINAL * limit_s, is_final=True)
         return None
+
+    def _choose_limit(self, work: Work) -> float:
+        if work.limit_s is not None:
+            return work.limit_s
+        return self._patience.first_item_s if work.is_first else self._patience.item_s
 
 
 def format_stack(ident: int | None) -> str:

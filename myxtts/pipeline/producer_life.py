@@ -44,6 +44,11 @@ class TimeLimits:
     steady_s: float = 300.0
     """Every later batch."""
 
+    @property
+    def longest_s(self) -> float:
+        """The longest that a producer which is not hanging leaves its trainer without a batch."""
+        return self.start_s + self.import_s + self.first_s
+
     @classmethod
     def from_patience(cls, patience: Patience) -> Self:
         """As patient with batches as with other stages. Starting and importing keep limits of their own."""

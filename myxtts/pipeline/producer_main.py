@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 import socket
 import sys
 
+from myxtts.devices.stacks import answer_stack_requests
 from myxtts.pipeline.lifeline import die_with_holder
 from myxtts.pipeline.producer import Producer
 from myxtts.pipeline.status_board import StatusBoard
 from myxtts.pipeline.wire import Connection
-
-STACK_SIGNAL = signal.SIGUSR1
-"""Makes the process write the stacks of its threads to its standard error, even when it hangs."""
 
 
 def main(arguments: list[str]) -> int:
@@ -24,8 +20,7 @@ def main(arguments: list[str]) -> int:
         # Whatever this process starts must not keep the trainer's end waiting for an end of file.
         os.set_inheritable(descriptor, False)
     die_with_holder(lifeline)
-    faulthandler.enable()
-    faulthandler.register(STACK_SIGNAL, all_threads=True)
+    answer_stack_requests()
     return Producer(Connection(socket.socket(fileno=connection), blocking=True), StatusBoard(status), ring).run()
 
 

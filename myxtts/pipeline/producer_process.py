@@ -200,6 +200,11 @@ class ProducerProcess:
         """What happened to the producers so far."""
         return list(self._events)
 
+    @property
+    def longest_silence_s(self) -> float:
+        """How long one life of it may go on without a batch; it is ended by then."""
+        return self._time_limits.longest_s
+
     def read_facts(self, reset: bool = False) -> HandoffFacts:
         """Who waited for whom. The giver's waiting is the process's own measure of it."""
         return self._meter.read(reset)

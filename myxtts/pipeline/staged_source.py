@@ -116,7 +116,8 @@ class StagedSource:
         if self._producer is None or not self._is_waiting:
             return None
         events = self._producer.events
-        return Work("waiting for a batch", None, events[-1].time_s if events else 0.0, is_first=True)
+        since_s = events[-1].time_s if events else 0.0
+        return Work("waiting for a batch", None, since_s, limit_s=self._producer.longest_silence_s)
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         meters, transfer = self._meters, self._transfer.read_facts()

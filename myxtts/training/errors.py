@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from signal import Signals
 
@@ -66,9 +67,16 @@ class RunStoppedError(MyXTTSError):
         super().__init__(message)
 
 
-def choose_exit_code(signal: Signals | None) -> int:
-    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off."""
-    return 0 if signal == Signals.SIGTERM else 128 + Signals.SIGINT
+def choose_exit_code(signal: Signals | None, *, is_worker: bool = False) -> int:
+    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off.
+
+    Args:
+        is_worker: whether the process is one of a cluster.
+    """
+    if signal != Signals.SIGTERM:
+        return 128 + Signals.SIGINT
+    # Kubernetes would take 0 from a pod that has to move for a run that is done, and never start it again.
+    return os.EX_TEMPFAIL if is_worker else 0
 
 
 class GradientMemoryError(MachineError):

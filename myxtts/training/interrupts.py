@@ -45,7 +45,7 @@ class StopRequests:
     def check(self) -> None:
         """Raises `StopNow` if a signal has come."""
         if self.signal is not None:
-            raise StopNow
+            raise _make_stop(self.signal)
 
     @contextmanager
     def while_idle(self) -> Iterator[None]:
@@ -78,5 +78,10 @@ class StopRequests:
             # Once: what is closed on the way out must not be interrupted by another SIGTERM.
             self._is_idle = False
             _log.warning("%s while no update is under way: the run ends now.", name)
-            raise StopNow
+            raise _make_stop(self.signal)
         _log.warning("%s: the run is saved and ends after the update under way.", name)
+
+
+def _make_stop(number: signal.Signals) -> StopNow:
+    # The words are for the other workers of a cluster, who are told why this one ends.
+    return StopNow(f"it was asked to stop ({number.name})")

@@ -113,17 +113,11 @@ class RunFolder:
     @property
     def resume_command(self) -> str:
         """The command that continues this run, for a shell."""
-        words = [word for word in self._command if word not in ("--reset-training", "--resume")]
-        return shlex.join([*words, "--resume"])
+        return make_resume_command(self._command)
 
     def describe_progress(self) -> str | None:
         """How far the run in the folder is, in words; None where nothing was trained."""
-        # Listed only: whether they are whole is looked at when the run goes on.
-        codec = CheckpointStore(self.path / CODEC_FOLDER, keep_last=1, keep_best=0, best_metric="")
-        for store, of_what in ((self.store, "it"), (codec, "its codec")):
-            if found := store.list():
-                return f"{found[-1].step} updates of {of_what} are done"
-        return None
+        return describe_progress(self.path)
 
     def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
         """Notes that training starts now, and returns the number of its first step.
@@ -245,7 +239,7 @@ class RunFolder:
     @property
     def _is_in_use(self) -> bool:
         """Whether a GPT was trained on this codec's codes in the folder it lies in."""
-        return CheckpointStore(self.path.parent, keep_last=1, keep_best=0, best_metric="").latest() is not None
+        return _look_into(self.path.parent).latest() is not None
 
     @property
     def _is_codec_of_run(self) -> bool:
@@ -281,6 +275,33 @@ class RunFolder:
         if self._is_codec_of_run:
             return restrict_to_codec(comparison, is_trained=self._record.ending is not None)
         return comparison
+
+
+def make_resume_command(command: Sequence[str]) -> str:
+    """The command that continues the run that another began, for a shell."""
+    words = [word for word in command if word not in ("--reset-training", "--resume")]
+    return shlex.join([*words, "--resume"])
+
+
+def describe_progress(folder: Path) -> str | None:
+    """How far the run in a folder is, in words; None where nothing was trained. Nothing is opened or locked for it."""
+    for path, of_what in ((folder, "it"), (folder / CODEC_FOLDER, "its codec")):
+        # Listed only: whether they are whole is looked at when the run goes on.
+        if found := _look_into(path).list():
+            return f"{found[-1].step} updates of {of_what} are done"
+    return None
+
+
+def locate_run(config: XTTSConfig) -> Path:
+    """The folder of the run, whether there is one or not. A decoder trained for the GPT in --checkpoint-dir has one inside that."""
+    folder = Path(config.training.checkpoint_dir)
+    is_inside = config.training.stage == "decoder" and config.training.init_from is None
+    return folder / DECODER_FOLDER if is_inside else folder
+
+
+def _look_into(folder: Path) -> CheckpointStore:
+    """The checkpoints of a folder, to be read only."""
+    return CheckpointStore(folder, keep_last=1, keep_best=0, best_metric="")
 
 
 def _describe_lengths(config: XTTSConfig) -> str:
@@ -324,16 +345,14 @@ def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | N
 
 
 def _choose_folder(config: XTTSConfig) -> Path:
-    """The folder of the run. A decoder trained for the GPT in --checkpoint-dir has one inside that."""
-    folder = Path(config.training.checkpoint_dir)
-    if config.training.stage != "decoder" or config.training.init_from is not None:
-        return folder
-    if not (folder / RECORD_NAME).is_file():
+    """The folder of the run. Where it is inside that of a GPT, there must be one."""
+    folder, given = locate_run(config), Path(config.training.checkpoint_dir)
+    if folder != given and not (given / RECORD_NAME).is_file():
         raise NoRunError(
-            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {folder}. Train a GPT there first, give "
+            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
             "the folder of one with --checkpoint-dir, or any model with --init-from."
         )
-    return folder / DECODER_FOLDER
+    return folder
 
 
 def _open_folder(

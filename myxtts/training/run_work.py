@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.patience import Work
 from myxtts.training.run_watch import RunWatch
 
 _NAMES = {
     Cause.STEP: "step",
-    Cause.START_UP: "start-up",
     Cause.TRACE: "step",
     # The stages that make it are looked at while it is waited for; this is for the case that none of them works.
     Cause.DATA_STALL: "waiting for a batch",
@@ -21,16 +20,30 @@ _NAMES = {
     # On an asynchronous device a step that hangs shows when its loss is read.
     Cause.OTHER: "reading the losses",
 }
+_START_UP, _ENDING = "start-up", "the end of the run"
 _STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
 """All else may take long without hanging: large files, first calls, a producer that is started again, and all the steps that an
 asynchronous device still has to do before it can tell a loss."""
 
 
-def read_run_work(watch: RunWatch, source: BatchSource | None) -> Work:
-    """What the thread that trains is doing now. For any thread."""
+def read_run_work(watch: RunWatch, source: BatchSource | None, start_s: float) -> Work:
+    """What the thread that trains is doing now. For any thread.
+
+    Args:
+        start_s: how long a part of the start-up may take.
+    """
     own = None if source is None else source.read_work()
     if own is not None:
         return own
     moment = watch.ledger.peek()
+    if moment.cause is Cause.START_UP:
+        return read_start_work(watch.ledger, start_s)
     is_first = moment.is_first or moment.cause not in _STEADY or watch.clock.ended == 0
-    return Work(_NAMES[moment.cause], None, moment.since_s, is_first)
+    return Work(moment.name or _NAMES[moment.cause], moment.item, moment.since_s, is_first)
+
+
+def read_start_work(ledger: TimeLedger, limit_s: float) -> Work:
+    """What the thread is doing before there is anything to train, or after. For any thread."""
+    moment = ledger.peek()
+    name = moment.name or (_START_UP if moment.cause is Cause.START_UP else _ENDING)
+    return Work(name, moment.item, moment.since_s, limit_s=limit_s)

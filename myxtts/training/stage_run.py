@@ -12,18 +12,19 @@ from typing import Any
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.checkpoints.retention import Checkpoint, DiskNeed
 from myxtts.config import XTTSConfig
-from myxtts.config.resolve import dump_sections
 from myxtts.data.run_data import RunData
+from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import DevicePlan, Process
 from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.run_summary import RunSummary
+from myxtts.monitoring.settings_in_force import Surroundings, settle_sections
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
 from myxtts.pipeline.host_source import make_training_maker
 from myxtts.pipeline.order import RunOrder
-from myxtts.pipeline.patience import Patience
+from myxtts.pipeline.patience import Work
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation, reads_prompts
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.sources import open_source
@@ -44,7 +45,6 @@ from myxtts.training.run_work import read_run_work
 from myxtts.training.team import Alone, Team
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
-from myxtts.training.watchdog import Watchdog
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class StageRun:
         device = request.plan.model.device
         self._preparation = self._choose_preparation()
         _log.info("Creating model on device: %s", device)
-        with get_device_context(device):
+        with request.ledger.spend(Cause.START_UP, "building the model"), get_device_context(device):
             self.trained = request.build(self.end_step)
             self._listener = self.trained.make_listener(request.run.path)
         check_variables(self.trained.list_variables(), device)
@@ -113,6 +113,7 @@ class StageRun:
         self.source: BatchSource | None = None
         """While it runs."""
         self.watch: RunWatch | None = None
+        self._is_running = False
         self.updates = UpdateMaker(
             self.trained.step,
             self.choose_rate,
@@ -129,7 +130,8 @@ class StageRun:
         """Trains to the end, or until it is told to stop."""
         request = self._request
         request.team.lead("begin", self._begin)
-        progress = self._restore(request.run.checkpoint)
+        with request.ledger.spend(Cause.START_UP, "restoring the checkpoint"):
+            progress = self._restore(request.run.checkpoint)
         # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
         with request.stop.while_busy():
             return self._run_watched(progress)
@@ -137,17 +139,26 @@ class StageRun:
     def _run_watched(self, progress: RunProgress) -> StageResult:
         request = self._request
         with self._open_watch(progress) as watch, get_device_context(request.plan.model.device):
-            self.watch = watch
+            self.watch, self._is_running = watch, True
             try:
-                with self._open_watchdog(watch):
-                    ending, progress = self._train(watch, progress)
+                ending, progress = self._train(watch, progress)
             except BaseException:
                 watch.summarise(progress.step, "failed")
                 raise
+            finally:
+                self._is_running = False
             summary = watch.summarise(progress.step, "finished" if ending.is_finished else "stopped")
         if ending.is_finished:
             request.run.finish(ending.reason, is_early=ending.is_early)
         return StageResult(ending, progress.step, summary, request.run.path)
+
+    def read_work(self, start_s: float) -> Work | None:
+        """What the training thread is doing while the stage runs; None before and after. For any thread.
+
+        Args:
+            start_s: how long a part of its start-up may take.
+        """
+        return read_run_work(self.watch, self.source, start_s) if self.watch is not None and self._is_running else None
 
     def _choose_preparation(self) -> PreparationSettings:
         """What batches hold; said and refused is what of it does not fit into memory."""
@@ -184,6 +195,9 @@ class StageRun:
                 request.stop.check()
                 self.source = source = self._open_source(progress)
             except StopNow:
+                if request.team.size > 1:
+                    # The others wait for a batch, and are to hear why it does not come.
+                    raise
                 assert request.stop.signal is not None
                 return describe_stop(request.stop.signal), progress
             try:
@@ -291,18 +305,10 @@ class StageRun:
             share=request.team.share,
         )
 
-    def _open_watchdog(self, watch: RunWatch) -> Watchdog:
-        return Watchdog(
-            lambda: read_run_work(watch, self.source),
-            Patience.from_limit(self._request.config.training.watchdog_seconds),
-            advice=f"To go on from the last checkpoint: {self._request.run.resume_command}",
-            on_warning=lambda text: watch.note_later("stalled", text),
-            on_force=lambda text: watch.note_last_word("stalled", text),
-        )
-
     def _open_watch(self, progress: RunProgress) -> RunWatch:
         request, training = self._request, self._request.config.training
         plan, board = request.plan, training.tensorboard_log_dir
+        around = Surroundings.of_machine(read_machine())
         row = RunRow(
             time_s=time.time(),
             step=progress.step,
@@ -310,8 +316,9 @@ class StageRun:
             stage=request.run.stage,
             mode=str(plan.mode),
             devices={"data": plan.data.device, "model": plan.model.device},
-            settings=dump_sections(request.config),
+            settings=self._settle_settings(around),
             environment=self._environment,
+            around=around.dump(),
             predicted_step_s=None if request.choice is None else request.choice.step_s,
         )
         return RunWatch(
@@ -321,10 +328,17 @@ class StageRun:
             resumed=progress.step > 0,
             is_validated=progress.is_validated,
             plan=plan,
-            tensorboard=Path(board) if board else request.run.path / TENSORBOARD_FOLDER,
+            tensorboard=choose_board(request.run, board),
             epochs=training.epochs if request.run.stage == training.stage else None,
             checkpoint_interval=self._intervals.checkpoint,
         )
+
+    def _settle_settings(self, around: Surroundings) -> dict[str, dict[str, Any]]:
+        """The configuration in force, with what `auto` came to."""
+        sections = settle_sections(self._request.config, around)
+        sections["training"]["validation_interval"] = self._validation_interval
+        sections["training"]["checkpoint_interval"] = self._intervals.checkpoint
+        return sections
 
 
 def describe_data(data: RunData) -> str:
@@ -334,6 +348,11 @@ def describe_data(data: RunData) -> str:
         f"with; {len(data.sampler.plan.buckets)} batch shapes, {data.sampler.steps_per_epoch} updates per epoch, "
         f"{data.sampler.plan.waste.audio_share:.1%} padding at {SAMPLE_RATE_HZ} Hz."
     )
+
+
+def choose_board(run: RunFolder | FollowerFolder, given: str | None) -> Path:
+    """The folder of the curves. One run writes into one folder: other workers than the chief keep to their own."""
+    return run.path / TENSORBOARD_FOLDER if given is None or isinstance(run, FollowerFolder) else Path(given)
 
 
 def _describe_disk(need: DiskNeed, folder: Path) -> str:

@@ -23,10 +23,12 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.errors import DevicePlanError
 from myxtts.models.gpt import GPT
 from myxtts.models.names import count_parameters
-from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.pipeline.patience import Patience, Work
 from myxtts.pipeline.preparation_settings import choose_augmentation
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.auto_mode import PlannedRun, plan_run
+from myxtts.training.auto_mode import PlannedRun, fix_cache, plan_run
+from myxtts.training.early_stop import explain_early_stop
 from myxtts.training.errors import CodecMissingError, RunStoppedError
 from myxtts.training.follower_folder import FollowerFolder
 from myxtts.training.gathering import describe_codec, gather_team
@@ -37,6 +39,7 @@ from myxtts.training.mel_statistics import measure_mel_norms
 from myxtts.training.mode_choice import ModeChoice
 from myxtts.training.run_folder import RunFolder, open_run
 from myxtts.training.run_log import keep_run_log
+from myxtts.training.run_work import read_start_work
 from myxtts.training.stage_run import StageRequest, StageResult, StageRun, describe_data
 from myxtts.training.starting_point import (
     Codec,
@@ -53,12 +56,15 @@ from myxtts.training.starting_point import (
 from myxtts.training.team import Alone, Team
 from myxtts.training.trained_decoder import build_decoder_step, describe_decoder
 from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
+from myxtts.training.watchdog import Watchdog
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
 
 AnyRun = RunFolder | FollowerFolder
 DROP_REPORT_NAME = "drop_report.json"
+STALLED = "stalled"
+"""The event in the metrics file."""
 DETERMINISTIC_THREADS = 2
 """Of both roles in every mode: the number of threads decides about last bits."""
 
@@ -107,10 +113,10 @@ class XTTSTrainer:
         choice: ModeChoice | None = None,
     ):
         self._ledger = TimeLedger()
-        self.config = config
         given = plan or runtime.active_plan()
         planned = plan_run(config, command) if given is None else PlannedRun(given, choice)
         self.plan, self._choice = planned.plan, planned.choice
+        self.config = config = fix_cache(config, self._choice)
         if model_device is not None and model_device != self.plan.model.device:
             raise DevicePlanError(
                 f"model_device is {model_device}, but the plan trains on {self.plan.model.device}. Leave it out, or give flags "
@@ -148,12 +154,44 @@ class XTTSTrainer:
         Raises `RunStoppedError` where the signal comes before there is anything to train or between two stages.
         """
         with StopRequests() as stop:
-            try:
-                with stop.while_idle():
-                    return self._train_run(stop)
-            except StopNow:
-                assert stop.signal is not None
-                raise self._explain_stop(stop.signal) from None
+            return self._open_watchdog().run(lambda: self._train_until_stopped(stop))
+
+    def _train_until_stopped(self, stop: StopRequests) -> TrainingResult:
+        try:
+            with stop.while_idle():
+                return self._train_run(stop)
+        except StopNow:
+            assert stop.signal is not None
+            raise self._explain_stop(stop.signal) from None
+
+    def _open_watchdog(self) -> Watchdog:
+        patience = Patience.from_limit(self.config.training.watchdog_seconds)
+        start_s = patience.start_s
+        if self._cluster is not None:
+            # Others may be started late.
+            start_s = max(start_s, self._cluster.rendezvous_s)
+
+        def read_work() -> Work:
+            own = None if self._stage is None else self._stage.read_work(start_s)
+            return own or read_start_work(self._ledger, start_s)
+
+        return Watchdog(
+            read_work, patience, advise=self._advise, on_warning=self._note_stall, on_force=self._note_last_word
+        )
+
+    def _advise(self) -> str:
+        """How to go on after a hang. Nothing is looked up for it: the disk may be what hangs."""
+        if self._run is None:
+            return "Nothing was trained in this session. Start it again with the same command."
+        return f"To go on from the last checkpoint: {self._run.resume_command}"
+
+    def _note_stall(self, text: str) -> None:
+        if self._stage is not None and self._stage.watch is not None:
+            self._stage.watch.note_later(STALLED, text)
+
+    def _note_last_word(self, text: str) -> None:
+        if self._stage is not None and self._stage.watch is not None:
+            self._stage.watch.note_last_word(STALLED, text)
 
     def _train_run(self, stop: StopRequests) -> TrainingResult:
         with (
@@ -186,16 +224,12 @@ class XTTSTrainer:
 
     def _explain_stop(self, signal: Signals) -> RunStoppedError:
         """The error that says how far the run is."""
-        run, name = self._run, signal.name
+        run = self._run
         done = None if run is None else run.describe_progress()
         if run is None or done is None:
-            return RunStoppedError(
-                f"Stopped by {name} before anything was trained in this session. Start it again with the same command.",
-                signal,
-                None,
-            )
+            return explain_early_stop(self.config, self._command, signal)
         return RunStoppedError(
-            f"Stopped by {name} before the next update. Nothing is lost of the run in {run.path}: {done}.",
+            f"Stopped by {signal.name} before the next update. Nothing is lost of the run in {run.path}: {done}.",
             signal,
             run.resume_command,
         )
@@ -274,7 +308,7 @@ class XTTSTrainer:
         # Somebody who wants the process gone does not wait for a sentence.
         is_wanted = config.training.speak and self._team.is_chief
         if result.ending.is_finished and is_wanted and stop.signal is None:
-            with suppress(StopNow):
+            with self._ledger.spend(Cause.OTHER, "speaking"), suppress(StopNow):
                 self._spoken = speak_last_words(run.path, data.train)
         return result
 
@@ -296,11 +330,18 @@ class XTTSTrainer:
         stage = self._stage
         if stage is None or stage.watch is None or stage.source is None:
             return
-        _log.info("%s", stage.watch.format_performance(stage.source.read_facts(), self.config))
+        _log.info("%s", stage.watch.format_performance(stage.source.read_facts()))
 
     def _collect_data(self, run: AnyRun, start: StartingPoint | None, config: XTTSConfig | None = None) -> RunData:
         vocabulary = None if start is None else start.vocabulary
-        data = collect_run_data(config or self.config, folder=run.path, vocabulary=vocabulary)
+        with self._ledger.spend(Cause.START_UP, "scanning the corpus") as span:
+
+            def note_progress(kind: str, done: int, total: int) -> None:
+                span.item = done
+
+            data = collect_run_data(
+                config or self.config, folder=run.path, vocabulary=vocabulary, progress=note_progress
+            )
         if start is not None:
             require_grown_vocabulary(start, data.tokenizer_path)
         data.report.write_json(run.path / DROP_REPORT_NAME)

@@ -11,13 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from typing import TypeVar
 
 from myxtts.errors import StageStalledError
 from myxtts.pipeline.patience import FINAL, Patience, Stall, StallWatch, Work, format_all_stacks
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GRACE_S = 60.0
 """For a thread that hangs in Python, or comes back after all, to close what is open."""
@@ -31,7 +32,7 @@ class StalledNow(BaseException):
 
 
 class Watchdog:
-    """Watches the thread that enters it, within its context.
+    """Watches the thread that calls `run`, while it does what it was given.
 
     A thing that takes longer than its limit is named in a warning, with the stacks of all threads. After twice the limit the run
     ends with `StageStalledError`, raised in the thread itself. A thread that cannot be reached, because it waits inside a driver or
@@ -40,7 +41,7 @@ class Watchdog:
     Args:
         read_work: what the thread is doing; called from another one.
         patience: with one thing.
-        advice: how to go on, for the last word.
+        advise: how to go on, for the last word; called in the watching thread.
         on_warning: is given every warning, in the watching thread.
         on_force: is given the last word before the process is ended.
         end_process: ends it, with an exit code.
@@ -52,7 +53,7 @@ class Watchdog:
         read_work: Callable[[], Work | None],
         patience: Patience,
         *,
-        advice: str,
+        advise: Callable[[], str],
         on_warning: Callable[[str], None],
         on_force: Callable[[str], None],
         grace_s: float = GRACE_S,
@@ -61,7 +62,7 @@ class Watchdog:
     ):
         self._read_work = read_work
         self._patience = patience
-        self._advice = advice
+        self._advise = advise
         self._on_warning = on_warning
         self._on_force = on_force
         self._grace_s = grace_s
@@ -71,26 +72,35 @@ class Watchdog:
         self._last_word: str | None = None
         self._is_over = threading.Event()
         self._raising = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="myxtts-watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._look, name="myxtts-watchdog", daemon=True)
 
-    def __enter__(self) -> Self:
+    def run(self, work: Callable[[], T]) -> T:
+        """What the work returns. Raises `StageStalledError` where it hung.
+
+        A function and no context: what is raised in a thread from outside may arrive anywhere, also in between the end of a block and
+        the first line of what would leave its context.
+        """
         self._watched = threading.get_ident()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._raising:
-            self._is_over.set()
-            if self._last_word is not None and kind is not StalledNow:
-                # It came back by itself in the same moment: what was to be raised in it must not come later.
-                _raise_in_thread(self._watched, None)
-        self._thread.join()
-        if kind is StalledNow:
+        try:
+            try:
+                self._thread.start()
+                return work()
+            finally:
+                self._leave()
+        except StalledNow:
+            # It is raised once, so from here on nothing can interrupt this.
+            self._leave()
             raise StageStalledError(self._last_word) from None
 
-    def _run(self) -> None:
+    def _leave(self) -> None:
+        """Nothing is raised in the thread from here on, and nobody watches it."""
+        with self._raising:
+            self._is_over.set()
+            # It may have come back by itself in the same moment: what was to be raised in it must not come later.
+            _raise_in_thread(self._watched, None)
+        self._thread.join()
+
+    def _look(self) -> None:
         watch = StallWatch(self._patience, self._clock)
         while not self._is_over.wait(self._patience.look_s):
             stall = watch.look(self._read_work())
@@ -110,7 +120,7 @@ class Watchdog:
         with self._raising:
             if self._is_over.is_set():
                 return
-            self._last_word = f"{stall} The run ends. {self._advice}\nWhere all threads were:\n{stacks}"
+            self._last_word = f"{stall} The run ends. {self._advise()}\nWhere all threads were:\n{stacks}"
             _raise_in_thread(self._watched, StalledNow)
         if self._is_over.wait(self._grace_s):
             return
@@ -122,7 +132,7 @@ class Watchdog:
 
     def _say_last_words(self, stall: Stall) -> None:
         _log.critical("%s\nIt cannot be reached where it is, so the process ends now.", self._last_word)
-        self._on_force(f"{stall} {self._advice}")
+        self._on_force(f"{stall} {self._advise()}")
 
 
 def _raise_in_thread(ident: int, kind: type[BaseException] | None) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from myxtts.monitoring.bars import draw_bar
 from myxtts.monitoring.live_view import LiveView, Picture, PlainView, format_line, format_picture, open_view
-from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.monitoring.metrics_rows import MemoryUse, ValidationRow
 from myxtts.monitoring.progress import Progress
 from tests.monitoring.runs import make_train_row
 
@@ -45,6 +45,17 @@ def test_without_a_terminal_there_is_one_plain_line_per_picture():
     assert "\x1b" not in out.getvalue()
 
 
+def test_a_run_that_nobody_looks_at_any_more_goes_on_and_says_so_once(caplog):
+    class Closed(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    with open_view("gpt", Closed()) as view:
+        view.show(make_picture(200))
+        view.show(make_picture(210))
+    assert caplog.text.count("Nobody reads what this run shows any more") == 1
+
+
 def test_in_a_terminal_the_picture_shows_all_that_was_asked_for():
     out = Terminal()
     with open_view("gpt, isolated mode", out) as view:
@@ -64,6 +75,22 @@ def test_the_picture_fits_80_columns_and_ascii(flow):
     lines = format_picture("a title that is far too long for this view, " * 2, make_picture(flow=flow), is_ascii=True)
     assert max(map(len, lines)) <= 80
     assert "".join(lines).isascii()
+
+
+def test_every_memory_of_an_isolated_run_is_shown_whole_in_80_columns():
+    uses = (
+        MemoryUse("data /GPU:0", 7_900_000_000, 8 << 30),
+        MemoryUse("model /GPU:1", 15_900_000_000, 16 << 30),
+        MemoryUse("host, trainer", 12_345_000_000, None),
+        MemoryUse("host, producer", 2_345_000_000, None),
+    )
+    lines = format_picture("gpt, isolated mode", make_picture(memory=uses))
+    first = next(number for number, line in enumerate(lines) if line.startswith("memory"))
+    assert lines[first : first + 2] == [
+        "memory   data /GPU:0 7.4 GB of 8.0 GB   model /GPU:1 14.8 GB of 16.0 GB",
+        "         host, trainer 11.5 GB   host, producer 2.2 GB",
+    ]
+    assert max(map(len, lines)) <= 80
 
 
 def test_what_is_unknown_is_shown_as_unknown():

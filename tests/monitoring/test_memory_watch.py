@@ -41,6 +41,16 @@ def large_plateau(step: int, draw: random.Random) -> float:
     return 800.0 * (1 - math.exp(-step / 30))
 
 
+def jump(step: int, draw: random.Random) -> float:
+    """What the first validation takes once, in a run whose log grows a little."""
+    return 0.01 * step + (76.0 if step > 100 else 0.0)
+
+
+def early_jump(step: int, draw: random.Random) -> float:
+    """The same at the border of two stretches of readings."""
+    return 0.01 * step + (76.0 if step > 90 else 0.0)
+
+
 def drift(step: int, draw: random.Random) -> float:
     """The log, the curves: some bytes per step."""
     return 0.002 * step
@@ -53,6 +63,8 @@ NOISES: dict[str, tuple[Noise, ...]] = {
     "shapes": (shapes,),
     "plateau": (plateau,),
     "large plateau": (large_plateau,),
+    "jump": (jump,),
+    "early jump": (early_jump,),
     "all": (step_allocator, saw, shapes, plateau, drift),
 }
 
@@ -97,7 +109,7 @@ def test_a_leak_is_found_and_named_by_its_phase_within_200_steps(memory: Memory,
     assert {(leak.memory, leak.phase) for leak in told} == {(memory, phase)}
 
 
-@pytest.mark.parametrize("name", ["saw", "plateau", "shapes"])
+@pytest.mark.parametrize("name", ["saw", "plateau", "shapes", "jump"])
 def test_a_leak_is_found_beneath_noise(name: str) -> None:
     told = run(SOON, NOISES[name], leaks={Phase.TRAINING: 4.0})
     assert told
@@ -131,6 +143,18 @@ def test_the_alarm_is_one_line_and_comes_again_only_when_the_leak_has_doubled() 
     )
     assert "of the gpt stage" in str(told[0])
     assert "Ctrl-C saves the run" in str(told[0])
+
+
+def test_of_a_producer_only_what_is_known_is_promised() -> None:
+    watch, told = MemoryWatch("gpt"), []
+    for step in range(1, SOON + 1):
+        told += watch.add(step, Phase.PREPARATION, {Memory.PRODUCER: (500 + step) * MIB})
+    assert {(leak.memory, leak.phase) for leak in told} == {(Memory.PRODUCER, Phase.PREPARATION)}
+    said = str(told[0])
+    assert "in the preparation of the gpt stage" in said
+    assert "the machine may run out of memory and end the trainer" in said
+    assert "Ctrl-C saves the run" in said
+    assert "nothing is lost" not in said
 
 
 def test_what_a_validation_takes_and_the_training_gives_back_is_no_leak() -> None:

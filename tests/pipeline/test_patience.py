@@ -78,3 +78,17 @@ def test_a_producer_is_given_the_same_time_for_its_batches() -> None:
     assert (limits.steady_s, limits.first_s) == (10, 30)
     assert (limits.start_s, limits.import_s) == (TimeLimits().start_s, TimeLimits().import_s)
     assert TimeLimits.from_patience(Patience.from_limit(0)).start_s == float("inf")
+
+
+def test_whoever_waits_for_a_producer_is_at_least_as_patient_as_who_watches_it() -> None:
+    for limit_s in (1.0, 8.0, 50.0, 300.0):
+        limits = TimeLimits.from_patience(Patience.from_limit(limit_s))
+        assert limits.longest_s >= limits.start_s + limits.import_s + limits.first_s > limits.import_s
+    assert TimeLimits.from_patience(Patience.from_limit(0)).longest_s == float("inf")
+
+
+def test_work_with_a_limit_of_its_own_keeps_to_it() -> None:
+    clock = ManualClock()
+    watch, work = StallWatch(PATIENCE, clock), Work("waiting for a batch", None, 0.0, limit_s=50)
+    assert look(clock, watch, work, 51) == []
+    assert look(clock, watch, work, 60) == [Stall(work, 50, is_final=False), Stall(work, 100, is_final=True)]

@@ -10,7 +10,7 @@ from myxtts.pipeline.staged_source import StagedSource
 
 def test_everything_that_happens_to_a_producer_counts_as_progress():
     prepared = Handoff("prepared")
-    producer = SimpleNamespace(events=[], preparation_batch=None)
+    producer = SimpleNamespace(events=[], preparation_batch=None, longest_silence_s=750.0)
     source = StagedSource(
         prepared,
         unpack=dict,
@@ -27,7 +27,7 @@ def test_everything_that_happens_to_a_producer_counts_as_progress():
         while (work := source.read_work()) is None:
             pass
         assert work.stage == "waiting for a batch"
-        assert work.is_first, "a producer that is started again takes its time"
+        assert work.limit_s == 750.0, "a producer that is started again takes its time"
         producer.events.append(SimpleNamespace(time_s=7.0))
         assert source.read_work() != work
         prepared.finish()

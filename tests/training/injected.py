@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+MODULE = "tests.training.injected"
 LEAK_BYTES = 1 << 20
 HANGS_AT = 4
 """The update, counted from 1: shapes have been traced by then."""
@@ -26,6 +28,41 @@ def leak_validation() -> None:
     from myxtts.training.updates import UpdateMaker
 
     _wrap(UpdateMaker, "evaluate", lambda call: _keep(10 * LEAK_BYTES))
+
+
+def leak_checkpoint() -> None:
+    """Every checkpoint keeps ten."""
+    from myxtts.training.keeper import Keeper
+
+    _wrap(Keeper, "save", lambda call: _keep(10 * LEAK_BYTES))
+
+
+def leak_producer() -> None:
+    """Every batch keeps a megabyte of the memory of the process that makes it."""
+    from myxtts.pipeline import isolated_source
+
+    describe = isolated_source.describe_task
+
+    def describe_leaking(*arguments: Any) -> Any:
+        return replace(describe(*arguments), factory=f"{MODULE}:{make_leaking_task.__name__}")
+
+    isolated_source.describe_task = describe_leaking
+
+
+def make_leaking_task(*arguments: Any) -> Any:
+    """The task of a producer that leaks."""
+    from myxtts.pipeline.preparation_task import PreparationTask, make_task
+
+    _wrap(PreparationTask, "prepare", lambda call: _keep(LEAK_BYTES))
+    return make_task(*arguments)
+
+
+def leak_preparation() -> None:
+    """As TensorFlow would count what every batch keeps on the device that prepares."""
+    from myxtts.pipeline import batch_factory
+
+    readings = iter(range(10**9, 10**12, LEAK_BYTES))
+    batch_factory.read_pool_bytes = lambda device: next(readings)
 
 
 def leak_device() -> None:
@@ -60,7 +97,13 @@ def nothing() -> None:
     """A run as it is."""
 
 
-FAULTS = {fault.__name__: fault for fault in (leak_training, leak_validation, leak_device, hang_deaf, hang_in_checkpoint, nothing)}  # fmt: skip
+FAULTS = {
+    fault.__name__: fault
+    for fault in (
+        *(leak_training, leak_validation, leak_checkpoint, leak_producer, leak_preparation, leak_device),
+        *(hang_deaf, hang_in_checkpoint, nothing),
+    )
+}
 
 
 def _keep(size: int) -> None:

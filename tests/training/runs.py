@@ -94,9 +94,9 @@ def start_command(folder: Path, command: Sequence[str]) -> subprocess.Popen[str]
         )
 
 
-def finish(run: subprocess.Popen[str], folder: Path) -> Said:
+def finish(run: subprocess.Popen[str], folder: Path, patience_s: float = PATIENCE_S) -> Said:
     """Waits for a run that `start` began."""
-    code = run.wait(PATIENCE_S)
+    code = run.wait(patience_s)
     return Said(code, Path(f"{folder}.said").read_text(encoding="utf-8"))
 
 

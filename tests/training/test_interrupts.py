@@ -83,3 +83,12 @@ def test_signals_that_something_else_has_taken_are_taken_again():
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal is signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_other_workers_can_be_told_why_one_stops():
+    with StopRequests() as stop, pytest.raises(StopNow, match=r"it was asked to stop \(SIGTERM\)"):
+        kill_idly(stop, signal.SIGTERM)
+    with StopRequests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(StopNow, match=r"it was asked to stop \(SIGINT\)"):
+            stop.check()

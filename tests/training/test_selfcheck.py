@@ -2,21 +2,32 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
+import yaml
 
+from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.devices.plan import Mode
 from myxtts.devices.topology import find_bus_ids, is_same_bus_id
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.hardware_facts import read_hardware
+from myxtts.monitoring.metrics_log import MetricsLog
 from myxtts.monitoring.redaction import Redactor
 from myxtts.monitoring.software_facts import read_software
+from myxtts.training.run_record import RunRecord, write_record
+from myxtts.training.selfcheck import command_work
 from myxtts.training.selfcheck.checks import CHECKS, Check, Tolerance, select_checks
 from myxtts.training.selfcheck.outcome import Outcome, Status
 from myxtts.training.selfcheck.report import SelfcheckReport, format_end, format_json, format_markdown, format_outcome
 from myxtts.training.selfcheck.runner import Answer, ask_process, measure_difference, run_checks
 from myxtts.training.selfcheck.situation import Situation, plan_mode
+from myxtts.training.selfcheck.small_run import make_config
+from myxtts.training.selfcheck.work import CheckFailedError
+from tests.monitoring.runs import make_run_row, make_train_row
 
 WORK = "tests.training.selfcheck_work"
 TWO = Situation(rehearsal=False, data_gpu=1, model_gpu=0, folder="unused")
@@ -187,3 +198,92 @@ def test_lines_fit_80_columns_and_a_rehearsal_claims_nothing():
     assert max(map(len, format_outcome(PASSED).splitlines())) <= 80
     assert "says nothing about cards" in " ".join(format_end(make_report(PASSED, rehearsal=True)).split())
     assert "post the report all the same" in " ".join(format_end(make_report(PASSED)).split())
+
+
+def make_situation(folder):
+    return Situation(rehearsal=True, data_gpu=0, model_gpu=1, folder=str(folder))
+
+
+def test_every_check_that_trains_reads_one_corpus_that_tensorflow_can_read_too(tmp_path):
+    situation = make_situation(tmp_path)
+    plain, native = make_config(situation, "train-single"), make_config(situation, "train-native", is_native=True)
+    # Which clips are set apart follows from their paths: other files would be another run.
+    assert plain.data.train_data == native.data.train_data
+    corpus = Path(plain.data.train_data)
+    first = sorted((corpus / "wavs").iterdir())[0]
+    info = soundfile.info(first)
+    assert (info.format, info.subtype, info.samplerate) == ("WAV", "PCM_16", 22050)
+    original = next(demo_corpus_path().glob(f"wavs/{first.stem}.*"))
+    np.testing.assert_array_equal(soundfile.read(first)[0], soundfile.read(original)[0])
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_decoder_is_trained_for_the_gpt_that_was_trained_before(tmp_path):
+    config = make_config(make_situation(tmp_path), "train-decoder", stage="decoder")
+    assert config.training.init_from == str(tmp_path / "train-single")
+    assert config.training.codec is None
+
+
+@pytest.fixture
+def train_by_command(monkeypatch):
+    """Stands for `myxtts train`: says a line, does something in the run's folder, and ends with a code."""
+    asked = {}
+
+    def make(code, act=lambda folder: None):
+        class Stub:
+            def __init__(self, commands, tell):
+                (command,) = commands
+                asked.update(yaml.safe_load(Path(command.words[-1]).read_text()))
+                tell(0, "what it said")
+
+            def run(self):
+                act(Path(asked["training"]["checkpoint_dir"]))
+                return [code]
+
+        monkeypatch.setattr(command_work, "ProcessGroup", Stub)
+        return asked
+
+    return make
+
+
+def write_run(folder, losses=(3.0, 2.0), **record):
+    (folder / "worker-1").mkdir(parents=True)
+    write_record(folder, RunRecord("gpt", {}, (), **record))
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        log.write(make_run_row())
+        log.write(make_train_row(len(losses), steps=len(losses), losses=losses))
+
+
+def test_both_devices_train_by_the_command_a_user_gives(tmp_path, train_by_command):
+    asked = train_by_command(0, write_run)
+    seen = command_work.train_parallel(make_situation(tmp_path), name="train-parallel")
+    assert asked["training"]["model_gpus"] == "1,0"
+    assert seen.facts["losses"] == [3.0, 2.0]
+    assert "two workers" in seen.detail
+
+
+def test_a_mode_that_was_chosen_is_told(tmp_path, train_by_command):
+    asked = train_by_command(0, lambda folder: write_run(folder, choice={"layout": "dual"}))
+    seen = command_work.train_auto(make_situation(tmp_path), name="train-auto")
+    assert asked["training"]["mode"] == "auto"
+    assert "it chose the dual mode" in seen.detail
+
+
+@pytest.mark.parametrize(
+    ("check", "code", "act", "said"),
+    [
+        ("train_auto", 1, lambda folder: None, "ended with exit code 1:\nwhat it said"),
+        ("train_auto", 0, write_run, "A mode was to be chosen and kept with the run"),
+        (
+            "train_auto",
+            0,
+            lambda folder: write_run(folder, (2.0, 3.0), choice={"layout": "dual"}),
+            "The loss must fall",
+        ),
+        ("train_parallel", -9, lambda folder: None, "ended with exit code -9"),
+    ],
+)
+def test_a_command_that_does_not_do_what_it_must_fails_the_check(tmp_path, train_by_command, check, code, act, said):
+    train_by_command(code, act)
+    with pytest.raises(CheckFailedError, match=re.escape(said)):
+        getattr(command_work, check)(make_situation(tmp_path), name="x")

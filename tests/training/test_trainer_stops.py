@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+from contextlib import contextmanager
 from unittest.mock import Mock
 
 import numpy as np
@@ -9,13 +11,15 @@ import pytest
 
 from myxtts.cli import train as command
 from myxtts.devices.plan import Mode
+from myxtts.errors import StageStalledError
+from myxtts.pipeline import patience
 from myxtts.training import trainer as module
 from myxtts.training.errors import RunStoppedError
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.loop import ALL_DONE, Ending
 from myxtts.training.run_folder import open_run
 from myxtts.training.stage_run import StageResult
-from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.trainer import TrainingResult, XTTSTrainer
 from tests.checkpoints.training_states import save
 from tests.pipeline.test_failing_sources import make_plan
 from tests.training.test_run_folder import COMMAND, make_config, train
@@ -51,7 +55,7 @@ def make_trainer(folder, **sections):
 def test_a_signal_during_the_scan_of_a_new_run_says_that_nothing_was_trained(tmp_path, capsys):
     planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
 
-    assert command._train(make_config(tmp_path / "run"), planned, COMMAND) == 0
+    assert command._train(make_config(tmp_path / "run"), planned, COMMAND, is_worker=False) == 0
 
     said = capsys.readouterr().out
     assert "Stopped by SIGTERM before anything was trained in this session." in said
@@ -64,11 +68,28 @@ def test_a_signal_during_the_scan_of_a_resumed_run_says_how_to_go_on(tmp_path, c
     train(tmp_path / "run", 20)
     planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
 
-    assert command._train(make_config(tmp_path / "run"), planned, COMMAND) == 0
+    assert command._train(make_config(tmp_path / "run"), planned, COMMAND, is_worker=False) == 0
 
     said = capsys.readouterr().out
     assert "20 updates of it are done" in said
     assert f"Resume  {RESUME}" in said.splitlines()
+
+
+@pytest.mark.usefixtures("killed_in_the_scan")
+def test_a_worker_that_is_asked_to_stop_has_not_succeeded(tmp_path):
+    """Who starts workers again unless they succeed, as Kubernetes does with a pod that has to move, starts this one again."""
+    planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
+    assert command._train(make_config(tmp_path / "run"), planned, COMMAND, is_worker=True) == os.EX_TEMPFAIL
+
+
+@pytest.mark.parametrize(("is_finished", "code"), [(True, 0), (False, os.EX_TEMPFAIL)])
+def test_a_worker_succeeds_where_the_run_is_finished(tmp_path, monkeypatch, is_finished, code):
+    ending = Ending("asked to", is_finished=is_finished, signal=signal.SIGTERM)
+    stage = StageResult(ending, 7, Mock(), tmp_path)
+    monkeypatch.setattr(XTTSTrainer, "train", lambda self: TrainingResult(stage, RESUME, None))
+    monkeypatch.setattr("myxtts.monitoring.summary_view.format_summary", lambda summary: "")
+    planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
+    assert command._train(make_config(tmp_path / "run"), planned, COMMAND, is_worker=True) == code
 
 
 def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch):
@@ -77,6 +98,34 @@ def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch
         make_trainer(tmp_path / "run").train()
     assert (caught.value.exit_code, caught.value.resume_command) == (130, None)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_before_a_resumed_run_is_opened_says_how_to_go_on(tmp_path, monkeypatch):
+    train(tmp_path / "run", 20)
+    monkeypatch.setattr(module, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
+    with pytest.raises(RunStoppedError, match="20 updates of it are done") as caught:
+        make_trainer(tmp_path / "run").train()
+    assert (caught.value.exit_code, caught.value.resume_command) == (130, RESUME)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_signal_while_tensorflow_is_imported_says_where_it_stopped(tmp_path, monkeypatch, capsys, is_resumed):
+    @contextmanager
+    def import_for_ever():
+        kill_self()
+        pytest.fail("the import goes on after the signal")
+        yield
+
+    if is_resumed:
+        train(tmp_path / "run", 20)
+    monkeypatch.setattr("myxtts.devices.import_watch.watch_import", import_for_ever)
+
+    assert command._train(make_config(tmp_path / "run"), Mock(), COMMAND, is_worker=False) == 0
+
+    said = capsys.readouterr().out
+    assert "Stopped by SIGTERM while TensorFlow was imported, before anything was trained in this session." in said
+    assert (f"Resume  {RESUME}" in said.splitlines()) is is_resumed
+    assert ("20 updates of it are done" in said) is is_resumed
 
 
 def test_a_signal_between_codec_and_gpt_ends_the_run_before_the_gpt_is_built(tmp_path, monkeypatch):
@@ -106,3 +155,46 @@ def test_a_signal_while_a_finished_run_speaks_leaves_it_finished(tmp_path, monke
         result = trainer._run_on_codes(Mock(), trainer.config, Mock(), codec, Mock(), stop)
         kill_self()
     assert result is done
+
+
+def hang(*arguments, **options):
+    """As a wait with a timeout does: Python runs now and then."""
+    never = threading.Event()
+    for _ in range(3000):
+        never.wait(0.01)
+    pytest.fail("nobody ended it")
+
+
+@pytest.mark.parametrize(
+    ("place", "stage", "advice"),
+    [
+        ("apply_devices", "start-up", "Start it again with the same command."),
+        ("collect_run_data", "scanning the corpus", f"To go on from the last checkpoint: {RESUME}"),
+    ],
+)
+def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, place, stage, advice):
+    monkeypatch.setattr(patience, "IMPORT_S", 0.05)
+    monkeypatch.setattr(module, place, hang)
+    trainer = make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01})
+    with pytest.raises(StageStalledError, match=f"Stage '{stage}' has made no progress for more than") as caught:
+        trainer.train()
+    assert advice in str(caught.value)
+    assert "in hang" in str(caught.value), "its stack"
+
+
+def test_a_scan_that_goes_on_is_no_hang(tmp_path, monkeypatch):
+    """Each look at some clips takes less than the limit, all of them together far more."""
+
+    class Done(Exception):
+        pass
+
+    def collect(*arguments, progress, **options):
+        for done in range(60):
+            threading.Event().wait(0.02)
+            progress("clips", done, 60)
+        raise Done
+
+    monkeypatch.setattr(patience, "IMPORT_S", 0.4)
+    monkeypatch.setattr(module, "collect_run_data", collect)
+    with pytest.raises(Done):
+        make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01}).train()

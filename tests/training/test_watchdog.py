@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,11 +14,14 @@ from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.patience import FINAL, Patience, Work
 from myxtts.training import watchdog
-from myxtts.training.run_work import read_run_work
-from myxtts.training.watchdog import EXIT_CODE, Watchdog
+from myxtts.training.run_work import read_run_work, read_start_work
+from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
 from tests.pipeline.clocks import ManualClock
 
+T = TypeVar("T")
+
 TOO_LONG_S = 30
+LONG_S = 600.0
 SOON = Patience(item_s=0.04, first_item_s=0.04)
 ADVICE = "To go on: python train_main.py --resume"
 
@@ -48,7 +50,13 @@ class Told:
 
 def watch(read_work: Any, told: Told, patience: Patience = SOON, **options: Any) -> Watchdog:
     return Watchdog(
-        read_work, patience, advice=ADVICE, on_warning=told.warn, on_force=told.force, end_process=told.end, **options
+        read_work,
+        patience,
+        advise=lambda: ADVICE,
+        on_warning=told.warn,
+        on_force=told.force,
+        end_process=told.end,
+        **options,
     )
 
 
@@ -84,10 +92,10 @@ class SlowSource:
         return self._work
 
 
-@contextmanager
-def doing(ledger: TimeLedger, cause: Cause) -> Iterator[None]:
+def do(ledger: TimeLedger, cause: Cause, work: Callable[[], T]) -> T:
+    """Does something that is booked under a cause."""
     with ledger.spend(cause):
-        yield
+        return work()
 
 
 @pytest.mark.parametrize(
@@ -107,12 +115,8 @@ def test_every_stage_that_hangs_is_named_with_its_stack(
 ) -> None:
     told = Told()
     run, source = make_watch(ledger), SlowSource(part)
-    with (
-        pytest.raises(StageStalledError, match=f"Stage '{name}' has made no progress") as caught,
-        watch(lambda: read_run_work(run, source), told),
-        doing(ledger, cause),
-    ):
-        hang_in_python()
+    with pytest.raises(StageStalledError, match=f"Stage '{name}' has made no progress") as caught:
+        watch(lambda: read_run_work(run, source, LONG_S), told).run(lambda: do(ledger, cause, hang_in_python))
     assert "hang_in_python" in str(caught.value)
     assert ADVICE in str(caught.value)
     assert told.warnings == [f"Stage '{name}' has made no progress" + (" at its item 7" if part else "") + (
@@ -127,12 +131,9 @@ def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(ledger: TimeL
     told = Told()
     run = make_watch(ledger)
     # A lock without a timeout is as deaf as a driver. It is let go by what would have been the end of the process.
-    with (
-        pytest.raises(StageStalledError),
-        watch(lambda: read_run_work(run, None), told, grace_s=0.05),
-        ledger.spend(Cause.STEP),
-    ):
-        assert told.has_ended.wait(TOO_LONG_S)
+    hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
+    with pytest.raises(StageStalledError):
+        hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S)))
     assert told.exit_code == EXIT_CODE != 0
     assert told.last_word is not None
     assert "Stage 'step'" in told.last_word
@@ -145,12 +146,9 @@ def test_last_words_that_hang_do_not_keep_the_process(ledger: TimeLedger, monkey
     told, run = Told(), make_watch(ledger)
     never = threading.Event()
     told.force = lambda text: never.wait(TOO_LONG_S)  # type: ignore[method-assign]
-    with (
-        pytest.raises(StageStalledError),
-        watch(lambda: read_run_work(run, None), told, grace_s=0.05),
-        ledger.spend(Cause.STEP),
-    ):
-        assert told.has_ended.wait(TOO_LONG_S / 2)
+    hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
+    with pytest.raises(StageStalledError):
+        hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S / 2)))
     never.set()
     assert told.exit_code == EXIT_CODE
 
@@ -165,8 +163,7 @@ def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> No
         may_go_on.acquire(timeout=TOO_LONG_S)
         return work[0]
 
-    patience = Patience(item_s=4.0, first_item_s=12.0)
-    with watch(read_work, told, Looking(patience), clock=clock):
+    def work_slowly() -> None:
         for number in range(40):
             # Each thing takes three quarters of the limit, ten times as long as the limit altogether.
             work[0] = Work("step", None, float(number))
@@ -176,6 +173,8 @@ def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> No
                 may_go_on.release()
         # Time stands still now, and whoever looks may do so to the end.
         may_go_on.release(10**6)
+
+    watch(read_work, told, Looking(Patience(item_s=4.0, first_item_s=12.0)), clock=clock).run(work_slowly)
     assert told.warnings == []
 
 
@@ -193,9 +192,13 @@ class Looking(Patience):
 def test_work_that_ends_after_the_warning_goes_on(ledger: TimeLedger) -> None:
     told = Told()
     work = [Work("step", None, 0.0)]
-    with watch(lambda: work[0], told, Patience(item_s=0.04, first_item_s=1000)):
+
+    def come_back() -> str:
         assert told.has_warned.wait(TOO_LONG_S)
         work[0] = Work("step", None, 1.0, is_first=True)
+        return "back"
+
+    assert watch(lambda: work[0], told, Patience(item_s=0.04, first_item_s=1000)).run(come_back) == "back"
     assert len(told.warnings) == 1
     assert told.exit_code is None
 
@@ -209,7 +212,6 @@ def test_work_that_ends_after_the_warning_goes_on(ledger: TimeLedger) -> None:
         (Cause.VALIDATION, False, 3, False),
         (Cause.VALIDATION, True, 3, True),
         (Cause.CHECKPOINT, False, 3, True),
-        (Cause.START_UP, False, 3, True),
         (Cause.DATA_STALL, False, 3, True),
         (Cause.OTHER, False, 3, True),
     ],
@@ -219,10 +221,78 @@ def test_first_calls_tracing_and_saving_have_a_limit_of_their_own(
 ) -> None:
     with ledger.spend(cause) as span:
         span.is_first = is_first
-        assert read_run_work(make_watch(ledger, steps), None).is_first is expected
+        assert read_run_work(make_watch(ledger, steps), None, LONG_S).is_first is expected
+
+
+def test_every_part_of_the_start_is_named_and_has_a_limit_of_its_own() -> None:
+    ledger = TimeLedger()
+    with ledger.spend(Cause.START_UP, "scanning the corpus") as span:
+        span.item = 512
+        for work in (read_start_work(ledger, LONG_S), read_run_work(make_watch(ledger), None, LONG_S)):
+            assert (work.stage, work.item, work.limit_s) == ("scanning the corpus", 512, LONG_S)
+    assert read_start_work(ledger, LONG_S).stage == "start-up"
+    ledger.begin_loop()
+    assert read_start_work(ledger, LONG_S).stage == "the end of the run"
+    assert Patience.from_limit(8).start_s == 600, "an import may take that long"
+    assert Patience.from_limit(300).start_s == 900
+    assert Patience.from_limit(0).start_s == float("inf")
+
+
+def test_a_start_that_hangs_ends_at_the_limit_of_its_own() -> None:
+    told, ledger = Told(), TimeLedger()
+    patience = Patience(item_s=1000, first_item_s=1000)
+    hanging = watch(lambda: read_start_work(ledger, 0.04), told, Looking(patience))
+
+    def build() -> None:
+        with ledger.spend(Cause.START_UP, "building the model"):
+            hang_in_python()
+
+    with pytest.raises(
+        StageStalledError, match=r"Stage 'building the model' has made no progress for more than 0\.08 s"
+    ):
+        hanging.run(build)
+    assert told.warnings == [
+        "Stage 'building the model' has made no progress for more than 0.04 s. The run ends if that lasts 0.08 s."
+    ]
+
+
+@pytest.mark.parametrize("place", ["before the lock", "behind the lock"])
+def test_what_is_raised_while_the_watch_is_left_never_comes_out_raw(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """What is raised in a thread may arrive anywhere: also where the work is done and the watch about to end."""
+    told = Told()
+    leave, arrivals = Watchdog._leave, iter([True])
+
+    def interrupted(self: Watchdog) -> None:
+        is_struck = next(arrivals, False)
+        if is_struck and place == "before the lock":
+            raise StalledNow
+        leave(self)
+        if is_struck:
+            raise StalledNow
+
+    monkeypatch.setattr(Watchdog, "_leave", interrupted)
+    with pytest.raises(StageStalledError):
+        watch(lambda: None, told).run(lambda: "done")
+    assert not any(thread.name == "myxtts-watchdog" for thread in threading.enumerate())
 
 
 def test_without_a_limit_nothing_is_ever_named() -> None:
     patience = Patience.from_limit(0)
     assert patience.item_s == patience.first_item_s == float("inf")
     assert Patience.from_limit(100) == Patience(100, 300)
+
+
+def test_work_that_ends_at_its_very_limit_is_done_or_stalled_and_nothing_else() -> None:
+    outcomes = set()
+    for spins in range(60):
+        told = Told()
+        impatient = watch(lambda: Work("step", None, 0.0), told, Looking(Patience(0.0, 0.0)), grace_s=TOO_LONG_S)
+        try:
+            outcomes.add(impatient.run(lambda spins=spins: "done" if sum(range(40 * spins)) >= 0 else ""))
+        except StageStalledError:
+            outcomes.add("stalled")
+    # What is raised too late would come out here.
+    assert sum(range(100_000)) > 0
+    assert outcomes <= {"done", "stalled"}

@@ -16,6 +16,7 @@ TRAINING_LIMIT_S = 1200.0
 _DRIVER = "myxtts.training.selfcheck.driver_work"
 _DEVICES = "myxtts.training.selfcheck.device_work"
 _TRAINING = "myxtts.training.selfcheck.training_work"
+_COMMAND = "myxtts.training.selfcheck.command_work"
 _SPEAKING = "myxtts.training.selfcheck.speaking_work"
 
 
@@ -71,12 +72,13 @@ def _train(
     tolerance: Tolerance = SAME,
     compared: int | None = None,
     like: str = "train-single",
+    work: str = f"{_TRAINING}:train",
     **settings: Any,
 ) -> Check:
     return Check(
         name,
         proves,
-        f"{_TRAINING}:train",
+        work,
         cards,
         {"name": name, **settings},
         after=("train-codec", like),
@@ -104,6 +106,13 @@ CHECKS: tuple[Check, ...] = (
     _train("train-dual", "two devices in one process give the same losses", cards=2, mode="dual"),
     _train("train-isolated", "a producer process of its own gives the same losses", cards=2, mode="isolated"),
     _train("train-split", "two processes on one card give the same losses", mode="split"),
+    _train("train-parallel", "both devices train (--model-gpus), and the losses are those of one", cards=2, tolerance=ROUNDING,
+           work=f"{_COMMAND}:train_parallel"),
+    _train("train-auto", "--mode auto measures, chooses and trains", cards=2, tolerance=ROUNDING, work=f"{_COMMAND}:train_auto"),
+    _train("train-cached", "codes that are kept are those that would be made again", cache="memory"),
+    _train("train-native", "clips that TensorFlow reads by itself give the same losses", is_native=True),
+    Check("train-decoder", "the decoder trains (--stage decoder)", f"{_TRAINING}:train",
+          settings={"name": "train-decoder", "stage": "decoder"}, after=("train-codec", "train-single"), limit_s=TRAINING_LIMIT_S),
     _train("deterministic", "--deterministic can be had", is_deterministic=True, tolerance=ROUNDING),
     _train("deterministic-again", "and gives the same bits twice", is_deterministic=True, like="deterministic", tolerance=BITS),
     # The first loss alone: while a loss scale is found that fits, updates are skipped.

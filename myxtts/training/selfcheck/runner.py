@@ -6,10 +6,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from myxtts.data.workers import Task, WorkerProcess
 from myxtts.errors import MyXTTSError
+from myxtts.training.measuring_process import await_answer
 from myxtts.training.selfcheck.checks import Check
 from myxtts.training.selfcheck.outcome import Outcome, Status
 from myxtts.training.selfcheck.situation import Situation
@@ -36,8 +37,9 @@ def ask_process(check: Check, situation: Situation) -> Answer:
     worker = WorkerProcess(Task(WORKER))
     try:
         worker.give([order])
-        said = _await_answer(worker, time.monotonic() + check.limit_s)
+        said = await_answer(worker, check.limit_s, check.limit_s)
     except TimeoutError:
+        worker.write_stacks()
         return Answer(f"it was not done after {check.limit_s:.0f} s", {}, False, worker.read_report())
     except MyXTTSError as error:
         return Answer(str(error), {}, False, worker.read_report())
@@ -48,15 +50,6 @@ def ask_process(check: Check, situation: Situation) -> Answer:
         return Answer(_describe_end(code, words), {}, False, words)
     finally:
         worker.kill()
-
-
-def _await_answer(worker: WorkerProcess, deadline_s: float) -> Mapping[str, Any] | None:
-    """What the process says; None when it died without a word."""
-    while not worker.is_closed:
-        worker.socket.settimeout(max(0.01, deadline_s - time.monotonic()))
-        for (said,) in worker.receive():
-            return said  # type: ignore[no-any-return]
-    return None
 
 
 def _describe_end(exit_code: int, last_words: str) -> str:
@@ -88,53 +81,45 @@ def _run_check(check: Check, situation: Situation, done: Mapping[str, Outcome], 
     began = time.monotonic()
     answer = ask(check, situation)
     outcome = replace(outcome, facts=answer.facts, seconds=time.monotonic() - began)
-    problem = answer.detail if not answer.is_good else _compare_losses(check, answer, situation, done)
-    if problem:
-        return replace(outcome, status=Status.FAILED, detail=problem, last_words=answer.last_words)
+    judgement = _judge_losses(check, answer, situation, done) if answer.is_good else Judgement(False, answer.detail)
+    if not judgement.is_good:
+        return replace(outcome, status=Status.FAILED, detail=judgement.detail, last_words=answer.last_words)
     status = Status.REHEARSED if situation.rehearsal else Status.PASSED
-    return replace(outcome, status=status, detail=_describe_agreement(check, answer, situation, done) or answer.detail)
+    return replace(outcome, status=status, detail=judgement.detail)
 
 
-def _compare_losses(check: Check, answer: Answer, situation: Situation, done: Mapping[str, Outcome]) -> str | None:
-    """What is wrong with the losses of a check that has others to be like."""
+class Judgement(NamedTuple):
+    """Whether a check's losses are what they must be, and what to say of it."""
+
+    is_good: bool
+    detail: str
+
+
+def _judge_losses(check: Check, answer: Answer, situation: Situation, done: Mapping[str, Outcome]) -> Judgement:
+    """Compares the losses of a check with those it must be like, if there are such."""
     if check.like is None:
-        return None
+        return Judgement(True, answer.detail)
     ours, theirs = answer.facts["losses"], done[check.like].facts["losses"]
     if len(ours) != len(theirs):
-        return f"it made {len(ours)} updates, {check.like} made {len(theirs)}"
-    most = _choose_tolerance(check, situation)
+        return Judgement(False, f"it made {len(ours)} updates, {check.like} made {len(theirs)}")
+    most = check.tolerance.in_rehearsal if situation.rehearsal else check.tolerance.on_cards
     worst = measure_difference(ours[: check.compared], theirs[: check.compared])
     # Not "worst > most": what is not a number is larger than nothing.
     if worst <= most:
-        return None
-    return (
+        which = "losses" if check.compared is None else f"the first {check.compared} of the losses"
+        same = "to the last bit" if worst == 0 else f"within {worst:.1g} ({most:.1g} is allowed)"
+        return Judgement(True, f"{answer.detail}; {which} as in {check.like} {same}")
+    return Judgement(
+        False,
         f"its losses differ from those of {check.like} by up to {worst:.2g} of their value; {most:.2g} is allowed "
-        f"({_show(ours)} against {_show(theirs)})"
+        f"({_show(ours)} against {_show(theirs)})",
     )
-
-
-def _describe_agreement(check: Check, answer: Answer, situation: Situation, done: Mapping[str, Outcome]) -> str:
-    if check.like is None:
-        return ""
-    ours, theirs = answer.facts["losses"], done[check.like].facts["losses"]
-    worst = measure_difference(ours[: check.compared], theirs[: check.compared])
-    which = "losses" if check.compared is None else f"the first {check.compared} of the losses"
-    same = (
-        "to the last bit"
-        if worst == 0
-        else f"within {worst:.1g} ({_choose_tolerance(check, situation):.1g} is allowed)"
-    )
-    return f"{answer.detail}; {which} as in {check.like} {same}"
 
 
 def measure_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The largest relative difference between two lists of losses; what is not a number stays that."""
     differences = [abs(one - other) / abs(other) for one, other in zip(ours, theirs, strict=True)]
     return next((each for each in differences if each != each), max(differences, default=0.0))
-
-
-def _choose_tolerance(check: Check, situation: Situation) -> float:
-    return check.tolerance.in_rehearsal if situation.rehearsal else check.tolerance.on_cards
 
 
 def _show(losses: Sequence[float]) -> str:

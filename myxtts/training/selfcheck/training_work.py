@@ -1,9 +1,8 @@
-"""Checks that train: a small model, a few updates, on the demo corpus."""
+"""Checks that train in their own process: a small model, a few updates, on the demo corpus."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -13,34 +12,29 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from myxtts.config import XTTSConfig
+from myxtts.data.open_engine import NATIVE_IN_FORCE
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.devices.runtime import read_pool
-from myxtts.monitoring.metrics_log import FILE_NAME, list_losses, read_metrics
+from myxtts.monitoring.bug_report import LOG_NAME
+from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, Row
+from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.sources import open_source
 from myxtts.training.placement import check_batch, check_variables
 from myxtts.training.profile_setup import set_up_profile
 from myxtts.training.selfcheck.situation import Situation, choose_two_process_mode, plan_mode
+from myxtts.training.selfcheck.small_run import make_config, read_falling_losses
 from myxtts.training.selfcheck.work import CheckFailedError, Seen
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer, apply_devices
 from myxtts.utils.commons import get_device_context, setup_logging
 
-STEPS = 6
-CODEC_STEPS = 4
-CODEC_CHECK = "train-codec"
 KILL = "kill producer"
 RUN_OUT = "out of memory"
 PRODUCER = "myxtts.pipeline.producer_main"
 SMALLEST_PIECE = 64 * 1024
 """Bytes; far less than the gradients of a step."""
-MODEL = {
-    "size": "tiny", "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 2, "dvae_width": 32, "audio_codes": 64,
-    # Without it an update made in parts is the same up to rounding.
-    "dropout": 0.0,
-}  # fmt: skip
 
 
 def train(
@@ -53,6 +47,8 @@ def train(
     xla: bool = False,
     checkpointing: bool = False,
     is_deterministic: bool = False,
+    cache: str = "off",
+    is_native: bool = False,
     fault: str = "",
 ) -> Seen:
     """A short training in a mode. Its losses are finite and fall; whether they are the right ones is for who compares."""
@@ -67,19 +63,19 @@ def train(
         checkpointing=checkpointing,
         # In a rehearsal not a bit may differ between modes, whatever the number of threads.
         is_deterministic=is_deterministic or situation.rehearsal,
+        cache=cache,
+        is_native=is_native,
     )
     trainer = XTTSTrainer(config, plan=plan, command=("myxtts", "selfcheck"))
     with _inject(fault, plan) if fault else nullcontext():
         trainer.train()
-    rows = read_metrics(situation.root / name / FILE_NAME).rows
-    losses = [loss for _, loss in list_losses(read_metrics(situation.root / name / FILE_NAME))]
-    if not losses or not all(map(math.isfinite, losses)):
-        raise CheckFailedError(f"Losses must be finite numbers, but are {losses}.")
-    if not losses[-1] < losses[0]:
-        raise CheckFailedError(
-            f"The loss must fall, but goes from {losses[0]} to {losses[-1]} in {len(losses)} updates."
-        )
-    happened = _require_effect(fault, trainer, rows)
+    folder = situation.root / name
+    losses = read_falling_losses(folder)
+    happened = _require_effect(fault, trainer, read_metrics(folder / FILE_NAME).rows)
+    if cache != "off":
+        happened += _require_hits(trainer)
+    if is_native:
+        happened += _require_native(folder)
     facts = {
         "losses": losses,
         "mode": str(plan.mode),
@@ -109,50 +105,6 @@ def inspect_placement(situation: Situation) -> Seen:
     return Seen(
         f"{len(variables)} variables and {len(batch.tensors)} tensors of a batch on {plan.model.device}",
         {"variables": dict(places), "batch": dict(tensors)},
-    )
-
-
-def make_config(
-    situation: Situation,
-    name: str,
-    *,
-    stage: str = "gpt",
-    precision: str = "float32",
-    xla: bool = False,
-    checkpointing: bool = False,
-    is_deterministic: bool = True,
-    has_codec: bool = True,
-) -> XTTSConfig:
-    """The configuration of a check; its run is in the folder with its name."""
-    codec = str(situation.root / CODEC_CHECK) if stage == "gpt" and has_codec else None
-    return XTTSConfig(
-        model={**MODEL, "enable_gradient_checkpointing": checkpointing},
-        data={
-            "batch_size": 4,
-            # All in one bucket: one shape is traced.
-            "min_clip_seconds": 2.61,
-            "max_clip_seconds": 2.965,
-            "prompt_seconds": 1.0,
-            "cache": "off",
-            "num_workers": 0,
-            "use_tf_native_loading": False,
-            "model_start_delay": 0.0,
-            "mixed_precision": precision,
-            "enable_xla": xla,
-        },
-        training={
-            "rehearsal": situation.rehearsal,
-            "stage": stage,
-            "codec": codec,
-            "max_steps": CODEC_STEPS if stage == "codec" else STEPS,
-            "learning_rate": 0.003,
-            "warmup_steps": 0,
-            "log_interval": 1,
-            "speak": False,
-            "deterministic": is_deterministic,
-            "on_oom": "retry",
-            "checkpoint_dir": str(situation.root / name),
-        },
     )
 
 
@@ -221,6 +173,24 @@ def _require_effect(fault: str, trainer: XTTSTrainer, rows: tuple[Row, ...]) -> 
             raise CheckFailedError("The device was full, but no batch was cut into parts.")
         return f"; after running out of memory, in {parts} parts"
     return ""
+
+
+def _require_hits(trainer: XTTSTrainer) -> str:
+    """How many clips had their codes ready; an error where none did, for then nothing was kept."""
+    source = None if trainer._stage is None else trainer._stage.source
+    meters = BatchMeters() if source is None else source.read_facts().meters
+    if not meters.cache_hits:
+        raise CheckFailedError("Codes were to be kept, but those of no clip were found again.")
+    clips = meters.cache_hits + meters.cache_misses
+    return f"; the codes of {meters.cache_hits} of {clips} clips were found again"
+
+
+def _require_native(folder: Path) -> str:
+    if NATIVE_IN_FORCE not in (folder / LOG_NAME).read_text(encoding="utf-8"):
+        raise CheckFailedError(
+            "TensorFlow was to read the clips by itself, but the log of the run says that it did not."
+        )
+    return "; tf.data read the clips"
 
 
 def _read_speed(trainer: XTTSTrainer, plan: DevicePlan) -> dict[str, Any]:
