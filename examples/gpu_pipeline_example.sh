@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-PYTHON=${PYTHON:-$(test -x .venv/bin/python && echo .venv/bin/python || command -v python3)}
+PYTHON=${PYTHON:-$(command -v .venv/bin/python || command -v python3)}
 
 cards=$( (nvidia-smi -L 2>/dev/null || true) | wc -l)
 rehearsal=()

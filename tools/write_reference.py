@@ -67,6 +67,7 @@ ENGLISH = Words(
         "MYXTTS_REHEARSAL": "`1`: as `--rehearsal`, for every command",
         "MYXTTS_WORKER_INDEX": "which worker of a cluster this process is, where `--worker-index` does not say it",
         "MYXTTS_LAUNCH_COMMAND": "set by `myxtts launch` for its workers: the command that resumes all of them",
+        "MYXTTS_MODE_CHOICE": "set by `myxtts train` for the workers that `--mode auto` starts: what was chosen, and why",
         "MYXTTS_SERVE_TOKEN": "the token that `myxtts serve` asks for, instead of a flag others can read in the process list",
         "MYXTTS_JUDGE_PYTHON": "the Python of the environment with the judges of `myxtts evaluate`",
         "MYXTTS_PEER_PYTHON": "the Python of the environment with torch and coqui-tts, for `myxtts bench model --against coqui`",
@@ -74,9 +75,10 @@ ENGLISH = Words(
     exits="Exit codes",
     exit_columns=("code", "meaning"),
     exit_rows={
-        "0": "done; a run ended by SIGTERM that saved counts as done, and so does a run that was finished before",
+        "0": "done; a run of one process that saved after SIGTERM counts as done, and so does a run that was finished before",
         "1": "the machine or the run failed, or a check found something serious",
         "2": "what was asked for cannot be done as it was written",
+        "75": "a worker of a cluster was asked to stop (SIGTERM), or another one was: the run is saved, not finished; start all of them again",
         "130": "Ctrl-C",
     },
 )
@@ -99,6 +101,7 @@ PERSIAN = Words(
         "MYXTTS_REHEARSAL": "مقدار `1`: مانند ‎`--rehearsal`‎ برای همهٔ فرمان‌ها",
         "MYXTTS_WORKER_INDEX": "این پردازه کدام کارگر خوشه است، اگر ‎`--worker-index`‎ نگوید",
         "MYXTTS_LAUNCH_COMMAND": "‎`myxtts launch`‎ برای کارگرهایش می‌گذارد: فرمانی که همه را ادامه می‌دهد",
+        "MYXTTS_MODE_CHOICE": "‎`myxtts train`‎ برای کارگرهایی می‌گذارد که ‎`--mode auto`‎ راه می‌اندازد: چه برگزیده شد و چرا",
         "MYXTTS_SERVE_TOKEN": "رمزی که ‎`myxtts serve`‎ می‌خواهد، به جای پرچمی که دیگران در فهرست فرایندها می‌بینند",
         "MYXTTS_JUDGE_PYTHON": "پایتونِ محیطی که داورهای ‎`myxtts evaluate`‎ در آن نصب است",
         "MYXTTS_PEER_PYTHON": "پایتونِ محیطی که torch و coqui-tts در آن نصب است، برای ‎`myxtts bench model --against coqui`‎",
@@ -106,9 +109,10 @@ PERSIAN = Words(
     exits="کدهای خروج",
     exit_columns=("کد", "معنا"),
     exit_rows={
-        "0": "انجام شد؛ اجرایی که با SIGTERM ذخیره کرد و ایستاد و اجرایی که از پیش تمام بود هم همین است",
+        "0": "انجام شد؛ اجرای تک‌پردازه‌ای که پس از SIGTERM ذخیره کرد و ایستاد و اجرایی که از پیش تمام بود هم همین است",
         "1": "دستگاه یا اجرا شکست خورد، یا بررسی‌ای چیز مهمی یافت",
         "2": "خواسته به شکلی که نوشته شده شدنی نیست",
+        "75": "از کارگری از خوشه، یا از کارگری دیگر، خواسته شد بایستد (SIGTERM): اجرا ذخیره شده ولی تمام نیست؛ همه را دوباره اجرا کنید",
         "130": "Ctrl-C",
     },
 )

@@ -60,7 +60,7 @@ def run(words: Sequence[str], prog: str) -> int:
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)
     with TemporaryDirectory(prefix="myxtts-bench-") as folder:
-        material = _prepare(config, Path(folder))
+        material = prepare_material(config, Path(folder))
         result = bench_reading(material, config.data, arguments.seconds, ROUNDS)
     print(format_result(result, material.corpus.root))
     if arguments.json:
@@ -77,7 +77,7 @@ def run(words: Sequence[str], prog: str) -> int:
     return 0
 
 
-def _prepare(config: XTTSConfig, folder: Path) -> Material:
+def prepare_material(config: XTTSConfig, folder: Path) -> Material:
     """Some clips of the corpus, their texts and their batches. Without a vocabulary one is made in `folder`."""
     from myxtts.data.buckets import plan_buckets
     from myxtts.data.checks import make_vocabulary_task

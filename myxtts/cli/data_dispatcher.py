@@ -7,7 +7,8 @@ from typing import Any
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.service_server import add_listening_flags, prepare_server, run_until_stopped
-from myxtts.data.service_address import DISPATCHER_PORT, ServiceAddress
+from myxtts.config.address import Address
+from myxtts.data.service_address import DISPATCHER_PORT
 
 
 def build_parser(prog: str) -> Parser:
@@ -23,7 +24,7 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     place = prepare_server(arguments)
-    address = ServiceAddress(place.public_name, place.own.port)
+    address = Address(place.public_name, place.own.port)
 
     def start() -> Any:
         # Not imported above: --help needs no TensorFlow. The runtime first: it makes that quiet.
@@ -37,4 +38,4 @@ def run(words: Sequence[str], prog: str) -> int:
         print(f"Workers     myxtts data-worker --dispatcher {address}")
         print(f"Trainers    myxtts train --data-service {address} ...", flush=True)
 
-    return run_until_stopped(start, tell)
+    run_until_stopped(start, tell)

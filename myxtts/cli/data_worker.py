@@ -10,8 +10,15 @@ from typing import Any
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.service_server import add_listening_flags, prepare_server, run_until_stopped
+from myxtts.config.address import Address
 from myxtts.data.errors import ServiceUnavailableError
-from myxtts.data.service_address import LOOPBACK, ServiceAddress, parse_address, wait_for_answer
+from myxtts.data.service_address import (
+    LOOPBACK,
+    explain_unknown_name,
+    is_grpc_server,
+    require_address,
+    wait_for_answer,
+)
 
 
 def build_parser(prog: str) -> Parser:
@@ -32,35 +39,43 @@ def build_parser(prog: str) -> Parser:
 
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
-    dispatcher = parse_address(arguments.dispatcher)
+    dispatcher = require_address(arguments.dispatcher)
     place = prepare_server(arguments)
     _warn_of_lone_worker(dispatcher, place.public_name)
     if not wait_for_answer(dispatcher, arguments.wait, lambda: _tell_waiting(dispatcher, arguments.wait)):
         raise ServiceUnavailableError(
-            f"There is no dispatcher at {dispatcher}. Start it there with `myxtts data-dispatcher`, or correct --dispatcher."
+            f"There is no dispatcher at {dispatcher}.{explain_unknown_name(dispatcher)} Start it there with "
+            "`myxtts data-dispatcher`, or correct --dispatcher."
         )
-    address = ServiceAddress(place.public_name, place.own.port)
+    # A worker that is started for something else would wait for ever, where nothing can be said any more.
+    if not is_grpc_server(dispatcher):
+        raise ServiceUnavailableError(
+            f"What answers at {dispatcher} must be a dispatcher, but it does not speak gRPC. Correct --dispatcher: "
+            "`myxtts data-dispatcher` says where it is."
+        )
+    address = Address(place.public_name, place.own.port)
 
     def start() -> Any:
         # Not imported above: --help needs no TensorFlow. The runtime first: it makes that quiet.
         import myxtts.devices.runtime  # noqa: F401
         from myxtts.data.service_servers import start_worker
 
-        return start_worker(dispatcher, place.own, place.public_name)
+        return start_worker(dispatcher, place.own, place.public_name, wait_s=arguments.wait)
 
-    return run_until_stopped(start, lambda: print(f"Worker  {address}, for the dispatcher at {dispatcher}", flush=True))
-
-
-def _tell_waiting(dispatcher: ServiceAddress, limit_s: float) -> None:
-    print(f"Nobody answers at {dispatcher} yet: waiting up to {limit_s:g} s.", file=sys.stderr, flush=True)
+    run_until_stopped(start, lambda: print(f"Worker  {address}, for the dispatcher at {dispatcher}", flush=True))
 
 
-def _warn_of_lone_worker(dispatcher: ServiceAddress, public_name: str) -> None:
+def _tell_waiting(dispatcher: Address, limit_s: float) -> None:
+    why = explain_unknown_name(dispatcher)
+    print(f"Nobody answers at {dispatcher} yet: waiting up to {limit_s:g} s.{why}", file=sys.stderr, flush=True)
+
+
+def _warn_of_lone_worker(dispatcher: Address, public_name: str) -> None:
     """Says so where only this machine can reach the worker, though its dispatcher may be elsewhere."""
     try:
         is_here = ipaddress.ip_address(socket.gethostbyname(dispatcher.host)).is_loopback
     except OSError:
-        # A name that nobody knows is an error a moment later, with its own words.
+        # A name that nobody knows yet is told of while it is waited for.
         return
     if public_name == LOOPBACK and not is_here:
         print(

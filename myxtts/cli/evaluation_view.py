@@ -1,4 +1,4 @@
-"""An evaluation as plain text, within 100 columns."""
+"""An evaluation as plain text, within 80 columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from myxtts.evaluation.verdict import judge_summary
 from myxtts.evaluation.words import KIND_NAMES, format_cosine, format_decibels, format_rate
 from myxtts.monitoring.words import format_share
 
-WIDTH = 100
+WIDTH = 80
 MOST_FAILURES = 5
 _COLUMNS = (("words wrong", 12), ("chars wrong", 12), ("own voice", 10), ("other voice", 12), ("mel distance", 13))
 

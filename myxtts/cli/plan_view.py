@@ -26,7 +26,12 @@ def format_plan(plan: DevicePlan) -> str:
 
 
 def _format_role(title: str, plan: DevicePlan, role: RolePlan) -> str:
-    parts = [f"{title:<7} {role.device}"]
+    return f"{title:<7} {describe_role(plan, role)}"
+
+
+def describe_role(plan: DevicePlan, role: RolePlan) -> str:
+    """The device of a role: its name in TensorFlow, the card behind it, its memory and process."""
+    parts = [role.device]
     if role.physical_id is not None:
         parts.append(f"{'stands for ' if plan.rehearsal else 'physical '}GPU {role.physical_id}")
     if role.memory is not None:

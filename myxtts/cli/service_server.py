@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from myxtts.cli.parser import Parser
 from myxtts.data.service_address import LOOPBACK, OwnAddress, check_own_address
@@ -17,8 +17,8 @@ from myxtts.devices.environment import VISIBLE_DEVICES
 
 UNAUTHENTICATED = (
     "Warning: other machines can reach this server. TensorFlow's gRPC asks nobody who\n"
-    "they are: whoever reaches the port can have every file read that you can read.\n"
-    "Keep it inside a network of your own machines, or behind a firewall."
+    "they are: whoever reaches the port can read and write files as you, and so run\n"
+    "code as you. Keep it in a network of your own machines, or behind a firewall."
 )
 
 
@@ -53,15 +53,24 @@ def prepare_server(arguments: argparse.Namespace) -> ServerPlace:
     return ServerPlace(own, socket.gethostname() if own.number.is_unspecified else str(own.number))
 
 
-def run_until_stopped(start: Callable[[], Any], tell: Callable[[], None]) -> int:
-    """Starts a server, tells that it runs, and ends it on SIGTERM or Ctrl-C."""
+def run_until_stopped(start: Callable[[], Any], tell: Callable[[], None]) -> NoReturn:
+    """Starts a server, tells that it runs, and ends the process with it on SIGTERM or Ctrl-C."""
+    # A server starts outside of Python, and waits for another one: only the system can end it there.
+    _set_signals(signal.SIG_DFL)
+    _serve(start(), tell)
+
+
+def _serve(server: Any, tell: Callable[[], None]) -> NoReturn:
+    """Keeps a server, which would end if it were let go, until a signal comes."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    server = start()
+    _set_signals(lambda *_: stop.set())
     tell()
     stop.wait()
-    # Its threads end with it.
-    del server
     print("Stopped.", flush=True)
-    return 0
+    # In good order a worker may wait for its dispatcher, which may be gone for good.
+    os._exit(0)
+
+
+def _set_signals(handler: Callable[..., None] | signal.Handlers) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)

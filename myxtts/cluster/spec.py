@@ -13,11 +13,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import field_validator
 
 from myxtts.cluster.errors import ClusterError
+from myxtts.config.address import MOST_PORT, Address, parse_address
 from myxtts.config.section import Section
 from myxtts.config.yaml_file import read_yaml
 from myxtts.errors import ConfigError
@@ -26,21 +27,12 @@ TF_CONFIG = "TF_CONFIG"
 WORKER_INDEX = "MYXTTS_WORKER_INDEX"
 LAUNCH_COMMAND = "MYXTTS_LAUNCH_COMMAND"
 """The command that started this worker and the others, as a list in JSON, where one did."""
+MODE_CHOICE = "MYXTTS_MODE_CHOICE"
+"""What `--mode auto` chose for this worker and the others, in JSON, where it did."""
 RENDEZVOUS_SECONDS = 300.0
 SILENCE_SECONDS = 60.0
-MOST_PORT = 65535
 _WORKER_JOBS = ("chief", "worker")
 """As TensorFlow orders them: a chief, where there is one, is the first worker."""
-
-
-class Address(NamedTuple):
-    """Where something listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +59,13 @@ class ClusterSpec:
     def is_chief(self) -> bool:
         return self.index == 0
 
-    def name_worker(self, index: int) -> str:
-        """A worker as messages name it."""
-        return f"worker {index}{' (the chief)' if index == 0 else ''} at {self.workers[index]}"
+    def name_worker(self, index: int, *, begins: bool = False) -> str:
+        """A worker as messages name it.
+
+        Args:
+            begins: whether a sentence begins with it.
+        """
+        return f"{'W' if begins else 'w'}orker {index}{' (the chief)' if index == 0 else ''} at {self.workers[index]}"
 
 
 class ClusterFile(Section):
@@ -108,12 +104,11 @@ def find_cluster(path: str | None, index: int | None, environ: Mapping[str, str]
     return spec
 
 
-def parse_address(text: str, what: str) -> Address:
-    """The host and port in `host:port`."""
-    host, _, port = text.rpartition(":")
-    if host and port.isascii() and port.isdecimal() and 1 <= int(port) <= MOST_PORT:
-        return Address(host.removeprefix("[").removesuffix("]"), int(port))
-    raise ClusterError(f"{what} must be an address like 10.0.0.5:5000, but is {text!r}.")
+def _require_address(text: str, what: str) -> Address:
+    address = parse_address(text)
+    if address is None:
+        raise ClusterError(f"{what} must be an address like 10.0.0.5:5000, but is {text!r}.")
+    return address
 
 
 def _read_file(path: Path, index: int | None, environ: Mapping[str, str]) -> ClusterSpec:
@@ -123,7 +118,9 @@ def _read_file(path: Path, index: int | None, environ: Mapping[str, str]) -> Clu
     except ConfigError as error:
         raise ClusterError("\n".join(f"{settings.locate(key)}: {key} {text}" for key, text in error.problems)) from None
     workers = _parse_workers(content.workers, str(path))
-    control = parse_address(content.control, f"{path}: control") if content.control else _follow(workers[0])
+    control = (
+        _require_address(content.control, f"{path}: control") if content.control else _follow(workers[0], str(path))
+    )
     spec = ClusterSpec(
         workers=workers,
         index=_choose_index(index, environ, len(workers)),
@@ -161,14 +158,16 @@ def _parse_tf_config(text: str) -> ClusterSpec | None:
         task = content.get("task") or {}
         names = [(job, number) for job in _WORKER_JOBS for number in range(len(jobs.get(job, ())))]
         addresses = [jobs[job][number] for job, number in names]
+        if not all(isinstance(address, str) for address in addresses):
+            raise TypeError(f"addresses must be texts like 10.0.0.5:5000, but are {addresses}")
         own = (task.get("type"), int(task.get("index", -1)))
     except (ValueError, TypeError, AttributeError) as error:
         raise ClusterError(
             f"{TF_CONFIG} must be JSON with a cluster and a task, but cannot be read: {error}."
         ) from None
-    if len(addresses) < 2:
-        return None
     others = sorted(jobs.keys() - set(_WORKER_JOBS))
+    if not others and len(addresses) < 2:
+        return None
     if others or own not in names:
         wrong = (
             f"has jobs that MyXTTS has no use for ({', '.join(others)})"
@@ -177,13 +176,13 @@ def _parse_tf_config(text: str) -> ClusterSpec | None:
         )
         raise ClusterError(f"{TF_CONFIG} must name the jobs chief and worker, and a task of theirs, but {wrong}.")
     workers = _parse_workers(addresses, TF_CONFIG)
-    spec = ClusterSpec(workers, names.index(own), _follow(workers[0]))
+    spec = ClusterSpec(workers, names.index(own), _follow(workers[0], TF_CONFIG))
     _check_ports(spec, TF_CONFIG)
     return spec
 
 
 def _parse_workers(texts: Sequence[str], where: str) -> tuple[Address, ...]:
-    workers = tuple(parse_address(text, f"{where}: worker {number}") for number, text in enumerate(texts))
+    workers = tuple(_require_address(text, f"{where}: worker {number}") for number, text in enumerate(texts))
     if len(workers) < 2:
         raise ClusterError(
             f"{where}: a cluster must have at least two workers, but has {len(workers)}. Leave out --cluster."
@@ -191,8 +190,13 @@ def _parse_workers(texts: Sequence[str], where: str) -> tuple[Address, ...]:
     return workers
 
 
-def _follow(address: Address) -> Address:
-    return Address(address.host, min(address.port + 1, MOST_PORT))
+def _follow(address: Address, where: str) -> Address:
+    if address.port == MOST_PORT:
+        raise ClusterError(
+            f"{where}: the chief is met one port above its own, but above {address} there is none. Give it a lower one, or name another "
+            "place to meet as control in a cluster file."
+        )
+    return Address(address.host, address.port + 1)
 
 
 def _check_ports(spec: ClusterSpec, where: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
+from myxtts.config.address import parse_address
 from myxtts.config.section import Section, nearest_name
 from myxtts.config.setting import Auto, Flag, setting, switch
 from myxtts.errors import ConfigError
@@ -240,10 +241,9 @@ class DataConfig(Section):
     def _check_address(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        host, _, port = value.rpartition(":")
-        if host and port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535:
-            return value
-        raise ValueError(f"must be an address like 10.0.0.5:5050, but is {value!r}.")
+        if parse_address(value) is None:
+            raise ValueError(f"must be an address like 10.0.0.5:5050, but is {value!r}.")
+        return value
 
     @property
     def enable_caching(self) -> bool:

@@ -118,7 +118,7 @@ class TrainingConfig(Section):
         ge=0.0,
         le=1e6,
     )
-    speak: bool = switch(True, "say a sentence at the end of a run", "--speak", "--no-speak")
+    speak: bool = switch(True, "say a sentence at every validation and at the end of a run", "--speak", "--no-speak")
     codec: str | None = setting(
         None,
         "folder of a trained codec (default: that of --init-from, or one trained first)",

@@ -11,10 +11,11 @@ import logging
 import time
 from collections.abc import Sequence
 
+from myxtts.config.address import Address
 from myxtts.data.clip_loading import ClipFile, is_unchanged
 from myxtts.data.errors import ServiceUnavailableError, WorkerError
 from myxtts.data.loading import Load, LoadingEngine, Samples, load_pending
-from myxtts.data.service_address import ServiceAddress, is_answering, wait_for_answer
+from myxtts.data.service_address import explain_unknown_name, is_answering, wait_for_answer
 from myxtts.data.service_messages import Arrival, Progress, Request
 from myxtts.data.service_process import ServiceProcess
 from myxtts.data.service_sight import Sight
@@ -27,6 +28,8 @@ PATIENCE_SECONDS = 10.0
 
 _SEGMENTS_AHEAD = 3
 """Into so many parts the loads under way are cut: each costs the service about as much as a batch."""
+_ATTEMPTS = 4
+"""A service that loses something is asked at least about so often before it counts as gone."""
 _TAKE_SECONDS = 1.0
 _WARN_SECONDS = 15.0
 _MOST_THREADS = 64
@@ -41,12 +44,12 @@ class ServiceEngine(LoadingEngine):
         depth: loads that may be under way.
         slot_samples: the most that any load has, rows times samples.
         limit_s: how long nothing may arrive from the service.
-        patience_s: silence after which what is missing is asked for again.
+        patience_s: silence after which what is missing is asked for again, several times within the limit.
     """
 
     def __init__(
         self,
-        address: ServiceAddress,
+        address: Address,
         depth: int,
         slot_samples: int,
         *,
@@ -55,7 +58,7 @@ class ServiceEngine(LoadingEngine):
     ):
         self._address = address
         self._limit_s = limit_s
-        self._patience_s = patience_s
+        self._patience_s = min(patience_s, limit_s / _ATTEMPTS)
         self._segment_loads = max(1, depth // _SEGMENTS_AHEAD)
         self._wait_for_dispatcher()
         self._memory = SlotMemory(depth, slot_samples)
@@ -68,7 +71,7 @@ class ServiceEngine(LoadingEngine):
         self._silent_s = 0.0
         self._deaths_in_a_row = 0
         self._sight = Sight()
-        self._client = ServiceProcess(address, self._memory, patience_s)
+        self._client = ServiceProcess(address, self._memory, self._patience_s)
 
     def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
         load = Load(files, samples)
@@ -186,13 +189,14 @@ class ServiceEngine(LoadingEngine):
 
     def _explain_no_dispatcher(self) -> str:
         return (
-            f"There is no data service at {self._address}. Start it there with `myxtts data-dispatcher --port "
+            f"There is no data service at {self._address}.{explain_unknown_name(self._address)} Start it there with `myxtts data-dispatcher --port "
             f"{self._address.port}`, check the address, or leave --data-service out to read on this machine."
         )
 
     def _wait_for_dispatcher(self) -> None:
         def tell() -> None:
-            _log.warning("Nobody answers at %s yet: waiting up to %g s.", self._address, self._limit_s)
+            why = explain_unknown_name(self._address)
+            _log.warning("Nobody answers at %s yet: waiting up to %g s.%s", self._address, self._limit_s, why)
 
         if not wait_for_answer(self._address, self._limit_s, tell):
             raise ServiceUnavailableError(self._explain_no_dispatcher())

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from myxtts.config.address import MOST_PORT, Address, parse_address
 from myxtts.data.errors import ServiceAddressError
 
 DISPATCHER_PORT = 5050
@@ -16,42 +17,59 @@ EVERYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 
 _TRY_SECONDS = 1.0
+_GREETING_SECONDS = 10.0
+"""For a server that has much to do."""
+
+_SETTINGS = 4
+"""The kind of frame with which both sides of HTTP/2, and so of gRPC, begin."""
+_FRAME_HEADER_BYTES = 9
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 _PAUSE_SECONDS = 0.2
 
 
-class ServiceAddress(NamedTuple):
-    """A host, by name or number, and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> ServiceAddress:
+def require_address(text: str) -> Address:
     """The address in a text such as 10.0.0.5:5050."""
-    host, _, port = text.rpartition(":")
-    if host and port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535:
-        return ServiceAddress(host, int(port))
-    raise ServiceAddressError(f"An address must be like 10.0.0.5:{DISPATCHER_PORT}, but is {text!r}.")
+    address = parse_address(text)
+    if address is None:
+        raise ServiceAddressError(f"An address must be like 10.0.0.5:{DISPATCHER_PORT}, but is {text!r}.")
+    return address
 
 
-def is_answering(address: ServiceAddress) -> bool:
-    """Whether something takes connections there. A name that nobody knows is an error."""
+def is_answering(address: Address) -> bool:
+    """Whether something takes connections there."""
     try:
         with socket.create_connection(address, _TRY_SECONDS):
             return True
-    except socket.gaierror as error:
-        raise ServiceAddressError(
-            f"{address.host!r} in {address} is no machine that this one knows: {error.strerror}. Check the name."
-        ) from None
     except OSError:
         return False
 
 
-def wait_for_answer(address: ServiceAddress, limit_s: float, tell_waiting: Callable[[], None]) -> bool:
-    """Whether something takes connections there within a time. Tells once if it has to wait."""
+def is_grpc_server(address: Address) -> bool:
+    """Whether what takes connections there can be a server of TensorFlow's, which speak gRPC."""
+    try:
+        with socket.create_connection(address, _TRY_SECONDS) as connection:
+            connection.settimeout(_GREETING_SECONDS)
+            connection.sendall(_GREETING)
+            header = connection.recv(_FRAME_HEADER_BYTES, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(header) == _FRAME_HEADER_BYTES and header[3] == _SETTINGS
+
+
+def explain_unknown_name(address: Address) -> str:
+    """A sentence that says so, after a space, where the host's name is not known here; else nothing."""
+    try:
+        socket.getaddrinfo(address.host, address.port)
+    except socket.gaierror as error:
+        return f" This machine knows no {address.host!r} ({error.strerror}): check the name."
+    return ""
+
+
+def wait_for_answer(address: Address, limit_s: float, tell_waiting: Callable[[], None]) -> bool:
+    """Whether something takes connections there within a time. Tells once if it has to wait.
+
+    A name that nobody knows is waited for too: clusters give names to machines when they start.
+    """
     deadline = time.monotonic() + limit_s
     while not is_answering(address):
         if time.monotonic() >= deadline:
@@ -71,8 +89,8 @@ class OwnAddress(NamedTuple):
 
 def check_own_address(host: str, port: int) -> OwnAddress:
     """An address of this machine at which nobody listens yet; port 0 is any that is free."""
-    if not 0 <= port <= 65535:
-        raise ServiceAddressError(f"--port must be from 0 to 65535, but is {port}.")
+    if not 0 <= port <= MOST_PORT:
+        raise ServiceAddressError(f"--port must be from 0 to {MOST_PORT}, but is {port}.")
     # Without the option to share a port, with which TensorFlow's own server would start beside another and take every
     # second connection.
     with contextlib.closing(socket.socket()) as probe:

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.config.address import parse_address
 from myxtts.data.float_wav import find_float_samples
 from myxtts.data.pcm_wav import PCM_SCALE, find_samples
-from myxtts.data.service_address import parse_address
 from myxtts.data.service_messages import Arrival, FileContents, Progress, Request, unpack_request
 from myxtts.data.workers import Work
 from myxtts.devices.environment import VISIBLE_DEVICES
@@ -189,6 +189,7 @@ def make_client(address: str, memory_fd: int, patience_s: float) -> Work:
     from myxtts.data.service_reading import read_through_service
 
     service = parse_address(address)
+    assert service is not None
     client = ServiceClient(
         np.frombuffer(mmap.mmap(memory_fd, 0), np.float32),
         lambda paths: read_through_service(service, paths),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from myxtts.data.service_address import ServiceAddress
+from myxtts.config.address import Address
 from myxtts.data.service_messages import Progress, Request, pack_request, unpack_progress
 from myxtts.data.slot_memory import SlotMemory
 from myxtts.data.workers import Task, WorkerProcess
@@ -14,7 +14,7 @@ from myxtts.data.workers import Task, WorkerProcess
 class ServiceProcess(WorkerProcess):
     """A process that does `service_client`'s work. Once it has died, nothing more comes of it, and `is_closed` says so."""
 
-    def __init__(self, address: ServiceAddress, memory: SlotMemory, patience_s: float):
+    def __init__(self, address: Address, memory: SlotMemory, patience_s: float):
         settings = {"address": str(address), "memory_fd": memory.descriptor, "patience_s": patience_s}
         super().__init__(Task("myxtts.data.service_client:make_client", settings), [memory.descriptor])
         self._unread = 0

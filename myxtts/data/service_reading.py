@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.service_address import ServiceAddress
+from myxtts.config.address import Address
 from myxtts.data.service_messages import FileContents
 from myxtts.utils.commons import get_device_context
 
@@ -29,7 +29,7 @@ _REQUESTS_AT_A_TIME = 2
 _NO_FILE = -1
 
 
-def read_through_service(address: ServiceAddress, requests: Mapping[int, Sequence[str]]) -> Iterator[FileContents]:
+def read_through_service(address: Address, requests: Mapping[int, Sequence[str]]) -> Iterator[FileContents]:
     """The files of each numbered request, in the order in which workers become ready.
 
     Ends early, or with an `OpError`, when the service loses something: whoever asks keeps count. A request may come twice.

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from myxtts.config.address import Address
 from myxtts.data.errors import ServiceAddressError
-from myxtts.data.service_address import OwnAddress, ServiceAddress
+from myxtts.data.service_address import OwnAddress
 from myxtts.data.service_fence import fence_port
 
 HEARTBEAT_SECONDS = 1.0
@@ -30,11 +31,12 @@ def start_dispatcher(own: OwnAddress) -> Any:
     return _start(lambda: service.DispatchServer(config), own)
 
 
-def start_worker(dispatcher: ServiceAddress, own: OwnAddress, public_name: str) -> Any:
-    """A worker that runs until it is deleted. Waits for the dispatcher, which must be there.
+def start_worker(dispatcher: Address, own: OwnAddress, public_name: str, *, wait_s: float) -> Any:
+    """A worker that runs until it is deleted. Waits for the dispatcher, which must be there: without one, for ever.
 
     Args:
         public_name: under which dispatcher and trainers find this machine.
+        wait_s: how long the dispatcher may be away later on while work is under way.
     """
     service = tf.data.experimental.service
     config = service.WorkerConfig(
@@ -42,6 +44,7 @@ def start_worker(dispatcher: ServiceAddress, own: OwnAddress, public_name: str) 
         worker_address=f"{public_name}:{own.port}",
         port=own.port,
         heartbeat_interval_ms=round(HEARTBEAT_SECONDS * 1000),
+        dispatcher_timeout_ms=max(1, round(wait_s * 1000)),
     )
     return _start(lambda: service.WorkerServer(config), own)
 
@@ -51,7 +54,9 @@ def _start(make_server: Callable[[], Any], own: OwnAddress) -> Any:
         server = make_server()
     except (tf.errors.OpError, RuntimeError) as error:
         raise ServiceAddressError(f"TensorFlow could not start a server at port {own.port}: {error}") from error
-    if not own.number.is_unspecified:
-        fenced = fence_port(own.port, own.number)
-        assert fenced, "a server that runs has a socket that listens"
+    if not own.number.is_unspecified and not fence_port(own.port, own.number):
+        raise ServiceAddressError(
+            f"TensorFlow's server at port {own.port} must answer at {own.number} only, but its sockets were not found, so it would "
+            "answer at every address. This machine cannot keep it to itself: give --host 0.0.0.0 where a firewall does."
+        )
     return server

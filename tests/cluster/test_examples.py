@@ -1,18 +1,24 @@
-"""The example files for Slurm and Kubernetes: they parse, they fit together, and what they write can be read."""
+"""The example files for Slurm and Kubernetes: linters accept them, they fit together, and what they write can be read."""
 
 import os
-import shutil
+import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from myxtts.cli.train import build_parser
 from myxtts.cluster.spec import find_cluster
+from myxtts.training.errors import choose_exit_code
 from tests.support.processes import ROOT
 
 SBATCH = ROOT / "examples" / "slurm" / "train.sbatch"
 MANIFEST = ROOT / "examples" / "kubernetes" / "train.yaml"
+# Beside Python, where pip puts programs, whatever else is on the path.
+SHELLCHECK = Path(sys.executable).parent / "shellcheck"
+YAMLLINT = (sys.executable, "-m", "yamllint", "--strict", "--config-file", str(ROOT / ".yamllint.yaml"))
 
 # What Kubernetes' own schemas say of the kinds used here, as far as the examples use them: field -> type, or a schema.
 _LABELS = {"*": str}
@@ -58,6 +64,15 @@ SCHEMAS = {
             "parallelism": int,
             "completions": int,
             "backoffLimit": int,
+            "podFailurePolicy": {
+                "rules!": [
+                    {
+                        "action!": str,
+                        "onPodConditions": [{"type!": str, "status": str}],
+                        "onExitCodes": {"operator!": str, "values!": [int], "containerName": str},
+                    }
+                ]
+            },
             "template!": {"metadata": {"labels": _LABELS}, "spec!": _POD},
         },
     },
@@ -129,40 +144,129 @@ def test_the_command_of_the_manifest_is_one_of_ours(objects):
     assert arguments.given["training.cluster"].value == "/etc/myxtts/cluster.yaml"
 
 
-def test_the_batch_script_is_a_shell_script():
-    subprocess.run(["bash", "-n", str(SBATCH)], check=True)
-    checker = shutil.which("shellcheck")
-    if checker is not None:
-        subprocess.run([checker, str(SBATCH)], check=True)
+def test_a_worker_that_is_asked_to_stop_uses_up_no_attempt(objects):
+    spec = objects["Job"]["spec"]
+    rules = {rule["action"] for rule in spec["podFailurePolicy"]["rules"]}
+    (codes,) = (rule["onExitCodes"] for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule)
+    assert rules == {"Ignore"}
+    assert codes == {"operator": "In", "values": [choose_exit_code(signal.SIGTERM, is_worker=True)]}
+    # Kubernetes takes a failure policy with no other.
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_the_batch_script_starts_a_worker_on_every_node(tmp_path):
-    """With programs of our own in the place of Slurm's: what it writes is read, and what it starts is parsed."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, code in {
-        "scontrol": "printf 'node-a\\nnode-b\\n'",
-        "srun": 'while [ "$1" != bash ]; do shift; done\nfor SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@"; done',
-        "myxtts": 'printf "%s\\n" "$@" > "$TOLD/$SLURM_PROCID"',
-    }.items():
-        (tools / name).write_text(f"#!/bin/bash\n{code}\n", encoding="utf-8")
-        (tools / name).chmod(0o755)
-    environ = {
-        "PATH": f"{tools}:{os.environ['PATH']}", "TOLD": str(tmp_path), "SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "node-[a-b]",
-    }  # fmt: skip
-    run = tmp_path / "my run"
-    subprocess.run(["bash", str(SBATCH), "corpus", "codec", str(run), "--epochs", "3"], check=True, env=environ)
-    for index in (0, 1):
-        words = (tmp_path / str(index)).read_text(encoding="utf-8").splitlines()
+def test_the_linter_accepts_the_shell_scripts():
+    scripts = [SBATCH, *(ROOT / "examples").glob("*.sh")]
+    done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_linter_accepts_the_manifest():
+    done = subprocess.run([*YAMLLINT, MANIFEST], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_linters_can_find_something(tmp_path):
+    script, manifest = tmp_path / "train.sbatch", tmp_path / "train.yaml"
+    script.write_text("#!/bin/bash\nrm -rf $1/*\n", encoding="utf-8")
+    manifest.write_text("---\nname: myxtts\nname: other\n", encoding="utf-8")
+    assert "SC2086" in subprocess.run([SHELLCHECK, script], capture_output=True, text=True).stdout
+    assert "duplication of key" in subprocess.run([*YAMLLINT, manifest], capture_output=True, text=True).stdout
+
+
+SLURM_PROGRAMS = {
+    "scontrol": """
+        case $1 in
+        show) printf 'node-a\\nnode-b\\n' ;;
+        *) echo "$@" >>"$TOLD/asked" ;;
+        esac""",
+    "srun": """
+        while [ "$1" != bash ]; do shift; done
+        for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" || code=$?; done
+        exit ${code:-0}""",
+    "myxtts": """
+        printf '%s\\n' "$@" >"$TOLD/$SLURM_PROCID"
+        exit $ENDS_WITH""",
+}
+"""In the place of Slurm's, and of what it starts: they note what they are told."""
+
+
+class Slurm:
+    """A cluster that is made up."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._tools = folder / "bin"
+        self._tools.mkdir()
+        for name, code in SLURM_PROGRAMS.items():
+            (self._tools / name).write_text(f"#!/bin/bash{code}\n", encoding="utf-8")
+            (self._tools / name).chmod(0o755)
+
+    def run(self, *words, job=123456, ends_with=0, restarts=0):
+        """The exit code of the script."""
+        environ = {
+            "PATH": f"{self._tools}:{os.environ['PATH']}", "TOLD": str(self._folder), "SLURM_JOB_ID": str(job),
+            "SLURM_JOB_NODELIST": "node-[a-b]", "ENDS_WITH": str(ends_with),
+        }  # fmt: skip
+        if restarts:
+            environ["SLURM_RESTART_COUNT"] = str(restarts)
+        return subprocess.run(["bash", str(SBATCH), "corpus", "codec", *map(str, words)], env=environ).returncode
+
+    def read_given(self, index):
+        """The settings that a worker was started with."""
+        words = (self._folder / str(index)).read_text(encoding="utf-8").splitlines()
         assert words[0] == "train"
-        found = build_parser("myxtts train").parse_all(words[1:]).given
-        given = {key: each.value for key, each in found.items()}
+        given = build_parser("myxtts train").parse_all(words[1:]).given
+        return {key: each.value for key, each in given.items()}
+
+    def read_cluster(self, index=0):
+        return find_cluster(self.read_given(index)["training.cluster"], index, {})
+
+    def was_asked_to_start_again(self):
+        asked = self._folder / "asked"
+        return asked.exists() and asked.read_text(encoding="utf-8") == "requeue 123456\n"
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    return Slurm(tmp_path)
+
+
+def test_the_batch_script_starts_a_worker_on_every_node(slurm, tmp_path):
+    run = tmp_path / "my run"
+    assert slurm.run(run, "--epochs", "3") == 0
+    for index in (0, 1):
+        given = slurm.read_given(index)
         assert given["training.worker_index"] == str(index)
         assert given["training.checkpoint_dir"] == str(run)
         assert given["training.epochs"] == "3"
-        spec = find_cluster(given["training.cluster"], index, {})
+        spec = slurm.read_cluster(index)
         assert [address.host for address in spec.workers] == ["node-a", "node-b"]
         assert spec.rendezvous_s == 900
+
+
+def test_jobs_that_follow_each_other_share_no_port(slurm, tmp_path):
+    ports = []
+    for job in range(5998, 6003):
+        assert slurm.run(tmp_path / "run", job=job) == 0
+        spec = slurm.read_cluster()
+        ports += [spec.workers[0].port, spec.control.port]
+    assert len(set(ports)) == len(ports)
+    assert all(20000 <= port < 32768 for port in ports), "below those that Linux gives to whoever asks for any"
+
+
+@pytest.mark.parametrize(
+    ("ends_with", "restarts", "goes_on"),
+    [
+        (0, 0, False),
+        (1, 0, True),
+        (choose_exit_code(signal.SIGTERM, is_worker=True), 19, True),
+        (1, 20, False),
+        (2, 0, False),
+    ],
+)
+def test_a_job_that_did_not_finish_goes_on_unless_it_cannot(slurm, tmp_path, ends_with, restarts, goes_on):
+    assert slurm.run(tmp_path / "run", ends_with=ends_with, restarts=restarts) == ends_with
+    assert slurm.was_asked_to_start_again() == goes_on
 
 
 def test_the_batch_script_says_how_it_is_used():

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from myxtts.cluster.errors import ClusterError
-from myxtts.cluster.spec import Address, find_cluster
+from myxtts.cluster.spec import find_cluster
+from myxtts.config.address import Address
 from myxtts.errors import ConfigError
 
 TWO = "workers: [10.0.0.1:5000, 10.0.0.2:5000]\n"
@@ -72,6 +73,7 @@ def test_a_file_wins_over_tf_config(write):
         ("workers: [10.0.0.1:5000, 10.0.0.2]\n", 0, {}, ["worker 1", "'10.0.0.2'"]),
         ("workers: [a:5000, a:5000]\n", 0, {}, ["a:5000 is used twice"]),
         ("workers: [a:5000, a:5001]\n", 0, {}, ["a:5001 is used twice", "one port above"]),
+        ("workers: [a:65535, b:5000]\n", 0, {}, ["above a:65535 there is none", "Give it a lower one"]),
         (TWO + "worker: 3\n", 0, {}, ["worker is not a setting"]),
         (TWO + "silence_seconds: 0\n", 0, {}, ["silence_seconds must be from 1 to 86400"]),
     ],
@@ -89,6 +91,9 @@ def test_what_cannot_be_is_named(write, text, index, environ, words):
         ({"TF_CONFIG": "{"}, ["must be JSON"]),
         (make_tf_config(7), ["which is none of them"]),
         (make_tf_config(0, worker=["a:1", "b:2"], ps=["c:3"]), ["ps"]),
+        (make_tf_config(0, "chief", chief=["a:1"], ps=["c:3"]), ["no use for (ps)"]),
+        (make_tf_config(0, worker=["a:1", 5000]), ["addresses must be texts", "5000"]),
+        (make_tf_config(0, worker=["a:65535", "b:1"]), ["above a:65535 there is none"]),
     ],
 )
 def test_a_tf_config_that_cannot_be_used_is_named(environ, words):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from myxtts.config.address import parse_address
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.checks import make_vocabulary_task
@@ -25,7 +26,6 @@ from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import IndexSampler
 from myxtts.data.scan import scan_corpus
-from myxtts.data.service_address import parse_address
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.verdicts import ClipLimits
 from myxtts.text.vocabulary import train_vocabulary

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from myxtts.audio.reading import read_clip
+from myxtts.config.address import Address
 from myxtts.data import loading_service
 from myxtts.data.clip_loading import ClipFile
 from myxtts.data.drops import DropReason
 from myxtts.data.errors import ServiceUnavailableError, UnseenFilesError, WorkerError
 from myxtts.data.loading_service import ServiceEngine
-from myxtts.data.service_address import ServiceAddress
 from myxtts.data.service_messages import Arrival, Progress
 from tests.data.shared import make_tone, write_clips
 
@@ -27,6 +27,7 @@ class MadeUpProcess:
 
     def __init__(self, address, memory, patience_s):
         self.is_stopped = False
+        self.patience_s = patience_s
         self.asked, self.forgotten, self.progress = [], [], []
         PROCESSES.append(self)
 
@@ -54,7 +55,7 @@ def dispatcher(monkeypatch):
     monkeypatch.setattr(loading_service, "ServiceProcess", MadeUpProcess)
     PROCESSES.clear()
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
-        yield ServiceAddress(*server.getsockname())
+        yield Address(*server.getsockname())
 
 
 @pytest.fixture
@@ -72,6 +73,12 @@ def files(tmp_path):
 
 def tell(*arrivals, threads=1):
     PROCESSES[-1].progress.append(Progress(list(arrivals), 0, threads, ""))
+
+
+@pytest.mark.parametrize(("limit_s", "patience_s"), [(8.0, 2.0), (120.0, loading_service.PATIENCE_SECONDS)])
+def test_what_is_missing_is_asked_for_again_before_the_run_gives_up(dispatcher, limit_s, patience_s):
+    with ServiceEngine(dispatcher, DEPTH, 2 * WIDTH, limit_s=limit_s):
+        assert [process.patience_s for process in PROCESSES] == [patience_s]
 
 
 def test_loads_are_asked_for_in_segments_and_at_the_latest_when_one_is_needed(engine, files):
@@ -129,7 +136,7 @@ def test_silence_is_a_typed_error_that_names_the_address_and_what_to_start(
 
 def test_a_dispatcher_that_is_not_there_is_waited_for_and_then_named():
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
-        address = ServiceAddress(*server.getsockname())
+        address = Address(*server.getsockname())
     words = f"There is no data service at {address}. Start it there with `myxtts data-dispatcher --port {address.port}`"
     with pytest.raises(ServiceUnavailableError, match=words):
         ServiceEngine(address, DEPTH, WIDTH, limit_s=0.1)

@@ -1,27 +1,29 @@
 """A real tf.data service on loopback, with workers in processes of their own."""
 
 import signal
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from myxtts.data.errors import UnseenFilesError
+from myxtts.config.address import Address, parse_address
+from myxtts.data.errors import ServiceAddressError, UnseenFilesError
 from myxtts.data.positions import Position
-from myxtts.data.service_address import LOOPBACK, ServiceAddress, check_own_address, is_answering, parse_address
+from myxtts.data.service_address import LOOPBACK, check_own_address, is_answering, is_grpc_server
 from tests.data.reading import copy_corpus, freeze, freeze_all, make_sampler, open_reader, scan_small
 from tests.data.service import Server, find_own_address, run_servers, start_service
 
 
 @contextmanager
 def open_dispatcher():
-    """The address of a dispatcher in this process."""
+    """The address of a dispatcher in this process, and what ends it."""
     from myxtts.data.service_servers import start_dispatcher
 
     own = check_own_address(LOOPBACK, 0)
-    server = start_dispatcher(own)
-    yield str(ServiceAddress(LOOPBACK, own.port))
-    del server
+    with ExitStack() as stack:
+        # Held by nobody else, so that it ends with the stack.
+        stack.callback(lambda server: None, start_dispatcher(own))
+        yield str(Address(LOOPBACK, own.port)), stack.close
 
 
 def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another_killed(lj):
@@ -29,8 +31,9 @@ def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another
     options = {"sampler": sampler, "prompts_from_speaker": True, "end_step": 10}
     with open_reader(lj, **options) as reader:
         expected = freeze_all(reader.read_steps(0, 10))
-    with open_dispatcher() as address, run_servers() as servers:
-        assert not is_answering(ServiceAddress(find_own_address(), parse_address(address).port))
+    with run_servers() as servers, open_dispatcher() as (address, close_dispatcher):
+        assert not is_answering(Address(find_own_address(), parse_address(address).port))
+        assert is_grpc_server(parse_address(address))
         servers += [Server("data-worker", "--dispatcher", address) for _ in range(2)]
         early, late = servers
         early.wait_until_ready()
@@ -45,8 +48,17 @@ def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another
                 if len(seen) == 8:
                     early.stop(signal.SIGKILL)
         assert seen == expected
-        code, output = late.stop()
-        assert (code, output) == (0, "Stopped.\n")
+        close_dispatcher()
+        # It does not wait for a dispatcher that will not come back.
+        assert late.stop() == (0, "Stopped.\n")
+
+
+def test_a_server_that_cannot_be_kept_to_its_address_is_refused(monkeypatch):
+    from myxtts.data import service_servers
+
+    monkeypatch.setattr(service_servers, "fence_port", lambda port, host: 0)
+    with pytest.raises(ServiceAddressError, match=r"must answer at 127\.0\.0\.1 only, but its sockets were not found"):
+        service_servers.start_dispatcher(check_own_address(LOOPBACK, 0))
 
 
 @pytest.mark.soak
@@ -59,11 +71,10 @@ def test_the_commands_serve_two_trainers_at_once_and_end_when_they_are_asked_to(
         with open_reader(lj, kind, end_step=8) as one, open_reader(lj, kind, depth=2, end_step=8) as other:
             pairs = zip(one.read_steps(0, 8), other.read_steps(0, 8), strict=True)
             assert [(freeze(first), freeze(second)) for first, second in pairs] == [(each, each) for each in expected]
-        # Workers first: without a dispatcher they would wait for it.
-        assert [server.stop() for server in servers[1:]] == [(0, "Stopped.\n")] * 2
         code, output = servers[0].stop(signal.SIGINT)
         assert code == 0
         assert output.endswith("Stopped.\n")
+        assert [server.stop() for server in servers[1:]] == [(0, "Stopped.\n")] * 2
 
 
 @pytest.mark.soak

@@ -5,12 +5,13 @@ import socket
 
 import pytest
 
+from myxtts.config.address import Address
 from myxtts.data.errors import ServiceAddressError
 from myxtts.data.service_address import (
-    ServiceAddress,
     check_own_address,
+    explain_unknown_name,
     is_answering,
-    parse_address,
+    require_address,
     wait_for_answer,
 )
 from myxtts.data.service_fence import fence_port
@@ -25,7 +26,7 @@ def everywhere():
 
 
 def reach(server, host):
-    return is_answering(ServiceAddress(host, server.getsockname()[1]))
+    return is_answering(Address(host, server.getsockname()[1]))
 
 
 def test_a_fenced_server_is_reached_at_its_address_only(everywhere):
@@ -57,10 +58,12 @@ def test_connections_that_are_accepted_work_and_other_sockets_are_left_alone(eve
 
 
 def test_addresses_are_read_from_text():
-    assert parse_address("node7.cluster:5050") == ServiceAddress("node7.cluster", 5050)
+    assert require_address("node7.cluster:5050") == Address("node7.cluster", 5050)
+    assert require_address("[::1]:5050") == Address("::1", 5050)
+    assert str(Address("::1", 5050)) == "[::1]:5050"
     for text in ("5050", ":5050", "node7", "node7:", "node7:0", "node7:70000", "node7:x"):
         with pytest.raises(ServiceAddressError, match=r"must be like 10\.0\.0\.5:5050, but is"):
-            parse_address(text)
+            require_address(text)
 
 
 def test_own_addresses_are_checked_before_anything_listens(everywhere):
@@ -78,18 +81,36 @@ def test_own_addresses_are_checked_before_anything_listens(everywhere):
 
 def test_waiting_for_an_address_ends(everywhere):
     told = []
-    address = ServiceAddress("127.0.0.1", everywhere.getsockname()[1])
+    address = Address("127.0.0.1", everywhere.getsockname()[1])
     assert wait_for_answer(address, 10.0, lambda: told.append(1))
     assert not told
     free = check_own_address("127.0.0.1", 0)
-    assert not wait_for_answer(ServiceAddress("127.0.0.1", free.port), 0.3, lambda: told.append(1))
+    assert not wait_for_answer(Address("127.0.0.1", free.port), 0.3, lambda: told.append(1))
     assert told == [1]
 
 
-def test_a_name_that_nobody_knows_is_the_users_to_correct(monkeypatch):
-    def fail(*_):
-        raise socket.gaierror(-2, "Name or service not known")
+def test_a_name_that_nobody_knows_yet_is_waited_for(everywhere, monkeypatch):
+    """Where machines are started together, as in Kubernetes, names come with them."""
+    answers = [socket.gaierror(-2, "Name or service not known")] * 2
+    connect = socket.create_connection
 
-    monkeypatch.setattr(socket, "create_connection", fail)
-    with pytest.raises(ServiceAddressError, match="'nod7' in nod7:5050 is no machine that this one knows"):
-        is_answering(ServiceAddress("nod7", 5050))
+    def resolve(address, *others):
+        if answers:
+            raise answers.pop()
+        return connect(("127.0.0.1", address[1]), *others)
+
+    monkeypatch.setattr(socket, "create_connection", resolve)
+    told = []
+    assert wait_for_answer(Address("node7", everywhere.getsockname()[1]), 10.0, lambda: told.append(1))
+    assert (told, answers) == ([1], [])
+
+
+def test_a_name_that_nobody_knows_is_said_to_be_unknown(monkeypatch):
+    def resolve(host, *_):
+        if host == "nod7":
+            raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    said = " This machine knows no 'nod7' (Name or service not known): check the name."
+    assert explain_unknown_name(Address("nod7", 5050)) == said
+    assert explain_unknown_name(Address("node7", 5050)) == ""
