@@ -7,19 +7,22 @@ and trained by the same code as a model that is trained alone, and stays equal t
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from myxtts.cluster.errors import RendezvousError
+from myxtts.cluster.interfaces import find_own_interface
 from myxtts.cluster.spec import ClusterSpec
+from myxtts.data.service_fence import fence_port
 
 _log = logging.getLogger(__name__)
 
 PACK_BYTES = 32 << 20
 """Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""
 _UNAVAILABLE = 14
+_LATER = 2
 
 
 class Exchange:
@@ -32,6 +35,7 @@ class Exchange:
 
     def __init__(self, spec: ClusterSpec, *, has_gpu: bool):
         self._spec = spec
+        _configure_patience(spec)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": [str(address) for address in spec.workers]}),
             task_type="worker",
@@ -40,18 +44,20 @@ class Exchange:
             rpc_layer="grpc",
         )
         options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACK_BYTES)
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=resolver, communication_options=options
-        )
+        try:
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                cluster_resolver=resolver, communication_options=options
+            )
+        except tf.errors.OpError as error:
+            raise RendezvousError(
+                f"TensorFlow of {spec.name_worker(spec.index)} has not joined the others within {spec.rendezvous_s:g} s, though all ports "
+                f"were open. They meet at {spec.workers[0]}, and what it says is: {str(error).partition(chr(10))[0]}. See that all run the "
+                "same version, and start the whole cluster again."
+            ) from error
         assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By the shapes they add up. One for each, so that nothing is traced twice."""
-        if {name for _, name in socket.if_nameindex()} != {"lo"}:
-            _log.warning(
-                "TensorFlow listens on port %d of every interface of this machine, without authentication: let nobody but the workers "
-                "reach it (a firewall, a VPN; see docs/en/cluster.md).",
-                spec.workers[spec.index].port,
-            )
+        _fence(spec)
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The sums of every worker's tensors, which must have the same shapes everywhere; on the device of the caller's scope."""
@@ -83,6 +89,38 @@ class Exchange:
 
     def _run(self, tensors: list[tf.Tensor]) -> Any:
         return self._strategy.run(_add_up, args=(tensors,))
+
+
+def _configure_patience(spec: ClusterSpec) -> None:
+    """Has TensorFlow wait as long as we do. Its own limits are an hour for who comes late, and 10 s for who falls silent."""
+    from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+    from tensorflow.python.eager import context
+
+    # There is no public way. The strategy leaves a service alone that is configured already.
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=round(spec.rendezvous_s * 1000),
+        # Later than our own lifeline, which knows who it was.
+        heartbeat_timeout_in_ms=round(_LATER * spec.silence_s * 1000),
+        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=spec.size)],
+    )
+
+
+def _fence(spec: ClusterSpec) -> None:
+    """Keeps TensorFlow's server, which listens at every address of this machine, to the one that the cluster's file names."""
+    own, interface = spec.workers[spec.index], find_own_interface(spec)
+    if interface is not None:
+        fenced = fence_port(own.port, interface)
+        assert fenced, "a server that runs has a socket that listens"
+    if interface is None or not interface.is_loopback:
+        _log.warning(
+            "TensorFlow listens at %s, without authentication: let nobody but the workers reach it (a firewall, a VPN; see "
+            "docs/en/cluster.md).",
+            f"{interface}:{own.port}"
+            if interface is not None
+            else f"port {own.port} of every interface of this machine",
+        )
 
 
 def _pack(variables: Iterable[Any]) -> Iterator[list[Any]]:

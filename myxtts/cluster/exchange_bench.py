@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from myxtts.cluster.link import open_link
 from myxtts.cluster.spec import ClusterSpec, find_cluster
 from myxtts.devices.environment import prepare_environment
+
+if TYPE_CHECKING:
+    from myxtts.cluster.exchange import Exchange
 
 SIZES_MB = (0, 1, 16, 64)
 ROUNDS = 7
@@ -51,9 +55,9 @@ def measure_sums(spec: ClusterSpec, sizes_mb: Sequence[int], rounds: int = ROUND
         return found
 
 
-def _time_sum(exchange: object, tensor: object) -> float:
+def _time_sum(exchange: Exchange, tensor: Any) -> float:
     began = time.perf_counter()
-    (total,) = exchange.sum([tensor])  # type: ignore[attr-defined]
+    (total,) = exchange.sum([tensor])
     total.numpy()
     return time.perf_counter() - began
 

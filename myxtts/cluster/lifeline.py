@@ -11,7 +11,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from myxtts.cluster.errors import FrameError
 from myxtts.cluster.frames import Closed, receive_frame, send_frame
@@ -54,6 +55,9 @@ class Lifeline:
         self._grace_s = grace_s
         self._end_process = end_process
         self._listeners: list[Callable[[str], None]] = []
+        self._listening = threading.Lock()
+        self._limit: tuple[float, str] | None = None
+        """A moment, and what is said to all once it has passed."""
         self._loss: str | None = None
         self._is_lost = threading.Event()
         self._is_over = threading.Event()
@@ -64,13 +68,27 @@ class Lifeline:
         self._thread.start()
 
     def on_loss(self, listener: Callable[[str], None]) -> None:
-        """Has a function called with the reason, in the watching thread, when a worker is lost."""
-        self._listeners.append(listener)
+        """Has a function called with the reason when a worker is lost: in the watching thread, or at once where one is."""
+        with self._listening:
+            if not self._is_lost.is_set():
+                self._listeners.append(listener)
+                return
+        assert self._loss is not None
+        listener(self._loss)
 
     def read_loss(self, wait_s: float = 0.0) -> str | None:
         """Why the run cannot go on, as far as that is known after waiting; None while nobody is lost."""
         self._is_lost.wait(wait_s)
         return self._loss
+
+    @contextmanager
+    def limit(self, seconds: float, reason: str) -> Iterator[None]:
+        """A block that must end in time. Where it does not, the reason counts as a loss, here and for the others."""
+        self._limit = (time.monotonic() + seconds, reason)
+        try:
+            yield
+        finally:
+            self._limit = None
 
     def close(self, reason: str | None) -> None:
         """Takes leave of the others.
@@ -92,10 +110,12 @@ class Lifeline:
             self._beat()
             self._listen()
             self._find_silence()
+            self._find_overrun()
         if self._loss is None:
             return
         self._tell(self._ends, self._loss)
-        self._is_lost.set()
+        with self._listening:
+            self._is_lost.set()
         for listener in self._listeners:
             listener(self._loss)
         if not self._is_over.wait(self._grace_s):
@@ -129,15 +149,24 @@ class Lifeline:
             return
         # A loss that the chief gives on is told as it is.
         told = str(message["end"])
-        self._lose(told if RESTART in told else f"{_begin(self._spec.name_worker(index))} is lost: {told}. {RESTART}")
+        self._lose(
+            told if RESTART in told else f"{self._spec.name_worker(index, begins=True)} is lost: {told}. {RESTART}"
+        )
 
     def _find_silence(self) -> None:
         now = time.monotonic()
         for index in self._ends:
             if now - self._heard[index] > self._spec.silence_s:
                 self._lose(
-                    f"{_begin(self._spec.name_worker(index))} is lost: nothing was heard of it for {self._spec.silence_s:g} s. {RESTART}"
+                    f"{self._spec.name_worker(index, begins=True)} is lost: nothing was heard of it for "
+                    f"{self._spec.silence_s:g} s. {RESTART}"
                 )
+
+    def _find_overrun(self) -> None:
+        # Read once: the block may end in between.
+        limit = self._limit
+        if limit is not None and time.monotonic() > limit[0]:
+            self._lose(f"{limit[1]} {RESTART}")
 
     def _lose(self, reason: str) -> None:
         self._loss = self._loss or reason
@@ -167,7 +196,3 @@ def _has_left(end: socket.socket) -> bool:
     except (Closed, FrameError, TimeoutError):
         return True
     return isinstance(message, dict) and "end" in message
-
-
-def _begin(text: str) -> str:
-    return text[0].upper() + text[1:]

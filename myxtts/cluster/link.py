@@ -36,7 +36,7 @@ class Link:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(None if kind is None else str(error).partition("\n")[0].removesuffix(".") or kind.__name__)
+        self.close(None if kind is None else _name_end(kind, error))
 
     def close(self, reason: str | None = None) -> None:
         """Takes leave of the others; with a reason, they end too."""
@@ -74,6 +74,14 @@ class Link:
         if reason is not None:
             raise WorkerLostError(reason)
 
+    def blame(self, error: BaseException) -> WorkerLostError:
+        """The error for a sum that failed for no reason of this worker's own, whether or not it is known who is lost."""
+        first_line = str(error).partition("\n")[0].removesuffix(".")
+        return self.explain_loss() or WorkerLostError(
+            f"A sum over all workers has failed, though each of them still gives signs of life at {self.spec.control}: {first_line}. "
+            f"Most likely TensorFlow's own connections broke: look at the network between the ports under `workers`. {RESTART}"
+        )
+
     def explain_loss(self) -> WorkerLostError | None:
         """The error for a failure that another worker's death may have caused; None where all live."""
         reason = self.lifeline.read_loss(_LAST_WORDS_S)
@@ -98,9 +106,8 @@ class Link:
         return value
 
     def _describe_loss(self, index: int) -> WorkerLostError:
-        known = self.explain_loss()
-        name = self.spec.name_worker(index)
-        return known or WorkerLostError(f"{name[0].upper()}{name[1:]} has left the run before its end. {RESTART}")
+        name = self.spec.name_worker(index, begins=True)
+        return self.explain_loss() or WorkerLostError(f"{name} has left the run before its end. {RESTART}")
 
     def _shut_down(self) -> None:
         for end in self._ends.values():
@@ -109,6 +116,13 @@ class Link:
             except OSError:
                 # Gone already.
                 continue
+
+
+def _name_end(kind: type[BaseException], error: BaseException | None) -> str:
+    """Why a worker ends, as the others are told."""
+    if issubclass(kind, KeyboardInterrupt):
+        return "it was interrupted (Ctrl-C)"
+    return str(error).partition("\n")[0].removesuffix(".") or kind.__name__
 
 
 def open_link(spec: ClusterSpec) -> Link:

@@ -11,9 +11,13 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from myxtts.cluster.errors import ClusterError
+from myxtts.cluster.process_group import Command, ProcessGroup
+from myxtts.devices.child_environment import make_importable
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _READ_FLAGS, _SET_FLAGS = 0x8913, 0x8914
@@ -39,9 +43,25 @@ def enter_private_network() -> None:
         _raise_loopback()
     except OSError as error:
         raise ClusterError(
-            f"The workers cannot have a network of their own here ({error.strerror}), so TensorFlow would listen on every interface "
-            "of this machine, without authentication. Where a firewall or a container keeps others out, add --open-ports."
+            f"The workers cannot have a network of their own here ({error.strerror}), and on this machine's, whoever has a login here "
+            "can reach TensorFlow's ports, which have no password. Where only you have one, as in a container, add --open-ports."
         ) from error
+
+
+def has_private_network() -> bool:
+    """Whether `enter_private_network` would be allowed, tried by a process that is thrown away."""
+    words = [sys.executable, "-P", "-c", f"import {__name__} as tried; tried.try_to_enter()"]
+    codes = ProcessGroup([Command(words, make_importable(os.environ))], tell=lambda index, line: None).run()
+    return codes == [0]
+
+
+def try_to_enter() -> NoReturn:
+    """Ends the process with 0 where it could enter a network of its own, else with 1."""
+    try:
+        enter_private_network()
+    except ClusterError:
+        sys.exit(1)
+    sys.exit(0)
 
 
 def _unshare(flags: int) -> None:

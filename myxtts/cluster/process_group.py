@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +16,14 @@ from types import FrameType
 
 GRACE_S = 60.0
 """For the others to end by themselves after one has: a worker that has lost another one closes what it has open."""
+STOPPED = (os.EX_TEMPFAIL, 128 + signal.SIGINT)
+"""Exit codes of processes that were asked to stop and did. The others were asked too, and one of them may still be saving."""
 KILL_S = 20.0
 """From asking a process to end to killing it."""
 _LOOK_S = 0.2
 _READ_BYTES = 1 << 16
+_SET_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux. It follows the thread that started the process, so that must be one that stays."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,8 @@ class _Member:
 class ProcessGroup:
     """Starts processes, gives out what they say line by line, and ends all when one ends badly.
 
-    SIGINT and SIGTERM are given on to all of them, once each; they have sessions of their own, so a terminal's Ctrl-C does not reach
-    them by itself.
+    SIGINT and SIGTERM are given on to all of them, once each, and SIGHUP as SIGTERM; they have sessions of their own, so a terminal's
+    Ctrl-C does not reach them by itself. If this process is killed, the kernel sends them SIGTERM (Linux).
 
     Args:
         commands: one for each process.
@@ -59,6 +65,8 @@ class ProcessGroup:
         self._tell = tell
         self._grace_s = grace_s
         self._kill_s = kill_s
+        self.failed: list[int] = []
+        """The numbers of the processes that ended badly, in the order in which they did."""
         self._members: list[_Member] = []
         self._asked: signal.Signals | None = None
         self._has_repeated = False
@@ -72,6 +80,7 @@ class ProcessGroup:
                 self._watch(selector)
             finally:
                 self._kill()
+        self._note_failures()
         return [member.process.wait() for member in self._members]
 
     def _start(self, index: int, command: Command, selector: selectors.BaseSelector) -> None:
@@ -82,6 +91,8 @@ class ProcessGroup:
             stderr=subprocess.STDOUT,
             env=dict(command.environ),
             start_new_session=True,
+            # Between fork and exec nothing is safe but a system call, and it makes no more than that.
+            preexec_fn=_make_death_signal(os.getpid()),
         )
         member = _Member(index, process)
         self._members.append(member)
@@ -102,7 +113,8 @@ class ProcessGroup:
                 self._send(self._asked)
             if self._has_repeated:
                 return
-            if ending_at is None and self._has_failed():
+            self._note_failures()
+            if ending_at is None and self._has_broken():
                 ending_at = now + self._grace_s
             if ending_at is not None and now >= ending_at and killing_at is None:
                 killing_at = now + self._kill_s
@@ -110,8 +122,15 @@ class ProcessGroup:
             if killing_at is not None and now >= killing_at:
                 return
 
-    def _has_failed(self) -> bool:
-        return any(member.process.poll() for member in self._members)
+    def _has_broken(self) -> bool:
+        return any(self._members[index].process.returncode not in STOPPED for index in self.failed)
+
+    def _note_failures(self) -> None:
+        codes = {member.index: member.process.poll() or 0 for member in self._members}
+        # Of those that are found at the same look, one that was killed is the cause, and one that gave up because of it is not.
+        self.failed += sorted(
+            (index for index in codes if codes[index] and index not in self.failed), key=codes.__getitem__
+        )
 
     def _read(self, member: _Member, selector: selectors.BaseSelector) -> None:
         assert member.process.stdout is not None
@@ -141,7 +160,10 @@ class ProcessGroup:
 
     @contextmanager
     def _forwarding(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        # Whoever started this with `nohup` wants it to outlive the terminal.
+        numbers += [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+        before = {number: signal.signal(number, self._note) for number in numbers}
         try:
             yield
         finally:
@@ -151,4 +173,19 @@ class ProcessGroup:
     def _note(self, number: int, frame: FrameType | None) -> None:
         # Ctrl-C twice: whoever does not end when asked is killed.
         self._has_repeated = self._asked is not None and number == signal.SIGINT
-        self._asked = signal.Signals(number)
+        self._asked = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
+
+
+def _make_death_signal(parent: int) -> Callable[[], None] | None:
+    """What a process does before its program begins, so that it is asked to end when its parent dies."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+        # The parent may have died before it was asked for.
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import time
 from collections.abc import Mapping
@@ -16,7 +17,9 @@ from typing import Any
 
 from myxtts.cluster.errors import ClusterError, FrameError, RendezvousError
 from myxtts.cluster.frames import Closed, receive_frame, send_frame
-from myxtts.cluster.spec import Address, ClusterSpec
+from myxtts.cluster.interfaces import is_loopback, is_on_one_machine
+from myxtts.cluster.spec import ClusterSpec
+from myxtts.config.address import Address
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ def meet(spec: ClusterSpec) -> Connections:
 def _await_workers(spec: ClusterSpec) -> Connections:
     deadline = time.monotonic() + spec.rendezvous_s
     found: dict[str, dict[int, socket.socket]] = {channel: {} for channel in CHANNELS}
-    with _listen(spec) as listener, contextlib.ExitStack() as on_failure:
+    with _listen(spec, deadline) as listener, contextlib.ExitStack() as on_failure:
         on_failure.callback(lambda: _close_all(found))
         while _list_missing(spec, found):
             left_s = deadline - time.monotonic()
@@ -64,14 +67,30 @@ def _await_workers(spec: ClusterSpec) -> Connections:
             listener.settimeout(min(left_s, 1.0))
             with contextlib.suppress(TimeoutError):
                 _greet(listener.accept()[0], spec, found)
-        for end in found[TRAINING].values():
-            send_frame(end, {"welcome": GREETING})
+        for index, end in found[TRAINING].items():
+            _welcome(index, end, spec)
         on_failure.pop_all()
     return Connections(found[TRAINING], found[LIFELINE])
 
 
-def _listen(spec: ClusterSpec) -> socket.socket:
+def _welcome(index: int, end: socket.socket, spec: ClusterSpec) -> None:
+    try:
+        send_frame(end, {"welcome": GREETING})
+    except (Closed, TimeoutError):
+        raise RendezvousError(
+            f"{spec.name_worker(index, begins=True)} has gone while the workers gathered. Its own last words say why. Start the whole "
+            "cluster again."
+        ) from None
+
+
+def _listen(spec: ClusterSpec, deadline: float) -> socket.socket:
     host = spec.bind or spec.control.host
+    _await_name(host, deadline)
+    if spec.bind is None and is_loopback(host) and not is_on_one_machine(spec):
+        raise RendezvousError(
+            f"The chief must listen where the others reach it, but {host} is a name of loopback on this machine. Give the chief's own "
+            "address as `bind` in the cluster file, or put it under `control`."
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, spec.control.port), family=family, backlog=2 * spec.size)
@@ -83,11 +102,24 @@ def _listen(spec: ClusterSpec) -> socket.socket:
         ) from None
 
 
+def _await_name(host: str, deadline: float) -> None:
+    """Waits for a name to be known, as that of a container is only after its start. What it is at the end, others say."""
+    while time.monotonic() < deadline:
+        try:
+            socket.getaddrinfo(host, None)
+        except socket.gaierror:
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
 def _greet(end: socket.socket, spec: ClusterSpec, found: dict[str, dict[int, socket.socket]]) -> None:
     """Takes a connection in if it is that of a worker, and closes it if not."""
     end.settimeout(_GREETING_SECONDS)
     try:
         hello = receive_frame(end)
+        # One that was started again is welcome in the place of the one that died.
+        _forget_gone(found)
         refusal = _check_greeting(hello, spec, found)
         if refusal is None:
             found[hello["channel"]][hello["worker"]] = end
@@ -97,6 +129,23 @@ def _greet(end: socket.socket, spec: ClusterSpec, found: dict[str, dict[int, soc
     except (Closed, FrameError, TimeoutError, OSError):
         _log.warning("Something that is no worker of this cluster has knocked at %s.", spec.control)
     end.close()
+
+
+def _forget_gone(found: Mapping[str, dict[int, socket.socket]]) -> None:
+    """Closes and takes out connections whose other end has gone."""
+    gone = [(ends, index) for ends in found.values() for index, end in ends.items() if _is_closed(end)]
+    for ends, index in gone:
+        ends.pop(index).close()
+
+
+def _is_closed(end: socket.socket) -> bool:
+    # Workers say nothing after their greeting before they are welcome.
+    if not select.select([end], [], [], 0)[0]:
+        return False
+    try:
+        return not end.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
 
 
 def _check_greeting(hello: Any, spec: ClusterSpec, found: Mapping[str, Mapping[int, socket.socket]]) -> str | None:
@@ -128,7 +177,7 @@ def _join_chief(spec: ClusterSpec) -> Connections:
     except (Closed, TimeoutError):
         _close_ends(ends)
         raise RendezvousError(
-            f"{_begin(spec.name_worker(0))} has gone while the workers gathered. Its own last words say why."
+            f"{spec.name_worker(0, begins=True)} has gone while the workers gathered. Its own last words say why."
         ) from None
     except BaseException:
         _close_ends(ends)
@@ -151,12 +200,13 @@ def _connect(spec: ClusterSpec, deadline: float) -> socket.socket:
             reason = error.strerror or str(error)
         time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
     raise RendezvousError(
-        f"{_begin(spec.name_worker(0))} was not there within {spec.rendezvous_s:g} s: nobody answers at {spec.control} ({reason}). "
+        f"{spec.name_worker(0, begins=True)} was not there within {spec.rendezvous_s:g} s: nobody answers at {spec.control} ({reason}). "
         "Start it, and see that the port is open between the machines; `rendezvous_seconds` in the cluster file sets the time."
     )
 
 
-def _refuse_all(spec: ClusterSpec, found: Mapping[str, Mapping[int, socket.socket]]) -> str:
+def _refuse_all(spec: ClusterSpec, found: Mapping[str, dict[int, socket.socket]]) -> str:
+    _forget_gone(found)
     missing = "; ".join(spec.name_worker(index) for index in _list_missing(spec, found))
     text = (
         f"Not all {spec.size} workers were there within {spec.rendezvous_s:g} s. Missing: {missing}. Start them with the same cluster "
@@ -184,7 +234,3 @@ def _close_all(found: Mapping[str, Mapping[int, socket.socket]]) -> None:
 def _close_ends(ends: list[socket.socket]) -> None:
     for end in ends:
         end.close()
-
-
-def _begin(text: str) -> str:
-    return text[0].upper() + text[1:]

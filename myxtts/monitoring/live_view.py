@@ -100,7 +100,9 @@ class PlainView:
         except BrokenPipeError:
             # Of a launcher that was killed, or a terminal that was closed: what was trained is worth more than who looks on.
             self._out = None
-            _log.warning("Nobody reads what this run shows any more. It goes on; its log and metrics are in its folder.")
+            _log.warning(
+                "Nobody reads what this run shows any more. It goes on; its log and metrics are in its folder."
+            )
 
 
 class LiveView:

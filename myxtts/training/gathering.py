@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,14 +12,17 @@ import tensorflow as tf
 
 from myxtts import __version__
 from myxtts.checkpoints.tensor import read_array
+from myxtts.cluster.doors import require_open_doors
 from myxtts.cluster.exchange import Exchange
 from myxtts.cluster.link import open_link
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config import XTTSConfig
 from myxtts.devices.plan import DevicePlan
-from myxtts.training.cluster_rules import list_shared_settings, refuse_plan, refuse_settings
+from myxtts.training.cluster_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.starting_point import Codec
 from myxtts.training.team import Alone, ClusterTeam, Team
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -38,11 +42,16 @@ def gather_team(
     refuse_settings(config)
     refuse_plan(plan)
     with open_link(spec) as link:
+        require_open_doors(link)
         apply_devices()
         team = ClusterTeam(link, Exchange(spec, has_gpu=plan.model.device.startswith("/GPU")))
+        team.require_sums()
         versions = {"myxtts": __version__, "tensorflow": tf.__version__}
         team.require_equal("versions", versions, "Install the same ones everywhere.")
         team.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
+        idle = describe_idle_workers(config, spec.size)
+        if idle is not None and spec.is_chief:
+            _log.warning("%s", idle)
         yield team
 
 

@@ -25,6 +25,14 @@ from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.step import Gradients
 from myxtts.training.trained_model import TrainedModel
 
+_BROKEN = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+"""What a sum fails with where it is another worker, or the way to it, that failed."""
+
 
 class Merged(NamedTuple):
     """A batch with what is known about the whole of it."""
@@ -63,7 +71,10 @@ class Team(Protocol):
         """The chief's progress; the model and everything else that is saved become the chief's too."""
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
-        """Adds the failures that others have found to the chief's journal."""
+        """Adds the failures that others have found to the chief's journal.
+
+        A clip that kills is left out by the readers of the others from the next start on: what they have read ahead stays as it is.
+        """
 
     def lead(self, what: str, action: Callable[[], Any]) -> Any:
         """What the chief's action gives; the others do not act. Raises `RunFinishedError` on all of them."""
@@ -116,6 +127,17 @@ class ClusterTeam:
         self.is_chief = link.spec.is_chief
         self.share = RowShare(link.spec.index, link.spec.size)
         link.lifeline.on_loss(exchange.abort)
+
+    def require_sums(self) -> None:
+        """Adds up a first number. Raises `WorkerLostError` where that does not come about while workers wait for each other."""
+        within_s = self._link.spec.rendezvous_s
+        reason = (
+            f"A first sum over all workers was not made within {within_s:g} s, though they reach each other: look at the network between "
+            "the ports under `workers`."
+        )
+        with self._naming_losses(), self._link.lifeline.limit(within_s, reason):
+            (total,) = self._exchange.sum([tf.ones([])])
+            assert float(total) == self.size, "every worker counts once"
 
     def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
         facts = batch.facts
@@ -176,6 +198,8 @@ class ClusterTeam:
         self._link.require_all()
         try:
             yield
+        except _BROKEN as error:
+            raise self._link.blame(error) from error
         except tf.errors.OpError as error:
             lost: WorkerLostError | None = self._link.explain_loss()
             if lost is None:

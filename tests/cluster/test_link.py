@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,22 @@ from pathlib import Path
 import pytest
 
 from myxtts.cluster.errors import ClusterError, OutOfStepError, RendezvousError, WorkerLostError
-from myxtts.cluster.frames import send_frame
+from myxtts.cluster.frames import receive_frame, send_frame
 from myxtts.cluster.lifeline import Lifeline
 from myxtts.cluster.link import Link
-from myxtts.cluster.rendezvous import meet
-from myxtts.cluster.spec import Address, ClusterSpec
+from myxtts.cluster.rendezvous import (
+    CHANNELS,
+    GREETING,
+    LIFELINE,
+    TRAINING,
+    _await_name,
+    _greet,
+    _refuse_all,
+    _welcome,
+    meet,
+)
+from myxtts.cluster.spec import ClusterSpec
+from myxtts.config.address import Address
 
 PATIENCE_S = 60
 
@@ -214,3 +226,151 @@ def test_the_chief_listens_on_the_interface_it_was_told():
     connections, found = run_all(lambda: meet(specs[0]), look)
     connections.close()
     assert found == ["0100007F"], "127.0.0.1 and nothing else"
+
+
+def test_whoever_listens_after_a_loss_hears_of_it_at_once():
+    ours, theirs = socket.socketpair()
+    lifeline = Lifeline(make_specs()[0], {1: ours})
+    theirs.close()
+    assert lifeline.read_loss(PATIENCE_S) is not None
+    heard = []
+    lifeline.on_loss(heard.append)
+    lifeline.close(None)
+    assert heard == [lifeline.read_loss()]
+
+
+def test_a_block_that_takes_too_long_ends_all(links):
+    chief, other = links()
+
+    def wait_for_ever():
+        with chief.lifeline.limit(0.2, "Nothing came."):
+            return chief.hand_out("x", chief.gather("x", 0))
+
+    errors = run_all(wait_for_ever, lambda: other.hand_out("x", 0))
+    for error in errors:
+        assert isinstance(error, WorkerLostError)
+        assert str(error).startswith("Nothing came. Start the whole cluster again")
+
+
+def test_a_block_that_ends_in_time_is_forgotten(links):
+    chief, _ = links()
+    with chief.lifeline.limit(0.05, "Nothing came."):
+        pass
+    assert chief.lifeline.read_loss(1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyboardInterrupt(), "it was interrupted (Ctrl-C)"),
+        (RuntimeError("out of memory.\nmore"), "out of memory"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_why_a_worker_ends_is_told_in_words(links, error, words):
+    chief, other = links()
+    with pytest.raises(type(error)), other:
+        raise error
+    assert f"is lost: {words}. Start" in chief.lifeline.read_loss(PATIENCE_S)
+
+
+def test_a_sum_that_breaks_is_blamed_on_who_is_lost_or_on_the_network(links, monkeypatch):
+    monkeypatch.setattr("myxtts.cluster.link._LAST_WORDS_S", 0.1)
+    chief, other = links()
+    text = str(chief.blame(RuntimeError("Socket closed.\nmore")))
+    assert "signs of life" in text
+    assert ": Socket closed. Most likely" in text
+    other.close("out of memory")
+    assert chief.lifeline.read_loss(PATIENCE_S)
+    assert "is lost: out of memory" in str(chief.blame(RuntimeError("Socket closed")))
+
+
+def join_and_die(spec):
+    """A worker that dies after it has said who it is."""
+    for _ in range(1000):
+        try:
+            ends = [socket.create_connection(spec.control, timeout=5) for _ in CHANNELS]
+            break
+        except ConnectionRefusedError:
+            threading.Event().wait(0.02)
+    for channel, end in zip(CHANNELS, ends, strict=True):
+        workers = [str(address) for address in spec.workers]
+        send_frame(end, {"greeting": GREETING, "channel": channel, "worker": spec.index, "workers": workers})
+    for end in ends:
+        end.close()
+
+
+def test_a_worker_that_died_at_the_door_may_be_started_again():
+    specs = make_specs(3)
+    has_died = threading.Event()
+
+    def die_and_come_again():
+        join_and_die(specs[1])
+        has_died.set()
+        return meet(specs[1])
+
+    def come_later():
+        assert has_died.wait(PATIENCE_S)
+        return meet(specs[2])
+
+    found = run_all(lambda: meet(specs[0]), die_and_come_again, come_later)
+    for connections in found:
+        connections.close()
+
+
+@pytest.mark.parametrize("has_died", [True, False])
+def test_two_workers_of_one_number_are_refused_only_while_both_live(has_died):
+    spec = make_specs()[0]
+    (old, theirs), (new, caller) = socket.socketpair(), socket.socketpair()
+    found = {TRAINING: {1: old}, LIFELINE: {}}
+    if has_died:
+        theirs.close()
+    workers = [str(address) for address in spec.workers]
+    send_frame(caller, {"greeting": GREETING, "channel": TRAINING, "worker": 1, "workers": workers})
+    _greet(new, spec, found)
+    assert found[TRAINING][1] is (new if has_died else old)
+    for end in (old, new, theirs, caller):
+        end.close()
+
+
+def test_a_worker_that_died_at_the_door_is_missing():
+    spec = make_specs(3)[0]
+    (dead, theirs), (alive, others) = socket.socketpair(), socket.socketpair()
+    theirs.close()
+    text = _refuse_all(spec, {TRAINING: {1: dead, 2: alive}, LIFELINE: {1: alive, 2: alive}})
+    assert f"Missing: {spec.name_worker(1)}. Start" in text
+    assert receive_frame(others) == {"missing": text}, "those who came are told"
+    for end in (alive, others):
+        end.close()
+
+
+def test_a_welcome_that_nobody_hears_names_who_has_gone():
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    spec = make_specs()[0]
+    with pytest.raises(RendezvousError, match=rf"Worker 1 at {spec.workers[1]} has gone while the workers gathered"):
+        _welcome(1, ours, spec)
+    ours.close()
+
+
+def test_a_chief_whose_name_is_loopback_asks_for_its_address():
+    spec = replace(make_specs()[0], workers=(Address("localhost", 5000), Address("192.0.2.7", 5000)))
+    with pytest.raises(RendezvousError, match=r"127\.0\.0\.1 is a name of loopback on this machine\. .* as `bind`"):
+        meet(spec)
+
+
+def test_a_name_may_become_known_while_the_workers_gather(monkeypatch):
+    resolve, asked = socket.getaddrinfo, []
+
+    def resolve_later(host, *more, **options):
+        if host == "late-name":
+            asked.append(host)
+            if len(asked) < 3:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            host = "127.0.0.1"
+        return resolve(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_later)
+    _await_name("late-name", time.monotonic() + PATIENCE_S)
+    assert len(asked) == 3
+    _await_name("never.invalid", time.monotonic() + 0.3)

@@ -2,15 +2,23 @@
 
 import os
 import signal
+import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
 from myxtts.cluster.process_group import Command, ProcessGroup
+from tests.support.processes import ROOT
+from tests.training.strikes import wait_for
 
 WAIT = "import signal, sys, time\nprint('ready', flush=True)\ntime.sleep(600)\n"
 POLITE = (
     "import os, signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: (os.write(1, b'saved\\n'), os._exit(0)))\n"
+    "print('ready', flush=True)\ntime.sleep(600)\n"
+)
+TOLD = (
+    "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'told\\n'), os._exit(0)))\n"
     "print('ready', flush=True)\ntime.sleep(600)\n"
 )
 DEAF = (
@@ -46,9 +54,11 @@ def test_when_one_fails_all_end(other):
     assert codes[0] in (-signal.SIGTERM, -signal.SIGKILL)
 
 
-def test_one_that_is_done_lets_the_others_work_on():
-    codes, said = run(["pass", "import time; time.sleep(0.5); print('done')"], grace_s=0.05, kill_s=0.05)
-    assert codes == [0, 0]
+@pytest.mark.parametrize("code", [0, os.EX_TEMPFAIL, 130])
+def test_one_that_is_done_or_was_asked_to_stop_lets_the_others_work_on(code):
+    ends = f"import sys; sys.exit({code})"
+    codes, said = run([ends, "import time; time.sleep(0.5); print('done')"], grace_s=0.05, kill_s=0.05)
+    assert codes == [code, 0]
     assert said == [(1, "done")]
 
 
@@ -79,3 +89,59 @@ def test_handlers_are_given_back():
     before = signal.getsignal(signal.SIGINT)
     run(["pass"])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@contextmanager
+def answering_hangups(answer):
+    """As this process would answer by itself."""
+    before = signal.signal(signal.SIGHUP, answer)
+    try:
+        yield
+        assert signal.getsignal(signal.SIGHUP) is answer
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_is_closed_asks_them_to_end():
+    with answering_hangups(lambda *_: pytest.fail("it must be noted and given on")):
+        codes, said = run([TOLD], lambda index, line: line == "ready" and os.kill(os.getpid(), signal.SIGHUP))
+    assert codes == [0]
+    assert said[-1] == (0, "told")
+
+
+def test_whoever_was_started_to_outlive_its_terminal_does():
+    with answering_hangups(signal.SIG_IGN):
+        codes, _ = run(["print('ready', flush=True)"], lambda index, line: os.kill(os.getpid(), signal.SIGHUP))
+    assert codes == [0]
+
+
+LAUNCHER = """
+import os, signal, sys
+from myxtts.cluster.process_group import Command, ProcessGroup
+command = Command([sys.executable, "-c", sys.argv[1]], os.environ)
+ProcessGroup([command], lambda index, line: os.kill(os.getpid(), signal.SIGKILL)).run()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells processes of their parent's death")
+def test_nobody_outlives_a_launcher_that_is_killed(tmp_path):
+    note = tmp_path / "note"
+    orphan = (
+        f"import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: (open({str(note)!r}, 'w').close(), os._exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", LAUNCHER, orphan], cwd=ROOT, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    wait_for(note.exists, lambda: True, "the process was not told that its launcher died")
+
+
+def test_failures_are_listed_in_the_order_in_which_they_came(tmp_path):
+    first = f"import os, sys\nopen('{tmp_path}/new', 'w').write(str(os.getpid()))\nos.rename('{tmp_path}/new', '{tmp_path}/id')\nsys.exit(4)"
+    # It ends when the other one has been seen to have ended.
+    second = (
+        f"import os, sys, time\nwhile not os.path.exists('{tmp_path}/id'): time.sleep(0.01)\n"
+        f"while os.path.exists('/proc/' + open('{tmp_path}/id').read()): time.sleep(0.01)\nsys.exit(3)"
+    )
+    group = ProcessGroup([make_command(second), make_command(first)], lambda index, line: None)
+    assert group.run() == [3, 4]
+    assert group.failed == [1, 0]

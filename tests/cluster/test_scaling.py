@@ -2,6 +2,7 @@
 
 import pytest
 
+from myxtts.cli import bench_cluster
 from myxtts.cli.bench_cluster import format_figures
 from myxtts.cluster.scaling import Network, predict_exchange_s, predict_speed_up, predict_step_s
 
@@ -36,3 +37,27 @@ def test_what_is_simulated_is_marked():
     assert "SIMULATED, not measured" in page
     assert page.index("SIMULATED") > page.index("speed-up   2.00x of at most 2x")
     assert all(len(line) <= 80 for line in page.splitlines())
+
+
+class Entered(BaseException):
+    """Instead of a network of its own, which this process could not leave again."""
+
+
+class Measured(BaseException):
+    """Instead of minutes of training."""
+
+
+@pytest.mark.parametrize(("flags", "first"), [([], Entered), (["--open-ports"], Measured)])
+def test_the_bench_uses_the_machines_network_only_if_told(monkeypatch, flags, first):
+    def end_by(kind):
+        def end(*_):
+            raise kind
+
+        return end
+
+    monkeypatch.setattr(bench_cluster, "enter_private_network", end_by(Entered))
+    monkeypatch.setattr(bench_cluster._Bench, "measure", end_by(Measured))
+    monkeypatch.setattr(bench_cluster.shutil, "which", lambda name: name)
+    monkeypatch.setattr(bench_cluster.os, "sched_getaffinity", lambda process: {0, 1})
+    with pytest.raises(first):
+        bench_cluster.run(flags, "myxtts bench cluster")

@@ -1,17 +1,20 @@
 """What workers decide together: two of them in one process, over real connections."""
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from myxtts.cluster.errors import ClusterError
+from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import RunFinishedError
 from myxtts.training.keeper import RunProgress
+from myxtts.training.step import Gradients
 from myxtts.training.team import Alone, ClusterTeam
 from tests.cluster.test_link import links, run_all
 
@@ -26,6 +29,10 @@ class NoExchange:
 
     def spread(self, variables):
         self.spread_names = list(variables)
+
+    def sum(self, tensors):
+        self.summed = [tensor.numpy().tolist() for tensor in tensors]
+        return [tf.constant(2.0)]
 
 
 @pytest.fixture
@@ -107,3 +114,49 @@ def test_alone_nothing_is_added():
     assert alone.merge(batch, True) == (batch, True)
     assert alone.sum_numbers("x", [1.0]) == [1.0]
     assert alone.lead("x", lambda: 4) == 4
+
+
+def test_a_first_sum_is_made_before_anything_is_trained(teams):
+    assert run_all(*(team.require_sums for team in teams)) == [None, None]
+    assert teams[0]._exchange.summed == [1.0]
+
+
+def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
+    class Hanging(NoExchange):
+        """Waits until it is aborted, as TensorFlow does."""
+
+        def __init__(self):
+            self.is_aborted = threading.Event()
+
+        def abort(self, reason):
+            self.is_aborted.set()
+
+        def sum(self, tensors):
+            assert self.is_aborted.wait(60)
+            raise tf.errors.UnavailableError(None, None, "aborted")
+
+    teams = [ClusterTeam(link, Hanging()) for link in links(rendezvous_s=1.0)]
+    for error in run_all(*(team.require_sums for team in teams)):
+        assert isinstance(error, WorkerLostError)
+        assert str(error).startswith("A first sum over all workers was not made within 1 s")
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_told"),
+    [
+        (tf.errors.UnavailableError, True),
+        (tf.errors.AbortedError, True),
+        (tf.errors.CancelledError, True),
+        (tf.errors.DeadlineExceededError, True),
+        (tf.errors.InvalidArgumentError, False),
+    ],
+)
+def test_sums_that_break_are_told_as_a_loss_also_where_nobody_is_known_to_be_lost(teams, monkeypatch, kind, is_told):
+    monkeypatch.setattr("myxtts.cluster.link._LAST_WORDS_S", 0.0)
+
+    def fail(tensors):
+        raise kind(None, None, "Socket closed")
+
+    teams[0]._exchange.sum = fail
+    with pytest.raises(WorkerLostError if is_told else kind, match="Socket closed"):
+        teams[0].sum_gradients(Gradients(*[tf.zeros([])] * len(Gradients._fields)))

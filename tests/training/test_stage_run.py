@@ -1,0 +1,36 @@
+"""Parts of a stage that only matter where several workers train it."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from myxtts.config import XTTSConfig
+from myxtts.training.follower_folder import FollowerFolder
+from myxtts.training.interrupts import StopNow, StopRequests
+from myxtts.training.keeper import RunProgress
+from myxtts.training.stage_run import StageRun, choose_board
+
+
+def test_workers_never_write_curves_into_one_folder(tmp_path):
+    chief = SimpleNamespace(path=tmp_path / "run")
+    with FollowerFolder(tmp_path / "run" / "worker-1", stage="gpt", command=(), is_resumed=False) as follower:
+        assert choose_board(chief, str(tmp_path / "board")) == tmp_path / "board"
+        assert choose_board(follower, str(tmp_path / "board")) == follower.path / "tensorboard"
+        assert choose_board(chief, None) == chief.path / "tensorboard"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_before_the_first_batch_is_told_to_others_who_wait_for_it(workers):
+    """What leaves the stage is what a link tells them; alone, it is an ending like any other."""
+    with StopRequests() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        request = SimpleNamespace(config=XTTSConfig(), stop=stop, team=SimpleNamespace(size=workers))
+        stage = SimpleNamespace(_request=request, end_step=5)
+        if workers == 1:
+            ending, _ = StageRun._train(stage, None, RunProgress())
+            assert ending.signal is signal.SIGTERM
+        else:
+            with pytest.raises(StopNow, match="asked to stop"):
+                StageRun._train(stage, None, RunProgress())
