@@ -3,6 +3,8 @@
 import json
 import sys
 
+import pytest
+
 from tests.support.processes import clean_environ, run_code
 from tests.training.runs import finish, read_events, read_losses, start_command
 
@@ -39,6 +41,7 @@ print("@@" + json.dumps(told))
 """
 
 
+@pytest.mark.soak
 def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_again_from_a_checkpoint(
     codec_run, tmp_path
 ):

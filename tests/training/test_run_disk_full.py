@@ -7,6 +7,9 @@ import pytest
 
 from tests.training.runs import finish, make_command, read_losses, read_story, start_command
 
+# Whole runs; tests/checkpoints fills a disk under the store alone.
+pytestmark = pytest.mark.soak
+
 ON_A_SMALL_DISK = """
 folder=$1 kept=$2; shift 2
 mount -t tmpfs -o size={size}k tmpfs "$folder" || exit 77

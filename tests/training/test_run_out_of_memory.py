@@ -7,6 +7,9 @@ import pytest
 
 from tests.training.runs import Fault, make_words, read_losses, read_validations, train_all
 
+# Whole runs; tests/training/test_updates.py has the parts of it in a second each.
+pytestmark = pytest.mark.soak
+
 WITHOUT_DROPOUT = {"model.dropout": 0.0}
 """Parts of a batch have dropout masks of their own."""
 
