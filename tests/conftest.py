@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user has exported for real runs must not decide about tests."""
     for name in CHANGES_BEHAVIOUR:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _package_logger_as_before() -> Iterator[None]:
+    """A command that is run inside a test sets the logger up for a terminal that is gone afterwards."""
+    logger = logging.getLogger("myxtts")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
 
 
 @pytest.fixture(scope="session")

@@ -2,29 +2,18 @@
 
 import logging
 
-import pytest
-
 from myxtts.utils.commons import setup_logging
 from tests.support.processes import run_code
 
 
-@pytest.fixture
-def package_logger():
-    logger = logging.getLogger("myxtts")
-    kept = (logger.handlers[:], logger.level, logger.propagate)
-    logger.handlers.clear()
-    yield logger
-    logger.handlers[:], logger.level, logger.propagate = kept
-
-
-def test_logging_marks_only_what_needs_attention(package_logger, capsys):
+def test_logging_marks_only_what_needs_attention(capsys):
     setup_logging()
     logging.getLogger("myxtts.anything").info("a decision")
     logging.getLogger("myxtts.anything").warning("a problem")
     assert capsys.readouterr().err == "a decision\nWarning: a problem\n"
 
 
-def test_setting_logging_up_twice_prints_once(package_logger, capsys):
+def test_setting_logging_up_twice_prints_once(capsys):
     setup_logging()
     setup_logging(logging.WARNING)
     logging.getLogger("myxtts").warning("once")
