@@ -7,7 +7,8 @@ import os
 import shlex
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def build_parser(prog: str) -> Parser:
         "and none is needed. Takes some minutes; nothing is trained that is kept.",
     )
     parser.add_argument(
-        "--verify", action="store_true", help="run the settings and the defaults once more, in turn, and show the gain"
+        "--verify",
+        action="store_true",
+        help="compare the settings and the defaults three times instead of once, in turn, and show what is in force",
     )
     parser.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="FILE", help=f"YAML file to write (default: {OUTPUT})"
@@ -47,6 +50,7 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
+    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
     from myxtts.training.profile_plan import describe_workers, refuse_decoder
@@ -55,12 +59,17 @@ def run(words: Sequence[str], prog: str) -> int:
     refuse_decoder(config)
     notes = describe_workers(config)
     variables = arguments.output.with_suffix(".env.sh")
-    for path in (arguments.output, variables):
-        _check_writable(path)
-    prepare_environment(os.environ)
-    tuned = tune(config, read_machine(), verifies=arguments.verify, tell=tell)
-    print(format_tuned(tuned, notes))
-    _write(config, tuned, arguments, variables)
+    with _reserve_files([arguments.output, variables]):
+        prepare_environment(os.environ)
+        tuned = tune(
+            config,
+            read_machine(),
+            verifies=arguments.verify,
+            tell=tell,
+            find_launch_obstacle=lambda: find_launch_obstacle(config),
+        )
+        print(format_tuned(tuned, notes))
+        _write(config, tuned, arguments, variables)
     return 0
 
 
@@ -70,22 +79,28 @@ def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
     Args:
         notes: what of the run that was asked for was not measured.
     """
-    from myxtts.monitoring.words import format_step_time
-
-    lines = ["SETTINGS", f"With the defaults a step takes {format_step_time(tuned.before.step_s)}."]
+    lines = ["SETTINGS", *textwrap.wrap(_describe_before(tuned), _WIDTH, break_on_hyphens=False)]
     lines += [*(row for note in notes for row in _indent(note, "Note: ")), ""]
     for answer in tuned.answers:
         taken = answer.taken.name if answer.taken is not None else "unchanged"
         lines += [f"{answer.title}: {taken}", *_indent(answer.evidence)]
     if tuned.verification is not None:
-        lines += ["", *format_verification(tuned.verification)]
+        lines += ["", *format_verification(tuned.verification, keeps_batch=bool(tuned.refusal))]
     return "\n".join(lines)
 
 
-def format_verification(verification: Verification) -> list[str]:
-    """The gain, and what was in force, read back from TensorFlow."""
+def format_verification(verification: Verification, *, keeps_batch: bool = False) -> list[str]:
+    """The gain, and what was in force, read back from TensorFlow.
+
+    Args:
+        keeps_batch: whether a batch was needed to fit, which stays where all else is withdrawn.
+    """
     from myxtts.monitoring.words import format_step_time
 
+    withdrawn = f"What was found is withdrawn; the file changes nothing{' but the batch' if keeps_batch else ''}."
+    if verification.failure:
+        failed = f"It was broken off, so that nothing is known about a gain: {verification.failure}."
+        return ["NOT VERIFIED", *_indent(f"{failed} {withdrawn}")]
     if verification.is_unchanged:
         return [
             "VERIFIED",
@@ -93,7 +108,8 @@ def format_verification(verification: Verification) -> list[str]:
             "",
             *_list_in_force(verification),
         ]
-    lines = ["VERIFIED, in turn, medians of a step"]
+    is_once = len(verification.tuned_s) == 1
+    lines = ["COMPARED, one run of each (--verify: three)" if is_once else "VERIFIED, in turn, medians of a step"]
     for name, seconds in (("the defaults", verification.default_s), ("these settings", verification.tuned_s)):
         rounds = ", ".join(format_step_time(each) for each in seconds)
         lines.append(f"  {name:<16}{format_step_time(statistics.median(seconds)):>9}  ({rounds})")
@@ -101,7 +117,7 @@ def format_verification(verification: Verification) -> list[str]:
         lines += _indent(f"{verification.gain:.1%} faster; differences below 3 % are within the noise.")
     else:
         slower = f", {-verification.gain:.1%} slower" if verification.gain < 0 else ""
-        lines += _indent(f"no gain{slower}: defaults kept. What was found is withdrawn; the file changes nothing.")
+        lines += _indent(f"no gain{slower}: defaults kept. {withdrawn}")
     return [*lines, "", *_list_in_force(verification)]
 
 
@@ -125,23 +141,47 @@ def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, vari
     print(f"  source {shlex.quote(str(variables))} && python train_main.py {given}")
 
 
-def _describe_origin(tuned: Tuned) -> list[str]:
+def _describe_before(tuned: Tuned) -> str:
     from myxtts.monitoring.words import format_step_time
 
-    notes = [f"With the defaults a step took {format_step_time(tuned.before.step_s)} on this machine."]
-    if tuned.verification is None:
-        return [*notes, "Not verified: `myxtts configure --verify` compares the two once more, in turn."]
-    if tuned.verification.is_unchanged:
+    step = format_step_time(tuned.before.step_s)
+    if not tuned.refusal:
+        return f"With the defaults a step takes {step} on this machine."
+    refusal = tuned.refusal.partition("\n")[0].rstrip(".")
+    return f"There is no memory for the defaults ({refusal}). With the batch that fits a step takes {step}."
+
+
+def _describe_origin(tuned: Tuned) -> list[str]:
+    checked = tuned.verification
+    notes = [_describe_before(tuned)]
+    if checked is None or checked.is_unchanged:
         return [*notes, "Nothing faster was found, so the defaults stay in force."]
+    if checked.failure:
+        return [*notes, "Comparing it with the defaults failed, so what was found is withdrawn."]
     if tuned.is_withdrawn:
-        return [*notes, "What was found gained nothing when verified, so the defaults stay in force."]
-    return [*notes, f"Verified: {tuned.verification.gain:.1%} faster than the defaults."]
+        return [*notes, "What was found gained nothing when compared, so the defaults stay in force."]
+    if len(checked.tuned_s) == 1:
+        gain = f"Compared once: {checked.gain:.1%} faster than the defaults."
+        return [*notes, f"{gain} `myxtts configure --verify` compares three times."]
+    return [*notes, f"Verified: {checked.gain:.1%} faster than the defaults."]
 
 
 def _indent(text: str, first: str = "  ") -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _check_writable(path: Path) -> None:
-    """Before minutes are spent on settings that could not be written; what is there stays until they are known."""
-    write_text(path, path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else "")
+@contextmanager
+def _reserve_files(paths: Sequence[Path]) -> Iterator[None]:
+    """Sees before minutes are spent that files can be written. What is there stays; what was not is gone again after an error."""
+    made = []
+    try:
+        for path in paths:
+            is_new = not path.exists()
+            write_text(path, path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else "")
+            if is_new:
+                made.append(path)
+        yield
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise

@@ -126,16 +126,18 @@ def _check_set_up(
     if not config.training.rehearsal:
         yield from check_software(software, machine)
         yield from check_devices(machine)
-        yield from check_links(links, _list_asked_cards(config))
+        yield from check_links(links, *_list_asked_cards(config))
         cards = [card for card in machine.cards if card.physical_id in (around.cards or ())]
     yield from check_environment(machine.environ)
     yield from check_config(config, cards, around.processors or 1)
 
 
-def _list_asked_cards(config: XTTSConfig) -> list[int]:
-    """Physical ids of the cards that a configuration names."""
+def _list_asked_cards(config: XTTSConfig) -> tuple[list[int], str]:
+    """Physical ids of the cards that a configuration names, and the flags it names them by."""
+    if config.training.model_gpus is not None:
+        return [int(id) for id in config.training.model_gpus.split(",")], "--model-gpus"
     both = [id for id in (config.data.data_gpu, config.data.model_gpu) if id is not None]
-    return both + [int(id) for id in (config.training.model_gpus or "").split(",") if id]
+    return both, "--data-gpu and --model-gpu"
 
 
 def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | None:
@@ -158,6 +160,7 @@ def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | No
 
 
 def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
+    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.profile import measure
     from myxtts.devices.machine import read_machine
     from myxtts.monitoring.profile_verdict import judge_profile
@@ -168,7 +171,7 @@ def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
     # Read anew: by now the variables are those that a run has.
     machine = read_machine()
     try:
-        planned = plan_profile(config, machine, tell=tell)
+        planned = plan_profile(config, machine, tell=tell, find_launch_obstacle=lambda: find_launch_obstacle(config))
         profile = measure(planned, STEPS)
     except MyXTTSError as error:
         issues.append(_explain_failure("The speed test could not be run", str(error)))

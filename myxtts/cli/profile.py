@@ -55,6 +55,7 @@ def run(words: Sequence[str], prog: str) -> int:
             # Before minutes are spent on figures that could not be written.
             write_text(path, "")
     # Not imported above: --help needs none of it.
+    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
@@ -63,7 +64,13 @@ def run(words: Sequence[str], prog: str) -> int:
     prepare_environment(os.environ)
     command = (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
     machine = read_machine()
-    planned = plan_profile(config, machine, command=command, tell=tell)
+    planned = plan_profile(
+        config,
+        machine,
+        command=command,
+        tell=tell,
+        find_launch_obstacle=lambda: find_launch_obstacle(config),
+    )
     print(f"{format_plan(planned.plan)}\n", flush=True)
     profile = measure(planned, arguments.num_steps)
     _report(profile, planned.config, machine, arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,12 @@ def build_parser(prog: str) -> Parser:
     parser.add_argument("--list", action="store_true", help="show the checks and what each proves, and stop")
     parser.add_argument("--rehearsal", action="store_true", help="run the same list on logical CPU devices")
     parser.add_argument(
+        "--open-ports",
+        action="store_true",
+        help="let the workers of train-parallel use the machine's own network, where a container allows no other; whoever has a login "
+        "here can meanwhile reach TensorFlow's ports on loopback, which have no password",
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path(FILE_NAME), metavar="FILE",
         help=f"the report (default: {FILE_NAME}); its figures go to the same name with .json",
     )  # fmt: skip
@@ -58,6 +65,7 @@ def run(words: Sequence[str], prog: str) -> int:
     rehearsal = arguments.rehearsal or os.environ.get("MYXTTS_REHEARSAL") == "1"
     with tempfile.TemporaryDirectory(prefix="myxtts-selfcheck-") as folder:
         situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, folder)
+        situation = replace(situation, opens_ports=arguments.open_ports)
         # Before minutes are spent on what could not be written.
         write_text(arguments.out, "")
         return _check(checks, situation, arguments.out)

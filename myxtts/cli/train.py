@@ -62,6 +62,7 @@ def run(words: Sequence[str], prog: str) -> int:
     if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
         return _train_parallel(config, config.training.model_gpus, words, command, open_ports=arguments.open_ports)
     # Not imported above: --help needs none of it.
+    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.auto_mode import plan_run
@@ -76,7 +77,7 @@ def run(words: Sequence[str], prog: str) -> int:
                 config,
                 command,
                 tell=tell,
-                find_launch_obstacle=lambda: None if arguments.open_ports else _find_launch_obstacle(config),
+                find_launch_obstacle=lambda: None if arguments.open_ports else find_launch_obstacle(config),
             )
     except RunStoppedError as stopped:
         return _report_stop(stopped, is_worker)
@@ -145,17 +146,6 @@ def _become_parallel(
 def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
     ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
     print(f"Mode    parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
-
-
-def _find_launch_obstacle(config: XTTSConfig) -> str | None:
-    """Why no workers can be started on this machine, in a few words; None where they can."""
-    from myxtts.cluster.private_network import has_private_network
-
-    if config.data.data_service is not None:
-        return "--data-service is out of reach of its workers (add --open-ports)"
-    if not has_private_network():
-        return "its workers can have no network of their own here (--open-ports takes the machine's)"
-    return None
 
 
 def _read_handed_choice() -> ModeChoice | None:

@@ -167,9 +167,10 @@ class WorkerProcess:
 
     Args:
         pass_fds: file descriptors that the task needs; they keep their numbers.
+        is_one_core: whether numeric libraries get one core. A run that is measured has what any run has.
     """
 
-    def __init__(self, task: Task, pass_fds: Sequence[int] = ()):
+    def __init__(self, task: Task, pass_fds: Sequence[int] = (), *, is_one_core: bool = True):
         self.is_closed = False
         self.is_ready = False
         """Whether it has begun with what it was given. One that died before that did not die of an item."""
@@ -185,7 +186,7 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
                 pass_fds=[theirs.fileno(), *pass_fds],
-                env=_make_environment(),
+                env=_make_environment() if is_one_core else make_importable(os.environ),
                 # Ctrl-C is for the process that asked for the work; it ends its workers.
                 start_new_session=True,
             )

@@ -39,6 +39,8 @@ class PeakHistory:
     """Growth that falls to less than this share within the last stretches is on its way to a plateau."""
     JUMP = 0.75
     """Growth of which a larger share came between two stretches came once, as when a validation is traced."""
+    STANDSTILL = 0.1
+    """Growth of which a smaller share came between two stretches stood still between them: it comes in jumps."""
     OUTGROWING = 0.5
     """Growth below this share of what readings differ by within a stretch may be chance."""
 
@@ -80,5 +82,6 @@ class PeakHistory:
 
 
 def _has_jumped(rising: list[float]) -> bool:
-    """Whether most of a growth came at once."""
-    return max(b - a for a, b in itertools.pairwise(rising)) > PeakHistory.JUMP * (rising[-1] - rising[0])
+    """Whether a growth came in one jump, or in some with a standstill between them."""
+    steps, growth = [b - a for a, b in itertools.pairwise(rising)], rising[-1] - rising[0]
+    return max(steps) > PeakHistory.JUMP * growth or min(steps) < PeakHistory.STANDSTILL * growth

@@ -94,6 +94,9 @@ def _advise_prefetch(mode: str, settings: Settings) -> str | None:
 
 def _advise_cache(settings: Settings) -> str | None:
     """`auto` weighs the cost itself: only where nothing may be kept is there something to allow."""
+    if settings.find("training.mode") == "auto":
+        # It has weighed keeping codes against every mode, and `off` may be its own answer.
+        return None
     makes_codes = settings.find("training.stage") in (None, "gpt")
     changes_waves = settings.find("data.augment_noise_db") is not None or any(
         settings.find(f"data.{name}") for name in _WAVE_CHANGES
@@ -102,6 +105,9 @@ def _advise_cache(settings: Settings) -> str | None:
 
 
 def _advise_second_card(mode: str, settings: Settings) -> str | None:
+    if settings.find("training.mode") == "auto":
+        # It has measured that one does not pay.
+        return None
     cards = settings.around.cards or ()
     is_alone = (
         mode == "single" and settings.find("training.model_gpus") is None and not settings.find("training.cluster")

@@ -146,6 +146,8 @@ def _list_speed(profile: Profile | None) -> Iterator[str]:
     )
     yield from _wrap("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in Part))
     yield from _wrap("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more")
+    for note in profile.run.notes:
+        yield from _wrap("Note", note)
 
 
 def _list_live(diagnosis: Diagnosis) -> Iterator[str]:

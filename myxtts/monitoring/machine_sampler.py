@@ -24,6 +24,9 @@ PERIOD_S = 1.0
 CHILDREN_PERIOD_S = 10.0
 """Listing children means looking at every process of the machine: done with each sample, it was most of the whole cost."""
 
+LONGEST_READING_S = 10.0
+"""Readings take milliseconds. A driver that hangs may keep its caller for ever, and no thread can be woken from it."""
+
 
 @dataclass(frozen=True)
 class HostActivity:
@@ -56,7 +59,7 @@ def list_sampled_cards(plan: DevicePlan) -> list[PhysicalId]:
 
 
 class MachineSampler:
-    """Samples some cards and the host within a `with` block, in a thread that ends with it.
+    """Samples some cards and the host within a `with` block, in a thread that ends with it, unless the driver keeps it.
 
     Args:
         card_ids: physical ids; none on a machine without cards, or in a rehearsal.
@@ -97,7 +100,12 @@ class MachineSampler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over.set()
-        self._thread.join()
+        self._thread.join(LONGEST_READING_S)
+        if self._thread.is_alive():
+            self.problem = (
+                f"The NVIDIA driver hangs: it has not answered for {LONGEST_READING_S:g} s. Where `nvidia-smi` hangs as well, "
+                "restart the machine."
+            )
 
     def _run(self) -> None:
         host = HostMeter()

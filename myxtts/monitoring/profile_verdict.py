@@ -16,7 +16,7 @@ MOST_TRANSFER = 0.15
 MOST_DATA_BUSY = 0.80
 LEAST_TRAINING = 0.70
 STALLED = 0.10
-"""A training that waits for a smaller share of its time is what limits the run itself."""
+"""A training beside its pipeline that waits for a smaller share of its time is what limits the run itself."""
 
 NO_BOTTLENECK = "NO MAJOR BOTTLENECKS DETECTED"
 
@@ -62,10 +62,16 @@ def judge_profile(profile: Profile, settings: Settings) -> Verdict:
 
 
 def _find_limit(profile: Profile) -> Part:
-    """The stage the training waits for longest, or the training itself when it hardly waits."""
-    if profile.wait_s / profile.times.mean_s < STALLED:
+    """The stage the training waits for longest, or the training itself when it hardly waits.
+
+    On one device, where everything takes its turn, the stage that takes most of a step.
+    """
+    stages = [Part.LOAD, Part.PREPARE, Part.TRANSFER]
+    if not profile.run.has_two_devices:
+        stages.append(Part.TRAIN)
+    elif profile.wait_s / profile.times.mean_s < STALLED:
         return Part.TRAIN
-    return max((Part.LOAD, Part.PREPARE, Part.TRANSFER), key=lambda part: profile.costs[part].step_s)
+    return max(stages, key=lambda part: profile.costs[part].step_s)
 
 
 def find_unsteady_part(profile: Profile) -> Part:

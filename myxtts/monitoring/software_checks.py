@@ -125,11 +125,12 @@ def check_environment(environ: Mapping[str, str]) -> Iterator[Issue]:
             )
 
 
-def check_links(links: Sequence[Link], used: Sequence[int]) -> Iterator[Issue]:
+def check_links(links: Sequence[Link], used: Sequence[int], given: str) -> Iterator[Issue]:
     """Issues of how cards are connected.
 
     Args:
         used: physical ids of the cards that the run asks for; none where it takes what is there.
+        given: the flags that ask for them.
     """
     for link in links:
         if not link.is_slow:
@@ -139,7 +140,7 @@ def check_links(links: Sequence[Link], used: Sequence[int]) -> Iterator[Issue]:
             Severity.WORTH_CHANGING if is_used else Severity.NOTE,
             f"GPU {link.first} and GPU {link.second} are far apart ({link.connection})",
             link.explain(),
-            "train on one card: leave out --data-gpu and --model-gpu"
+            f"train on one card: leave out {given}"
             if is_used
             else "none while one card trains; `--mode auto` measures whether two would pay",
             "no copies over the slow path",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -28,6 +27,7 @@ from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.measuring_process import MeasuringError, measure_in_process
 from myxtts.training.mode_choice import ModeChoice, choose_mode, load_choice
 from myxtts.training.mode_prediction import WORKERS, Circumstances, Layout, StageCosts
+from myxtts.training.run_folder import locate_run
 from myxtts.training.run_record import read_record
 
 _log = logging.getLogger(__name__)
@@ -39,8 +39,20 @@ Tell = Callable[[str], None]
 """Hears what is being done."""
 Measure = Callable[[XTTSConfig, Sequence[DevicePlan]], Mapping[str, Any]]
 """From the plans that can be had, that of two devices first, to what `mode_worker` answers."""
-FindObstacle = Callable[[], str | None]
-"""Why no process for each device can be started, in a few words; None where that can be done."""
+
+
+@dataclass(frozen=True)
+class LaunchObstacle:
+    """Why this program starts no process for each device."""
+
+    reason: str
+    """In a few words."""
+    remedy: str
+    """How to have them, as the end of a sentence."""
+
+
+FindObstacle = Callable[[], LaunchObstacle | None]
+"""None where they can be started."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +67,12 @@ class PlannedRun:
     """Physical ids of the devices that all train, a process for each; empty where one process trains."""
 
 
-def explain_one_process() -> str:
+def explain_one_process() -> LaunchObstacle:
     """The obstacle of a program that trains in its own process: see `FindObstacle`."""
-    return "takes a process for each device: `myxtts train` starts them"
+    return LaunchObstacle(
+        "takes a process for each device: `myxtts train` starts them",
+        "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both",
+    )
 
 
 def plan_run(
@@ -145,7 +160,9 @@ class _ParallelRules:
 
     def find_obstacle(self) -> str | None:
         """What stands against it, apart from memory."""
-        return self.find_own_obstacle() or self.find_launch_obstacle()
+        own = self.find_own_obstacle()
+        launching = None if own else self.find_launch_obstacle()
+        return own if launching is None else launching.reason
 
 
 def _list_workers(plan: DevicePlan) -> tuple[int, ...]:
@@ -159,7 +176,7 @@ def _find_earlier_choice(
 ) -> ModeChoice | None:
     if config.training.resume == "reset":
         return None
-    record = read_record(Path(config.training.checkpoint_dir))
+    record = read_record(locate_run(config))
     if record is None or record.choice is None:
         return None
     try:
@@ -217,14 +234,16 @@ def _choose_by_measuring(
     obstacles |= {Layout(mode): reason for mode, reason in found["obstacles"].items()}
     own = parallel.find_own_obstacle() or obstacles.get(Layout.DATA_PARALLEL)
     launching = None if own else parallel.find_launch_obstacle()
-    if own or launching:
-        obstacles[Layout.DATA_PARALLEL] = own or launching or ""
-    around = _describe_circumstances(config, found, obstacles, is_parallel_elsewhere=launching is not None)
+    if own is not None:
+        obstacles[Layout.DATA_PARALLEL] = own
+    elif launching is not None:
+        obstacles[Layout.DATA_PARALLEL] = launching.reason
+    around = _describe_circumstances(config, found, obstacles, None if launching is None else launching.remedy)
     return choose_mode(StageCosts(**found["costs"]), around, devices)
 
 
 def _describe_circumstances(
-    config: XTTSConfig, found: Mapping[str, Any], obstacles: Mapping[Layout, str], *, is_parallel_elsewhere: bool
+    config: XTTSConfig, found: Mapping[str, Any], obstacles: Mapping[Layout, str], parallel_remedy: str | None
 ) -> Circumstances:
     cache = found["cache"]
     is_possible = cache["policy"] != "off"
@@ -233,7 +252,7 @@ def _describe_circumstances(
         accumulation=config.training.gradient_accumulation_steps,
         epochs=found["epochs"],
         obstacles=obstacles,
-        is_parallel_elsewhere=is_parallel_elsewhere,
+        parallel_remedy=parallel_remedy,
         kept_obstacle=None if is_possible else cache["reason"],
         online_obstacle=f"--cache is {config.data.cache}" if is_possible and is_asked_for else None,
         policy=cache["policy"],

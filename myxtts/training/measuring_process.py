@@ -19,6 +19,10 @@ class MeasuringError(MachineError):
     """A measurement came to no result."""
 
 
+class MeasuringKilledError(MeasuringError):
+    """The process of a measurement was killed, as one is that runs out of memory."""
+
+
 def measure_in_process(
     task: Task, item: Any, purpose: str, *, import_s: float = IMPORT_S, limit_s: float = MEASURING_S
 ) -> Mapping[str, Any]:
@@ -29,7 +33,7 @@ def measure_in_process(
         import_s: how long the process may load what it measures with.
         limit_s: how long it may measure.
     """
-    worker = WorkerProcess(task)
+    worker = WorkerProcess(task, is_one_core=False)
     try:
         worker.give([item])
         answer = await_answer(worker, import_s, limit_s)
@@ -52,7 +56,9 @@ def measure_in_process(
         signal = worker.find_death_signal()
     except WorkerError as error:
         raise MeasuringError(f"Measuring for {purpose} failed.\n{error}") from error
-    raise MeasuringError(f"Measuring for {purpose} died of signal {signal}, as a process does that runs out of memory.")
+    raise MeasuringKilledError(
+        f"Measuring for {purpose} died of signal {signal}, as a process does that runs out of memory."
+    )
 
 
 def await_answer(worker: WorkerProcess, import_s: float, work_s: float) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from myxtts.errors import DevicePlanError
 from myxtts.monitoring.words import format_step_time
 from myxtts.training.mode_prediction import (
     Candidate,
@@ -40,6 +41,8 @@ class ModeChoice:
     """The `--cache` that goes with it; None where that was not weighed, so that the run decides."""
     predictions: tuple[Prediction, ...] = ()
     costs: StageCosts | None = None
+    is_parallel_faster: bool = False
+    """Whether both devices training would be faster, and only how the program was started was against it."""
 
     def dump(self) -> dict[str, Any]:
         """As JSON values."""
@@ -62,26 +65,31 @@ def load_choice(values: Mapping[str, Any]) -> ModeChoice:
         cache=values["cache"],
         predictions=tuple(_load_prediction(each) for each in values["predictions"]),
         costs=None if values["costs"] is None else StageCosts(**values["costs"]),
+        # A run that was begun before this was recorded keeps its mode all the same.
+        is_parallel_faster=values.get("is_parallel_faster", False),
     )
 
 
 def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]) -> ModeChoice:
-    """The simplest of the fastest candidates that can be had."""
+    """The simplest of the fastest candidates that can be had. Raises `DevicePlanError` where none can."""
     predictions = predict_all(costs, around)
     open_ones = [each for each in predictions if each.obstacle is None]
-    assert open_ones, "one device can always do everything"
+    if not open_ones:
+        raise DevicePlanError(_explain_none(predictions))
     best_s = min(each.step_s for each in open_ones)
     chosen = next(each for each in open_ones if each.step_s <= best_s * WORTHWHILE)
+    faster = _find_faster_parallel(around, chosen, predictions)
     return ModeChoice(
         layout=chosen.candidate.layout,
         keeps_codes=chosen.candidate.keeps_codes,
         step_s=chosen.step_s,
-        reason=f"{_compare(costs, chosen, predictions)}{_mention_parallel(around, chosen, predictions)}",
+        reason=_compare(costs, chosen, predictions) + _mention_parallel(around, faster),
         devices=tuple(devices),
         codes=_explain_codes(around, chosen),
         cache=around.policy if chosen.candidate.keeps_codes else "off",
         predictions=tuple(predictions),
         costs=costs,
+        is_parallel_faster=faster is not None,
     )
 
 
@@ -133,9 +141,10 @@ def _compare(costs: StageCosts, chosen: Prediction, predictions: Sequence[Predic
         for each in predictions
         if each.candidate.keeps_codes == chosen.candidate.keeps_codes
     }
-    gain = (
-        f"{format_step_time(chosen.step_s)} a step instead of {format_step_time(rivals[Layout.SINGLE].step_s)} on one."
-    )
+    single = rivals[Layout.SINGLE]
+    gain = f"{format_step_time(chosen.step_s)} a step instead of {format_step_time(single.step_s)} on one."
+    if single.obstacle is not None:
+        gain = f"{format_step_time(chosen.step_s)} a step. One device cannot do everything: {single.obstacle}."
     match chosen.candidate.layout:
         case Layout.SINGLE:
             return _explain_one(costs, rivals)
@@ -158,16 +167,35 @@ def _explain_one(costs: StageCosts, rivals: Mapping[Layout, Prediction]) -> str:
     )
 
 
-def _mention_parallel(around: Circumstances, chosen: Prediction, predictions: Sequence[Prediction]) -> str:
-    """A sentence on training on both devices, where that would be faster and this program cannot start it."""
+def _find_faster_parallel(
+    around: Circumstances, chosen: Prediction, predictions: Sequence[Prediction]
+) -> Prediction | None:
+    """Training on both devices, where that would be faster and only has to be started otherwise."""
     parallel = next(
         each for each in predictions if each.candidate == Candidate(Layout.DATA_PARALLEL, chosen.candidate.keeps_codes)
     )
-    if not around.is_parallel_elsewhere or parallel.step_s * WORTHWHILE >= chosen.step_s:
+    is_faster = parallel.step_s * WORTHWHILE < chosen.step_s
+    return parallel if is_faster and around.parallel_remedy is not None else None
+
+
+def _mention_parallel(around: Circumstances, faster: Prediction | None) -> str:
+    if faster is None:
         return ""
     return (
-        f" Both devices training ({Layout.DATA_PARALLEL}) would be faster, about {format_step_time(parallel.step_s)} a step: "
-        "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both."
+        f" Both devices training ({Layout.DATA_PARALLEL}) would be faster, about {format_step_time(faster.step_s)} a step: "
+        f"{around.parallel_remedy}."
+    )
+
+
+def _explain_none(predictions: Sequence[Prediction]) -> str:
+    obstacles = {each.candidate.layout: each.obstacle for each in predictions}
+    rows = [f"  {layout}: {obstacle}" for layout, obstacle in obstacles.items()]
+    return "\n".join(
+        [
+            "--mode auto needs a mode that can be had on this machine, but something is against each:",
+            *rows,
+            "Give a smaller --batch-size with more --grad-accum, or make room on the devices.",
+        ]
     )
 
 

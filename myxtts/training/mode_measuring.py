@@ -21,6 +21,7 @@ from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.ring_bench import time_ring
 from myxtts.pipeline.sources import open_source
+from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import ProfileError
 from myxtts.training.memory_estimate import RunShape, check_run
 from myxtts.training.mode_prediction import WINDOWS, WORKERS, StageCosts
@@ -37,6 +38,8 @@ _TRIED_BUCKETS = 3
 _RING_ROUNDS = 10
 _LEAST_RING_BYTES = 1 << 16
 
+Keep = Callable[[DeviceBatch], None]
+"""Sees every batch of a window."""
 MeasurePair = Callable[[DevicePlan, TrainStep, BatchSource, SyncedTraining], Mapping[str, float]]
 """Measures what it would take if both devices trained: values of `StageCosts`, by name."""
 
@@ -65,11 +68,12 @@ def count_measured_batches(shapes: int, accumulation: int) -> int:
     return -(-wanted // accumulation) * accumulation if accumulation <= MOST_BATCHES else wanted
 
 
-def measure_costs(setup: ProfileSetup, measure_pair: MeasurePair | None = None) -> StageCosts:
+def measure_costs(setup: ProfileSetup, measure_pair: MeasurePair | None = None, *, fits_one: bool = True) -> StageCosts:
     """The costs of a run that is set up with the plan of two devices, which must be in force.
 
     Args:
         measure_pair: also measures both devices training; None where they may not.
+        fits_one: whether one device has the memory for everything; else what it would take is added up from the stages.
     """
     training = setup.config.training
     accumulation = training.gradient_accumulation_steps
@@ -84,17 +88,21 @@ def measure_costs(setup: ProfileSetup, measure_pair: MeasurePair | None = None) 
             profiler.warm_up()
             profiler.run_cached()
             alone = [each.spans for each in profiler.run_pipeline()]
-            dual = time_best_window(source, trained, batches)
+            # A shape may come here for the first time, and its training alone is wanted too.
+            dual = time_best_window(source, trained, batches, profiler.keep)
             profiler.run_cached()
-        with closing(open_source(replace(request, plan=put_on_one_device(setup.plan)))) as source:
-            single = time_best_window(source, trained, batches)
+        prepare_s = fmean(spans.read.seconds + spans.prepare.seconds for spans in alone)
+        train_s = fmean(profiler.list_cached(dual.buckets))
+        plan = put_on_one_device(setup.plan) if fits_one else setup.plan
+        with closing(open_source(replace(request, plan=plan))) as source:
+            single_s = time_best_window(source, trained, batches).batch_s if fits_one else prepare_s + train_s
             pair = measure_pair(setup.plan, step, source, trained) if measure_pair is not None else {}
         pack_s, _, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
         return StageCosts(
-            prepare_s=fmean(spans.read.seconds + spans.prepare.seconds for spans in alone),
+            prepare_s=prepare_s,
             transfer_s=fmean(spans.transfer.seconds for spans in alone),
-            train_s=fmean(profiler.list_cached(dual.buckets)),
-            single_s=single.batch_s,
+            train_s=train_s,
+            single_s=single_s,
             dual_s=dual.batch_s,
             codes_s=_measure_codes(request),
             pack_s=pack_s,
@@ -103,19 +111,22 @@ def measure_costs(setup: ProfileSetup, measure_pair: MeasurePair | None = None) 
         )
 
 
-def time_best_window(source: BatchSource, training: SyncedTraining, batches: int) -> Window:
+def time_best_window(
+    source: BatchSource, training: SyncedTraining, batches: int, keep: Keep = lambda _: None
+) -> Window:
     """The fastest of some windows."""
-    return min((time_window(source, training, batches) for _ in range(WINDOWS)), key=lambda window: window.batch_s)
+    windows = (time_window(source, training, batches, keep) for _ in range(WINDOWS))
+    return min(windows, key=lambda window: window.batch_s)
 
 
-def time_window(source: BatchSource, training: SyncedTraining, batches: int) -> Window:
+def time_window(source: BatchSource, training: SyncedTraining, batches: int, keep: Keep = lambda _: None) -> Window:
     """The mean time of a batch at full speed, of a window in which nothing was traced."""
     for _ in range(_MOST_WINDOWS):
         for _ in range(FILL_BATCHES):
-            _train_next(source, training)
+            _train_next(source, training, keep)
         training.settle()
         began = time.perf_counter()
-        done = [_train_next(source, training) for _ in range(batches)]
+        done = [_train_next(source, training, keep) for _ in range(batches)]
         training.settle()
         seconds = time.perf_counter() - began
         if not any(each.has_traced for each in done):
@@ -160,6 +171,12 @@ def find_memory_obstacles(setup: ProfileSetup, plans: Sequence[DevicePlan]) -> d
     return obstacles
 
 
+def refuse_without_room(setup: ProfileSetup, plans: Sequence[DevicePlan], obstacles: Mapping[str, str]) -> None:
+    """Raises `MemoryBillError`, with a batch that would fit, where no plan does: to measure it would run out of memory."""
+    if all(str(plan.mode) in obstacles for plan in plans):
+        check_run(setup.config, plans[-1], describe_shape(setup))
+
+
 def find_workers_obstacle(setup: ProfileSetup) -> str | None:
     """Why two processes that both train are known not to fit into memory: each holds the whole model, and half of a batch."""
     whole = describe_shape(setup)
@@ -172,8 +189,9 @@ def find_workers_obstacle(setup: ProfileSetup) -> str | None:
     return None
 
 
-def _train_next(source: BatchSource, training: SyncedTraining) -> _Trained:
+def _train_next(source: BatchSource, training: SyncedTraining, keep: Keep) -> _Trained:
     batch = source.take()
+    keep(batch)
     has_traced = training.dispatch(batch)
     source.advance()
     source.release()

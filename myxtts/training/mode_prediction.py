@@ -85,8 +85,8 @@ class Circumstances:
     """Still to come."""
     obstacles: Mapping[Layout, str] = field(default_factory=dict)
     """Layouts that cannot be had here, and why."""
-    is_parallel_elsewhere: bool = False
-    """Whether only this program stands against training on both devices: another one could start it."""
+    parallel_remedy: str | None = None
+    """How to have both devices train, as the end of a sentence; None unless only how this program was started is against it."""
     kept_obstacle: str | None = None
     """Why codes cannot be kept, as a sentence; None where they can be."""
     online_obstacle: str | None = None

@@ -22,6 +22,8 @@ from myxtts.training.mode_measuring import (
     find_memory_obstacles,
     find_workers_obstacle,
     measure_costs,
+    put_on_one_device,
+    refuse_without_room,
 )
 from myxtts.training.mode_prediction import Layout, StageCosts
 from myxtts.training.parallel_measuring import measure_pair
@@ -45,12 +47,16 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
         measured = asked.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
         apply_devices(measured, loaded[0])
         setup = set_up_profile(measured, loaded[0], Path(folder))
-        obstacles = find_memory_obstacles(setup, loaded)
+        modes = [*loaded, put_on_one_device(setup.plan)]
+        obstacles = find_memory_obstacles(setup, modes)
         crowded = find_workers_obstacle(setup)
         if crowded is not None:
             obstacles[str(Layout.DATA_PARALLEL)] = crowded
         may_share = crowded is None and find_refusal(asked) is None
-        costs = measure_costs(setup, measure_pair if may_share else None)
+        if not may_share:
+            refuse_without_room(setup, modes, obstacles)
+        fits_one = str(Layout.SINGLE) not in obstacles
+        costs = measure_costs(setup, measure_pair if may_share else None, fits_one=fits_one)
         sampler = setup.data.sampler
         epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
         cache = _decide_cache(asked, setup, costs, epochs)

@@ -10,8 +10,9 @@ from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import Machine
 from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
-from myxtts.training.auto_mode import Tell, fix_cache, plan_run
+from myxtts.training.auto_mode import FindObstacle, PlannedRun, Tell, explain_one_process, fix_cache, plan_run
 from myxtts.training.errors import ProfileError
+from myxtts.training.mode_prediction import Layout
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def plan_profile(
     command: Sequence[str] = ("python", "train_main.py"),
     tell: Tell,
     environ: Mapping[str, str] = os.environ,
+    find_launch_obstacle: FindObstacle = explain_one_process,
 ) -> ProfilePlan:
     """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured.
 
@@ -39,13 +41,26 @@ def plan_profile(
         command: the words that started the program, for advice that can be pasted.
         tell: hears what is being done.
         environ: may make this process a worker of a cluster.
+        find_launch_obstacle: what keeps a training from starting workers, for `--mode auto`.
     """
     refuse_decoder(config)
     notes = describe_workers(config, environ)
     if config.training.mode == "auto":
-        planned = plan_run(config, command, machine=machine, tell=tell)
-        return ProfilePlan(fix_cache(config, planned.choice), planned.plan, notes)
+        planned = plan_run(config, command, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
+        return ProfilePlan(fix_cache(config, planned.choice), planned.plan, (*notes, *_describe_parallel(planned)))
     return ProfilePlan(config, plan_devices(request_one(config, command), machine), notes)
+
+
+def _describe_parallel(planned: PlannedRun) -> tuple[str, ...]:
+    """What a measurement leaves out where `--mode auto` trains, or could train, on both devices."""
+    if planned.workers:
+        return (
+            f"A training with --mode auto has both devices train ({Layout.DATA_PARALLEL}). One rank is measured, alone and with whole "
+            "batches; sharing them and exchanging gradients is not in these figures.",
+        )
+    if planned.choice is not None and planned.choice.is_parallel_faster:
+        return (f"What is measured is {planned.plan.mode}. {planned.choice.reason}",)
+    return ()
 
 
 def request_one(config: XTTSConfig, command: Sequence[str] = ("python", "train_main.py")) -> PlanRequest:

@@ -123,6 +123,10 @@ class Profiler:
         """Seconds of training on those, by shape."""
         self._waits_since = time.perf_counter()
 
+    def keep(self, batch: DeviceBatch) -> None:
+        """Has the training alone measured with this batch, where it is the first of its shape."""
+        self._kept.setdefault(batch.facts.bucket_number, batch)
+
     def warm_up(self) -> None:
         """Traces the step for the shapes that come, so that no measured step has to."""
         for _ in range(3 * self._lengths.shapes):
@@ -193,7 +197,7 @@ class Profiler:
         self._source.advance()
         self._source.release()
         facts = batch.facts
-        self._kept.setdefault(facts.bucket_number, batch)
+        self.keep(batch)
         times = BatchTimes(facts.number, batch.spans, Span(waits_since, began), Span(began, ended))
         return Done(times, facts.bucket_number, has_traced)
 

@@ -193,7 +193,9 @@ class StageRun:
         while progress.step < self.end_step or not progress.is_validated:
             try:
                 request.stop.check()
-                self.source = source = self._open_source(progress)
+                cause = Cause.START_UP if failed_at is None else Cause.RECOVERY
+                with request.ledger.spend(cause, "opening the pipeline"):
+                    self.source = source = self._open_source(progress)
             except StopNow:
                 if request.team.size > 1:
                     # The others wait for a batch, and are to hear why it does not come.

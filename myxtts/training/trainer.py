@@ -6,8 +6,8 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import Signals
@@ -194,18 +194,22 @@ class XTTSTrainer:
             self._stage.watch.note_last_word(STALLED, text)
 
     def _train_run(self, stop: StopRequests) -> TrainingResult:
-        with (
-            gather_team(
-                self.config, self.plan, self._cluster, lambda: apply_devices(self.config, self.plan)
-            ) as self._team,
-            self._open_run() as run,
-            keep_run_log(run.path),
-        ):
+        with self._gather_team() as self._team, self._open_run() as run, keep_run_log(run.path):
             stop.take()
             self._run = run
             run.note_choice(None if self._choice is None else self._choice.dump())
             train = {"codec": self._train_codec_run, "gpt": self._train_gpt_run, "decoder": self._train_decoder_run}
             return TrainingResult(train[run.stage](run, stop), run.resume_command, self._spoken)
+
+    @contextmanager
+    def _gather_team(self) -> Iterator[Team]:
+        """The team, with the device plan in force. Only what it takes until it is there is booked."""
+        gathering = gather_team(self.config, self.plan, self._cluster, lambda: apply_devices(self.config, self.plan))
+        name = "setting up the devices" if self._cluster is None else "meeting the other workers"
+        with ExitStack() as gathered:
+            with self._ledger.spend(Cause.START_UP, name):
+                team = gathered.enter_context(gathering)
+            yield team
 
     def _open_run(self) -> AnyRun:
         """The chief's folder of the run, or the own one of another worker."""
@@ -405,7 +409,7 @@ class XTTSTrainer:
         if checkpoint is not None:
             return read_codec(checkpoint.path).mel_norms
         # On the host: once, before anything trains.
-        with get_device_context("/CPU:0"):
+        with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
             return measure_mel_norms(data.train, self.config.training.seed)
 
 

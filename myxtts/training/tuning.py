@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +14,13 @@ from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, plan_devices
 from myxtts.devices.plan_json import dump_plan
-from myxtts.training.auto_mode import PlannedRun, plan_run
+from myxtts.errors import MyXTTSError
+from myxtts.training.auto_mode import FindObstacle, PlannedRun, explain_one_process, plan_run
 from myxtts.training.measuring_process import measure_in_process
+from myxtts.training.mode_prediction import Layout
 from myxtts.training.profile_plan import refuse_decoder, request_one
 from myxtts.training.tuning_candidates import (
+    BATCH_TITLE,
     Candidate,
     Question,
     TuningFacts,
@@ -26,15 +30,18 @@ from myxtts.training.tuning_candidates import (
 )
 from myxtts.training.tuning_files import Line, list_lines, list_variables
 from myxtts.training.tuning_search import (
+    VERIFY_ROUNDS,
     Answer,
     RunTrial,
     Search,
     Trial,
     TrialResult,
     Verification,
+    cut_reason,
     search_settings,
     verify_settings,
 )
+from myxtts.training.tuning_start import find_start
 
 CARD_SHARE = 0.9
 """Of a card's free memory, what a run may fill: TensorFlow's pool is not all that lies on a card."""
@@ -52,11 +59,14 @@ class Tuned:
     """What a configurator has to say."""
 
     before: TrialResult
-    """With the defaults."""
+    """With the defaults, or with the batch that fits where they do not."""
     answers: tuple[Answer, ...]
     lines: tuple[Line, ...]
     variables: tuple[Line, ...]
     verification: Verification | None
+    """None where the defaults are what was found, and no more was asked about them."""
+    refusal: str = ""
+    """Why there is no memory for the defaults; empty where there is."""
 
     @property
     def is_withdrawn(self) -> bool:
@@ -73,39 +83,46 @@ def tune(
     tell: Tell,
     run_trial: RunTrial | None = None,
     plan: Plan | None = None,
+    find_launch_obstacle: FindObstacle = explain_one_process,
 ) -> Tuned:
     """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
+    In the end what was found is run against the defaults, in turn, and withdrawn where it is not faster.
+
     Args:
-        verifies: whether to run defaults and findings once more, in turn.
+        verifies: whether to do that three times instead of once, and to show what is in force also where nothing was found.
         tell: hears what is being done.
         run_trial: runs a trial; by default in a process of its own.
         plan: chooses between modes; by default by measuring, as `--mode auto` does.
+        find_launch_obstacle: what keeps a training from starting workers, for that measurement.
     """
     refuse_decoder(config)
     config, is_auto = _forget_auto(config)
     run = run_trial or (lambda trial: run_in_process(config, machine, trial))
-    tell("trying the defaults")
-    before = run(Trial())
-    mode = _ask_mode(config, machine, plan or (lambda asked: plan_run(asked, machine=machine, tell=tell)))
-    search = search_settings(Trial(), before, [mode], run, tell)
+    choose = plan or (
+        lambda asked: plan_run(asked, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
+    )
+    start, before = find_start(config, run, tell)
+    mode, stays_auto = _ask_mode(start.trial.apply(config), machine, choose, is_auto=is_auto)
+    search = search_settings(start.trial, start.result, [mode], run, tell)
     facts = TuningFacts(
         cores=len(os.sched_getaffinity(0)),
         is_gpu=_plan(config, machine, search.trial).model.device.startswith("/GPU"),
         read_share=search.result.read_share,
         fitting=search.result.fitting,
     )
-    found = search_settings(search.trial, search.result, list_questions(config, facts), run, tell)
-    answers = (*search.answers, *found.answers)
+    # A batch that was needed to begin at all is not asked for again.
+    questions = [each for each in list_questions(config, facts) if not start.answers or each.title != BATCH_TITLE]
+    found = search_settings(search.trial, search.result, questions, run, tell)
+    answers = (*start.answers, *search.answers, *found.answers)
     lines = _list_settings(config, found, answers)
-    if is_auto and not any(line.key == MODE_KEY for line in lines):
+    if is_auto and not stays_auto and not any(line.key == MODE_KEY for line in lines):
         asked = str(_plan(config, machine, found.trial).mode)
-        lines = (Line(MODE_KEY, asked, f"{answers[0].evidence}; in the place of auto"), *lines)
-    tuned = Tuned(before, answers, lines, tuple(list_variables(answers)), None)
-    if not verifies:
-        return tuned
-    tuned = replace(tuned, verification=_verify(config, found.trial, lines, run, tell))
-    return replace(tuned, lines=(), variables=()) if tuned.is_withdrawn else tuned
+        lines = (Line(MODE_KEY, asked, f"{search.answers[0].evidence}; in the place of auto"), *lines)
+    verification = _verify(config, start.trial, found.trial, lines, run, tell, verifies=verifies)
+    variables = tuple(list_variables(answers))
+    tuned = Tuned(start.result, answers, lines, variables, verification, refusal=before.refusal)
+    return replace(tuned, lines=tuple(list_lines(start.answers, [])), variables=()) if tuned.is_withdrawn else tuned
 
 
 def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
@@ -121,12 +138,10 @@ def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialR
         },
     )
     found = measure_in_process(task, dump_plan(plan), "the configurator")
-    return TrialResult(
-        step_s=found["step_s"],
-        read_share=found["read_share"],
-        fitting=tuple((batch_size, accumulation) for batch_size, accumulation in found["fitting"]),
-        in_force=found["in_force"],
-    )
+    fitting = tuple((batch_size, accumulation) for batch_size, accumulation in found["fitting"])
+    if "refusal" in found:
+        return TrialResult(math.inf, 0.0, fitting, refusal=found["refusal"])
+    return TrialResult(found["step_s"], found["read_share"], fitting, found["in_force"])
 
 
 def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
@@ -139,16 +154,30 @@ def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
     return None if free is None else int(free * CARD_SHARE) * MIB
 
 
-def _verify(config: XTTSConfig, found: Trial, lines: Sequence[Line], run: RunTrial, tell: Tell) -> Verification:
-    """The defaults against all that would be written, both as runs."""
-    default = Trial(is_whole=True)
+def _verify(
+    config: XTTSConfig,
+    start: Trial,
+    found: Trial,
+    lines: Sequence[Line],
+    run: RunTrial,
+    tell: Tell,
+    *,
+    verifies: bool,
+) -> Verification | None:
+    """What it began with against all that would be written, both as runs."""
+    default = replace(start, is_whole=True)
     written = replace(default, settings={line.key: line.value for line in lines}, environ=found.environ)
-    if found == Trial() and _is_default(config, written):
-        # The same settings twice would show the noise of the machine.
-        tell("verifying: the defaults are what was found")
+    if found != start or not _is_default(start.apply(config), written):
+        return verify_settings(default, written, run, tell, VERIFY_ROUNDS if verifies else 1)
+    if not verifies:
+        return None
+    # The same settings twice would show the noise of the machine.
+    tell("verifying: the defaults are what was found")
+    try:
         only = run(default)
-        return Verification((only.step_s,), only.in_force)
-    return verify_settings(default, written, run, tell)
+    except MyXTTSError as error:
+        return Verification((), {}, failure=f"the defaults failed ({cut_reason(str(error))})")
+    return Verification((only.step_s,), only.in_force)
 
 
 def _is_default(config: XTTSConfig, written: Trial) -> bool:
@@ -175,18 +204,27 @@ def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:
     return plan_devices(request_one(trial.apply(config)), machine)
 
 
-def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan) -> Question:
+def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan, *, is_auto: bool) -> tuple[Question, bool]:
+    """Which mode, and whether a `--mode auto` that was given stays: what two processes do cannot be tried here."""
     title = "which device prepares"
     if not is_open(config, *_MODE_KEYS):
-        return Question(title, (), "you have given it")
+        return Question(title, (), "you have given it"), False
     if config.training.model_gpus is not None:
-        return Question(title, (), "--model-gpus says which")
-    # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
-    planned = choose(config.replace(training={"mode": "auto", "resume": "reset"}))
+        return Question(title, (), "--model-gpus says which"), False
+    try:
+        # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
+        planned = choose(config.replace(training={"mode": "auto", "resume": "reset"}))
+    except MyXTTSError as error:
+        return Question(title, (), f"it could not be measured ({str(error).splitlines()[0]})"), True
     assert planned.choice is not None
+    reason = planned.choice.reason.rstrip(".")
+    if is_auto and (planned.workers or planned.choice.is_parallel_faster):
+        return Question(title, (), f"--mode auto stays, and is to choose when the run starts. {reason}"), True
+    if planned.workers:
+        return Question(title, (), f"{reason}. --mode auto trains so ({Layout.DATA_PARALLEL})"), False
     if planned.plan.mode is _plan(config, machine, Trial()).mode:
-        return Question(title, (), planned.choice.reason.rstrip("."))
-    return Question(title, (Candidate(str(planned.plan.mode), _spell_mode(planned.plan)),))
+        return Question(title, (), reason), False
+    return Question(title, (Candidate(str(planned.plan.mode), _spell_mode(planned.plan)),), reason=reason), False
 
 
 def _spell_mode(plan: DevicePlan) -> dict[str, object]:

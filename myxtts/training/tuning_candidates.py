@@ -15,6 +15,8 @@ MOST_READ_SHARE = 0.02
 """Of a step, that may go into waiting for clips before something is tried against it."""
 DEEP_BUFFER = 100
 """Batches that may be read ahead where reading is uneven."""
+BATCH_TITLE = "batch x accumulation"
+_HALVINGS = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Question:
     candidates: tuple[Candidate, ...]
     skipped: str = ""
     """Why nothing is tried."""
+    reason: str = ""
+    """What speaks for the candidates, before they are tried."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def is_open(config: XTTSConfig, *keys: str) -> bool:
 def list_questions(config: XTTSConfig, facts: TuningFacts) -> list[Question]:
     """What is to be chosen by trying, in order."""
     return [
-        _ask_batch(config, facts),
+        ask_batch(config, facts.fitting),
         _ask_precision(config, facts),
         _ask_xla(config),
         _ask_threads(config, facts),
@@ -66,16 +70,23 @@ def list_questions(config: XTTSConfig, facts: TuningFacts) -> list[Question]:
     ]
 
 
-def _ask_batch(config: XTTSConfig, facts: TuningFacts) -> Question:
-    title = "batch x accumulation"
+def halve_batch(config: XTTSConfig) -> tuple[tuple[int, int], ...]:
+    """As many clips per update in batches of a half, a quarter and an eighth, as far as they can be had."""
+    batch_size, accumulation = config.data.batch_size, config.training.gradient_accumulation_steps
+    parts = [2**number for number in range(1, _HALVINGS + 1)]
+    return tuple((batch_size // part, accumulation * part) for part in parts if batch_size % part == 0)
+
+
+def ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Question:
+    """Which batch, of those that fit into memory."""
     if not is_open(config, "data.batch_size", "training.gradient_accumulation_steps"):
-        return Question(title, (), _GIVEN)
+        return Question(BATCH_TITLE, (), _GIVEN)
     now = (config.data.batch_size, config.training.gradient_accumulation_steps)
-    others = [each for each in facts.fitting if each != now]
+    others = [each for each in fitting if each != now]
     if not others:
-        return Question(title, (), _explain_one_batch(now, facts))
+        return Question(BATCH_TITLE, (), _explain_one_batch(now, fitting))
     return Question(
-        title,
+        BATCH_TITLE,
         tuple(
             Candidate(
                 f"{batch_size} x {accumulation}",
@@ -151,7 +162,7 @@ def choose_buffers(config: XTTSConfig, read_share: float) -> list[tuple[str, Any
 _GIVEN = "you have given it"
 
 
-def _explain_one_batch(now: tuple[int, int], facts: TuningFacts) -> str:
-    if not facts.fitting:
-        return "the memory of the device is not known"
+def _explain_one_batch(now: tuple[int, int], fitting: Sequence[tuple[int, int]]) -> str:
+    if not fitting:
+        return "no other batch is known to fit into memory"
     return f"{now[0]} x {now[1]} fits, and no larger batch makes up the same update"

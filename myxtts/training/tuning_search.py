@@ -5,6 +5,7 @@ A candidate is taken only where it is faster by more than two short measurements
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,13 +51,24 @@ class TrialResult:
     """What a trial showed."""
 
     step_s: float
-    """Per update."""
+    """Per update; infinite where there is no memory for it."""
     read_share: float
     """Of a step, that went into waiting for clips."""
     fitting: tuple[tuple[int, int], ...] = ()
     """Batches x accumulation that fit into memory; none where that is unknown."""
     in_force: Mapping[str, str] = field(default_factory=dict)
     """Read back from TensorFlow in the process of the trial."""
+    refusal: str = ""
+    """Why there is no memory for a run with these settings; empty where there is, as far as that is known."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether such a run is not known to be too large."""
+        return not self.refusal
+
+    def describe(self) -> str:
+        """What a step takes, in words."""
+        return format_step_time(self.step_s) if self.fits else "does not fit into memory"
 
 
 RunTrial = Callable[[Trial], TrialResult]
@@ -104,7 +116,6 @@ def search_settings(
 def _answer(search: Search, question: Question, run_trial: RunTrial, tell: Callable[[str], None]) -> Search:
     if question.skipped:
         return replace(search, answers=(*search.answers, Answer(question.title, f"not tried: {question.skipped}")))
-    before_s = search.result.step_s
     best: tuple[Candidate, TrialResult] | None = None
     seen = []
     for candidate in question.candidates:
@@ -112,13 +123,16 @@ def _answer(search: Search, question: Question, run_trial: RunTrial, tell: Calla
         try:
             result = run_trial(search.trial.add(candidate))
         except MyXTTSError as error:
-            seen.append(f"{candidate.name} failed ({_cut(str(error))})")
+            seen.append(f"{candidate.name} failed ({cut_reason(str(error))})")
             continue
-        seen.append(f"{candidate.name} {format_step_time(result.step_s)}")
-        if best is None or result.step_s < best[1].step_s:
+        seen.append(f"{candidate.name} {result.describe()}")
+        if result.fits and (best is None or result.step_s < best[1].step_s):
             best = (candidate, result)
-    evidence = f"measured: {', '.join(seen)} a step; before {format_step_time(before_s)}"
-    if best is None or best[1].step_s >= before_s * (1 - NOISE):
+    predicted = f"predicted: {question.reason.rstrip('.')}; " if question.reason else ""
+    unit = "" if best is None else " a step"
+    evidence = f"{predicted}measured: {', '.join(seen)}{unit}; before {search.result.describe()}"
+    # What does not fit takes for ever: whatever fits is faster.
+    if best is None or best[1].step_s >= search.result.step_s * (1 - NOISE):
         return replace(search, answers=(*search.answers, Answer(question.title, evidence)))
     candidate, result = best
     return Search(
@@ -136,16 +150,22 @@ class Verification:
     tuned_s: tuple[float, ...] = ()
     """Nothing where the defaults are what was found: there is nothing to compare."""
     tuned_in_force: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""
+    """Why it was broken off: then nothing is known about a gain."""
 
     @property
     def gain(self) -> float:
         """How much faster a step is, as a share of the default's; negative where it is slower."""
-        return 0.0 if self.is_unchanged else 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
+        return (
+            0.0
+            if self.failure or self.is_unchanged
+            else 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
+        )
 
     @property
     def is_unchanged(self) -> bool:
         """Whether the defaults are what was found."""
-        return not self.tuned_s
+        return not self.tuned_s and not self.failure
 
     @property
     def is_kept(self) -> bool:
@@ -159,22 +179,33 @@ class Verification:
 
 
 def verify_settings(
-    default: Trial, tuned: Trial, run_trial: RunTrial, tell: Callable[[str], None] = lambda _: None
+    default: Trial,
+    tuned: Trial,
+    run_trial: RunTrial,
+    tell: Callable[[str], None] = lambda _: None,
+    rounds: int = VERIFY_ROUNDS,
 ) -> Verification:
-    """Runs both in turn, so that a busy minute hits both."""
+    """Runs both in turn, so that a busy minute hits both. A round that fails ends it."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
-    in_force: dict[bool, Mapping[str, str]] = {}
-    for number in range(VERIFY_ROUNDS):
-        for is_tuned, trial in ((False, default), (True, tuned)):
-            tell(
-                f"verifying, round {number + 1} of {VERIFY_ROUNDS}: {'these settings' if is_tuned else 'the defaults'}"
-            )
-            result = run_trial(trial)
-            seconds[is_tuned].append(result.step_s)
-            in_force[is_tuned] = result.in_force
-    return Verification(tuple(seconds[False]), in_force[False], tuple(seconds[True]), in_force[True])
+    in_force: dict[bool, Mapping[str, str]] = {True: {}, False: {}}
+    failure = ""
+    for number, is_tuned in itertools.product(range(rounds), (False, True)):
+        name = "these settings" if is_tuned else "the defaults"
+        tell(f"comparing, round {number + 1} of {rounds}: {name}")
+        try:
+            result = run_trial(tuned if is_tuned else default)
+        except MyXTTSError as error:
+            failure = f"{name} failed ({cut_reason(str(error))})"
+            break
+        if not result.fits:
+            failure = f"{name}: {cut_reason(result.refusal)}"
+            break
+        seconds[is_tuned].append(result.step_s)
+        in_force[is_tuned] = result.in_force
+    return Verification(tuple(seconds[False]), in_force[False], tuple(seconds[True]), in_force[True], failure)
 
 
-def _cut(text: str) -> str:
+def cut_reason(text: str) -> str:
+    """The last line of an error, short enough for a table."""
     line = text.strip().splitlines()[-1] if text.strip() else "no reason given"
     return line if len(line) <= 80 else line[:77] + "..."

@@ -1,11 +1,13 @@
 """`myxtts configure` and `python utilities/configure_max_gpu_utilization.py`: what is told and written."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from myxtts.cli import configure, main
 from myxtts.config.resolve import load_config
+from myxtts.errors import MachineError
 from myxtts.training import tuning
 from myxtts.training.tuning import Tuned
 from myxtts.training.tuning_candidates import VARIABLES, Candidate
@@ -62,7 +64,10 @@ def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_measured(t
 
 
 def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
-    out, path, variables = run_configure(make_tuned())
+    checked = Verification((0.100,), DEFAULT_IN_FORCE, (0.060,), IN_FORCE)
+    out, path, variables = run_configure(make_tuned(verification=checked))
+    assert "With the defaults a step takes 100 ms on this machine.\n" in out
+    assert "COMPARED, one run of each (--verify: three)\n" in out
     assert "XLA: on\n  measured: on 70 ms a step; before 100 ms\n" in out
     assert "precision: unchanged\n" in out
     config = load_config(path)
@@ -70,7 +75,7 @@ def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
     text = path.read_text()
     assert "  # measured: on 70 ms a step; before 100 ms\n  enable_xla: true\n" in text
     assert "  # given by you (--batch-size)\n  batch_size: 4\n" in text
-    assert "Not verified" in text
+    assert "# Compared once: 40.0% faster than the defaults." in text
     assert "export TF_NUM_INTRAOP_THREADS=2" in variables
     assert f"python train_main.py --config {path}" in out
 
@@ -109,6 +114,44 @@ def test_settings_that_gain_nothing_are_withdrawn_in_words(run_configure, tuned_
     assert "the defaults stay in force" in path.read_text()
     assert load_config(path).data.enable_xla is False
     assert "export" not in variables
+
+
+def test_a_comparison_that_failed_withdraws_in_words(run_configure):
+    checked = Verification((0.1,), DEFAULT_IN_FORCE, failure="these settings failed (out of memory)")
+    out, path, variables = run_configure(make_tuned(verification=checked, is_withdrawn=True))
+    assert "NOT VERIFIED\n" in out
+    told = " ".join(out.split())
+    assert "these settings failed (out of memory). What was found is withdrawn; the file changes nothing. " in told
+    assert "faster" not in out
+    assert "# Comparing it with the defaults failed, so what was found is withdrawn.\n" in path.read_text()
+    assert "export" not in variables
+    head = out.partition("Settings   ")[0]
+    assert max(map(len, head.splitlines())) <= 80
+
+
+def test_defaults_without_memory_are_said_to_have_none(run_configure):
+    tuned = replace(make_tuned(), refusal="/GPU:0 (model device) needs about 30 GB, and 24 GB are free.\nTry less.")
+    out, path, _ = run_configure(tuned)
+    assert "There is no memory for the defaults (/GPU:0 (model device)" in out
+    assert "With the batch that fits a step takes 100 ms." in path.read_text()
+    assert max(map(len, out.partition("Settings   ")[0].splitlines())) <= 80
+    checked = Verification((0.1,), DEFAULT_IN_FORCE, (0.2,), IN_FORCE)
+    out, *_ = run_configure(replace(tuned, verification=checked))
+    assert "the file changes nothing but the batch." in " ".join(out.split())
+
+
+@pytest.mark.parametrize("error", [MachineError("out of memory"), KeyboardInterrupt()])
+def test_a_measurement_that_fails_leaves_files_as_they_were(monkeypatch, tmp_path, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(tuning, "tune", fail)
+    path, variables = tmp_path / "mine.yaml", tmp_path / "mine.env.sh"
+    variables.write_text("# of an earlier day\n")
+    with pytest.raises(type(error)):
+        configure.run(["--output", str(path)], "myxtts configure")
+    assert not path.exists()
+    assert variables.read_text() == "# of an earlier day\n"
 
 
 def test_lines_of_settings_are_settings():

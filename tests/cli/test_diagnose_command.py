@@ -2,6 +2,8 @@
 
 import json
 import logging
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,13 +11,30 @@ from myxtts.cli import diagnose
 from myxtts.config import XTTSConfig
 from myxtts.devices import machine
 from myxtts.devices.nvml import Card, CardScan, Nvml, PhysicalId
+from myxtts.devices.topology import Connection, Link
 from myxtts.errors import NvmlError
 from myxtts.monitoring.diagnosis import format_diagnosis, format_diagnosis_json
-from tests.monitoring.profiles import Stages, make_profile
+from myxtts.monitoring.software_facts import read_software
+from tests.monitoring.profiles import Stages, make_profile, make_run
 from tests.support.nvml import GPU_IS_LOST, StubCard
 from tests.support.processes import clean_environ, run_python
 
 LOOK = ["utilities/diagnose_gpu_utilization.py", "--skip-speed-test"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "flags"),
+    [
+        ({"training": {"model_gpus": "0,1"}}, "--model-gpus"),
+        ({"data": {"data_gpu": 0, "model_gpu": 1}}, "--data-gpu and --model-gpu"),
+    ],
+)
+def test_cards_that_are_far_apart_are_left_out_by_the_flags_that_asked_for_them(sections, flags):
+    facts = machine.Machine(CardScan((), (), None), 8000)
+    far = [Link(PhysicalId(0), PhysicalId(1), Connection.SYS)]
+    issues = diagnose._check_set_up(XTTSConfig(**sections), facts, read_software(), far)
+    (issue,) = [issue for issue in issues if "far apart" in issue.observation]
+    assert issue.remedy == f"train on one card: leave out {flags}"
 
 
 def test_help_names_the_flags_without_tensorflow():
@@ -96,7 +115,7 @@ def test_the_speed_test_is_of_the_users_run_and_its_findings_are_ranked_in(monke
 
     def measure(planned, steps):
         asked.append((planned.config.data.batch_size, str(planned.plan.mode), steps))
-        return make_profile(Stages(read=60))
+        return make_profile(Stages(read=60), run=replace(make_run(), notes=("One rank is measured.",)))
 
     monkeypatch.setattr(profile, "measure", measure)
     config = XTTSConfig(data={"batch_size": 2}, training={"rehearsal": True, "mode": "dual"})
@@ -107,6 +126,7 @@ def test_the_speed_test_is_of_the_users_run_and_its_findings_are_ranked_in(monke
     assert not diagnosis.is_serious
     text = format_diagnosis(diagnosis)
     assert "SPEED TEST\nStep" in text
+    assert re.search(r"^Note +One rank is measured\.$", text, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -219,7 +219,11 @@ def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, flags, ha
     monkeypatch.setattr("myxtts.cluster.private_network.has_private_network", lambda: has_network)
     with pytest.raises(DevicePlanError, match="That is all"):
         train.run(["--mode", "auto", *flags], "myxtts train")
-    assert (asked == [None]) if obstacle is None else (obstacle in asked[0])
+    if obstacle is None:
+        assert asked == [None]
+    else:
+        assert obstacle in asked[0].reason
+        assert asked[0].remedy.startswith("add --open-ports")
     with pytest.raises(DevicePlanError, match="That is all"):
         train.run(["--mode", "auto", "--open-ports", *flags], "myxtts train")
     assert asked[1] is None, "told to use the machine's network"

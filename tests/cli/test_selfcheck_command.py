@@ -73,6 +73,14 @@ def test_the_list_is_shown_and_nothing_is_run(capsys):
     assert "train-dual" not in said
 
 
+@pytest.mark.parametrize("flags", [[], ["--open-ports"]])
+def test_ports_are_opened_only_when_asked_for(tmp_path, monkeypatch, flags):
+    given = []
+    monkeypatch.setattr(selfcheck, "_check", lambda checks, situation, out: given.append(situation) or 0)
+    selfcheck.run(["--rehearsal", "--out", str(tmp_path / "report.md"), *flags], "myxtts selfcheck")
+    assert [situation.opens_ports for situation in given] == [bool(flags)]
+
+
 def test_ids_are_given_together():
     with pytest.raises(CommandLineError, match="given together"):
         selfcheck.choose_devices(True, 0, None, "")

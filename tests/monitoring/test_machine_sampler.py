@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from myxtts.devices.nvml import CardActivity
+from myxtts.errors import NvmlError
+from myxtts.monitoring import machine_sampler
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.machine_sampler import HostActivity, HostMeter, MachineSample, MachineSampler
 from tests.support.nvml import GPU_IS_LOST, StubCard
@@ -84,6 +86,28 @@ def test_no_thread_is_left_even_after_an_error():
     with pytest.raises(ZeroDivisionError), MachineSampler([], period_s=60):
         1 / 0  # noqa: B018
     assert threading.active_count() == before
+
+
+def test_a_driver_that_hangs_is_told_and_not_waited_for(monkeypatch):
+    is_back = threading.Event()
+
+    class HangingNvml:
+        def __enter__(self):
+            is_back.wait()
+            raise NvmlError("back")
+
+        def __exit__(self, *error):
+            raise AssertionError("never opened")
+
+    monkeypatch.setattr(machine_sampler, "Nvml", HangingNvml)
+    monkeypatch.setattr(machine_sampler, "LONGEST_READING_S", 0.05)
+    before = set(threading.enumerate())
+    with MachineSampler([0], period_s=60) as sampler:
+        (thread,) = set(threading.enumerate()) - before
+    problem = sampler.problem
+    is_back.set()
+    thread.join()
+    assert problem.startswith("The NVIDIA driver hangs: it has not answered for 0.05 s.")
 
 
 def test_rates_are_unknown_until_there_are_two_readings():

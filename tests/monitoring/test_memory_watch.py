@@ -51,6 +51,16 @@ def early_jump(step: int, draw: random.Random) -> float:
     return 0.01 * step + (76.0 if step > 90 else 0.0)
 
 
+def two_jumps(step: int, draw: random.Random) -> float:
+    """What the first validation takes, and later the first sample that is spoken."""
+    return 0.01 * step + (50.0 if step > 100 else 0.0) + (50.0 if step > 200 else 0.0)
+
+
+def large_jump(step: int, draw: random.Random) -> float:
+    """A pool that grows by a chunk."""
+    return 300.0 if step >= 100 else 0.0
+
+
 def drift(step: int, draw: random.Random) -> float:
     """The log, the curves: some bytes per step."""
     return 0.002 * step
@@ -65,6 +75,8 @@ NOISES: dict[str, tuple[Noise, ...]] = {
     "large plateau": (large_plateau,),
     "jump": (jump,),
     "early jump": (early_jump,),
+    "two jumps": (two_jumps,),
+    "large jump": (large_jump,),
     "all": (step_allocator, saw, shapes, plateau, drift),
 }
 
@@ -114,6 +126,17 @@ def test_a_leak_is_found_beneath_noise(name: str) -> None:
     told = run(SOON, NOISES[name], leaks={Phase.TRAINING: 4.0})
     assert told
     assert {leak.phase for leak in told} == {Phase.TRAINING}
+
+
+def test_beside_a_large_jump_a_leak_is_found_once_the_jump_is_past() -> None:
+    told = run(250, NOISES["large jump"], leaks={Phase.TRAINING: 1.0})
+    assert [leak.phase for leak in told] == [Phase.TRAINING]
+    assert told[0].step > SOON
+
+
+def test_a_leak_with_every_hundredth_step_is_found_in_the_end() -> None:
+    told = run(600, (), leaks={Phase.VALIDATION: 50.0}, visits={Phase.VALIDATION: 100})
+    assert {leak.phase for leak in told} == {Phase.VALIDATION}
 
 
 @pytest.mark.parametrize("seed", range(5))

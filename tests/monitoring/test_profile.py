@@ -99,6 +99,18 @@ def test_a_slow_model_breaks_no_rule():
 
 
 @pytest.mark.parametrize(
+    ("stages", "stage"),
+    [
+        (Stages(read=10, prepare=18, transfer=7, train=65), "train"),
+        (Stages(read=10, prepare=40, transfer=7, train=39), "prepare"),
+        (Stages(read=1, prepare=1, transfer=1, train=60), "train"),
+    ],
+)
+def test_one_device_is_limited_by_whatever_takes_most_of_its_step(stages, stage):
+    assert judge(make_profile(stages, mode="single")).stage == stage
+
+
+@pytest.mark.parametrize(
     ("rare", "part"),
     [
         (Stages(read=200), Part.LOAD),

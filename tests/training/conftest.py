@@ -72,5 +72,8 @@ def flags(base_flags: tuple[str, ...]) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def unbroken(share: Share, flags: tuple[str, ...]) -> Path:
-    """The run that others are compared with: one device, one go, nothing kept from one epoch to the next."""
-    return share("unbroken", lambda folder: train(folder, *flags, "--mode", "single"))
+    """The run that others are compared with: one device, one go, nothing kept from one epoch to the next.
+
+    The only one that speaks: what it says must not change what it learns.
+    """
+    return share("unbroken", lambda folder: train(folder, *flags, "--mode", "single", **{"training.speak": "true"}))

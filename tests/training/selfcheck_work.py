@@ -1,4 +1,4 @@
-"""What processes of checks do in tests: answer, refuse, crash, hang, leave without a word."""
+"""What processes of checks do in tests: answer, decline, refuse, crash, hang, leave without a word."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from myxtts.training.selfcheck.work import CheckFailedError, Seen
 
 def answer(situation: Situation, **facts: Any) -> Seen:
     return Seen(f"{situation.cards} devices", facts)
+
+
+def decline(situation: Situation) -> Seen:
+    return Seen("no network here", {}, is_done=False)
 
 
 def refuse(situation: Situation) -> Seen:

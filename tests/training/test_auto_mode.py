@@ -14,7 +14,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
 from myxtts.errors import ConfigError, DevicePlanError
-from myxtts.training.auto_mode import fix_cache, plan_run
+from myxtts.training.auto_mode import LaunchObstacle, fix_cache, plan_run
 from myxtts.training.measuring_process import MeasuringError
 from myxtts.training.mode_choice import choose_mode, format_choice, load_choice
 from myxtts.training.mode_prediction import (
@@ -179,12 +179,14 @@ def test_a_cache_that_is_asked_for_is_not_weighed_away() -> None:
 
 
 def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure() -> None:
-    around = replace(ONE_PROCESS, is_parallel_elsewhere=True)
+    around = replace(ONE_PROCESS, parallel_remedy="ask somebody else")
     choice = choose_mode(make_costs(0.4, 1, 40, exchange=4), around, ["a", "b"])
     assert choice.layout is Layout.SINGLE
-    assert "(data-parallel) would be faster, about 24 ms a step: `myxtts train` does it" in choice.reason
+    assert choice.reason.endswith("(data-parallel) would be faster, about 24 ms a step: ask somebody else.")
+    assert choice.is_parallel_faster
     slow_link = choose_mode(make_costs(0.4, 1, 40, exchange=30), around, ["a", "b"])
     assert "data-parallel" not in slow_link.reason
+    assert not slow_link.is_parallel_faster
     refused = choose_mode(make_costs(0.4, 1, 40, exchange=4), ONE_PROCESS, ["a", "b"])
     assert "data-parallel" not in refused.reason
 
@@ -320,6 +322,36 @@ def test_a_program_of_one_process_says_who_could_train_on_both(tmp_path: Path) -
     assert "`myxtts train` does it with --mode auto" in planned.choice.reason
 
 
+def test_a_program_that_could_start_workers_otherwise_names_the_flag_and_not_itself(tmp_path: Path) -> None:
+    planned = plan_run(
+        make_config(tmp_path),
+        machine=make_machine(2),
+        measure=answer(make_costs(0.4, 1, 40, exchange=4)),
+        find_launch_obstacle=lambda: LaunchObstacle("no network", "add --open-ports"),
+    )
+    assert planned.choice is not None
+    assert planned.choice.reason.endswith("would be faster, about 24 ms a step: add --open-ports.")
+    assert "--mode auto" not in planned.choice.reason
+    (row,) = [line for line in format_choice(planned.choice).splitlines() if line.startswith("data-parallel")]
+    assert row.endswith("no network")
+
+
+def test_one_device_that_has_no_room_for_everything_is_not_chosen() -> None:
+    around = replace(ONE_PROCESS, obstacles={**ONE_PROCESS.obstacles, Layout.SINGLE: "GPU 0 needs about 30 GB"})
+    choice = choose_mode(make_costs(0.4, 1, 40), around, ["a", "b"])
+    assert choice.layout is Layout.DUAL
+    assert choice.reason.endswith("40 ms a step. One device cannot do everything: GPU 0 needs about 30 GB.")
+
+
+def test_where_nothing_can_be_had_every_reason_is_named() -> None:
+    around = replace(NO_CODES, obstacles={layout: f"no room for {layout}" for layout in Layout})
+    with pytest.raises(DevicePlanError, match="a mode that can be had") as caught:
+        choose_mode(make_costs(30, 1, 40), around, ["a", "b"])
+    for layout in Layout:
+        assert f"\n  {layout}: no room for {layout}" in str(caught.value)
+    assert "smaller --batch-size" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("policy", "asked", "keeps_codes", "words"),
     [
@@ -373,6 +405,24 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path: Pa
     # A mode that is given from now on is not overruled by what was chosen then.
     given = config.replace(training={"mode": "isolated"})
     assert plan_run(given, machine=make_machine(2), measure=refuse_to_measure).choice is None
+
+
+def test_a_decoder_does_not_take_over_the_mode_of_the_gpt_it_is_for(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    first = plan_run(config, machine=make_machine(2), measure=answer(make_costs(30, 1, 40)))
+    assert first.choice is not None
+    with open_run(config, command=["train"]) as run:
+        run.note_choice(first.choice.dump())
+    decoder = config.replace(training={"stage": "decoder"})
+    with pytest.raises(DevicePlanError, match="--stage is decoder"):
+        plan_run(decoder, machine=make_machine(2), measure=refuse_to_measure)
+
+
+def test_a_choice_that_was_recorded_before_faster_ways_were_is_kept() -> None:
+    choice = choose_mode(make_costs(30, 1, 40), NO_CODES, ["a", "b"])
+    values = choice.dump()
+    del values["is_parallel_faster"]
+    assert load_choice(json.loads(json.dumps(values))) == choice
 
 
 def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path: Path) -> None:

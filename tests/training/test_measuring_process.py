@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.data.workers import Task
 from myxtts.training import measuring_process
-from myxtts.training.measuring_process import MeasuringError, measure_in_process
+from myxtts.training.measuring_process import MeasuringError, MeasuringKilledError, measure_in_process
 
 WORK = "tests.training.measuring_work"
 LONG_S = 120.0
@@ -22,6 +22,20 @@ def nothing_is_left():
 
 def test_what_is_measured_is_the_answer():
     assert measure_in_process(Task(f"{WORK}:make_answer"), 7, "a test") == {"seen": 7}
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"])
+def test_a_measured_run_has_the_threads_that_any_run_has(monkeypatch, name, given):
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    assert measure_in_process(Task(f"{WORK}:make_environment_reader"), name, "a test") == {"value": given}
+
+
+def test_a_measurement_that_is_killed_is_told_apart_from_one_that_fails():
+    with pytest.raises(MeasuringKilledError, match="died of signal 9, as a process does that runs out of memory"):
+        measure_in_process(Task(f"{WORK}:make_killed"), 7, "a test")
 
 
 def test_a_measurement_that_hangs_is_ended_at_its_limit_with_its_stack():

@@ -19,9 +19,13 @@ from myxtts.pipeline.paced_task import hold
 from myxtts.training import mode_measuring, parallel_measuring
 from myxtts.training.memory_estimate import RunShape
 from myxtts.training.mode_measuring import (
+    FEWEST_BATCHES,
+    READ_AHEAD,
     count_measured_batches,
+    find_memory_obstacles,
     find_workers_obstacle,
     put_on_one_device,
+    refuse_without_room,
     time_best_window,
     time_window,
 )
@@ -79,6 +83,97 @@ def test_a_window_holds_all_that_was_dispatched_in_it() -> None:
     assert window.read_s == pytest.approx(READ_S)
     assert window.buckets == (1, 0, 1, 0, 1, 0)
     assert (source.taken, source.open) == (FILL_BATCHES + 6, 0)
+
+
+class RareShape(Batches):
+    """Batches of which some later one is the first of its shape."""
+
+    def __init__(self, rare_from: int) -> None:
+        super().__init__()
+        self._rare_from = rare_from
+
+    def take(self) -> Any:
+        self.open += 1
+        self.taken += 1
+        span = SimpleNamespace(seconds=READ_S)
+        facts = SimpleNamespace(number=self.taken, bucket_number=9 if self.taken >= self._rare_from else 0)
+        return SimpleNamespace(facts=facts, spans=SimpleNamespace(read=span, prepare=span, transfer=span))
+
+    def close(self) -> None:
+        assert self.open == 0
+
+
+class Steps:
+    """Trains at once, and remembers on what."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.alone: list[int] = []
+
+    def train(self, batch: Any) -> bool:
+        self.alone.append(batch.facts.bucket_number)
+        return False
+
+    def dispatch(self, batch: Any) -> bool:
+        return False
+
+    def settle(self) -> None:
+        """Nothing is owed."""
+
+
+class Request(NamedTuple):
+    """What a source is opened with, as far as this counts."""
+
+    plan: DevicePlan
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Measures costs with batches and steps that do nothing; returns them, the steps and the modes of the sources."""
+
+    def measure(source: Any, measure_pair: Any = None, **given: Any) -> Any:
+        modes: list[Mode] = []
+        steps = Steps()
+
+        def open_source(request: Request) -> Any:
+            modes.append(request.plan.mode)
+            return source
+
+        monkeypatch.setattr(mode_measuring, "open_source", open_source)
+        monkeypatch.setattr(mode_measuring, "replace", lambda request, plan: Request(plan))
+        monkeypatch.setattr(mode_measuring, "put_on_one_device", lambda plan: SimpleNamespace(mode=Mode.SINGLE))
+        monkeypatch.setattr(mode_measuring, "SyncedTraining", lambda *_, **__: steps)
+        monkeypatch.setattr(mode_measuring, "time_ring", lambda *_: (0.0, 0.0, 0.0))
+        monkeypatch.setattr(mode_measuring, "_count_batch_bytes", lambda _: 1)
+        monkeypatch.setattr(mode_measuring, "_measure_codes", lambda _: 0.0)
+        plan = SimpleNamespace(mode=Mode.DUAL, model=SimpleNamespace(device="/CPU:0"))
+        training = SimpleNamespace(gradient_accumulation_steps=1, on_oom="retry")
+        setup: Any = SimpleNamespace(
+            config=SimpleNamespace(training=training),
+            data=SimpleNamespace(sampler=SimpleNamespace(plan=SimpleNamespace(buckets=(0, 9)))),
+            plan=plan,
+            build_model=lambda: SimpleNamespace(step=None),
+            request_source=lambda: Request(plan),  # type: ignore[arg-type]
+        )
+        return mode_measuring.measure_costs(setup, measure_pair, **given), steps, modes
+
+    return measure
+
+
+def test_a_shape_that_comes_first_in_a_window_is_trained_alone_too(measured: Any) -> None:
+    # Behind warming up and the pipeline alone.
+    source = RareShape(3 * 2 + READ_AHEAD + FILL_BATCHES + FEWEST_BATCHES + 3)
+    costs, steps, modes = measured(source)
+    assert costs.train_s > 0
+    assert set(steps.alone) == {0, 9}
+    assert modes == [Mode.DUAL, Mode.SINGLE]
+
+
+def test_one_device_without_room_for_everything_is_not_tried(measured: Any) -> None:
+    costs, _, modes = measured(RareShape(10**6), lambda *_: {"pace": 3.0}, fits_one=False)
+    assert modes == [Mode.DUAL, Mode.DUAL]
+    assert costs.single_s == pytest.approx(costs.prepare_s + costs.train_s)
+    assert costs.prepare_s == pytest.approx(2 * READ_S)
+    assert costs.pace == 3.0
 
 
 def test_a_window_in_which_a_step_was_traced_is_done_again() -> None:
@@ -189,6 +284,28 @@ def test_an_exchange_grows_with_the_gradients() -> None:
         model=replace(rehearsal.model, device="/CPU:0"),
     )
     assert 0 < estimate_exchange(here, 1000) < estimate_exchange(here, 100_000_000)
+
+
+@pytest.mark.parametrize("refused", [{Mode.SINGLE}, {Mode.DUAL, Mode.SINGLE}, set()])
+def test_every_mode_is_billed_and_where_none_fits_the_batch_that_would_is_named(
+    monkeypatch: pytest.MonkeyPatch, refused: set[Mode]
+) -> None:
+    plans = [make_dual_plan(), put_on_one_device(make_dual_plan())]
+    setup: Any = SimpleNamespace(config=None)
+    monkeypatch.setattr(mode_measuring, "describe_shape", lambda _: None)
+
+    def bill(config: Any, plan: DevicePlan, shape: Any) -> None:
+        if plan.mode in refused:
+            raise MemoryBillError(f"{plan.mode} needs 30 GB.\nTry --batch-size 4.")
+
+    monkeypatch.setattr(mode_measuring, "check_run", bill)
+    obstacles = find_memory_obstacles(setup, plans)
+    assert obstacles == {str(mode): f"{mode} needs 30 GB" for mode in refused}
+    if len(refused) < 2:
+        refuse_without_room(setup, plans, obstacles)
+    else:
+        with pytest.raises(MemoryBillError, match="--batch-size 4"):
+            refuse_without_room(setup, plans, obstacles)
 
 
 @pytest.mark.parametrize("too_small", [None, Role.DATA, Role.MODEL])

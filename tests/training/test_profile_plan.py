@@ -59,6 +59,34 @@ def test_auto_is_chosen_as_a_training_would(monkeypatch: pytest.MonkeyPatch) -> 
     assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
 
 
+@pytest.mark.parametrize(
+    ("workers", "is_faster", "words"),
+    [
+        ((0, 1), False, "A training with --mode auto has both devices train (data-parallel). One rank is measured"),
+        ((), True, "What is measured is single. Tested, and both devices training would be faster."),
+        ((), False, None),
+    ],
+)
+def test_what_auto_trains_with_and_what_is_measured_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, workers: tuple[int, ...], is_faster: bool, words: str | None
+) -> None:
+    plan_one = plan_devices(PlanRequest(mode="single", rehearsal=True), NO_CARDS)
+    reason = "Tested, and both devices training would be faster."
+    layout = Layout.DATA_PARALLEL if workers else Layout.SINGLE
+    choice = ModeChoice(layout, False, 0.1, reason, ("a", "b"), is_parallel_faster=is_faster)
+    asked: list[Any] = []
+
+    def plan_run(*_: Any, find_launch_obstacle: Any, **__: Any) -> PlannedRun:
+        asked.append(find_launch_obstacle())
+        return PlannedRun(plan_one, choice, workers)
+
+    monkeypatch.setattr(profile_plan, "plan_run", plan_run)
+    config = XTTSConfig(training={"mode": "auto", "rehearsal": True})
+    planned = plan_profile(config, NO_CARDS, tell=lambda _: None, environ={}, find_launch_obstacle=lambda: None)
+    assert asked == [None], "a training may start workers"
+    assert [note.startswith(words or "") for note in planned.notes] == ([True] if words else [])
+
+
 def test_of_several_training_cards_the_first_is_measured_and_that_is_said() -> None:
     planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
     assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)

@@ -1,5 +1,8 @@
 """However a run is made, its losses are the same to the last bit. In its corpus one clip turns out to be damaged."""
 
+import numpy as np
+import soundfile
+
 from tests.training.conftest import DAMAGED
 from tests.training.runs import (
     finish,
@@ -27,6 +30,18 @@ def test_a_clip_damaged_after_the_scan_is_replaced_and_told(unbroken):
     assert DAMAGED in said
     clips = [clips for _, clips, _, _ in read_counts(unbroken)]
     assert sum(clips[:3]) == sum(clips[3:6]) == 23, "another clip stands in its place"
+
+
+def test_every_validation_and_the_end_are_said_aloud_and_the_files_named(unbroken):
+    for name in (*(f"samples/step-{step:08d}-free.wav" for step in (3, 6, 8)), "spoken.wav"):
+        samples, rate_hz = soundfile.read(unbroken / name)
+        assert rate_hz == 22_050
+        assert np.isfinite(samples).all()
+        assert len(samples) > 0, name
+    said = unbroken.with_suffix(".said").read_text(encoding="utf-8")
+    (line,) = [line for line in said.splitlines() if line.startswith("Spoken ")]
+    assert str(unbroken / "spoken.wav") in line
+    assert "Griffin-Lim" in said
 
 
 def test_two_devices_and_codes_in_memory_change_nothing(unbroken, flags, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from myxtts.monitoring.metrics_log import MetricsLog
 from myxtts.monitoring.redaction import Redactor
 from myxtts.monitoring.software_facts import read_software
 from myxtts.training.run_record import RunRecord, write_record
-from myxtts.training.selfcheck import command_work
+from myxtts.training.selfcheck import command_work, runner
 from myxtts.training.selfcheck.checks import CHECKS, Check, Tolerance, select_checks
 from myxtts.training.selfcheck.outcome import Outcome, Status
 from myxtts.training.selfcheck.report import SelfcheckReport, format_end, format_json, format_markdown, format_outcome
@@ -149,6 +150,13 @@ def test_a_process_that_refuses_crashes_hangs_or_stumbles_is_told_with_its_last_
     assert function == "hang" or "seen before the end" in answer.last_words
 
 
+def test_loading_has_its_own_limit(monkeypatch):
+    monkeypatch.setattr(runner, "IMPORT_S", 0.01)
+    answer = ask_process(Check("slow", "", f"{WORK}:answer", limit_s=60), REHEARSAL)
+    assert answer.detail == "its process had not loaded its code after 0 s"
+    assert not answer.is_good
+
+
 def test_a_process_is_given_the_situation_and_the_settings():
     answer = ask_process(Check("good", "", f"{WORK}:answer", settings={"depth": 3}, limit_s=60), REHEARSAL)
     assert answer == Answer("2 devices", {"depth": 3}, is_good=True)
@@ -233,7 +241,7 @@ def train_by_command(monkeypatch):
         class Stub:
             def __init__(self, commands, tell):
                 (command,) = commands
-                asked.update(yaml.safe_load(Path(command.words[-1]).read_text()))
+                asked.update(yaml.safe_load(Path(command.words[-1]).read_text()), words=command.words)
                 tell(0, "what it said")
 
             def run(self):
@@ -241,6 +249,7 @@ def train_by_command(monkeypatch):
                 return [code]
 
         monkeypatch.setattr(command_work, "ProcessGroup", Stub)
+        monkeypatch.setattr(command_work, "has_private_network", lambda: True)
         return asked
 
     return make
@@ -258,8 +267,30 @@ def test_both_devices_train_by_the_command_a_user_gives(tmp_path, train_by_comma
     asked = train_by_command(0, write_run)
     seen = command_work.train_parallel(make_situation(tmp_path), name="train-parallel")
     assert asked["training"]["model_gpus"] == "1,0"
+    assert "--open-ports" not in asked["words"]
     assert seen.facts["losses"] == [3.0, 2.0]
     assert "two workers" in seen.detail
+
+
+def test_without_a_network_of_their_own_workers_are_not_started_unless_ports_may_be_open(
+    tmp_path, train_by_command, monkeypatch
+):
+    asked = train_by_command(0, write_run)
+    monkeypatch.setattr(command_work, "has_private_network", lambda: False)
+    situation = make_situation(tmp_path)
+    seen = command_work.train_parallel(situation, name="train-parallel")
+    assert not seen.is_done
+    assert "--open-ports" in seen.detail
+    assert not asked, "nothing was started"
+    opened = command_work.train_parallel(replace(situation, opens_ports=True), name="train-parallel")
+    assert opened.is_done
+    assert "--open-ports" in asked["words"]
+
+
+def test_a_check_that_the_machine_does_not_allow_is_listed_and_fails_nothing():
+    answer = ask_process(Check("closed", "", f"{WORK}:decline", limit_s=60), REHEARSAL)
+    outcome = run([Check("closed", "", "x")], REHEARSAL, ask=lambda check, situation: answer)["closed"]
+    assert (outcome.status, outcome.detail) == (Status.NOT_RUN, "no network here")
 
 
 def test_a_mode_that_was_chosen_is_told(tmp_path, train_by_command):

@@ -168,7 +168,7 @@ def hang(*arguments, **options):
 @pytest.mark.parametrize(
     ("place", "stage", "advice"),
     [
-        ("apply_devices", "start-up", "Start it again with the same command."),
+        ("apply_devices", "setting up the devices", "Start it again with the same command."),
         ("collect_run_data", "scanning the corpus", f"To go on from the last checkpoint: {RESUME}"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,11 @@ from myxtts.devices.memory import Growth
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest, plan_devices
 from myxtts.errors import MachineError
+from myxtts.monitoring.errors import MemoryBillError
+from myxtts.training import tuning
 from myxtts.training.auto_mode import PlannedRun, fix_mode
 from myxtts.training.errors import ProfileError
+from myxtts.training.measuring_process import MeasuringError, MeasuringKilledError
 from myxtts.training.mode_choice import ModeChoice
 from myxtts.training.mode_prediction import Layout
 from myxtts.training.tuning import Tuned, find_limit_bytes, tune
@@ -43,11 +47,21 @@ def choose_layout(layout: Layout, machine: Machine) -> Callable[[XTTSConfig], Pl
 class PacedTrials:
     """Trials whose steps take what their settings say."""
 
-    def __init__(self, speeds: dict[str, float], *, read_share: float = 0.0, fails: str = "", slow_later: float = 1.0):
+    def __init__(
+        self,
+        speeds: dict[str, float],
+        *,
+        read_share: float = 0.0,
+        fails: str = "",
+        fails_later: str = "",
+        slow_later: float = 1.0,
+    ):
         self.speeds = speeds
         """Setting or variable with its value -> the factor it brings."""
         self.read_share = read_share
         self.fails = fails
+        self.fails_later = fails_later
+        """Fails once the search is over."""
         self.slow_later = slow_later
         """Factor of whatever is set, once the search is over: what was found was luck."""
         self.seen: list[set[str]] = []
@@ -57,7 +71,7 @@ class PacedTrials:
         words = {f"{key}={value}" for key, value in {**trial.settings, **trial.environ}.items()}
         self.seen.append(words)
         self.whole.append(trial.is_whole)
-        if self.fails in words:
+        if self.fails in words or (trial.is_whole and self.fails_later in words):
             raise MachineError("XLA is not to be had.")
         step_s = 0.100
         for word in words:
@@ -65,6 +79,24 @@ class PacedTrials:
         if words and trial.is_whole:
             step_s *= self.slow_later
         return TrialResult(step_s, self.read_share, in_force={"words": ", ".join(sorted(words))})
+
+
+class SmallMemory(PacedTrials):
+    """Trials of which only those with some batches have the memory."""
+
+    def __init__(self, speeds: dict[str, float], *, fitting: tuple[tuple[int, int], ...], is_killed: bool = False):
+        super().__init__(speeds)
+        self.fitting = fitting
+        self.is_killed = is_killed
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        result = super().__call__(trial)
+        config = trial.apply(REHEARSED)
+        if (config.data.batch_size, config.training.gradient_accumulation_steps) in self.fitting:
+            return result
+        if self.is_killed:
+            raise MeasuringKilledError("It died of signal 9.")
+        return TrialResult(math.inf, 0.0, self.fitting, refusal="It needs 30 GB.\nTry less.")
 
 
 def run_tune(trials: PacedTrials, config: XTTSConfig = REHEARSED, *, verifies: bool = False) -> Tuned:
@@ -119,6 +151,156 @@ def test_the_defaults_must_run() -> None:
 
     with pytest.raises(MachineError, match="out of memory"):
         tune(REHEARSED, NO_CARDS, verifies=False, tell=lambda _: None, run_trial=fail)
+
+
+def read_batch(tuned: Tuned) -> tuple[int, int]:
+    settings = list_settings(tuned)
+    return settings["data.batch_size"], settings["training.gradient_accumulation_steps"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_batch_that_fits_is_taken_however_slow_it_is(is_killed: bool) -> None:
+    batch_size = REHEARSED.data.batch_size
+    fitting = ((batch_size // 2, 2),)
+    trials = SmallMemory(
+        {f"data.batch_size={batch_size // 2}": 5.0, "data.enable_xla=True": 0.5}, fitting=fitting, is_killed=is_killed
+    )
+    tuned = run_tune(trials)
+    assert read_batch(tuned) == fitting[0]
+    assert list_settings(tuned)["data.enable_xla"] is True
+    assert tuned.before.step_s == pytest.approx(0.5)
+    assert tuned.refusal.startswith("It died of" if is_killed else "It needs 30 GB.")
+    assert f"{batch_size // 2} x 2 500 ms" in tuned.answers[0].evidence
+    assert tuned.answers[0].evidence.endswith(" a step; before does not fit into memory")
+    # Once: what had to be answered at the beginning is no question any more.
+    assert [answer.title for answer in tuned.answers].count("batch x accumulation") == 1
+    # It is compared with what would run, not with what would not.
+    assert tuned.verification is not None
+    assert tuned.verification.gain == pytest.approx(0.5)
+    assert all(f"data.batch_size={batch_size // 2}" in words for words in trials.seen[-2:])
+
+
+def test_a_batch_that_fits_stays_where_all_else_is_withdrawn() -> None:
+    batch_size = REHEARSED.data.batch_size
+    trials = SmallMemory({"data.enable_xla=True": 0.5}, fitting=((batch_size // 2, 2),))
+    trials.fails_later = "data.enable_xla=True"
+    tuned = run_tune(trials)
+    assert tuned.is_withdrawn
+    assert list_settings(tuned) == {"data.batch_size": batch_size // 2, "training.gradient_accumulation_steps": 2}
+
+
+@pytest.mark.parametrize("data", [{}, {"batch_size": 64}], ids=["none fits", "it was given"])
+def test_where_no_batch_fits_the_bill_is_the_answer(data: dict[str, Any]) -> None:
+    with pytest.raises(MemoryBillError, match=r"It needs 30 GB\.\nTry less\.\n.*found none \(not tried"):
+        run_tune(SmallMemory({}, fitting=()), REHEARSED.replace(data=data))
+
+
+def test_a_candidate_without_the_memory_is_not_taken() -> None:
+    class Full(PacedTrials):
+        def __call__(self, trial: Trial) -> TrialResult:
+            result = super().__call__(trial)
+            if "data.enable_xla" not in trial.settings:
+                return result
+            return replace(result, step_s=math.inf, refusal="It needs 30 GB.")
+
+    tuned = run_tune(Full({}))
+    by_title = {answer.title: answer for answer in tuned.answers}
+    assert by_title["XLA"].evidence == "measured: on does not fit into memory; before 100 ms"
+    assert by_title["XLA"].taken is None
+
+
+def test_a_mode_that_cannot_be_measured_loses_nothing_else() -> None:
+    def fail(config: XTTSConfig) -> PlannedRun:
+        raise MeasuringError("Measuring died.\nGive --mode single.")
+
+    config = REHEARSED.replace(training={"mode": "auto"})
+    trials = PacedTrials({"data.enable_xla=True": 0.5})
+    tuned = tune(config, NO_CARDS, verifies=False, tell=lambda _: None, run_trial=trials, plan=fail)
+    assert tuned.answers[0].evidence == "not tried: it could not be measured (Measuring died.)"
+    assert list_settings(tuned)["data.enable_xla"] is True
+    # What was given and could not be answered stays.
+    assert "training.mode" not in list_settings(tuned)
+
+
+@pytest.mark.parametrize("verifies", [False, True])
+def test_a_round_that_fails_in_the_end_withdraws(verifies: bool) -> None:
+    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.5}, fails_later="data.enable_xla=True"), verifies=verifies)
+    assert tuned.is_withdrawn
+    assert (tuned.lines, tuned.variables) == ((), ())
+    assert tuned.verification is not None
+    assert tuned.verification.failure == "these settings failed (XLA is not to be had.)"
+    assert tuned.verification.in_force == {"words": ""}
+
+
+def test_without_verifying_it_is_compared_once_and_withdrawn_where_it_is_slower() -> None:
+    lucky = PacedTrials({"data.enable_xla=True": 0.5}, slow_later=4.0)
+    assert run_tune(lucky).is_withdrawn
+    assert lucky.whole[-2:] == [True, True]
+    assert not lucky.whole[-3]
+    kept = run_tune(PacedTrials({"data.enable_xla=True": 0.5}))
+    assert not kept.is_withdrawn
+    nothing = PacedTrials({})
+    assert run_tune(nothing).verification is None
+    assert not any(nothing.whole), "there is nothing to compare"
+
+
+@pytest.mark.parametrize(("is_auto", "stays"), [(True, True), (False, False)])
+@pytest.mark.parametrize("can_launch", [True, False])
+def test_what_two_processes_do_is_left_to_auto(is_auto: bool, stays: bool, can_launch: bool, tmp_path: Path) -> None:
+    def plan(config: XTTSConfig) -> PlannedRun:
+        layout = Layout.DATA_PARALLEL if can_launch else Layout.SINGLE
+        made = choose_layout(layout, NO_CARDS)(config)
+        choice = ModeChoice(layout, False, 0.1, "Both train.", ("a", "b"), is_parallel_faster=not can_launch)
+        return replace(made, choice=choice, workers=(0, 1) if can_launch else ())
+
+    config = REHEARSED.replace(training={"mode": "auto"}) if is_auto else REHEARSED
+    trials = PacedTrials({"data.enable_xla=True": 0.5})
+    tuned = tune(config, NO_CARDS, verifies=False, tell=lambda _: None, run_trial=trials, plan=plan)
+    assert "training.mode" not in list_settings(tuned)
+    evidence = tuned.answers[0].evidence
+    assert "Both train" in evidence
+    assert ("--mode auto stays" in evidence) == stays
+    assert ("--mode auto trains so (data-parallel)" in evidence) == (can_launch and not is_auto)
+    path = tmp_path / "tuned.yaml"
+    path.write_text(format_yaml(config, tuned.lines, []))
+    assert load_config(path).training.mode == ("auto" if stays else None)
+
+
+def test_the_reason_for_a_mode_is_shown_beside_its_trial() -> None:
+    evidence = run_tune(PacedTrials({"training.mode=dual": 0.8})).answers[0].evidence
+    assert evidence == "predicted: Tested; measured: dual 80 ms a step; before 100 ms"
+
+
+def test_whether_workers_can_be_started_is_asked_where_the_mode_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def plan_run(config: XTTSConfig, *, find_launch_obstacle: Any, **_: Any) -> PlannedRun:
+        asked.append(find_launch_obstacle())
+        return choose_layout(Layout.SINGLE, NO_CARDS)(config)
+
+    monkeypatch.setattr(tuning, "plan_run", plan_run)
+    tune(
+        REHEARSED,
+        NO_CARDS,
+        verifies=False,
+        tell=lambda _: None,
+        run_trial=PacedTrials({}),
+        find_launch_obstacle=lambda: None,
+    )
+    assert asked == [None]
+
+
+def test_a_process_that_says_why_it_does_not_fit_has_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"fitting": [[4, 2]], "refusal": "It needs 30 GB."}
+    monkeypatch.setattr(tuning, "measure_in_process", lambda *_: found)
+    result = tuning.run_in_process(REHEARSED, NO_CARDS, Trial())
+    assert (result.fits, result.step_s, result.fitting) == (False, math.inf, ((4, 2),))
+    monkeypatch.setattr(
+        tuning,
+        "measure_in_process",
+        lambda *_: {"fitting": [], "step_s": 0.1, "read_share": 0.2, "in_force": {"a": "b"}},
+    )
+    assert tuning.run_in_process(REHEARSED, NO_CARDS, Trial()) == TrialResult(0.1, 0.2, (), {"a": "b"})
 
 
 def test_verifying_alternates_and_reads_back_what_is_in_force() -> None:

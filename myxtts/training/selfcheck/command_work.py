@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from myxtts.cluster.private_network import has_private_network
 from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.config import XTTSConfig
 from myxtts.devices.child_environment import make_importable
@@ -22,10 +23,16 @@ from myxtts.utils.commons import setup_logging
 _log = logging.getLogger(__name__)
 
 LAST_LINES = 12
+CLOSED = (
+    "its workers can have no network of their own here, as in most containers. Where nobody else has a login, "
+    "`myxtts selfcheck --open-ports` lets them use the machine's"
+)
 
 
 def train_parallel(situation: Situation, *, name: str) -> Seen:
     """A short training by `--model-gpus`: both devices train, and share every batch."""
+    if not situation.opens_ports and not has_private_network():
+        return Seen(CLOSED, {}, is_done=False)
     said = _train(situation, name, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
     losses = read_falling_losses(situation.root / name)
     if not (situation.root / name / "worker-1").is_dir():
@@ -59,7 +66,9 @@ def _train(situation: Situation, name: str, **sections: Any) -> str:
         _log.info("%s", line)
         lines.append(line)
 
-    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train", "--config", str(_write(situation, name, config))]
+    ports = ["--open-ports"] if situation.opens_ports else []
+    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train", *ports]
+    words += ["--config", str(_write(situation, name, config))]
     (code,) = ProcessGroup([Command(words, make_importable(os.environ))], hear).run()
     said = "\n".join(lines[-LAST_LINES:])
     if code != 0:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from myxtts.data.workers import Task, WorkerProcess
+from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import MyXTTSError
 from myxtts.training.measuring_process import await_answer
 from myxtts.training.selfcheck.checks import Check
@@ -26,26 +27,31 @@ class Answer:
     facts: Mapping[str, Any]
     is_good: bool
     last_words: str = ""
+    is_done: bool = True
+    """False where the machine does not allow the check."""
 
 
 Ask = Callable[[Check, Situation], Answer]
 
 
 def ask_process(check: Check, situation: Situation) -> Answer:
-    """Does a check in a process of its own. Comes back at the latest when the check's time is over."""
+    """Does a check in a process of its own, which is ended when the check's time is over. Loading its code has a limit of its own."""
     order = {"function": check.work, "situation": situation.dump(), "settings": dict(check.settings)}
     worker = WorkerProcess(Task(WORKER))
     try:
         worker.give([order])
-        said = await_answer(worker, check.limit_s, check.limit_s)
+        said = await_answer(worker, IMPORT_S, check.limit_s)
     except TimeoutError:
+        late = f"it was not done after {check.limit_s:.0f} s"
+        if not worker.is_ready:
+            late = f"its process had not loaded its code after {IMPORT_S:.0f} s"
         worker.write_stacks()
-        return Answer(f"it was not done after {check.limit_s:.0f} s", {}, False, worker.read_report())
+        return Answer(late, {}, False, worker.read_report())
     except MyXTTSError as error:
         return Answer(str(error), {}, False, worker.read_report())
     else:
         if said is not None:
-            return Answer(said["detail"], said["facts"], is_good=True)
+            return Answer(said["detail"], said["facts"], is_good=True, is_done=said["is_done"])
         code, words = worker.await_exit_code(), worker.read_report()
         return Answer(_describe_end(code, words), {}, False, words)
     finally:
@@ -80,6 +86,8 @@ def _run_check(check: Check, situation: Situation, done: Mapping[str, Outcome], 
         return replace(outcome, detail=f"needs what {missing[0]} makes, which did not pass")
     began = time.monotonic()
     answer = ask(check, situation)
+    if not answer.is_done:
+        return replace(outcome, detail=answer.detail)
     outcome = replace(outcome, facts=answer.facts, seconds=time.monotonic() - began)
     judgement = _judge_losses(check, answer, situation, done) if answer.is_good else Judgement(False, answer.detail)
     if not judgement.is_good:

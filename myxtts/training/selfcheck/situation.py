@@ -23,6 +23,8 @@ class Situation:
     model_gpu: int
     """The same as `data_gpu` where there is one card."""
     folder: str
+    opens_ports: bool = False
+    """Whether workers may use the machine's own network."""
 
     @property
     def cards(self) -> int:

@@ -18,6 +18,8 @@ class Seen(NamedTuple):
 
     detail: str
     facts: Mapping[str, Any]
+    is_done: bool = True
+    """False where this machine does not allow the check; the detail says why."""
 
 
 class CheckFailedError(MachineError):
@@ -32,6 +34,6 @@ def make_work() -> Work:
         module, _, name = order["function"].partition(":")
         function: Callable[..., Seen] = getattr(importlib.import_module(module), name)
         seen = function(Situation.load(order["situation"]), **order["settings"])
-        return {"detail": seen.detail, "facts": dict(seen.facts)}
+        return {"detail": seen.detail, "facts": dict(seen.facts), "is_done": seen.is_done}
 
     return work
