@@ -22,6 +22,8 @@ from myxtts.audio.units import SAMPLE_RATE_HZ
 BLOCK_FRAMES = 1 << 20
 """Decoded at a time, so that a header's claim never decides how much memory is asked for."""
 
+_BEHIND_CUT_SECONDS = 1.0
+
 SILENCE_SPAN = 2.0**-13
 """A clip whose samples all lie this close together is silent: four steps of 16 bits, about -78 dB."""
 
@@ -38,14 +40,21 @@ def inspect_clip(path: str | os.PathLike[str]) -> ClipInfo:
         return clip.info
 
 
-def read_clip(path: str | os.PathLike[str], rate_hz: int = SAMPLE_RATE_HZ) -> NDArray[np.float32]:
+def read_clip(
+    path: str | os.PathLike[str], rate_hz: int = SAMPLE_RATE_HZ, *, most_seconds: float = math.inf
+) -> NDArray[np.float32]:
     """The samples of a file: one channel (the mean of all), at `rate_hz`, in [-1, 1].
+
+    What is behind `most_seconds` is not decoded, so damage there is not seen.
 
     Raises `ClipError` (missing, empty, unsupported, corrupt, truncated, nan).
     """
     with open_clip(Path(path)) as clip:
-        samples = _decode_mono(clip)
+        # A little more, so that the filter finds what follows at the cut.
+        samples = _decode_mono(clip, most_seconds + _BEHIND_CUT_SECONDS)
     samples = resample_clip(samples, clip.info.rate_hz, rate_hz)
+    if len(samples) > most_seconds * rate_hz:
+        samples = samples[: round(most_seconds * rate_hz)]
     # Last, as the reference does it: lossy formats and the resampling itself overshoot.
     return np.clip(samples, -1.0, 1.0, out=samples)
 
@@ -77,16 +86,22 @@ def check_duration(info: ClipInfo, *, min_seconds: float, max_seconds: float) ->
         raise ClipError(info.path, ClipProblem.TOO_LONG, text)
 
 
-def _decode_mono(clip: OpenClip) -> NDArray[np.float32]:
-    """The mean of all channels at the file's rate: finite, and as long as the header promises."""
+def _decode_mono(clip: OpenClip, most_seconds: float = math.inf) -> NDArray[np.float32]:
+    """The mean of all channels at the file's rate: finite, and as long as the header promises, or as `most_seconds`."""
     blocks: list[NDArray[np.float32]] = []
     failure = ""
+    most = most_seconds * clip.info.rate_hz
+    count = 0
     try:
-        while len(block := clip.sound.read(BLOCK_FRAMES, dtype="float32", always_2d=True)):
+        while count < most and len(
+            block := clip.sound.read(math.ceil(min(BLOCK_FRAMES, most - count)), dtype="float32", always_2d=True)
+        ):
             blocks.append(_average_channels(block))
+            count += len(block)
     except soundfile.LibsndfileError as error:
         failure = error.error_string
-    _check_decoded(clip, sum(map(len, blocks)), failure)
+    if count < most:
+        _check_decoded(clip, count, failure)
     samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     _check_values(clip.info, samples)
     return samples

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from myxtts.checkpoints.checkpoint_store import CheckpointStore, read_best_metric
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND, MODEL_NAME
+from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND, MODEL_NAME, ModelDirectory
+from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.checkpoints.sealed_directory import MANIFEST_NAME, read_manifest
+from myxtts.models.weights import DECODER_PREFIX
 
 DECODER_FOLDER = "decoder"
 START_FOLDER = "start"
@@ -53,6 +55,15 @@ def find_own_model(path: Path) -> Path:
             "give the --checkpoint-dir of a run.",
         )
     return found
+
+
+def count_decoder_updates(directory: ModelDirectory) -> int | None:
+    """Updates of the decoder in a checkpoint since it was new. None where it came with the model, or that is not known."""
+    start = directory.path.parent / START_FOLDER / MODEL_NAME
+    if directory.config.training.stage != "decoder" or not start.exists():
+        return None
+    is_new = not any(name.startswith(DECODER_PREFIX) for name in open_safetensors(start))
+    return directory.manifest.facts.get("step") if is_new else None
 
 
 def _find_checkpoint(folder: Path) -> Path | None:

@@ -102,7 +102,7 @@ def run(words: Sequence[str], prog: str) -> int:
             from myxtts.evaluation.run import JSON_NAME, PAGE_NAME, run_evaluation
             from myxtts.inference.loading import load_synthesizer
 
-            synthesizer = load_synthesizer(material.directory)
+            synthesizer = load_synthesizer(material.directory, vocoder=arguments.vocoder)
             evaluation = run_evaluation(request, material, judges, synthesizer, _show_progress)
     from myxtts.cli.evaluation_view import format_evaluation
     from myxtts.evaluation.results_json import dump_evaluation

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.synthesize import CONSENT
+from myxtts.cli.synthesize import CONSENT, add_vocoder_flag
 from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def build_parser(prog: str) -> Parser:
         parser.add_argument(
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
         )
+    add_vocoder_flag(parser)
     parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
     return parser
 
@@ -137,6 +138,6 @@ def make_opener(arguments: argparse.Namespace) -> Callable[[], AbstractContextMa
         with open_speaking_device(rehearsal=arguments.rehearsal):
             from myxtts.inference.loading import load_synthesizer
 
-            yield load_synthesizer(model)
+            yield load_synthesizer(model, vocoder=arguments.vocoder)
 
     return open_synthesizer

@@ -86,7 +86,19 @@ def add_speaking_flags(parser: Parser) -> None:
         metavar = "N" if kind is int else "X"
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
     parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
+    add_vocoder_flag(parser)
     parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+
+
+def add_vocoder_flag(parser: Parser) -> None:
+    """What makes the sound."""
+    parser.add_argument(
+        "--vocoder",
+        choices=("auto", "griffin-lim", "decoder"),
+        default="auto",
+        help="what makes the sound: Griffin-Lim, which is rough, or the waveform decoder, as good as it was trained; auto is "
+        "the decoder where there is one (default: auto)",
+    )
 
 
 def run(words: Sequence[str], prog: str) -> int:
@@ -112,10 +124,13 @@ def run(words: Sequence[str], prog: str) -> int:
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.loading import load_synthesizer
 
-        synthesizer = load_synthesizer(model)
+        synthesizer = load_synthesizer(model, vocoder=arguments.vocoder)
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
         voice = kept or _make_voice(synthesizer, recordings, arguments)
+        stranger = synthesizer.describe_stranger(voice)
+        if stranger is not None:
+            _tell(f"Warning: {arguments.voice}: {stranger}")
         if arguments.save_voice:
             _save_voice(voice, arguments.save_voice)
         say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn

@@ -107,6 +107,8 @@ class Summary:
     """Sentences that ran into the length limit."""
     sentences: int
     failed: int
+    uses_decoder: bool
+    """Whether a waveform decoder made the speech. The codec's copies never go through it."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Evaluation:
     not_measured: Sequence[NotMeasured]
     set_aside: Mapping[str, Any] = field(default_factory=dict)
     """Clips of the data that cannot be used, as in a drop report."""
+    uses_decoder: bool = False
+    """Whether a waveform decoder made the speech, and not Griffin-Lim."""
 
     @property
     def summary(self) -> Summary:
@@ -139,6 +143,7 @@ class Evaluation:
             stop_failures=sum(not each.is_stopped for each in sentences),
             sentences=len(sentences),
             failed=len({failure.name for failure in self.failures if failure.what == SENTENCE}),
+            uses_decoder=self.uses_decoder,
         )
 
 

@@ -21,6 +21,7 @@ from myxtts.evaluation.request import EvaluationRequest, Judges, Material
 from myxtts.evaluation.results import Evaluation
 from myxtts.evaluation.results_json import dump_evaluation
 from myxtts.evaluation.sounds import SoundMaker
+from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics
 from myxtts.monitoring.metrics_rows import Row
@@ -49,6 +50,7 @@ def run_evaluation(
         spoken, failures = evaluate_sentences(material.sentences, maker, jury, progress)
         evaluation = Evaluation(
             facts=_describe(request, material, synthesizer, jury),
+            uses_decoder=isinstance(synthesizer.vocoder, DecoderVocoder),
             sentences=spoken,
             failures=failures,
             not_measured=list_gaps(material.sentences, jury, has_codec=synthesizer.xtts.dvae is not None),
@@ -77,6 +79,7 @@ def _describe(
             "name": _name_checkpoint(material.directory),
             "path": str(material.directory),
             "sound": synthesizer.vocoder.how,
+            "vocoder": synthesizer.vocoder.name,
         },
         "data": {
             "name": request.data.resolve().name,

@@ -38,9 +38,10 @@ def judge_summary(summary: Summary) -> str:
             f"The codec loses most: word error rate {copy:.2f} when the recordings only go through its codes and back, "
             f"{original:.2f} before, {spoken:.2f} for speech. Train the codec longer first (--codec-steps)."
         )
+    culprit, advice = _find_culprit(summary)
     return (
-        f"The GPT is at fault: word error rate {spoken:.2f}, where the codec's copies have "
-        f"{'an unknown one' if copy is None else f'{copy:.2f}'} and the recordings {original:.2f}. {_describe_gpt(summary)}"
+        f"{culprit} is at fault: word error rate {spoken:.2f}, where the codec's copies have "
+        f"{'an unknown one' if copy is None else f'{copy:.2f}'} and the recordings {original:.2f}. {advice}"
     )
 
 
@@ -49,14 +50,29 @@ def _get_rate(summary: Summary, kind: str) -> float | None:
     return None if words is None else words.rate
 
 
-def _describe_gpt(summary: Summary) -> str:
+def _find_culprit(summary: Summary) -> tuple[str, str]:
+    """Who makes bad speech of a good codec, and what to do."""
+    wrong_length = _describe_length(summary)
+    if wrong_length is not None:
+        return "The GPT", wrong_length
+    if summary.uses_decoder:
+        # The copies do not go through the decoder, so they say nothing of it.
+        advice = (
+            "Evaluate with --vocoder griffin-lim to tell them apart: if that is understood, train the decoder longer."
+        )
+        return "The GPT or its waveform decoder", advice
+    accuracy = summary.code_accuracy
+    known = f"Led by the true codes it predicts {accuracy:.0%} of them. " if accuracy is not None else ""
+    return "The GPT", f"{known}Train longer, or on more speech; --temperature and --repetition-penalty are worth a try."
+
+
+def _describe_length(summary: Summary) -> str | None:
+    """What is wrong with the length of the speech, which is the GPT's doing whatever makes the sound."""
     if summary.stop_failures > MANY_STOP_FAILURES * summary.sentences:
         return f"{_describe_stops(summary)} Train longer, or try a lower --temperature."
     if summary.length_ratio is not None and summary.length_ratio < SHORT_SPEECH:
         return f"It stops too early: the speech lasts {summary.length_ratio:.0%} of the recordings' time. Train longer."
-    accuracy = summary.code_accuracy
-    known = f"Led by the true codes it predicts {accuracy:.0%} of them. " if accuracy is not None else ""
-    return f"{known}Train longer, or on more speech; --temperature and --repetition-penalty are worth a try."
+    return None
 
 
 def _describe_stops(summary: Summary) -> str:

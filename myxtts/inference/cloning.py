@@ -8,6 +8,8 @@ Shapes: S samples, P prompt vectors, C width, G speaker channels.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,6 +23,7 @@ from myxtts.audio.resampling import resample_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
 from myxtts.inference.references import SHORTEST_SECONDS, read_references
 from myxtts.inference.voices import Voice
+from myxtts.models.gpt import GPT
 from myxtts.models.xtts import XTTS
 
 PROMPT_SECONDS = 30.0
@@ -28,14 +31,32 @@ PROMPT_SECONDS = 30.0
 CHUNK_SECONDS = 4.0
 
 
-def describe_speaker(xtts: XTTS) -> str:
-    """Where a model's speaker embeddings come from, as a sentence for the user."""
-    if xtts.speaker_encoder is not None:
-        return "Speaker: the embedding comes from the model's speaker encoder."
-    return (
-        "Speaker: this model has no trained speaker encoder, so every speaker embedding is zero, as it was in training. "
-        "What is heard of a voice comes from its prompt, which the GPT reads before the text."
-    )
+def describe_speaker(xtts: XTTS, *, uses_decoder: bool) -> str:
+    """Where a model's speaker embeddings come from, as a sentence for the user.
+
+    Args:
+        uses_decoder: whether the waveform decoder makes the sound: nothing else hears the embedding.
+    """
+    prompt = "What is heard of a voice comes from its prompt, which the GPT reads before the text."
+    if not uses_decoder or xtts.decoder is None:
+        return f"Speaker: without a waveform decoder no speaker embedding is heard. {prompt}"
+    if xtts.speaker_encoder is None:
+        return (
+            "Speaker: this model has no trained speaker encoder, so every speaker embedding is zero, as it was in training. "
+            f"{prompt}"
+        )
+    if not xtts.decoder.hears_speakers:
+        return f"Speaker: this model has a speaker encoder, but its decoder was trained on without it. {prompt}"
+    return "Speaker: the embedding comes from the model's speaker encoder."
+
+
+def sum_up_maker(gpt: GPT) -> bytes:
+    """The digest of the weights that make prompts: a voice is of use to a model that has the same."""
+    digest = hashlib.sha256()
+    for part in (gpt.conditioning_encoder, gpt.perceiver):
+        for variable in part.variables:
+            digest.update(variable.numpy().tobytes())
+    return digest.digest()
 
 
 class VoiceCloner:
@@ -56,6 +77,11 @@ class VoiceCloner:
         self._make_prompt = tf.function(self._trace_prompt, input_signature=signature, autograph=False)
         self._embed = tf.function(self._trace_speaker, input_signature=signature, autograph=False)
 
+    @functools.cached_property
+    def maker(self) -> bytes:
+        """See `sum_up_maker`."""
+        return sum_up_maker(self._xtts.gpt)
+
     def clone(self, paths: Sequence[str | os.PathLike[str]]) -> Voice:
         """The voice in recordings of one speaker. Raises `ClipError` or `VoiceError` for what cannot be used."""
         return self.clone_samples(read_references(paths))
@@ -67,7 +93,7 @@ class VoiceCloner:
         speakers = [
             self._embed(resample_clip(recording, SAMPLE_RATE_HZ, SPEAKER_RATE_HZ)[None]) for recording in recordings
         ]
-        return Voice(prompt_PC, tf.reduce_mean(tf.concat(speakers, 0), 0).numpy())
+        return Voice(prompt_PC, tf.reduce_mean(tf.concat(speakers, 0), 0).numpy(), self.maker)
 
     def _cut_chunks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         samples = samples[: self._prompt_samples]

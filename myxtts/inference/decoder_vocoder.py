@@ -22,6 +22,8 @@ from myxtts.models.sizes import DecoderSize
 from myxtts.models.speech_units import FRAMES_PER_LATENT, RATE_CHANGE, SAMPLES_PER_FRAME, SPEECH_RATE_HZ
 from myxtts.models.waveform import WaveformDecoder, change_speed, stretch_latents
 
+FEW_UPDATES = 50_000
+"""Of a decoder that is still heard to be unfinished; clean speech takes hundreds of thousands."""
 MOST_FRAMES = 512
 """Frames decoded at a time, 5.5 s: enough to keep a device busy."""
 
@@ -31,12 +33,14 @@ class DecoderVocoder:
 
     Args:
         decoder: the model's.
+        updates: since it was new; None where that is not known.
     """
 
+    name = "decoder"
     rate_hz = SPEECH_RATE_HZ
 
-    def __init__(self, decoder: WaveformDecoder):
-        self.how = "Sound: the model's own waveform decoder, 24 kHz."
+    def __init__(self, decoder: WaveformDecoder, *, updates: int | None = None):
+        self.how = f"Sound: the model's own waveform decoder, 24 kHz{_describe_training(updates)}."
         if not decoder.hears_speakers:
             self.how += " It was trained without a speaker encoder: the voice is what the codes carry of it."
         self.context = measure_context(decoder.size)
@@ -77,6 +81,13 @@ class DecoderRendering:
         first, last = max(0, self._done - context), min(stop + context, heard)
         wav: NDArray[np.float32] = self._vocoder.decode(frames_1TC[:, first:last], self._speaker_1G).numpy()[0]
         return wav[(self._done - first) * SAMPLES_PER_FRAME : (stop - first) * SAMPLES_PER_FRAME]
+
+
+def _describe_training(updates: int | None) -> str:
+    if updates is None:
+        return ""
+    advice = ": expect noise, and compare with --vocoder griffin-lim" if updates < FEW_UPDATES else ""
+    return f", trained for {updates:,} updates{advice}"
 
 
 def count_settled_frames(latents: int, speed: float) -> int:

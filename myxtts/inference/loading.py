@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from myxtts.checkpoints.finding import find_model_directory
+from myxtts.checkpoints.finding import count_decoder_updates, find_model_directory
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS
 from myxtts.inference.errors import UnableToSpeakError
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.vocoder_choice import VocoderChoice
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.names import load_checkpoint_arrays
@@ -23,12 +24,15 @@ from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import Tokenizer
 
 
-def load_synthesizer(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> Synthesizer:
+def load_synthesizer(
+    path: str | os.PathLike[str], *, verify_checksums: bool = True, vocoder: VocoderChoice = "auto"
+) -> Synthesizer:
     """The model in a directory, ready to speak: an imported one, or a checkpoint of a training run.
 
     Args:
         path: the directory, or the folder of a run, whose best checkpoint then speaks.
         verify_checksums: reads every byte once more, which takes seconds for a full-size model.
+        vocoder: what makes the sound.
     """
     directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
     if not _has_part(directory.model, GPT_PREFIX):
@@ -47,6 +51,8 @@ def load_synthesizer(path: str | os.PathLike[str], *, verify_checksums: bool = T
         speakers=directory.speakers,
         clip_seconds=data.max_clip_seconds,
         chunk_seconds=min(CHUNK_SECONDS, data.prompt_seconds),
+        vocoder=vocoder,
+        decoder_updates=count_decoder_updates(directory),
     )
 
 

@@ -24,12 +24,12 @@ from myxtts.inference.voices import Voice
 from myxtts.models.dvae import DVAE
 from myxtts.models.waveform import resample_linearly
 
-BLOCK_CODES = 20
-"""Codes whose mel is decoded at a time."""
-WINDOW_FRAMES = 80
-"""New frames whose phases are found at a time, 0.93 s."""
+WINDOW_FRAMES = 32
+"""New frames whose phases are found at a time, 0.37 s. A stream waits for them, so longer ones delay the first sound."""
 PAST_FRAMES = 16
 AHEAD_FRAMES = 16
+BLOCK_CODES = (WINDOW_FRAMES + AHEAD_FRAMES) // FRAMES_PER_CODE  # 12
+"""Codes whose mel is decoded at a time: the first block is what the first window takes."""
 PAST_SAMPLES = PAST_FRAMES * HOP_SAMPLES + MARGIN_SAMPLES
 PHASE_SEED = 0
 
@@ -42,10 +42,11 @@ class MelVocoder:
         mel_norms_B: of the model's mels.
     """
 
+    name = "griffin-lim"
     rate_hz = SAMPLE_RATE_HZ
     how = (
-        "Sound: this model has no trained waveform decoder, so its mel spectrograms are turned into sound by "
-        "Griffin-Lim, 22.05 kHz. It is understandable but rough."
+        "Sound: no trained waveform decoder is used; mel spectrograms are turned into sound by Griffin-Lim, 22.05 kHz. "
+        "It is understandable but rough."
     )
 
     def __init__(self, dvae: DVAE, mel_norms_B: NDArray[np.float32]):

@@ -32,7 +32,7 @@ def read_references(paths: Sequence[str | os.PathLike[str]]) -> list[NDArray[np.
 
 def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
     try:
-        samples = read_clip(path)
+        samples = read_clip(path, most_seconds=REFERENCE_SECONDS)
     except ClipError as error:
         # The advice is for clips of a corpus: a reference stands in no metadata.
         text = str(error).removeprefix(f"{error.path}: ").replace(REPLACE, ANOTHER).replace(COPY, ANOTHER)
@@ -43,7 +43,6 @@ def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
             f"{path}: a reference must last at least {SHORTEST_SECONDS:g} s, but lasts {seconds:.2f} s. Give a recording of "
             "one speaker, best of 6 to 30 s."
         )
-    samples = samples[: round(REFERENCE_SECONDS * SAMPLE_RATE_HZ)]
     if float(np.ptp(samples)) < SILENCE_SPAN:
         raise VoiceError(
             f"{path}: a reference must hold a voice, but its first {REFERENCE_SECONDS:g} s are silent. {ANOTHER}"

@@ -10,6 +10,9 @@ from myxtts.inference.errors import SpeechRequestError
 WHOLE_LIMIT = 2**31
 """Whole numbers reach the device as 32 bits."""
 
+_SHOWN = 40
+"""Characters of a number in a message. (As a float, a whole number of 400 digits is none.)"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechSettings:
@@ -51,4 +54,4 @@ class SpeechSettings:
         bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         default = next(field.default for field in fields(self) if field.name == name)
         hint = "Leave it out" if default is None else f"The usual value is {default:g}"
-        raise SpeechRequestError(f"{name} must be {bounds}, but is {value:g}. {hint}.")
+        raise SpeechRequestError(f"{name} must be {bounds}, but is {str(value)[:_SHOWN]}. {hint}.")

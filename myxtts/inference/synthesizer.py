@@ -17,7 +17,6 @@ from myxtts.audio.mels import compute_dvae_mel
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
-from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.joining import EdgeSoftener, make_pause
@@ -25,7 +24,7 @@ from myxtts.inference.mel_vocoder import MelVocoder
 from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, group_rows, split_text
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.speech import Speech, SpeechChunk, SpokenPiece
-from myxtts.inference.vocoders import Vocoder
+from myxtts.inference.vocoder_choice import VocoderChoice, choose_vocoder
 from myxtts.inference.voices import Voice, find_voice
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import Tokenizer
@@ -45,6 +44,8 @@ class Synthesizer:
         speakers: named voices.
         clip_seconds: the longest clip the model was trained on.
         chunk_seconds: of reference heard at a time.
+        vocoder: what makes the sound.
+        decoder_updates: since the waveform decoder was new; None where that is not known.
 
     Attributes:
         vocoder: what makes the sound; `vocoder.how` says it in words.
@@ -67,6 +68,8 @@ class Synthesizer:
         speakers: Mapping[str, Mapping[str, Tensor]] | None = None,
         clip_seconds: float = PUBLISHED_CLIP_SECONDS,
         chunk_seconds: float = CHUNK_SECONDS,
+        vocoder: VocoderChoice = "auto",
+        decoder_updates: int | None = None,
     ):
         self._xtts, self._tokenizer = xtts, tokenizer
         self._speakers = speakers or {}
@@ -77,9 +80,10 @@ class Synthesizer:
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
         self._generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
         self._mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
-        self.vocoder = self._choose_vocoder()
+        self.vocoder = choose_vocoder(vocoder, xtts.decoder, self._mel_vocoder, decoder_updates)
         self.rate_hz = self.vocoder.rate_hz
-        self.speaker_note = describe_speaker(xtts)
+        self._uses_decoder = self.vocoder is not self._mel_vocoder
+        self.speaker_note = describe_speaker(xtts, uses_decoder=self._uses_decoder)
 
     @property
     def xtts(self) -> XTTS:
@@ -119,15 +123,29 @@ class Synthesizer:
         return find_voice(self._speakers, name)
 
     def check_voice(self, voice: Voice) -> None:
-        """Raises `VoiceError` for a voice that another model has made."""
+        """Raises `VoiceError` for a voice that this model cannot speak in."""
         width = self._xtts.gpt.size.width
-        decoder = self._xtts.decoder
-        fits = voice.prompt_PC.shape[-1] == width and len(voice.prompt_PC) <= self._xtts.gpt.size.max_prompt_tokens
-        if not fits or (decoder is not None and len(voice.speaker_G) != decoder.size.speaker_width):
+        decoder = self._xtts.decoder if self._uses_decoder else None
+        if voice.prompt_PC.shape[-1] != width or len(voice.prompt_PC) > self._xtts.gpt.size.max_prompt_tokens:
             raise VoiceError(
-                f"The voice must be made by a model like this one, {width} wide, but its vectors have the shapes "
-                f"{voice.prompt_PC.shape} and {voice.speaker_G.shape}. Clone it again with this model."
+                f"The voice must be made by a model like this one, {width} wide, but its prompt has the shape "
+                f"{voice.prompt_PC.shape}. Clone it again with this model."
             )
+        if decoder is not None and len(voice.speaker_G) != decoder.size.speaker_width:
+            raise VoiceError(
+                f"The voice must have a speaker embedding of {decoder.size.speaker_width} numbers for this model's waveform "
+                f"decoder, but has {len(voice.speaker_G)}. A voice that was kept before the decoder was trained has none. Clone it "
+                "again, or give --vocoder griffin-lim."
+            )
+
+    def describe_stranger(self, voice: Voice) -> str | None:
+        """What is to be said of a voice that other weights have made; None where they are the same, or not known."""
+        if not voice.maker or voice.maker == self._cloner.maker:
+            return None
+        return (
+            "This voice was made by a model with other weights: another one, or this one before it was trained on. It may sound "
+            "like somebody else. Clone it again."
+        )
 
     def speak(self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL) -> Speech:
         """The text as speech."""
@@ -194,16 +212,6 @@ class Synthesizer:
         codes_M = self.encode_speech(samples)
         assert self._mel_vocoder is not None, "there is a DVAE"
         return self._mel_vocoder.start(None, 1.0).render(codes_M, is_last=True)[: len(samples)]
-
-    def _choose_vocoder(self) -> Vocoder:
-        if self._xtts.decoder is not None:
-            return DecoderVocoder(self._xtts.decoder)
-        if self._mel_vocoder is not None:
-            return self._mel_vocoder
-        raise UnableToSpeakError(
-            "To speak, a model must have a waveform decoder or a DVAE, but this one has neither. "
-            "Import it again with --dvae dvae.pth, or train a codec."
-        )
 
     def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
         self.check_voice(voice)

@@ -33,6 +33,8 @@ class Rendering(Protocol):
 class Vocoder(Protocol):
     """A way to make sound."""
 
+    name: str
+    """As it is asked for."""
     rate_hz: int
     how: str
     """How the sound is made, as a sentence for the user."""

@@ -18,6 +18,8 @@ from myxtts.inference.errors import VoiceError
 
 PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 """Names of the two tensors, as in the published file of named voices."""
+MAKER = "made_by"
+"""Name of the digest in our own files."""
 VOICE_SUFFIX = ".safetensors"
 """Of voice files in a folder of voices; the rest of a file's name is the voice's."""
 
@@ -30,6 +32,8 @@ class Voice:
     """Vectors before the text: how the speaker talks."""
     speaker_G: NDArray[np.float32]
     """For the waveform decoder: how the speaker sounds. Zeros from a model without a speaker encoder."""
+    maker: bytes = b""
+    """The digest of the weights that made the prompt; empty where it is not known."""
 
 
 def read_voice(tensors: Mapping[str, Tensor], source: str) -> Voice:
@@ -45,7 +49,8 @@ def read_voice(tensors: Mapping[str, Tensor], source: str) -> Voice:
     prompt, speaker = (np.asarray(tensors[name], np.float32) for name in (PROMPT, SPEAKER))
     if prompt.ndim < 2 or not (np.isfinite(prompt).all() and np.isfinite(speaker).all()):
         raise VoiceError(f"{source} must hold the numbers of a voice, but does not. Clone the voice again.")
-    return Voice(prompt.reshape(prompt.shape[-2:]), speaker.reshape(-1))
+    maker = np.asarray(tensors[MAKER], np.uint8).tobytes() if MAKER in tensors else b""
+    return Voice(prompt.reshape(prompt.shape[-2:]), speaker.reshape(-1), maker)
 
 
 def load_voice(path: str | os.PathLike[str]) -> Voice:
@@ -61,9 +66,12 @@ def save_voice(voice: Voice, path: str | os.PathLike[str]) -> None:
     """Writes a voice file, whole or not at all."""
     target = Path(path)
     part = target.with_name(f".{target.name}.part")
+    tensors = {PROMPT: voice.prompt_PC[None], SPEAKER: voice.speaker_G[None, :, None]}
+    if voice.maker:
+        tensors[MAKER] = np.frombuffer(voice.maker, np.uint8)
     try:
         with part.open("wb") as file:
-            write_safetensors(file, {PROMPT: voice.prompt_PC[None], SPEAKER: voice.speaker_G[None, :, None]})
+            write_safetensors(file, tensors)
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -75,7 +83,10 @@ def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice
     if name in speakers:
         return read_voice(speakers[name], f"The voice {name!r}")
     if not speakers:
-        raise VoiceError(f"There is no voice {name!r}: this model has no named voices. Give a reference recording.")
+        raise VoiceError(
+            f"There is no voice {name!r}: only imported models come with named voices, and this one has none. Give a recording "
+            "(--reference), and keep its voice for the next time (--save-voice, then --voice)."
+        )
     near = nearest_name(name, list(speakers))
     hint = f"Did you mean {near!r}?" if near else f"It has: {', '.join(speakers)}."
     raise VoiceError(f"This model has no voice {name!r}. {hint}")

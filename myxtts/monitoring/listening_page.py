@@ -31,7 +31,7 @@ MOST_STEPS = 24
 STAGE_NOTES = {
     "codec": "The clip after it went through the codec's codes and back.",
     "gpt": "Led, the GPT is given the true sound and says the next piece each time: what it has learnt of sound, not yet speech "
-    "of its own.",
+    "of its own. Griffin-Lim makes the sound here, also of a model that has a waveform decoder: with that it sounds better.",
     "decoder": "The decoder makes sound of what the GPT makes of the clip's true codes.",
 }
 

@@ -36,7 +36,7 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
             Route("/v1/audio/voices", VoicesRoute(service), methods=["GET", "POST"]),
             Route("/v1/audio/speech", SpeechRoute(service), methods=["POST"]),
         ],
-        middleware=[Middleware(AccessGuard, token=token, hosts=hosts, limiter=service.limiter)],
+        middleware=[Middleware(AccessGuard, token=token, hosts=hosts, failures=service.failures)],
         exception_handlers={
             ApiError: _answer_exception,
             HTTPException: _answer_http_exception,

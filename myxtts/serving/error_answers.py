@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from myxtts.inference.errors import SpeechRequestError, VoiceError
 from myxtts.serving.errors import ApiError, BadRequestError, InternalError
@@ -19,10 +21,12 @@ PATHS = (
 )
 
 
-def answer_error(error: ApiError) -> JSONResponse:
+def answer_error(error: ApiError) -> Response:
     """The answer that tells a client of an error."""
     content = {"message": str(error), "type": error.type, "param": error.param, "code": error.code}
-    return JSONResponse({"error": content}, error.status, headers=dict(error.headers))
+    # Half of a character, which JSON may hold and UTF-8 may not, becomes the escape it was sent as.
+    body = json.dumps({"error": content}, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(body, error.status, headers=dict(error.headers), media_type="application/json")
 
 
 def translate_error(error: Exception) -> ApiError:

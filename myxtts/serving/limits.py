@@ -58,25 +58,30 @@ class RateLimiter:
 
     Args:
         per_minute: how many are let through.
+        what: is counted, for messages.
         clock: seconds.
     """
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic):
-        self._most, self._clock = per_minute, clock
+    def __init__(self, per_minute: int, what: str = "requests", clock: Callable[[], float] = time.monotonic):
+        self._most, self._what, self._clock = per_minute, what, clock
         self._times: dict[str, deque[float]] = {}
 
     def count(self, address: str) -> None:
         """Counts one request. Raises `RateLimitError` when it is one too many; then it does not count."""
+        self.check(address)
+        self._times.setdefault(name_client(address), deque()).append(self._clock())
+
+    def check(self, address: str) -> None:
+        """Raises `RateLimitError` when one more request would be too many."""
         now = self._clock()
         self._forget(now)
-        times = self._times.setdefault(name_client(address), deque())
-        if len(times) >= self._most:
+        times = self._times.get(name_client(address))
+        if times is not None and len(times) >= self._most:
             wait_s = max(1, math.ceil(times[0] + WINDOW_SECONDS - now))
             raise RateLimitError(
-                f"A client may send {self._most} requests a minute, but this is one more. Wait {wait_s} s.",
+                f"A client may send {self._most} {self._what} a minute, but this is one more. Wait {wait_s} s.",
                 retry_after_s=wait_s,
             )
-        times.append(now)
 
     def _forget(self, now: float) -> None:
         for client, times in list(self._times.items()):

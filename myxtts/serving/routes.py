@@ -46,6 +46,7 @@ class Service:
     shelf: VoiceShelf
     limits: ServingLimits
     limiter: RateLimiter
+    failures: RateLimiter
     places: Places
     allow_upload: bool
 

@@ -85,6 +85,7 @@ def make_service(
         shelf=VoiceShelf(voices),
         limits=settings.limits,
         limiter=RateLimiter(settings.limits.requests_per_minute),
+        failures=RateLimiter(settings.limits.requests_per_minute, "wrong tokens"),
         places=Places(settings.limits.queue),
         allow_upload=settings.allow_upload,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import tempfile
@@ -20,6 +21,8 @@ from myxtts.serving.errors import BadRequestError, ServerStartError, UnknownVoic
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
+
+_log = logging.getLogger(__name__)
 
 RECORDING_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 MOST_UPLOADS = 32
@@ -84,6 +87,9 @@ def collect_voices(synthesizer: Synthesizer, folder: Path | None) -> dict[str, V
             synthesizer.check_voice(voice)
         except VoiceError as error:
             raise ServerStartError(f"{path}: {error}") from error
+        stranger = synthesizer.describe_stranger(voice)
+        if stranger is not None:
+            _log.warning("%s: %s", path, stranger)
         voices[path.stem] = voice
     return voices
 

@@ -1,8 +1,4 @@
-"""A signal that comes before a run is open: where it stopped, and how to go on. No TensorFlow.
-
-    with stops_politely(config, command, "while TensorFlow was imported"):
-        import tensorflow
-"""
+"""A signal that comes before a run is open: where it stopped, and how to go on. No TensorFlow."""
 
 from __future__ import annotations
 

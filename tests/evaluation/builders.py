@@ -44,7 +44,7 @@ def make_sentence(
     return SpokenSentence(name=f"{number}.wav", text=text, sounds=sounds, **{**values, **more})
 
 
-def make_evaluation(sentences, failures=(), not_measured=()) -> Evaluation:
+def make_evaluation(sentences, failures=(), not_measured=(), **more) -> Evaluation:
     facts = {
         "myxtts": "0",
         "time": "2026-01-01 00:00 UTC",
@@ -53,7 +53,7 @@ def make_evaluation(sentences, failures=(), not_measured=()) -> Evaluation:
         "judges": {"recogniser": "ears", "speaker_judge": None, "speakers": []},
         "settings": {"seed": 0, "max_codes": None},
     }
-    return Evaluation(facts, list(sentences), list(failures), list(not_measured), {"lines": 9})
+    return Evaluation(facts, list(sentences), list(failures), list(not_measured), {"lines": 9}, **more)
 
 
 __all__ = ["COPY", "ORIGINAL", "SPOKEN", "TEXTS", "Failure", "NotMeasured", "make_evaluation", "make_sentence"]

@@ -76,6 +76,18 @@ def test_the_verdict_names_who_is_at_fault(spoken, copy, words):
     assert words in judge_summary(make_evaluation([sentence]).summary)
 
 
+def test_a_waveform_decoder_is_not_taken_for_the_gpt():
+    """The codec's copies come from Griffin-Lim, whatever speaks: they say nothing of a decoder."""
+    heard = make_sentence(0, make_heard("a dog"))
+    verdict = judge_summary(make_evaluation([heard], uses_decoder=True).summary)
+    assert "The GPT or its waveform decoder is at fault" in verdict
+    assert "--vocoder griffin-lim to tell them apart" in verdict
+    endless = make_sentence(0, make_heard("a dog"), is_stopped=False)
+    assert "The GPT is at fault" in judge_summary(make_evaluation([endless], uses_decoder=True).summary)
+    understood = make_evaluation([make_sentence(0, make_heard(PERFECT))], uses_decoder=True)
+    assert "is understood" in judge_summary(understood.summary)
+
+
 def test_the_verdict_tells_of_speech_without_an_end_and_of_a_deaf_recogniser():
     endless = make_sentence(0, make_heard("a dog"), is_stopped=False)
     assert "1 of 1 sentences ran into the length limit" in judge_summary(make_evaluation([endless]).summary)

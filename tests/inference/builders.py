@@ -55,12 +55,18 @@ def build_reference_xtts(*, decoder: bool = True, dvae: bool = True) -> XTTS:
     return xtts
 
 
-def build_synthesizer(**parts: bool) -> Synthesizer:
-    return Synthesizer(build_reference_xtts(**parts), Tokenizer(VOCABULARY))
+def build_synthesizer(*, decoder: bool = True, dvae: bool = True, **more: Any) -> Synthesizer:
+    return Synthesizer(build_reference_xtts(decoder=decoder, dvae=dvae), Tokenizer(VOCABULARY), **more)
 
 
 def write_small_model(
-    folder: Path, *, decoder: bool = False, dvae: bool = True, vocabulary: bool = True, speakers: Any = None
+    folder: Path,
+    *,
+    decoder: bool = False,
+    dvae: bool = True,
+    vocabulary: bool = True,
+    training: Any = None,
+    **more: Any,
 ) -> Path:
     """A model directory as a run from scratch leaves it: untrained, without a speaker encoder."""
     size = CONFIG.model
@@ -71,10 +77,10 @@ def write_small_model(
     }
     write_model_directory(
         folder,
-        config=CONFIG,
+        config=CONFIG.replace(training=training or {}),
         model=model,
         dvae=to_checkpoint(build_dvae(size, seed=3)) if dvae else None,
         vocabulary=VOCABULARY.read_text(encoding="utf-8") if vocabulary else None,
-        speakers=speakers,
+        **more,
     )
     return folder

@@ -39,6 +39,7 @@ def tokenizer():
         ("repetition_penalty", 0.0),
         ("speed", 9.0),
         ("seed", -3),
+        pytest.param("seed", 10**400, id="seed-of-400-digits"),
         ("max_codes", 0),
     ],
 )

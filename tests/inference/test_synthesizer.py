@@ -1,19 +1,24 @@
 """A model that speaks: whole texts, many at once, streams, and directories with fewer parts."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.inference import generation
+from myxtts.inference.cloning import describe_speaker
 from myxtts.inference.errors import SpeechRequestError, UnableToSpeakError, VoiceError
 from myxtts.inference.generation import count_rows
 from myxtts.inference.joining import PAUSE_SECONDS
 from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.sizes import GPTSize
-from tests.inference.builders import CONFIG, build_synthesizer, write_small_model
+from tests.inference.builders import CONFIG, build_reference_xtts, build_synthesizer, write_small_model
 from tests.models.reference import load_case
 
 LONG = "This is one sentence of a text. And here comes another one. Then a third follows it."
@@ -43,7 +48,7 @@ def test_a_text_is_spoken_at_the_rate_that_is_said(synthesizer, rough, voice):
         speech = model.speak("Hello.", voice, "en")
         assert speech.rate_hz == model.rate_hz == rate_hz
         assert word in model.vocoder.how
-        assert ("no trained speaker encoder" in model.speaker_note) == (model is rough)
+        assert ("no speaker embedding is heard" in model.speaker_note) == (model is rough)
         (piece,) = speech.pieces
         assert speech.seconds == pytest.approx(piece.codes * 1024 / 22050, abs=0.06)
         assert np.isfinite(speech.samples).all()
@@ -95,22 +100,44 @@ def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     assert abs(speech.samples[first_end - 1]) == 0
 
 
-def test_a_second_of_speech_costs_the_same_in_a_long_text(synthesizer, voice, monkeypatch):
-    """Counted in what a stream does: frames through the decoder, and codes through the GPT."""
-    decode, frames = synthesizer.vocoder.decode, []
-    monkeypatch.setattr(
-        synthesizer.vocoder, "decode", lambda window, speaker: frames.append(window.shape[1]) or decode(window, speaker)
-    )
+@pytest.fixture
+def work(request, monkeypatch):
+    """What a model does from here on: frames and codes through its vocoder, positions and codes through its GPT."""
+    model, work = request.getfixturevalue(request.param), Counter()
+
+    def watch(owner, name, count):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: work.update({name: count(*given)}) or real(*given))
+
+    for name in ("decode",) if request.param == "synthesizer" else ("decode_mel", "find_samples"):
+        watch(model.vocoder, name, lambda window, *_: window.shape[1])
+    watch(model._generator, "_compile", lambda function, inputs, rule: inputs[0].shape[1] + inputs[1].shape[1])
+    go_on = model._generator._compile_rest
+
+    def count_codes(decoding, rule, codes):
+        work["codes"] += int(codes)
+        return go_on(decoding, rule)(decoding, rule, codes)
+
+    monkeypatch.setattr(model._generator, "_compile_rest", lambda *_: count_codes)
+    return model, work
+
+
+@pytest.mark.parametrize("work", ["synthesizer", "rough"], indirect=True)
+def test_a_second_of_speech_costs_the_same_in_a_long_text(work, voice):
+    model, done = work
 
     def measure_cost(text):
-        frames.clear()
+        done.clear()
         settings = SpeechSettings(seed=1, max_codes=20)
-        chunks = list(synthesizer.stream(text, voice, "en", settings, chunk_codes=8))
-        seconds = sum(len(chunk.samples) for chunk in chunks) / synthesizer.rate_hz
-        return sum(frames) / seconds, sum(chunk.piece.codes for chunk in chunks if chunk.piece) / seconds
+        chunks = list(model.stream(text, voice, "en", settings, chunk_codes=8))
+        seconds = sum(len(chunk.samples) for chunk in chunks) / model.rate_hz
+        return {name: count / seconds for name, count in done.items()}
 
-    for short, long in zip(measure_cost(LONG), measure_cost(" ".join([LONG] * 6)), strict=True):
-        assert long < 1.2 * short
+    short, long = measure_cost(LONG), measure_cost(" ".join([LONG] * 6))
+    assert short.keys() == long.keys()
+    assert len(short) == (3 if model.rate_hz == 24_000 else 4)
+    for name, cost in long.items():
+        assert cost < 1.2 * short[name], name
 
 
 @pytest.mark.parametrize("settings", [SpeechSettings(greedy=True), SpeechSettings(seed=7)], ids=["greedy", "drawn"])
@@ -172,7 +199,7 @@ def test_a_directory_from_scratch_speaks_through_its_dvae(tmp_path):
     model = load_synthesizer(write_small_model(tmp_path / "m"))
     assert model.rate_hz == 22_050
     assert "no trained waveform decoder" in model.vocoder.how
-    assert "no trained speaker encoder" in model.speaker_note
+    assert "no speaker embedding is heard" in model.speaker_note
     assert len(model.copy_speech(np.random.default_rng(5).normal(0, 0.1, 5000).astype(np.float32))) == 5000
 
 
@@ -184,6 +211,7 @@ def test_a_directory_with_a_decoder_and_no_speaker_encoder_speaks_with_a_zero_sp
     model = load_synthesizer(write_small_model(tmp_path / "m", decoder=True, speakers={"Ana": speaker}))
     assert model.rate_hz == 24_000
     assert model.speakers == ("Ana",)
+    assert "no trained speaker encoder" in model.speaker_note
     assert not model.clone_voice([reference(tmp_path)]).speaker_G.any()
     assert len(model.speak("Hello.", model.find_voice("Ana"), "en", SpeechSettings(max_codes=10)).samples)
 
@@ -194,6 +222,64 @@ def reference(folder):
     path = folder / "voice.wav"
     soundfile.write(path, np.random.default_rng(4).normal(0, 0.1, 22050), 22050)
     return path
+
+
+def test_either_vocoder_can_be_asked_for(tmp_path):
+    path = write_small_model(tmp_path / "m", decoder=True)
+    decoded, rough = (load_synthesizer(path, vocoder=choice) for choice in ("decoder", "griffin-lim"))
+    assert (decoded.vocoder.name, decoded.rate_hz) == ("decoder", 24_000)
+    assert (rough.vocoder.name, rough.rate_hz) == ("griffin-lim", 22_050)
+    voice = rough.clone_voice([reference(tmp_path)])
+    assert rough.describe_stranger(voice) is decoded.describe_stranger(voice) is None
+    kept = replace(voice, speaker_G=np.zeros(0, np.float32))
+    with pytest.raises(VoiceError, match=r"kept before the decoder was trained has none.*--vocoder griffin-lim"):
+        decoded.check_voice(kept)
+    rough.check_voice(kept)
+    assert rough.speak("Hello.", voice, "en", SpeechSettings(max_codes=10)).samples.any()
+    with pytest.raises(UnableToSpeakError, match=r"must have one, but this one has none.*--stage decoder"):
+        build_synthesizer(decoder=False, vocoder="decoder")
+    with pytest.raises(UnableToSpeakError, match=r"must have a DVAE, but this one has none.*--vocoder decoder"):
+        build_synthesizer(dvae=False, vocoder="griffin-lim")
+
+
+@pytest.mark.parametrize(
+    ("stage", "is_new", "words"),
+    [
+        ("decoder", True, "24 kHz, trained for 200 updates: expect noise, and compare with --vocoder griffin-lim."),
+        ("decoder", False, "24 kHz."),
+        ("gpt", True, "24 kHz."),
+    ],
+)
+def test_a_decoder_of_few_updates_says_so(tmp_path, stage, is_new, words):
+    """Of one that went on with another, or that a GPT's run has only kept, the updates are not known."""
+    write_small_model(tmp_path / "start", decoder=not is_new)
+    path = write_small_model(
+        tmp_path / "step-00000200", decoder=True, training={"stage": stage}, facts={"step": 200, "metrics": {}}
+    )
+    assert words in load_synthesizer(path).vocoder.how
+
+
+def test_a_voice_of_other_weights_is_told(synthesizer, voice):
+    assert synthesizer.describe_stranger(voice) is None, "nobody knows who made it"
+    own = synthesizer.clone_samples([np.random.default_rng(4).normal(0, 0.1, 22050).astype(np.float32)])
+    assert synthesizer.describe_stranger(own) is None
+    xtts = build_reference_xtts(decoder=False)
+    xtts.gpt.perceiver.variables[0].assign_add(np.float32(1e-3) + 0 * xtts.gpt.perceiver.variables[0])
+    trained_on = Synthesizer(xtts, synthesizer.tokenizer)
+    assert "Clone it again" in trained_on.describe_stranger(own)
+
+
+def test_an_encoder_that_the_decoder_no_longer_hears_is_told():
+    xtts = build_reference_xtts()
+    assert "comes from the model's speaker encoder" in describe_speaker(xtts, uses_decoder=True)
+    xtts.decoder.forget_speakers()
+    assert "its decoder was trained on without it" in describe_speaker(xtts, uses_decoder=True)
+
+
+def test_a_decoder_of_many_updates_is_trusted():
+    how = build_synthesizer(decoder_updates=300_000).vocoder.how
+    assert "trained for 300,000 updates." in how
+    assert "noise" not in how
 
 
 def test_directories_that_cannot_speak_say_what_they_lack(tmp_path):

@@ -1,10 +1,13 @@
 """Voices: from recordings, from files, by name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import soundfile
 
 from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import read_clip
 from myxtts.inference.cloning import VoiceCloner
 from myxtts.inference.errors import VoiceError
 from myxtts.inference.references import read_references
@@ -12,7 +15,7 @@ from myxtts.inference.voices import Voice, find_voice, load_voice, save_voice
 from tests.inference.builders import build_reference_xtts
 
 RNG = np.random.default_rng(1)
-VOICE = Voice(RNG.random((32, 64), np.float32), RNG.random(64, np.float32))
+VOICE = Voice(RNG.random((32, 64), np.float32), RNG.random(64, np.float32), bytes(range(32)))
 
 
 def test_a_voice_comes_back_from_its_file(tmp_path):
@@ -20,7 +23,10 @@ def test_a_voice_comes_back_from_its_file(tmp_path):
     back = load_voice(tmp_path / "v.safetensors")
     np.testing.assert_array_equal(back.prompt_PC, VOICE.prompt_PC)
     np.testing.assert_array_equal(back.speaker_G, VOICE.speaker_G)
+    assert back.maker == VOICE.maker == bytes(range(32))
     assert [path.name for path in tmp_path.iterdir()] == ["v.safetensors"]
+    save_voice(replace(VOICE, maker=b""), tmp_path / "v.safetensors")
+    assert load_voice(tmp_path / "v.safetensors").maker == b""
 
 
 def test_a_voice_that_cannot_be_written_says_where(tmp_path):
@@ -43,7 +49,7 @@ def test_named_voices_are_found_or_suggested():
     np.testing.assert_array_equal(find_voice(speakers, "Claribel").speaker_G, VOICE.speaker_G)
     with pytest.raises(VoiceError, match="Did you mean 'Claribel'"):
         find_voice(speakers, "Claribell")
-    with pytest.raises(VoiceError, match="no named voices"):
+    with pytest.raises(VoiceError, match=r"only imported models come with named voices.*--save-voice, then --voice"):
         find_voice({}, "Claribel")
     with pytest.raises(VoiceError, match="lacks speaker_embedding"):
         find_voice({"half": {"gpt_cond_latent": VOICE.prompt_PC}}, "half")
@@ -71,6 +77,22 @@ def test_references_that_give_no_voice_are_refused(tmp_path):
 def test_long_references_are_cut(tmp_path):
     (samples,) = read_references([write_tone(tmp_path / "long.wav", 35.0)])
     assert len(samples) == 30 * 22050
+
+
+def test_of_a_long_reference_only_the_beginning_is_decoded(tmp_path, monkeypatch):
+    path = write_tone(tmp_path / "long.wav", 90.0, rate_hz=8000)
+    whole = read_clip(path)
+    decoded, decode = [], soundfile.SoundFile.read
+
+    def read(self, frames=-1, **options):
+        block = decode(self, frames, **options)
+        decoded.append(len(block))
+        return block
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", read)
+    (samples,) = read_references([path])
+    assert 30 * 8000 <= sum(decoded) < 35 * 8000
+    np.testing.assert_array_equal(samples, whole[: 30 * 22050])
 
 
 @pytest.fixture(scope="module")

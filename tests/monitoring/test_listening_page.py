@@ -59,6 +59,7 @@ def test_every_validation_is_heard_newest_first_with_its_loss(run):
     ]
     assert page.count("<audio") == page.count("<img") == 4
     assert "mine: checkpoints by ear" in page
+    assert page.count("Griffin-Lim makes the sound here") == 1
     assert not re.search(r"<script|https?://|src=\"(?!data:)", page)
 
 

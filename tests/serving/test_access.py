@@ -50,8 +50,17 @@ def test_the_page_and_the_health_check_are_open(guarded):
 
 def test_tokens_cannot_be_tried_out_quickly():
     with host(GatedSynthesizer(), {"Ana": VOICE}, token=TOKEN, requests_per_minute=3) as client:
-        tried = [client.ask("GET", "/v1/models", Authorization=f"Bearer {number}").status for number in range(5)]
-    assert tried == [401, 401, 401, 429, 429]
+        answers = [client.ask("GET", "/v1/models", Authorization=f"Bearer {word}") for word in (1, 2, 3, 4, TOKEN)]
+    assert [answer.status for answer in answers] == [401, 401, 401, 429, 429]
+    assert "3 wrong tokens a minute" in answers[-1].error["message"]
+    assert int(answers[-1].headers["Retry-After"]) > 0
+
+
+def test_right_tokens_are_not_counted_with_the_wrong_ones():
+    with host(GatedSynthesizer(), {"Ana": VOICE}, token=TOKEN, requests_per_minute=2) as client:
+        for _ in range(4):
+            assert client.ask("GET", "/v1/models", Authorization=f"Bearer {TOKEN}").status == 200
+        assert client.ask("GET", "/v1/models", Authorization="Bearer 1").status == 401
 
 
 def test_a_web_page_cannot_point_its_own_name_here():

@@ -135,6 +135,17 @@ def test_a_header_cannot_make_one_client_many(synthesizer):
     assert asked == [200, 200, 429]
 
 
+def test_half_of_a_character_is_told_and_not_tripped_over(client):
+    for fields in (
+        {"\ud800": 1},
+        {"input": "Hello.", "voice": "\ud800"},
+        {"input": "Hello.", "language": "\ud800", "voice": "Ana"},
+    ):
+        answer = client.ask("POST", SPEECH, fields)
+        assert answer.status in (400, 404), fields
+        assert "ud800" in answer.body.decode()
+
+
 def test_texts_and_bodies_over_the_limit_are_refused(synthesizer):
     with host(synthesizer, VOICES, text_characters=10) as client:
         answer = client.speak("a" * 11)

@@ -26,7 +26,7 @@ def test_what_speaks_is_said_at_the_start(running):
     told = "\n".join(running.told)
     for words in (
         "no trained waveform decoder",
-        "no trained speaker encoder",
+        "no speaker embedding is heard",
         "Claribel, narrator",
         "consent",
         "/v1/audio/speech",

@@ -58,6 +58,7 @@ def test_only_what_can_be_streamed_is():
         ({"input": ""}, "input", "something to say"),
         ({"input": " … "}, "input", "something to say"),
         ({"input": "\ud800 abc"}, "input", "half of a character"),
+        pytest.param({"seed": 10**400}, "seed", "seed must be from 0 to", id="seed-of-400-digits"),
         ({"input": "a" * 101}, "input", "100 characters at most, but has 101"),
         ({"input": 5}, "input", "input must be a text, but is a number"),
         ({"model": "gpt-9"}, "model", "model must be one of myxtts"),

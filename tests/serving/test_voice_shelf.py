@@ -1,5 +1,7 @@
 """The voices of a server: from the model, from a folder, from clients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,9 @@ class Model:
         if voice.prompt_PC.shape[1] != 4:
             raise VoiceError("The voice must be made by a model like this one.")
 
+    def describe_stranger(self, voice):
+        return "Clone it again." if voice.maker else None
+
 
 def test_voices_come_from_the_model_and_the_folder(tmp_path):
     save_voice(make_voice(), tmp_path / "ana.safetensors")
@@ -51,6 +56,14 @@ def test_a_voice_of_another_model_is_named(tmp_path):
     save_voice(make_voice(8), tmp_path / "wide.safetensors")
     with pytest.raises(ServerStartError, match=r"wide\.safetensors: The voice must be made by"):
         collect_voices(Model(), tmp_path)
+
+
+def test_a_voice_of_other_weights_is_taken_with_a_warning(tmp_path, caplog):
+    save_voice(make_voice(), tmp_path / "ana.safetensors")
+    save_voice(replace(make_voice(), maker=b"other"), tmp_path / "old.safetensors")
+    assert list(collect_voices(Model(), tmp_path)) == ["Claribel", "ana", "old"]
+    (record,) = caplog.records
+    assert record.getMessage() == f"{tmp_path / 'old.safetensors'}: Clone it again."
 
 
 def test_a_folder_without_voices_says_what_they_are(tmp_path):
