@@ -23,9 +23,9 @@ def quick(monkeypatch):
 @pytest.mark.parametrize(
     ("corpus", "native", "workers", "in_force"),
     [
-        ("lj", "auto", "2", PROCESSES),
+        pytest.param("lj", "auto", "2", PROCESSES, marks=pytest.mark.soak),
         ("lj", "true", "2", NATIVE),
-        ("mixed", "true", "2", PROCESSES),
+        pytest.param("mixed", "true", "2", PROCESSES, marks=pytest.mark.soak),
         ("mixed", "auto", "0", HERE),
     ],
 )

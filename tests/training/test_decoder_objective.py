@@ -134,6 +134,7 @@ def test_a_long_gradient_of_one_side_does_not_shorten_the_others(monkeypatch):
         np.testing.assert_array_equal(read_weights(other.objective.model)[name], array, err_msg=name)
 
 
+@pytest.mark.soak
 def test_parts_of_a_batch_give_its_update():
     batch = make_batch()
     whole, parts = make_step(), make_step()
@@ -162,6 +163,7 @@ def test_rows_that_fill_a_batch_and_ends_behind_a_clip_do_not_count():
     np.testing.assert_allclose(step.evaluate(short, "all"), step.evaluate(other, "all"), rtol=1e-5)
 
 
+@pytest.mark.soak
 def test_resumed_training_is_the_same_to_the_last_bit():
     batch = make_batch()
     unbroken, broken = make_step(ema_decay=0.9), make_step(ema_decay=0.9)

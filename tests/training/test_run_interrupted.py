@@ -21,21 +21,16 @@ from tests.training.strikes import at_step, count_steps, in_saving, leaves_nothi
 
 @pytest.fixture(scope="module")
 def interrupted(share, flags):
-    """A run that was killed, killed while it saved, asked to stop, and finished by the command it had printed."""
+    """A run that was killed while it saved, asked to stop, and finished by the command it had printed."""
 
     def make(folder):
         with leaves_nothing(folder):
-            moment = at_step(folder, 3)
             run = start(folder, *flags, "--mode", "isolated")
-            strike(run, moment, SIGKILL)
-            assert finish(run, folder).code == -SIGKILL
-        with leaves_nothing(folder):
-            otherwise_read = {"data.num_workers": 1, "data.pipeline_buffer_size": 2}
-            run = start(folder, *flags, "--mode", "dual", "--resume", **otherwise_read)
             strike(run, in_saving(folder), SIGKILL)
             assert finish(run, folder).code == -SIGKILL
         moment = at_step(folder, 1)
-        run = start(folder, *flags, "--mode", "single")
+        otherwise_read = {"data.num_workers": 1, "data.pipeline_buffer_size": 2}
+        run = start(folder, *flags, "--mode", "dual", "--resume", **otherwise_read)
         strike(run, moment, SIGTERM)
         said = finish(run, folder)
         assert said.code == 0, said.text[-6000:]

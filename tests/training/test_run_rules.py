@@ -11,6 +11,9 @@ from myxtts.checkpoints.tensor import read_array
 from myxtts.text.tokenizer import Tokenizer
 from tests.training.runs import RARE_WORD, Said, make_words, read_losses, read_story, train_all
 
+# Ten runs; tests/training/test_resume_rules.py and test_run_folder.py have the rules without a run.
+pytestmark = pytest.mark.soak
+
 NAMES = (
     *("missing", "finished", "unnoted", "changed", "longer", "longer alike", "reset", "large batch", "all dropped"),
     "not finite",

@@ -13,6 +13,9 @@ from myxtts.text.vocabulary import extend_vocabulary
 from tests.checkpoints.test_import_export import draw_tensors
 from tests.training.runs import SMALLEST, make_words, read_losses, train_all
 
+# Whole runs; tests/training/test_starting_point.py has what is read and refused.
+pytestmark = pytest.mark.soak
+
 OF_THE_START = dict.fromkeys(name for name in SMALLEST if name.startswith("model.") and name != "model.dropout")
 """Settings that a starting point brings with it."""
 
