@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.cluster.errors import RendezvousError
+from myxtts.cluster.errors import ClusterError, RendezvousError
 from myxtts.cluster.interfaces import find_own_interface
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.data.service_fence import fence_port
@@ -110,9 +110,11 @@ def _configure_patience(spec: ClusterSpec) -> None:
 def _fence(spec: ClusterSpec) -> None:
     """Keeps TensorFlow's server, which listens at every address of this machine, to the one that the cluster's file names."""
     own, interface = spec.workers[spec.index], find_own_interface(spec)
-    if interface is not None:
-        fenced = fence_port(own.port, interface)
-        assert fenced, "a server that runs has a socket that listens"
+    if interface is not None and not fence_port(own.port, interface):
+        raise ClusterError(
+            f"TensorFlow's server at port {own.port} must answer at {interface} only, but its sockets were not found, so it would answer "
+            "at every address, and this worker does not go on. Attach what `myxtts bug-report` writes to a report of it."
+        )
     if interface is None or not interface.is_loopback:
         _log.warning(
             "TensorFlow listens at %s, without authentication: let nobody but the workers reach it (a firewall, a VPN; see "
