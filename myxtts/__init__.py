@@ -3,4 +3,4 @@
 Importing this package imports no TensorFlow and touches no device.
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
