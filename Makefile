@@ -1,5 +1,5 @@
 # Two commands:  make train   sets everything up and trains (in rehearsal where there is no GPU)
-#                make test    sets everything up and runs lint, types and tests
+#                make test    sets everything up and runs lint, types and tests (the long ones: make soak)
 # Set-up is skipped while pyproject.toml and constraints.txt are unchanged.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -33,7 +33,7 @@ train: $(RUN_STAMP) ## set up and train on the embedded demo corpus
 	@$(if $(HAS_GPU),,echo "No NVIDIA driver found: rehearsing on logical CPU devices.")
 	$(BIN)/python train_main.py $(TRAIN_FLAGS) $(REHEARSAL)
 
-test: $(TEST_STAMP) ## set up and run lint, types and all tests
+test: $(TEST_STAMP) ## set up and run lint, types and tests (the long ones: make soak)
 	$(MAKE) --no-print-directory lint types unit
 
 setup: $(TEST_STAMP) ## set up for development only

@@ -59,6 +59,4 @@ except RunFinishedError as finished:
     log.info("%s", finished)
 else:
     stage = result.stage
-    log.info(
-        "%d updates in %s: %s. Look at %s.", stage.step, stage.folder, stage.ending.reason, stage.folder / "report.html"
-    )
+    log.info("%d updates in %s: %s. Look at %s.", stage.step, stage.folder, stage.ending.reason, stage.report)

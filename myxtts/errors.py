@@ -1,4 +1,4 @@
-"""Every exception MyXTTS raises on purpose.
+"""The two families of errors, and those that more than one room raises; a room's own are in its `errors.py`.
 
 Two families, so that a caller (and the command line's exit code) can tell whose turn it is:
 `UserError` is for input that somebody can correct, `MachineError` for a machine that cannot do what was asked.

@@ -14,7 +14,8 @@ from tests.support.processes import run_code
 PLACE = """
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.utils.commons import get_device_context
 import tensorflow as tf
 

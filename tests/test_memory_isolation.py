@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `python test
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest, Process, plan_devices
+from myxtts.devices.plan import Mode, PlanRequest, Process
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError
 from tests.support.processes import clean_environ, run_code
 
@@ -76,6 +77,7 @@ from pathlib import Path
 from myxtts.config import XTTSConfig
 from myxtts.utils.gpu_memory import setup_gpu_memory_isolation
 setup_gpu_memory_isolation(data_gpu_id=0, model_gpu_id=1)
+from myxtts.training.errors import NotTrainingError
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
 model = {"gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 16, "audio_codes": 32}
@@ -84,6 +86,12 @@ with tempfile.TemporaryDirectory() as folder:
                         training={"codec_steps": 2, "max_steps": 14, "checkpoint_dir": folder, "log_interval": 5})
     trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=0, model_gpu_id=1)
     before = [trainer.buffer_queue, trainer.step_times]
+    refused = []
+    for ask in (trainer._preprocess_on_data_gpu, trainer._train_step_impl):
+        try:
+            ask(0)
+        except NotTrainingError as error:
+            refused.append(str(error))
     result = trainer.train()
     batch = trainer._async_transfer_to_model_gpu(trainer._preprocess_on_data_gpu(0))
     report({
@@ -94,6 +102,8 @@ with tempfile.TemporaryDirectory() as folder:
         "memory": {role: [stats["id"], stats["device"]] for role, stats in trainer.get_memory_stats().items()},
         "batch": [batch.tensors["mel_BFM"].device[-5:], batch.facts.updates],
         "trains": trainer._train_step_impl(batch).shape.rank,
+        "refused": refused,
+        "folder": [result.stage.report.is_file(), any(result.stage.board.iterdir()), (Path(folder) / "producer").exists()],
     })
 """
         found = run_code(code, clean_environ(MYXTTS_REHEARSAL="1"))
@@ -106,6 +116,9 @@ with tempfile.TemporaryDirectory() as folder:
         self.assertEqual(found["memory"], {"data": [0, "/CPU:1"], "model": [1, "/CPU:2"]})
         self.assertEqual(found["batch"], ["CPU:2", 0])
         self.assertEqual(found["trains"], 1)
+        self.assertEqual(["train()" in text and "Call that first." in text for text in found["refused"]], [True, True])
+        # No producer process, so no folder for one.
+        self.assertEqual(found["folder"], [True, True, False])
 
 
 if __name__ == "__main__":

@@ -79,8 +79,7 @@ def draw_terminal(frame: str, title: str) -> str:
     """An SVG picture of what a terminal shows, which loads nothing from elsewhere."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(frame), no_wrap=True, crop=True)
-    # A fixed name in place of a random one: the picture of the same frame is the same file.
-    return WEB_FONTS.sub("", console.export_svg(title=title, unique_id="myxtts"))
+    return WEB_FONTS.sub("", console.export_svg(title=title))
 
 
 def photograph_page(page: Path, picture: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from myxtts.config.presets import MODEL_SIZES, START_BATCHES, START_LEARNING_RAT
 from myxtts.config.setting import GIVEN, Flag, read_setting_info
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Words:
 ENGLISH = Words(
     title="Reference: every flag, setting and command",
     links="[فارسی](../fa/reference.md) · [README](../../README.md) · [Training](training.md) · [Troubleshooting](troubleshooting.md)",
-    opening="This page is written from the code by `python tools/write_reference.py`; a test fails when it is behind.",
+    opening="This page is written from the code by `python tools/write_reference.py`; a test fails when it is behind. "
+    "What a flag means is what its `--help` says.",
     settings="Settings",
     setting_columns=("flag of `myxtts train`", "YAML key", "default", "meaning"),
     sizes="Sizes",
@@ -102,7 +105,7 @@ PERSIAN = Words(
         "MYXTTS_WORKER_INDEX": "این پردازه کدام کارگر خوشه است، اگر ‎`--worker-index`‎ نگوید",
         "MYXTTS_LAUNCH_COMMAND": "‎`myxtts launch`‎ برای کارگرهایش می‌گذارد: فرمانی که همه را ادامه می‌دهد",
         "MYXTTS_MODE_CHOICE": "‎`myxtts train`‎ برای کارگرهایی می‌گذارد که ‎`--mode auto`‎ راه می‌اندازد: چه برگزیده شد و چرا",
-        "MYXTTS_SERVE_TOKEN": "رمزی که ‎`myxtts serve`‎ می‌خواهد، به جای پرچمی که دیگران در فهرست فرایندها می‌بینند",
+        "MYXTTS_SERVE_TOKEN": "رمزی که ‎`myxtts serve`‎ می‌خواهد، به‌جای پرچمی که دیگران در فهرست پردازه‌ها می‌بینند",
         "MYXTTS_JUDGE_PYTHON": "پایتونِ محیطی که داورهای ‎`myxtts evaluate`‎ در آن نصب است",
         "MYXTTS_PEER_PYTHON": "پایتونِ محیطی که torch و coqui-tts در آن نصب است، برای ‎`myxtts bench model --against coqui`‎",
     },
@@ -131,8 +134,21 @@ def write_page(words: Words) -> str:
     parts += [f"## {words.variables}", _draw_table(words.variable_columns, _list_pairs(words.variable_rows))]
     parts += [f"## {words.exits}", _draw_table(words.exit_columns, _list_pairs(words.exit_rows))]
     if is_persian:
-        parts = ['<div dir="rtl">', *parts, "</div>"]
+        parts = ['<div dir="rtl">', *map(_keep_left_to_right, parts), "</div>"]
     return "\n\n".join(parts) + "\n"
+
+
+def _keep_left_to_right(part: str) -> str:
+    """The part with marks around code and English: right-to-left text would move their first and last signs to the other end."""
+    if part.startswith("#"):
+        return part
+    part = re.sub(rf"{LEFT_TO_RIGHT}*(`[^`\n]+`){LEFT_TO_RIGHT}*", rf"{LEFT_TO_RIGHT}\1{LEFT_TO_RIGHT}", part)
+    return re.sub(
+        r"(?<=\| )[A-Za-z][^\u0600-\u06ff\n]*?(?= \|(?:$| ))",
+        rf"{LEFT_TO_RIGHT}\g<0>{LEFT_TO_RIGHT}",
+        part,
+        flags=re.MULTILINE,
+    )
 
 
 def _list_settings(section: str, cls: Any) -> Iterator[tuple[str, ...]]:

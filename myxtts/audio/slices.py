@@ -18,11 +18,6 @@ class Slices:
     starts: NDArray[np.int32]
     lengths: NDArray[np.int32]
 
-    @property
-    def cond_idxs(self) -> NDArray[np.int32]:
-        """(clips, 2): start and end of each slice, in samples, as the GPT's loss mask takes them."""
-        return np.stack([self.starts, self.starts + self.lengths], axis=1)
-
 
 def draw_slices(clip_samples: ArrayLike, *, seed: int, epoch: int, sample_ids: ArrayLike) -> Slices:
     """Slices for training: 3 to 6 s anywhere in the clip; of a clip shorter than that, half of it.

@@ -26,7 +26,6 @@ from myxtts.checkpoints.retention import Checkpoint, DiskNeed
 from myxtts.checkpoints.sealed_directory import DirectoryWriter, open_sealed_directory, write_sealed_directory
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.checkpoints.torch_file import read_torch_file
-from myxtts.checkpoints.torch_writer import write_torch_file
 from myxtts.checkpoints.training_checkpoint import (
     TrainingCheckpoint,
     TrainingState,
@@ -68,6 +67,5 @@ __all__ = [
     "write_directory_atomically",
     "write_model_directory",
     "write_sealed_directory",
-    "write_torch_file",
     "write_training_checkpoint",
 ]

@@ -31,7 +31,7 @@ from myxtts.checkpoints.training_checkpoint import (
     write_training_checkpoint,
 )
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 INDEX_NAME = "checkpoints.json"
 USUAL_METRIC = "val_loss"
@@ -114,7 +114,7 @@ class CheckpointStore:
         for checkpoint in self.list():
             if checkpoint.step > step:
                 aside = self._set_aside(checkpoint.path, _NEWER)
-                _logger.info("%s: set aside as %s; the run goes on from step %d.", checkpoint.path, aside.name, step)
+                _log.info("%s: set aside as %s; the run goes on from step %d.", checkpoint.path, aside.name, step)
         self._write_index()
 
     def estimate_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> DiskNeed:
@@ -156,7 +156,7 @@ class CheckpointStore:
             place = f"It is set aside as {self._set_aside(path, _DAMAGED)}"
         except OSError as refusal:
             place = f"It cannot be set aside ({refusal.strerror})"
-        _logger.warning("%s %s, and an older checkpoint is taken where there is one.", error, place)
+        _log.warning("%s %s, and an older checkpoint is taken where there is one.", error, place)
 
     def _set_aside(self, path: Path, why: str) -> Path:
         name = f"{why}-{path.name}"
@@ -197,7 +197,7 @@ class CheckpointStore:
                 file.write(json.dumps(content, indent=2).encode() + b"\n")
         except CheckpointWriteError as error:
             # The checkpoint itself is safe, and nothing that matters reads the index.
-            _logger.warning("The list of checkpoints is not up to date: %s", error)
+            _log.warning("The list of checkpoints is not up to date: %s", error)
 
     def _explain_full_disk(self, error: DiskFullError, step: int, needed_bytes: int) -> DiskFullError:
         present = self.list()
@@ -210,7 +210,6 @@ class CheckpointStore:
             f"it with --checkpoint-dir. Nothing that was there is lost. {older}.",
             self.folder,
             error.free_bytes,
-            needed_bytes,
         )
 
 

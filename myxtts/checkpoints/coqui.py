@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.model_numbers import infer_model_numbers
 from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_file import read_torch_file
@@ -58,10 +57,6 @@ class CoquiFile:
         """Coqui's `XttsArgs`: layers, widths and the like; empty when the file does not say."""
         arguments = self.config.get("model_args")
         return arguments if isinstance(arguments, Mapping) else {}
-
-    def infer_numbers(self) -> dict[str, int]:
-        """The settings of `ModelConfig` that this file determines."""
-        return infer_model_numbers(self.arrays, dvae_arrays=self.dvae_arrays, model_args=self.model_args)
 
 
 _IGNORED_TENSORS: tuple[tuple[re.Pattern[str], str], ...] = (

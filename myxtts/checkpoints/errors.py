@@ -61,13 +61,11 @@ class DiskFullError(CheckpointWriteError):
         message: what is wrong and what to do.
         folder: where it should have been written.
         free_bytes: room that was left there after the attempt.
-        needed_bytes: room it would have taken, where that is known.
     """
 
-    def __init__(self, message: str, folder: Path, free_bytes: int, needed_bytes: int | None = None):
+    def __init__(self, message: str, folder: Path, free_bytes: int):
         self.folder = folder
         self.free_bytes = free_bytes
-        self.needed_bytes = needed_bytes
         super().__init__(message)
 
 

@@ -1,6 +1,7 @@
 """Writes files that `torch.load(..., weights_only=True)` reads, without torch.
 
-    write_torch_file("model.pth", {"model": {"gpt.mel_head.bias": bias}, "step": 1000})
+    with open("model.pth", "wb") as handle:
+        write_torch(handle, {"model": {"gpt.mel_head.bias": bias}, "step": 1000}, Path("model.pth"))
 
 The counterpart of `torch_file`: the same kinds of values, the same limits. Tensors are read one at a time while they
 are written, so that a model can be converted without being in memory. Equal content gives equal bytes.
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import pickle  # only for the names of its opcodes
 import struct
 import sys
@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.checkpoints.errors import CheckpointError
 from myxtts.checkpoints.pickle_machine import MAX_DEPTH, MAX_TEXT_BYTES
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
@@ -42,20 +41,15 @@ _TYPED_STORAGES = {dtype: name for name, dtype in STORAGE_DTYPES.items()}
 _UNTYPED_NAMES = {dtype: name for name, dtype in UNTYPED_DTYPES.items()}
 
 
-def write_torch_file(path: str | os.PathLike[str], content: Any) -> None:
-    """Writes a value in the place of `path`, atomically.
+def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
+    """Writes a value into an open file.
 
     Args:
-        path: the file.
+        handle: can be sought.
         content: dictionaries (keys: text or whole numbers), lists, tuples, text, bytes, numbers, booleans, None, and
             tensors: NumPy arrays or `LazyTensor`s. A tensor that stands in several places is stored once.
+        path: of the file, for messages.
     """
-    with open_file_atomically(path) as handle:
-        write_torch(handle, content, Path(path))
-
-
-def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
-    """The same into an open file, for a directory that is written atomically as a whole. The path is for messages."""
     writer = _PickleWriter(path)
     program = writer.write(content)
     with zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from myxtts.cli.bench_seconds import add_seconds_flag, read_seconds
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
-from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.data.corpus import Corpus
@@ -38,9 +38,7 @@ def build_parser(prog: str) -> Parser:
         description="Measure reading: each stage alone, then our reader against a plain loop, naive tf.data and the machine's "
         "own parallel gain, in turn. Takes every flag of `train` and the same --config.",
     )
-    parser.add_argument(
-        "--seconds", metavar="N", type=float, default=1.0, help="length of each measurement (default: 1)"
-    )
+    add_seconds_flag(parser, 1.0)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write all figures")
     add_setting_flags(parser, show=SHOWN)
     return parser
@@ -48,8 +46,7 @@ def build_parser(prog: str) -> Parser:
 
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
-    if not 0 < arguments.seconds <= 3600:
-        raise CommandLineError(f"--seconds must be a number from 0 to 3600, but is {arguments.seconds:g}.")
+    seconds = read_seconds(arguments)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
     from myxtts.cli.files import write_text
@@ -61,7 +58,7 @@ def run(words: Sequence[str], prog: str) -> int:
     prepare_environment(os.environ)
     with TemporaryDirectory(prefix="myxtts-bench-") as folder:
         material = prepare_material(config, Path(folder))
-        result = bench_reading(material, config.data, arguments.seconds, ROUNDS)
+        result = bench_reading(material, config.data, seconds, ROUNDS)
     print(format_result(result, material.corpus.root))
     if arguments.json:
         figures = {

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from myxtts.cli.bench_seconds import add_seconds_flag, read_seconds
 from myxtts.cli.model_speed import CODES, LABELS, PEER_CAN, ROWS, TEXT_TOKENS, SpeedResult, time_in_turn, time_once
 from myxtts.cli.parser import Parser
 from myxtts.cli.peer_process import Peer
@@ -38,17 +39,14 @@ def build_parser(prog: str) -> Parser:
         type=Path,
         help=f"the Python that has torch and coqui-tts (default: {PEER_PYTHON} of the environment)",
     )
-    parser.add_argument(
-        "--seconds", metavar="N", type=float, default=10.0, help="length of each measurement (default: 10)"
-    )
+    add_seconds_flag(parser, 10.0)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write all figures")
     return parser
 
 
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
-    if not 0 < arguments.seconds <= 3600:
-        raise CommandLineError(f"--seconds must be a number from 0 to 3600, but is {arguments.seconds:g}.")
+    seconds = read_seconds(arguments)
     command = find_peer(arguments.peer_python) if arguments.against else None
     from myxtts.cli.files import write_text
     from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
@@ -57,7 +55,7 @@ def run(words: Sequence[str], prog: str) -> int:
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)
     print(format_sizes())
-    result = measure(command, arguments.seconds)
+    result = measure(command, seconds)
     print(format_result(result))
     if arguments.json:
         write_text(arguments.json, json.dumps(asdict(result), indent=1) + "\n")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.telling import quiet_scan, show_progress
 from myxtts.config import resolve_config
 from myxtts.config.flags import add_setting_flags
 
@@ -38,13 +37,11 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.data_page import format_page
     from myxtts.cli.data_view import format_overview
     from myxtts.cli.files import write_text
-    from myxtts.data import scan
     from myxtts.data.overview import describe_corpus
     from myxtts.data.scan_choice import choose_text_task, scan_train_data
 
-    # What the scan logs as a table is printed below, with the rest.
-    logging.getLogger(scan.__name__).setLevel(logging.ERROR)
-    result = scan_train_data(config, choose_text_task(config), _show_progress if sys.stderr.isatty() else None)
+    quiet_scan()
+    result = scan_train_data(config, choose_text_task(config), _show_progress)
     overview = describe_corpus(result.corpus, config.data.batch_size)
     print(format_overview(result, overview))
     if arguments.html:
@@ -63,5 +60,4 @@ def run(words: Sequence[str], prog: str) -> int:
 
 
 def _show_progress(kind: str, done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(f"\rLooking at {kind}: {done} of {total}", end=end, file=sys.stderr, flush=True)
+    show_progress(f"Looking at {kind}:", done, total)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING
 from myxtts.cli.files import write_text
 from myxtts.cli.parser import Parser
 from myxtts.cli.profile import SHOWN
-from myxtts.cli.telling import tell
+from myxtts.cli.telling import quiet_scan, tell
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
+from myxtts.config.gpu_ids import parse_gpu_ids
 from myxtts.devices.environment import VARIABLES
 from myxtts.errors import MyXTTSError
 
@@ -135,20 +135,18 @@ def _check_set_up(
 def _list_asked_cards(config: XTTSConfig) -> tuple[list[int], str]:
     """Physical ids of the cards that a configuration names, and the flags it names them by."""
     if config.training.model_gpus is not None:
-        return [int(id) for id in config.training.model_gpus.split(",")], "--model-gpus"
+        return parse_gpu_ids(config.training.model_gpus), "--model-gpus"
     both = [id for id in (config.data.data_gpu, config.data.model_gpu) if id is not None]
     return both, "--data-gpu and --model-gpu"
 
 
 def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | None:
     """Facts of the corpus; a corpus that cannot be read is an issue, and the rest is still looked at."""
-    from myxtts.data import scan
     from myxtts.data.scan_choice import choose_text_task, scan_train_data
     from myxtts.monitoring.corpus_checks import check_corpus, describe_speed_of_corpus
 
     tell("looking at the corpus")
-    # What the scan logs as a table is a number of the report; `myxtts data` shows the rest.
-    logging.getLogger(scan.__name__).setLevel(logging.ERROR)
+    quiet_scan()
     try:
         found = scan_train_data(config, choose_text_task(config))
     except MyXTTSError as error:

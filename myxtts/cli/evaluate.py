@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.synthesize import SAMPLING_FLAGS, add_speaking_flags
-from myxtts.cli.telling import tell
+from myxtts.cli.speaking_flags import add_checkpoint_flag, add_speaking_flags, read_speech_settings
+from myxtts.cli.telling import quiet_scan, show_progress, tell
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -29,9 +27,7 @@ def build_parser(prog: str) -> Parser:
         description="Say sentences of a corpus again, and compare: with the recordings, and with what the codec alone makes of "
         "them. Recognisers and speaker judges are other programs; without them the other figures are given.",
     )
-    parser.add_argument(
-        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
-    )
+    add_checkpoint_flag(parser)
     parser.add_argument(
         "--data",
         metavar="PATH",
@@ -89,11 +85,9 @@ def _add_judge_flags(parser: Parser) -> None:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     request = _make_request(arguments)
-    from myxtts.data import scan
     from myxtts.evaluation.request import choose_material, open_judges
 
-    # What is set aside is in the figures; here it would only hide them.
-    logging.getLogger(scan.__name__).setLevel(logging.ERROR)
+    quiet_scan()
     with open_judges(request) as judges:
         material = choose_material(request)
         _make_folder(request.out)
@@ -119,11 +113,9 @@ def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
     from myxtts.data.demo_corpus import demo_corpus_path
     from myxtts.evaluation.judges import JudgeChoice
     from myxtts.evaluation.request import EvaluationRequest
-    from myxtts.inference.settings import SpeechSettings
 
     if arguments.limit < 0:
         raise CommandLineError(f"--limit must be 0 (all) or more, but is {arguments.limit}.")
-    given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
     return EvaluationRequest(
         checkpoint=arguments.checkpoint,
         data=arguments.data or demo_corpus_path(),
@@ -135,7 +127,7 @@ def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
         other_voices=arguments.other_voices,
         recogniser=JudgeChoice(arguments.recogniser, arguments.recogniser_command, arguments.judge_python),
         speaker_judge=JudgeChoice(arguments.speaker_judge, arguments.speaker_judge_command, arguments.judge_python),
-        settings=SpeechSettings(**given, greedy=arguments.greedy),
+        settings=read_speech_settings(arguments),
     )
 
 
@@ -156,6 +148,4 @@ def describe_work(material: Material, *, hears_voices: bool) -> str:
 
 
 def _show_progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\rSentence {done} of {total}", end=end, file=sys.stderr, flush=True)
+    show_progress("Sentence", done, total)

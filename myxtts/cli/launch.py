@@ -16,6 +16,7 @@ from myxtts.cli.parser import Parser
 from myxtts.cluster.loopback import make_cluster_file
 from myxtts.cluster.spec import LAUNCH_COMMAND
 from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config.gpu_ids import parse_gpu_ids
 from myxtts.errors import CommandLineError, DevicePlanError
 
 MOST_WORKERS = 64
@@ -50,21 +51,18 @@ def run(words: Sequence[str], prog: str) -> int:
         )
     if (arguments.workers is None) == (arguments.gpus is None):
         raise CommandLineError(f"`{prog}` needs either --workers or --gpus.")
-    gpus = None if arguments.gpus is None else parse_ids(arguments.gpus)
+    gpus = None if arguments.gpus is None else _read_ids(arguments.gpus)
     workers = len(gpus) if gpus is not None else arguments.workers
     given = os.environ.get(LAUNCH_COMMAND)
     launched_as = [*prog.split(), *words] if given is None else json.loads(given)
     return launch(command[1:], workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
 
 
-def parse_ids(text: str) -> list[int]:
-    """The physical ids of GPUs in a list like 0,1."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() for word in words) or len(set(words)) != len(words):
-        raise CommandLineError(
-            f"GPUs must be a list of different ids as nvidia-smi shows them, like 0,1, but is {text!r}."
-        )
-    return [int(word) for word in words]
+def _read_ids(text: str) -> list[int]:
+    try:
+        return parse_gpu_ids(text)
+    except ValueError as error:
+        raise CommandLineError(f"--gpus {error}") from None
 
 
 def launch(

@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
     "listen": "put what each validation of a run said on one page, to compare checkpoints by ear",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
-    "data-prepare": "write a copy of a corpus that data workers can read",
+    "data-prepare": "prepare a corpus: a copy that data workers can read, codes that a run will find",
     "data-dispatcher": "share the reading of trainers out among data workers (tf.data service)",
     "data-worker": "read clips for trainers, on this machine or on others (tf.data service)",
     "profile": "measure where the time of a training step goes, and name the stage that limits it",

@@ -1,4 +1,4 @@
-"""An argument parser whose errors are one clear message, raised like every other error of ours."""
+"""The command line: a parser whose errors are one clear message, raised like every other error of ours."""
 
 from __future__ import annotations
 
@@ -53,3 +53,8 @@ class Parser(argparse.ArgumentParser):
 class _HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32)
+
+
+def spell_command(prog: str, words: Sequence[str]) -> tuple[str, ...]:
+    """The words that started a program, as they can be pasted."""
+    return (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)

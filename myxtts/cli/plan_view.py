@@ -39,3 +39,9 @@ def describe_role(plan: DevicePlan, role: RolePlan) -> str:
     if len(plan.processes) > 1:
         parts.append(f"{role.process} process")
     return ", ".join(parts)
+
+
+def describe_single_device(plan: DevicePlan) -> str:
+    """The device of a plan that has one for everything, and what is worth knowing about it, in a line."""
+    rehearsal = ["Rehearsal: no GPU is used."] if plan.rehearsal else []
+    return " ".join([f"Device: {describe_role(plan, plan.model)}.", *rehearsal, *plan.notes])

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from myxtts.cli.files import write_text
-from myxtts.cli.parser import Parser
+from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.telling import tell
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
@@ -62,12 +62,11 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.training.profile_plan import plan_profile
 
     prepare_environment(os.environ)
-    command = (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
     machine = read_machine()
     planned = plan_profile(
         config,
         machine,
-        command=command,
+        command=spell_command(prog, words),
         tell=tell,
         find_launch_obstacle=lambda: find_launch_obstacle(config),
     )
@@ -79,9 +78,9 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def measure(planned: ProfilePlan, steps: int) -> Profile:
     """The profile of a configuration; what is being done is told on standard error."""
+    from myxtts.training.devices_in_force import apply_devices
     from myxtts.training.profile_run import profile_run
     from myxtts.training.profile_setup import set_up_profile
-    from myxtts.training.trainer import apply_devices
 
     apply_devices(planned.config, planned.plan)
     with TemporaryDirectory(prefix="myxtts-profile-") as folder:

@@ -56,13 +56,14 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # Not imported above: --help needs none of it.
+    from myxtts.config import resolve_config
     from myxtts.training.selfcheck.checks import select_checks
 
     checks = select_checks(arguments.only, is_quick=arguments.quick)
     if arguments.list:
         print(format_list(checks))
         return 0
-    rehearsal = arguments.rehearsal or os.environ.get("MYXTTS_REHEARSAL") == "1"
+    rehearsal = arguments.rehearsal or resolve_config().training.rehearsal
     with tempfile.TemporaryDirectory(prefix="myxtts-selfcheck-") as folder:
         situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, folder)
         situation = replace(situation, opens_ports=arguments.open_ports)

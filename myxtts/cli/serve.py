@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.synthesize import CONSENT, add_vocoder_flag
+from myxtts.cli.speaking_flags import CONSENT, add_checkpoint_flag, add_rehearsal_flag, add_vocoder_flag
 from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def build_parser(prog: str) -> Parser:
         description="Speak over HTTP: POST /v1/audio/speech as in the OpenAI API, and a page to type a text and listen. Only "
         f"this machine is let in unless --host says otherwise. {CONSENT}",
     )
-    parser.add_argument(
-        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
-    )
+    add_checkpoint_flag(parser)
     parser.add_argument(
         "--voices",
         metavar="DIR",
@@ -71,7 +69,7 @@ def build_parser(prog: str) -> Parser:
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
         )
     add_vocoder_flag(parser)
-    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+    add_rehearsal_flag(parser)
     return parser
 
 

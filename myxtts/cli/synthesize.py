@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
+from myxtts.cli.speaking_flags import CONSENT, add_checkpoint_flag, add_speaking_flags, read_speech_settings
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -21,26 +22,8 @@ if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
     from myxtts.inference.voices import Voice
 
-CONSENT = (
-    "A voice belongs to its speaker. Clone one only with the speaker's consent, say that the speech is made by a machine, "
-    "and never use it to deceive."
-)
-
 STANDARD_INPUT = "-"
 OUT_SUFFIXES = (".wav", ".flac")
-
-SAMPLING_FLAGS = {
-    "temperature": (float, "below 1 keeps to what is likely, above 1 strays from it (default: 0.75)"),
-    "top_k": (int, "draw among so many of the likeliest codes; 0 is all (default: 50)"),
-    "top_p": (float, "draw among the likeliest codes that make up this share (default: 0.85)"),
-    "repetition_penalty": (
-        float,
-        "how much less likely a code becomes once it was said (default: 5; 1 for a model trained from scratch)",
-    ),
-    "speed": (float, "above 1 speaks faster (default: 1)"),
-    "seed": (int, "equal seeds say the same in the same way (default: 0)"),
-    "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
-}
 
 
 def build_parser(prog: str) -> Parser:
@@ -49,9 +32,7 @@ def build_parser(prog: str) -> Parser:
         prog=prog,
         description=f"Speak a text with a trained or imported model, in the voice of a recording. {CONSENT}",
     )
-    parser.add_argument(
-        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
-    )
+    add_checkpoint_flag(parser)
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", metavar="TEXT", help="what to say; long texts are split at sentences")
     text.add_argument("--text-file", metavar="FILE", help="read the text from a file, or with - from standard input")
@@ -80,38 +61,15 @@ def build_parser(prog: str) -> Parser:
     return parser
 
 
-def add_speaking_flags(parser: Parser) -> None:
-    """How codes are drawn, and where."""
-    for name, (kind, help) in SAMPLING_FLAGS.items():
-        metavar = "N" if kind is int else "X"
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
-    parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
-    add_vocoder_flag(parser)
-    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
-
-
-def add_vocoder_flag(parser: Parser) -> None:
-    """What makes the sound."""
-    parser.add_argument(
-        "--vocoder",
-        choices=("auto", "griffin-lim", "decoder"),
-        default="auto",
-        help="what makes the sound: Griffin-Lim, which is rough, or the waveform decoder, as good as it was trained; auto is "
-        "the decoder where there is one (default: auto)",
-    )
-
-
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # What is wrong with the request is said before a model is loaded.
     from myxtts.checkpoints.finding import find_model_directory
     from myxtts.inference.pieces import check_text
     from myxtts.inference.references import read_references
-    from myxtts.inference.settings import SpeechSettings
     from myxtts.inference.voices import load_voice
 
-    given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
-    settings = SpeechSettings(**given, greedy=arguments.greedy)
+    settings = read_speech_settings(arguments)
     if arguments.out:
         _check_out(arguments.out)
     if arguments.stream:

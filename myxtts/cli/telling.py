@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 
 def tell(text: str) -> None:
     """Says it on standard error: standard output is for the answer."""
     print(f"... {text}", file=sys.stderr, flush=True)
+
+
+def show_progress(what: str, done: int, total: int) -> None:
+    """Counts on one line of standard error, where that is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r{what} {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def quiet_scan() -> None:
+    """Keeps the scan's table of what is set aside out of the log, for a command whose own answer tells of it."""
+    # Not imported above: --help needs none of it.
+    from myxtts.data import scan
+
+    logging.getLogger(scan.__name__).setLevel(logging.ERROR)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from myxtts.cli.parser import Parser
+from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.telling import tell
 from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
@@ -66,9 +66,9 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.auto_mode import plan_run
-    from myxtts.training.early_stop import stops_politely
     from myxtts.training.errors import RunStoppedError
     from myxtts.training.mode_choice import format_choice
+    from myxtts.training.polite_stop import stops_politely
 
     prepare_environment(os.environ)
     try:
@@ -101,7 +101,7 @@ def _find_command(words: Sequence[str], prog: str) -> tuple[str, ...]:
     launched_as = os.environ.get(LAUNCH_COMMAND)
     if launched_as is not None:
         return tuple(json.loads(launched_as))
-    return (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
+    return spell_command(prog, words)
 
 
 def _check_cluster(config: XTTSConfig) -> bool:
@@ -110,6 +110,13 @@ def _check_cluster(config: XTTSConfig) -> bool:
 
     training = config.training
     is_worker = find_cluster(training.cluster, training.worker_index, os.environ) is not None
+    # Workers that our own launcher has started are given the very words it was given.
+    if is_worker and training.model_gpus is not None and LAUNCH_COMMAND not in os.environ:
+        raise CommandLineError(
+            "--model-gpus starts a worker for each card of this machine, but this process is one worker of a cluster already. List every "
+            "card as a worker of its own in the cluster file, with a port of its own, and start each with CUDA_VISIBLE_DEVICES set to its "
+            "card."
+        )
     if is_worker or training.model_gpus is not None:
         refuse_settings(config)
     return is_worker
@@ -119,9 +126,10 @@ def _train_parallel(
     config: XTTSConfig, ids: str, words: Sequence[str], command: Sequence[str], *, open_ports: bool
 ) -> int:
     """Data-parallel training on cards of this machine: a worker for each."""
-    from myxtts.cli.launch import launch, parse_ids
+    from myxtts.cli.launch import launch
+    from myxtts.config.gpu_ids import parse_gpu_ids
 
-    gpus = parse_ids(ids)
+    gpus = parse_gpu_ids(ids)
     is_real = not config.training.rehearsal
     _print_parallel(gpus, config.training.rehearsal)
     return launch(words, len(gpus), gpus=gpus if is_real else None, open_ports=open_ports, launched_as=command)
@@ -145,7 +153,7 @@ def _become_parallel(
 
 def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
     ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
-    print(f"Mode    parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
+    print(f"Mode    data-parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
 
 
 def _read_handed_choice() -> ModeChoice | None:
@@ -160,8 +168,8 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     from myxtts.devices.import_watch import watch_import
     from myxtts.monitoring.listening_page import PAGE_NAME as LISTENING_PAGE
     from myxtts.monitoring.summary_view import format_summary
-    from myxtts.training.early_stop import stops_politely
     from myxtts.training.errors import RunFinishedError, RunStoppedError, choose_exit_code
+    from myxtts.training.polite_stop import stops_politely
     from myxtts.utils.commons import setup_logging
 
     try:
@@ -179,14 +187,13 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     stage = result.stage
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
-    print(f"Report  {stage.folder / 'report.html'}")
+    print(f"Report  {stage.report}")
     if (stage.folder / LISTENING_PAGE).exists():
         print(f"Listen  {stage.folder / LISTENING_PAGE}")
     if result.spoken is not None:
         print(f'Spoken  {result.spoken.path}: "{result.spoken.text}"')
         print(f"        {result.spoken.how}")
-    curves = config.training.tensorboard_log_dir or stage.folder / "tensorboard"
-    print(f"Curves  tensorboard --logdir {shlex.quote(str(curves))}")
+    print(f"Curves  tensorboard --logdir {shlex.quote(str(stage.board))}")
     if result.is_finished:
         return 0
     print(f"Resume  {result.resume_command}")

@@ -1,4 +1,4 @@
-"""Sums over all workers by TensorFlow's own collectives: NCCL between GPUs, a ring over gRPC between CPUs.
+"""Sums over all workers by TensorFlow's own collectives: NCCL between GPUs (never run yet), a ring over gRPC between CPUs.
 
 The strategy is `MultiWorkerMirroredStrategy` with one replica in each process. It owns no variables: a worker's model is built
 and trained by the same code as a model that is trained alone, and stays equal to the others because all apply the same sums.
@@ -7,6 +7,7 @@ and trained by the same code as a model that is trained alone, and stays equal t
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from myxtts.cluster.errors import ClusterError, RendezvousError
 from myxtts.cluster.interfaces import find_own_interface
+from myxtts.cluster.nccl import confine_nccl
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.data.service_fence import fence_port
 
@@ -43,10 +45,11 @@ class Exchange:
             num_accelerators={"GPU": int(has_gpu)},
             rpc_layer="grpc",
         )
-        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACK_BYTES)
+        if has_gpu:
+            confine_nccl(spec, os.environ)
         try:
             self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
-                cluster_resolver=resolver, communication_options=options
+                cluster_resolver=resolver, communication_options=_choose_communication(has_gpu=has_gpu)
             )
         except tf.errors.OpError as error:
             raise RendezvousError(
@@ -57,7 +60,7 @@ class Exchange:
         assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By the shapes they add up. One for each, so that nothing is traced twice."""
-        _fence(spec)
+        _fence(spec, has_gpu=has_gpu)
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The sums of every worker's tensors, which must have the same shapes everywhere; on the device of the caller's scope."""
@@ -91,11 +94,21 @@ class Exchange:
         return self._strategy.run(_add_up, args=(tensors,))
 
 
+def _choose_communication(*, has_gpu: bool) -> Any:
+    # Left to itself TensorFlow takes its ring between GPUs too, through the memory of the hosts and gRPC.
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=PACK_BYTES, implementation=kinds.NCCL if has_gpu else kinds.RING
+    )
+
+
 def _configure_patience(spec: ClusterSpec) -> None:
     """Has TensorFlow wait as long as we do. Its own limits are an hour for who comes late, and 10 s for who falls silent."""
-    from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
     from tensorflow.python.eager import context
 
+    # The module of its class has moved from version to version; that of the field has not.
+    jobs = tf.compat.v1.ConfigProto().experimental.coordination_config.coordinated_job_list
+    jobs.add(name="worker", num_tasks=spec.size)
     # There is no public way. The strategy leaves a service alone that is configured already.
     context.context().configure_coordination_service(
         service_type="standalone",
@@ -103,11 +116,11 @@ def _configure_patience(spec: ClusterSpec) -> None:
         cluster_register_timeout_in_ms=round(spec.rendezvous_s * 1000),
         # Later than our own lifeline, which knows who it was.
         heartbeat_timeout_in_ms=round(_LATER * spec.silence_s * 1000),
-        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=spec.size)],
+        coordinated_jobs=list(jobs),
     )
 
 
-def _fence(spec: ClusterSpec) -> None:
+def _fence(spec: ClusterSpec, *, has_gpu: bool) -> None:
     """Keeps TensorFlow's server, which listens at every address of this machine, to the one that the cluster's file names."""
     own, interface = spec.workers[spec.index], find_own_interface(spec)
     if interface is not None and not fence_port(own.port, interface):
@@ -117,11 +130,12 @@ def _fence(spec: ClusterSpec) -> None:
         )
     if interface is None or not interface.is_loopback:
         _log.warning(
-            "TensorFlow listens at %s, without authentication: let nobody but the workers reach it (a firewall, a VPN; see "
+            "TensorFlow listens at %s%s, without authentication: let nobody but the workers reach it (a firewall, a VPN; see "
             "docs/en/cluster.md).",
             f"{interface}:{own.port}"
             if interface is not None
             else f"port {own.port} of every interface of this machine",
+            " and NCCL at ports of its own" if has_gpu else "",
         )
 
 

@@ -30,7 +30,8 @@ def measure_sums(spec: ClusterSpec, sizes_mb: Sequence[int], rounds: int = ROUND
     with open_link(spec) as link:
         prepare_environment(os.environ)
         from myxtts.devices.machine import read_machine
-        from myxtts.devices.plan import PlanRequest, plan_devices
+        from myxtts.devices.plan import PlanRequest
+        from myxtts.devices.planning import plan_devices
         from myxtts.devices.runtime import apply_plan
 
         apply_plan(plan_devices(PlanRequest(rehearsal=True), read_machine()))

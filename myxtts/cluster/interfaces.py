@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+import psutil
+
 from myxtts.cluster.spec import ClusterSpec
 
 
@@ -29,6 +31,17 @@ def find_own_interface(spec: ClusterSpec) -> ipaddress.IPv4Address | None:
     if is_loopback(host) and not is_on_one_machine(spec):
         return None
     return next((number for number in _resolve(host) if _is_own(number)), None)
+
+
+def name_interface(number: ipaddress.IPv4Address) -> str | None:
+    """The interface of this machine that has an address; None where none has it. All of loopback is one."""
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.family == socket.AF_INET:
+                own = ipaddress.IPv4Address(each.address)
+                if own == number or (own.is_loopback and number.is_loopback):
+                    return str(name)
+    return None
 
 
 def _resolve(host: str) -> list[ipaddress.IPv4Address]:

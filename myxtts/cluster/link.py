@@ -79,7 +79,8 @@ class Link:
         first_line = str(error).partition("\n")[0].removesuffix(".")
         return self.explain_loss() or WorkerLostError(
             f"A sum over all workers has failed, though each of them still gives signs of life at {self.spec.control}: {first_line}. "
-            f"Most likely TensorFlow's own connections broke: look at the network between the ports under `workers`. {RESTART}"
+            f"Most likely TensorFlow's own connections broke, or NCCL's between GPUs: look at the network between the ports under "
+            f"`workers`, and for NCCL at all others between the workers. {RESTART}"
         )
 
     def explain_loss(self) -> WorkerLostError | None:

@@ -1,8 +1,8 @@
 """What a step would take with more workers. Arithmetic only: nothing here was measured on such a cluster.
 
 With a fixed global batch, n workers compute an n-th of the rows each, and then add up the gradients of all weights in a ring:
-every worker sends and receives 2 (n - 1) / n times their size, in 2 (n - 1) messages. Nothing is assumed to overlap, so what
-TensorFlow hides behind the backward pass comes on top.
+every worker sends and receives 2 (n - 1) / n times their size, in 2 (n - 1) messages, at the full speed of the network. Nothing
+overlaps: sums begin after the last gradient.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def find_cluster(path: str | None, index: int | None, environ: Mapping[str, str]
 
     Args:
         path: a cluster file (`--cluster`). It wins over `TF_CONFIG`.
-        index: which worker this is (`--worker-index`). It wins over the environment.
+        index: which worker of a cluster file this is (`--worker-index`). It wins over the environment.
         environ: of the process.
     """
     if path is not None:
@@ -100,6 +100,11 @@ def find_cluster(path: str | None, index: int | None, environ: Mapping[str, str]
     if spec is None and index is not None:
         raise ClusterError(
             f"--worker-index {index} was given, but no cluster. Give the file that lists its workers with --cluster."
+        )
+    if spec is not None and index is not None and index != spec.index:
+        raise ClusterError(
+            f"--worker-index is {index}, but {TF_CONFIG} says that this is worker {spec.index}. Leave one of them out, or give a cluster "
+            "file with --cluster, which wins."
         )
     return spec
 

@@ -27,7 +27,8 @@ class ModelConfig(Section):
     gpt_heads: int = setting(12, "attention heads of the GPT and the conditioning encoder", ge=1, le=256)
     dvae_width: int = setting(512, "hidden channels of the DVAE, and the size of one code's vector", ge=8, le=16384)
     decoder_width: int = setting(512, "channels at the input of the HiFi-GAN decoder", ge=16, le=16384)
-    audio_codes: int = setting(1024, "number of different audio codes", ge=2, le=65536)
+    # The cache keeps a code in two bytes, with a sign.
+    audio_codes: int = setting(1024, "number of different audio codes", ge=2, le=32767)
     text_tokens: int = setting(6681, "entries of the text vocabulary", ge=4, le=1_000_000)
     max_text_tokens: int = setting(402, "longest text, in tokens", ge=8, le=16384)
     max_audio_tokens: int = setting(605, "longest audio, in codes of 46 ms", ge=8, le=16384)

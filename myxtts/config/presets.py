@@ -131,6 +131,17 @@ def normalise_size(size: Any) -> str:
     return SIZE_SYNONYMS.get(text, text)
 
 
+def name_size(numbers: Mapping[str, int]) -> str | None:
+    """The size that has a model's numbers, or None: settings, a starting point or a codec may have changed any of them.
+
+    The decoder's width is not looked at: a run that trains none takes whatever width a decoder has later.
+    """
+    for size, table in MODEL_SIZES.items():
+        if all(numbers[name] == number for name, number in table.items() if name != "decoder_width"):
+            return size
+    return None
+
+
 def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """What the presets say, given the explicit values: dotted key -> (value, name of the preset).
 

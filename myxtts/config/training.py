@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from myxtts.config.gpu_ids import parse_gpu_ids
 from myxtts.config.section import Section
 from myxtts.config.setting import Auto, Flag, setting, switch
 
@@ -183,12 +184,15 @@ class TrainingConfig(Section):
     @field_validator("model_gpus")
     @classmethod
     def _check_ids(cls, value: str | None) -> str | None:
-        ids = [] if value is None else [word.strip() for word in value.split(",")]
-        if value is None or (
-            len(set(ids)) == len(ids) > 1 and all(word.isascii() and word.isdecimal() for word in ids)
-        ):
-            return value
-        raise ValueError(f"must be two or more different ids, as in 0,1, but is {value!r}.")
+        if value is None:
+            return None
+        try:
+            ids = parse_gpu_ids(value)
+        except ValueError:
+            ids = []
+        if len(ids) < 2:
+            raise ValueError(f"must be two or more different ids, as in 0,1, but is {value!r}.")
+        return value
 
     @field_validator("validation_interval", "checkpoint_interval")
     @classmethod

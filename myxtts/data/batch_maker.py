@@ -14,17 +14,13 @@ from myxtts.audio.slices import Slices
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.clip_loading import ClipFile, find_clip_file
 from myxtts.data.corpus import Corpus
-from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.host_batch import HostBatch
 from myxtts.data.places import name_prompt
 from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts, choose_prompt_slices
 from myxtts.data.replacements import ReplacementJournal, replace_failed
 from myxtts.data.sampler import EMPTY_ROW, WHOLE, GlobalBatch, IndexSampler, MicroBatch, RowShare
 from myxtts.data.text_ids import TextIds
-
-STOP_TEXT_TOKENS = 1
-STOP_CODES = 4
-"""Targets behind a text and behind a clip's codes, as XTTS is trained."""
 
 
 class BatchMaker:
@@ -36,7 +32,7 @@ class BatchMaker:
         for_validation: conditioning slices are fixed instead of drawn anew in each epoch.
         static_shapes: batches have their bucket's shape; else they are as long as their longest clip and text need.
         prompts_from_speaker: conditioning slices are cut from other clips of the same speaker.
-        share: the rows that are made. Totals are of these rows.
+        share: the rows that are made.
     """
 
     def __init__(
@@ -90,21 +86,7 @@ class BatchMaker:
         prompts = [] if micro_batch.prompts is None else micro_batch.prompts.tolist()
         return [self.find_file(clip) for clip in [*micro_batch.clips.tolist(), *prompts]]
 
-    def count_targets(self, batch: GlobalBatch) -> TargetTotals:
-        """What the losses of a global batch are divided by."""
-        clips = batch.clips
-        samples, slices = self._corpus.samples[clips], self._choose_slices(batch.epoch, clips, clips)
-        codes = -(-samples // SAMPLES_PER_CODE)
-        ends = slices.starts + slices.lengths
-        return TargetTotals(
-            text=int(np.sum(self._corpus.tokens[clips] + STOP_TEXT_TOKENS)),
-            audio=int(np.sum(codes + STOP_CODES)),
-            prompt=int(np.sum(ends // SAMPLES_PER_CODE - slices.starts // SAMPLES_PER_CODE)),
-        )
-
-    def make_batch(
-        self, batch: GlobalBatch, position: Position, totals: TargetTotals, wav_BS: NDArray[np.float32]
-    ) -> HostBatch:
+    def make_batch(self, batch: GlobalBatch, position: Position, wav_BS: NDArray[np.float32]) -> HostBatch:
         """The host batch of a micro-batch whose files (`list_files`) were loaded in its bucket's shape."""
         micro_batch = batch.micro_batches[position.micro_batch]
         clips = micro_batch.clips
@@ -122,7 +104,6 @@ class BatchMaker:
             epoch=batch.epoch,
             bucket_number=micro_batch.bucket_number,
             first_row=micro_batch.first_row,
-            totals=totals,
             clips_B=clips,
             weights_B=(clips != EMPTY_ROW).astype(np.float32),
             wav_BS=wav_BS[:rows],

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from myxtts.config import DataConfig
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _OPTIMIZATIONS = ("parallel_batch", "map_fusion", "map_parallelization", "map_and_batch_fusion", "noop_elimination")
 
@@ -55,7 +55,7 @@ def apply_aggressive_prefetching(
     dataset = dataset.prefetch(depth)
     if prefetch_to_device is None:
         return dataset
-    log.info("Prefetching to %s with buffer_size=%d", prefetch_to_device, depth)
+    _log.info("Prefetching to %s with buffer_size=%d", prefetch_to_device, depth)
     return dataset.apply(tf.data.experimental.prefetch_to_device(prefetch_to_device, buffer_size=depth))
 
 
@@ -99,7 +99,7 @@ def print_optimization_summary(dataset: tf.data.Dataset) -> str:
         **{name: getattr(options.experimental_optimization, name, None) for name in _OPTIMIZATIONS},
     }
     text = "\n".join(f"{name}: {'unset' if value is None else value}" for name, value in values.items())
-    log.info("tf.data options in force:\n%s", text)
+    _log.info("tf.data options in force:\n%s", text)
     return text
 
 

@@ -38,7 +38,7 @@ class DropReason(StrEnum):
 
 _ADVICE = {
     DropReason.UNSUPPORTED: "convert them: ffmpeg -i INPUT OUTPUT.flac",
-    DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; myxtts.text.vocabulary.extend_vocabulary adds tags",
+    DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; myxtts.text.extend_vocabulary adds tags",
     DropReason.UNKNOWN_CHARACTERS: "correct the text, or extend the vocabulary",
 }
 """What helps where the reason alone does not tell."""

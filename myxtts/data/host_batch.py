@@ -5,26 +5,12 @@ Shapes: B rows, S samples, L text tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.positions import Position
-from myxtts.data.sampler import EMPTY_ROW
-
-
-@dataclass(frozen=True)
-class TargetTotals:
-    """What the losses of a *global* batch are divided by, so that parts of it can be added up (token means differ)."""
-
-    text: int
-    """Every text's tokens and its stop token."""
-    audio: int
-    """Every clip's codes and its four stop tokens."""
-    prompt: int
-    """Those of the audio targets that lie under a conditioning slice: to be subtracted where these are blanked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +25,6 @@ class HostBatch:
     bucket_number: int
     first_row: int
     """Its first row's number in the global batch."""
-    totals: TargetTotals
-    """Of the whole global batch, after clips that failed were replaced."""
     clips_B: NDArray[np.int32]
     """Clip numbers; `EMPTY_ROW` where there is none: such a row is all zeros."""
     weights_B: NDArray[np.float32]
@@ -66,24 +50,3 @@ class HostBatch:
     def shape(self) -> tuple[int, int, int]:
         """Rows, samples and text tokens: what a traced function is specialised on."""
         return self.rows, self.wav_BS.shape[1], self.text_BL.shape[1]
-
-    def slice_rows(self, part: int, parts: int) -> HostBatch:
-        """One of `parts` equal slices, cut as `MicroBatch.slice_rows` cuts; short slices get empty rows."""
-        if not 0 <= part < parts:
-            raise IndexError(f"slice {part} of {parts}")
-        rows = -(-self.rows // parts)
-        names = [field.name for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray)]
-        arrays: dict[str, Any] = {name: _cut_rows(getattr(self, name), part * rows, rows) for name in names}
-        missing = rows - len(self.clips_B[part * rows : (part + 1) * rows])
-        if missing:
-            arrays["clips_B"][rows - missing :] = EMPTY_ROW
-        return replace(self, first_row=self.first_row + part * rows, **arrays)
-
-
-def _cut_rows(array: NDArray[Any], first: int, rows: int) -> NDArray[Any]:
-    own = array[first : first + rows]
-    if len(own) == rows:
-        return own
-    padded = np.zeros((rows, *array.shape[1:]), dtype=array.dtype)
-    padded[: len(own)] = own
-    return padded

@@ -190,8 +190,8 @@ def refuse_unserved_clips(corpora: Sequence[Corpus]) -> None:
         if other:
             count = f" {len(others)} of {len(corpus)} clips are like this." if len(others) else ""
             raise ServiceFormatError(
-                f"--data-service needs clips that TensorFlow reads by itself, 16-bit PCM or float wav, mono, at {SAMPLE_RATE_HZ} "
-                f"Hz, but {corpus.find_file(other.clip)} is {other.format}.{count} Make a copy of the corpus that it reads with "
+                f"--data-service needs clips that can be sent as they are, 16-bit PCM or float wav, mono, at {SAMPLE_RATE_HZ} "
+                f"Hz, but {corpus.find_file(other.clip)} is {other.format}.{count} Make a copy of the corpus in that form with "
                 f"`myxtts data-prepare --train-data {shlex.quote(str(corpus.root))} --out FOLDER`, and train on that folder."
             )
 

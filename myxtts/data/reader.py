@@ -1,14 +1,14 @@
 """Host batches in the order of the run, read ahead: the same at every place, whoever reads and whatever fails.
 
-A clip that fails is replaced by another one, always the same one, and reported. A batch carries totals of its whole global
-batch, so none of a global batch's micro-batches is given out before all of its clips were read.
+A clip that fails is replaced by another one, always the same one, and reported. A batch is given out only when every clip of
+its global batch was read: what the losses are divided by is counted from all of them (`pipeline.targets`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -16,7 +16,7 @@ from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.clip_loading import LoadFailure
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
-from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import Load, LoadingEngine
 from myxtts.data.places import name_prompt, parse_place
 from myxtts.data.positions import Position, count_micro_batches, follow_position
@@ -37,8 +37,8 @@ class _Step:
     batch: GlobalBatch
     loads: list[Load | None] = field(default_factory=list)
     """By micro-batch, as far as begun; None once given out."""
-    totals: TargetTotals | None = None
-    """Known when every clip was read."""
+    is_read: bool = False
+    """Every clip was, and what failed was replaced."""
 
 
 class BatchReader:
@@ -81,13 +81,14 @@ class BatchReader:
             raise IndexError(f"micro-batch {position.micro_batch} of step {position.step}")
         self.read_ahead(position)
         step = self._steps[0]
-        totals = step.totals or self._finish_step(step, position.micro_batch)
+        if not step.is_read:
+            self._finish_step(step, position.micro_batch)
         load = step.loads[position.micro_batch]
         assert load is not None
         wav = self._engine.take(load)
         step.loads[position.micro_batch] = None
         self._under_way -= 1
-        batch = self._maker.make_batch(step.batch, position, totals, wav)
+        batch = self._maker.make_batch(step.batch, position, wav)
         self._expected = follow_position(self._maker.sampler, position)
         if self._expected.step != position.step:
             self._steps.popleft()
@@ -100,13 +101,6 @@ class BatchReader:
         if position != self._expected or not self._steps:
             self._seek(position)
         self._start_loads(needed_step=position.step)
-
-    def read_steps(self, first_step: int, end_step: int) -> Iterator[HostBatch]:
-        """All batches from one step to another, which is left out."""
-        position = Position(first_step)
-        while position.step < end_step:
-            yield self.read(position)
-            position = follow_position(self._maker.sampler, position)
 
     def read_rows(self, position: Position, rows: Sequence[int], *, hear_themselves: bool = False) -> HostBatch:
         """The batch of a place in which only these rows are read: the others are empty.
@@ -126,8 +120,7 @@ class BatchReader:
         micro_batch = step.batch.micro_batches[position.micro_batch]
         load = self._engine.start(self._maker.list_files(micro_batch), micro_batch.bucket.samples)
         self._finish_load(step, position.micro_batch, load, plan)
-        totals = self._maker.count_targets(self._maker.plan_step(position.step, self.journal))
-        return self._maker.make_batch(step.batch, position, totals, self._engine.take(load))
+        return self._maker.make_batch(step.batch, position, self._engine.take(load))
 
     def set_aside(self, position: Position, place: int, detail: str) -> str:
         """Use a clip no more at a place of a batch, and return its name: whoever is behind the reader dies of it.
@@ -164,7 +157,7 @@ class BatchReader:
     def _seek(self, position: Position) -> None:
         self.stop()
         self._expected = position
-        # From the step's beginning, for its totals.
+        # From the step's beginning: all its clips are read together.
         self._ahead = Position(position.step)
 
     def _start_loads(self, needed_step: int | None = None) -> None:
@@ -185,7 +178,7 @@ class BatchReader:
         self._under_way += 1
         self._ahead = follow_position(self._maker.sampler, position)
 
-    def _finish_step(self, step: _Step, first_wanted: int) -> TargetTotals:
+    def _finish_step(self, step: _Step, first_wanted: int) -> None:
         """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
         for number, load in enumerate(step.loads):
             assert load is not None
@@ -198,8 +191,7 @@ class BatchReader:
             raise TooManyFailuresError(
                 f"Step {step.batch.step} has no clip left that can be read.\n{self.report.format_table()}"
             )
-        step.totals = self._maker.count_targets(step.batch)
-        return step.totals
+        step.is_read = True
 
     def _finish_load(self, step: _Step, number: int, load: Load, plan: Callable[[], GlobalBatch]) -> None:
         """Wait for a micro-batch. Where clips fail, `plan` gives the step without them."""

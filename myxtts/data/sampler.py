@@ -12,7 +12,7 @@ have fewer micro-batches. Nothing is carried from one epoch to the next.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,6 +119,10 @@ class RowShare:
     def shrink(self, bucket: Bucket) -> Bucket:
         """The shape of a batch with only these rows."""
         return replace(bucket, rows=-(-bucket.rows // self.parts))
+
+    def shrink_all(self, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
+        """The shapes of batches with only these rows."""
+        return tuple(self.shrink(bucket) for bucket in buckets)
 
 
 WHOLE = RowShare()

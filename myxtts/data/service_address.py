@@ -13,7 +13,6 @@ from myxtts.config.address import MOST_PORT, Address, parse_address
 from myxtts.data.errors import ServiceAddressError
 
 DISPATCHER_PORT = 5050
-EVERYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 
 _TRY_SECONDS = 1.0

@@ -117,12 +117,13 @@ def write_snapshot(path: Path, columns: Mapping[str, NDArray[Any]], facts: Facts
     """Save columns and facts, replacing the file in one step."""
     # Escaped to ASCII: a file name that is no UTF-8 holds surrogates, which only come back that way.
     document = np.frombuffer(json.dumps(facts).encode("ascii"), dtype=np.uint8)
+    arrays: dict[str, Any] = {**columns, _FACTS: document}
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as file:
-                np.savez(file, allow_pickle=False, **{**columns, _FACTS: document})
+                np.savez(file, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)

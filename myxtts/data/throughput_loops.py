@@ -95,7 +95,7 @@ def _assemble(material: Material) -> Iterator[Piece]:
         for row, clip in enumerate(clips.tolist()):
             if clip >= 0:
                 wav_BS[row, : len(wavs[clip])] = wavs[clip]
-        maker.make_batch(batch, Position(0), maker.count_targets(batch), wav_BS)
+        maker.make_batch(batch, Position(0), wav_BS)
         yield Piece(len(wavs), sum(map(len, wavs.values())))
 
 

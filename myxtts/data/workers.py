@@ -26,6 +26,7 @@ from myxtts.data.errors import WorkerError
 from myxtts.devices.child_environment import make_importable
 from myxtts.devices.stacks import answer_stack_requests, request_stacks
 from myxtts.errors import MachineError, MyXTTSError, UserError
+from myxtts.utils.child_processes import end_child, read_end
 
 Work = Callable[[Any], Any]
 """Does one item; takes and returns JSON values."""
@@ -229,8 +230,7 @@ class WorkerProcess:
 
     def read_report(self) -> str:
         """The end of what it has written to its standard error; until it is stopped or its death is looked into."""
-        size = os.fstat(self._stderr).st_size
-        return os.pread(self._stderr, _REPORT_BYTES, max(0, size - _REPORT_BYTES)).decode("utf-8", "replace").strip()
+        return read_end(self._stderr, _REPORT_BYTES)
 
     def write_stacks(self) -> None:
         """Makes the process add to its report where its threads are, if it still can."""
@@ -253,11 +253,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """End the process, at the latest when it has done its present item, and wait for it."""
         self.socket.close()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, _STOP_SECONDS)
         os.close(self._stderr)
 
     def kill(self) -> None:

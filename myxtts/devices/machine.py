@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import psutil
-
+from myxtts.devices.host_memory import read_free_memory_bytes
 from myxtts.devices.nvml import MIB, Card, CardScan, scan_cards
 
 
@@ -17,6 +16,7 @@ class Machine:
 
     scan: CardScan
     host_free_mib: int
+    """What this process may still take, within the limits of its container."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -28,6 +28,6 @@ def read_machine(environ: Mapping[str, str] | None = None) -> Machine:
     """This machine now. Asks the driver, never TensorFlow, and allocates nothing."""
     return Machine(
         scan=scan_cards(),
-        host_free_mib=psutil.virtual_memory().available // MIB,
+        host_free_mib=read_free_memory_bytes() // MIB,
         environ=dict(os.environ if environ is None else environ),
     )

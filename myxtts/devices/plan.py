@@ -1,22 +1,14 @@
-"""From what was asked and what the machine has to a `DevicePlan`: which device does which job. Pure, no TensorFlow."""
+"""A `DevicePlan`: which device does which job, and what was asked for it. No TensorFlow."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from myxtts.config import XTTSConfig
-from myxtts.devices import memory
-from myxtts.devices.environment import ALLOCATOR, VISIBLE_DEVICES, select_visible
-from myxtts.devices.machine import Machine
-from myxtts.devices.memory import Growth, Limit, LimitRequest, Memory
-from myxtts.devices.nvml import Card, PhysicalId
-from myxtts.errors import DevicePlanError
-
-HOST_CPUS = 1
-"""Logical CPU 0 stays the host's in every rehearsal, so that work that falls off its device is seen to land there."""
+from myxtts.devices.memory import Limit, LimitRequest, Memory
+from myxtts.devices.nvml import PhysicalId
 
 
 class Mode(StrEnum):
@@ -45,6 +37,7 @@ class Task(StrEnum):
 
     TRAIN = "Training"
     SPEAK = "Speaking"
+    PREPARE = "Preparing"
 
 
 class Process(StrEnum):
@@ -91,6 +84,15 @@ class RolePlan:
     memory: Memory | None
     """None on a plain CPU, where TensorFlow takes host memory as it needs it."""
 
+    @property
+    def limit_mib(self) -> int | None:
+        """How much it may take; None where that is not limited."""
+        return self.memory.mib if isinstance(self.memory, Limit) else None
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.startswith("/GPU")
+
 
 @dataclass(frozen=True)
 class DevicePlan:
@@ -104,8 +106,38 @@ class DevicePlan:
     notes: tuple[str, ...] = ()
     """What differs from what a reader would expect; each is worth a warning."""
 
+    @property
+    def has_producer(self) -> bool:
+        """Whether a process of its own prepares."""
+        return self.data.process is not self.model.process
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether one device of one process does both jobs."""
+        return (self.data.process, self.data.device) == (self.model.process, self.model.device)
+
+    @property
+    def own_roles(self) -> tuple[RolePlan, ...]:
+        """The roles that have a device of their own: the model's alone where one device does both jobs."""
+        return (self.model,) if self.is_shared else (self.data, self.model)
+
     def process(self, process: Process) -> ProcessPlan:
         return next(plan for plan in self.processes if plan.process is process)
+
+
+def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> DevicePlan:
+    """The plan with everything on one device, for a process in which the plan of two devices is in force.
+
+    Args:
+        device: by default the one that trains.
+    """
+    device = device or plan.model
+    return replace(
+        plan,
+        mode=Mode.SINGLE,
+        data=replace(device, role=plan.data.role),
+        model=replace(device, role=plan.model.role),
+    )
 
 
 @dataclass(frozen=True)
@@ -140,251 +172,3 @@ class PlanRequest:
     @property
     def limits(self) -> tuple[LimitRequest, LimitRequest]:
         return LimitRequest("data", self.data_limit_mib), LimitRequest("model", self.model_limit_mib)
-
-
-def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = False) -> DevicePlan:
-    """The plan for this request on this machine. Raises `DevicePlanError` when it cannot be had.
-
-    Args:
-        in_process: isolate two cards inside the calling process instead of starting a producer process.
-    """
-    mode = choose_mode(request)
-    if in_process and mode is not Mode.ISOLATED:
-        raise DevicePlanError(
-            f"Isolation inside one process needs two cards, but got GPU {request.data_gpu} for both roles. "
-            "Give two ids from `nvidia-smi -L`; one card is split only between processes."
-        )
-    if request.rehearsal:
-        return _plan_rehearsal(request, mode, machine, in_process)
-    visible = select_visible(machine.cards, machine.environ)
-    if mode is Mode.SINGLE:
-        return _plan_single(request, machine, visible)
-    data, model = _choose_cards(request, machine, visible)
-    if mode is Mode.DUAL:
-        return _plan_one_process(mode, visible, (data, model), (Growth(), Growth()), _note_unused_limits(request))
-    limits, notes = _choose_limits(request, mode, machine, data, model)
-    if in_process:
-        return _plan_one_process(mode, visible, (data, model), limits, notes)
-    return _plan_two_processes(mode, visible, (data, model), limits, notes)
-
-
-def choose_mode(request: PlanRequest) -> Mode:
-    """The mode the request stands for, before looking at the machine."""
-    if request.mode == "auto":
-        raise DevicePlanError(
-            "--mode auto is chosen by measuring before a run is trained; this needs a mode. "
-            "Give --mode single, dual or isolated, or leave --mode out."
-        )
-    if request.mode == "single":
-        return Mode.SINGLE
-    if request.data_gpu is not None and request.data_gpu == request.model_gpu:
-        return Mode.SPLIT
-    if request.isolation or request.mode == "isolated":
-        return Mode.ISOLATED
-    if request.data_gpu is not None or request.mode == "dual":
-        return Mode.DUAL
-    return Mode.SINGLE
-
-
-def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> DevicePlan:
-    notes = list(_note_unused_limits(request))
-    if request.model_gpu is not None and request.model_gpu not in {card.physical_id for card in visible}:
-        raise DevicePlanError(_explain_insufficient(request, machine, visible, [PhysicalId(request.model_gpu)]))
-    if not visible:
-        notes.append(_explain_no_gpu(request.task, machine))
-        data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
-        return DevicePlan(Mode.SINGLE, False, data, model, (ProcessPlan(Process.TRAINER, ()),), tuple(notes))
-    # Ids are given together with this mode only where it was chosen by measuring: then the card that was to train does.
-    card = next((card for card in visible if card.physical_id == request.model_gpu), visible[0])
-    others = [other for other in visible if other is not card]
-    if others:
-        notes.append(_note_unused_cards(request.task, card, others))
-    data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
-    visible_card = VisibleCard(Role.MODEL, card.physical_id, visible.index(card), Growth())
-    trainer = ProcessPlan(Process.TRAINER, (visible_card,))
-    return DevicePlan(Mode.SINGLE, False, data, model, (trainer,), tuple(notes))
-
-
-def _plan_one_process(
-    mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], memories: Sequence[Memory], notes: Sequence[str]
-) -> DevicePlan:
-    cards = [
-        VisibleCard(role, card.physical_id, visible.index(card), memory)
-        for role, card, memory in zip(Role, pair, memories, strict=True)
-    ]
-    # TensorFlow numbers visible cards by their own order, whatever order they are asked for in: --data-gpu 3
-    # --model-gpu 1 makes card 1 /GPU:0. Assuming data = /GPU:0 would swap the roles.
-    ordered = sorted(cards, key=lambda card: card.tf_index)
-    data, model = (
-        RolePlan(role, Process.TRAINER, f"/GPU:{ordered.index(card)}", card.physical_id, card.memory)
-        for role, card in zip(Role, cards, strict=True)
-    )
-    return DevicePlan(mode, False, data, model, (ProcessPlan(Process.TRAINER, tuple(ordered)),), tuple(notes))
-
-
-def _plan_two_processes(
-    mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], limits: tuple[Limit, Limit], notes: Sequence[str]
-) -> DevicePlan:
-    data, model = pair
-    # The producer starts with only its card in sight, by UUID: a number could be counted anew inside a container.
-    producer = ProcessPlan(
-        Process.PRODUCER,
-        (VisibleCard(Role.DATA, data.physical_id, 0, limits[0]),),
-        environ=((VISIBLE_DEVICES, data.uuid),),
-    )
-    model_card = VisibleCard(Role.MODEL, model.physical_id, visible.index(model), limits[1])
-    trainer = ProcessPlan(Process.TRAINER, (model_card,))
-    return DevicePlan(
-        mode=mode,
-        rehearsal=False,
-        data=RolePlan(Role.DATA, Process.PRODUCER, "/GPU:0", data.physical_id, limits[0]),
-        model=RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", model.physical_id, limits[1]),
-        processes=(trainer, producer),
-        notes=tuple(notes),
-    )
-
-
-def _plan_rehearsal(request: PlanRequest, mode: Mode, machine: Machine, in_process: bool) -> DevicePlan:
-    ids = (
-        PhysicalId(0 if request.data_gpu is None else request.data_gpu),
-        PhysicalId(1 if request.model_gpu is None else request.model_gpu),
-    )
-    if mode is Mode.SINGLE:
-        data, model = (RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS}", None, None) for role in Role)
-        trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + 1)
-        return DevicePlan(mode, True, data, model, (trainer,), tuple(_note_unused_limits(request)))
-    if mode is Mode.DUAL:
-        return _rehearse_one_process(mode, ids, (None, None), _note_unused_limits(request))
-    if mode is Mode.SPLIT and None in (request.data_limit_mib, request.model_limit_mib):
-        raise DevicePlanError(
-            f"--data-gpu and --model-gpu are both {ids[0]}. Give two different ids, or both --data-gpu-memory and "
-            "--model-gpu-memory to rehearse a split card."
-        )
-    limits = memory.choose_rehearsal_limits(*request.limits, machine.host_free_mib)
-    if in_process:
-        note = "Rehearsal inside one process: TensorFlow cannot limit the memory of logical CPU devices, so no limit is enforced."
-        return _rehearse_one_process(mode, ids, limits, [note])
-    device = f"/CPU:{HOST_CPUS}"
-    return DevicePlan(
-        mode=mode,
-        rehearsal=True,
-        data=RolePlan(Role.DATA, Process.PRODUCER, device, ids[0], limits[0]),
-        model=RolePlan(Role.MODEL, Process.TRAINER, device, ids[1], limits[1]),
-        processes=tuple(ProcessPlan(process, (), logical_cpus=HOST_CPUS + 1) for process in Process),
-    )
-
-
-def _rehearse_one_process(
-    mode: Mode, ids: tuple[PhysicalId, PhysicalId], memories: Sequence[Memory | None], notes: Sequence[str]
-) -> DevicePlan:
-    # Ranked like real cards, so that any order of ids takes the way it would take on GPUs.
-    ranks = sorted(ids)
-    data, model = (
-        RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS + ranks.index(id)}", id, memory)
-        for role, id, memory in zip(Role, ids, memories, strict=True)
-    )
-    trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + len(ids))
-    return DevicePlan(mode, True, data, model, (trainer,), tuple(notes))
-
-
-def _choose_cards(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> tuple[Card, Card]:
-    """The cards of both roles: those asked for, else the one with most free memory trains and the next prepares."""
-    by_id = {card.physical_id: card for card in visible}
-    if request.data_gpu is not None and request.model_gpu is not None:
-        asked = [PhysicalId(request.data_gpu), PhysicalId(request.model_gpu)]
-        if all(id in by_id for id in asked):
-            return by_id[asked[0]], by_id[asked[1]]
-        raise DevicePlanError(_explain_insufficient(request, machine, visible, asked))
-    if len(visible) < 2:
-        raise DevicePlanError(_explain_insufficient(request, machine, visible, []))
-    ranked = sorted(visible, key=lambda card: (-(card.free_mib or 0), card.physical_id))
-    return ranked[1], ranked[0]
-
-
-def _choose_limits(
-    request: PlanRequest, mode: Mode, machine: Machine, data: Card, model: Card
-) -> tuple[tuple[Limit, Limit], list[str]]:
-    if machine.environ.get(ALLOCATOR) == "cuda_malloc_async":
-        raise DevicePlanError(
-            f"{ALLOCATOR}=cuda_malloc_async ignores memory limits, which the {mode} mode stands on. "
-            f"Unset {ALLOCATOR}, or leave isolation out."
-        )
-    data_request, model_request = request.limits
-    if mode is Mode.SPLIT:
-        return memory.check_split_card(data_request, model_request, data), []
-    chosen = [memory.choose_own_card_limit(data_request, data), memory.choose_own_card_limit(model_request, model)]
-    return (chosen[0].limit, chosen[1].limit), [choice.note for choice in chosen if choice.note]
-
-
-def _note_unused_limits(request: PlanRequest) -> list[str]:
-    given = [limit.flag for limit in request.limits if limit.asked_mib is not None]
-    if not given:
-        return []
-    return [
-        f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect in this mode: it lets memory grow as needed. "
-        "Limits apply with --enable-memory-isolation or a split card."
-    ]
-
-
-def _note_unused_cards(task: Task, card: Card, others: Sequence[Card]) -> str:
-    other = others[0].physical_id
-    advice = {
-        Task.TRAIN: f"For two cards add --data-gpu {other} --model-gpu {card.physical_id}.",
-        Task.SPEAK: f"For another one set {VISIBLE_DEVICES}={other}.",
-    }
-    return f"{task} on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(others)}). {advice[task]}"
-
-
-def _explain_no_gpu(task: Task, machine: Machine) -> str:
-    if machine.scan.problem:
-        return f"{task} on the CPU. {machine.scan.problem}"
-    if machine.scan.lost:
-        return f"{task} on the CPU. {machine.scan.lost[0][1]}"
-    if machine.cards:
-        return f"{task} on the CPU: {VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides every GPU."
-    return f"{task} on the CPU: this machine has no NVIDIA GPU."
-
-
-def _explain_insufficient(
-    request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[PhysicalId]
-) -> str:
-    wanted = f"asked for {' and '.join(f'GPU {id}' for id in asked)}" if asked else "two cards are needed"
-    present = f"this machine has {_list_ids(visible)}" if visible else "this machine has no GPU"
-    if len(visible) < len(machine.cards):
-        shown = _list_ids(visible) if visible else "none"
-        present = (
-            f"{VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} shows {shown} of {_list_ids(machine.cards)}"
-        )
-    lost = "".join(f" {reason}" for _, reason in machine.scan.lost)
-    problem = f" {machine.scan.problem}" if machine.scan.problem else ""
-    return (
-        f"Insufficient GPUs for Multi-GPU Mode: {wanted}, but {present}.{lost}{problem} "
-        f"Give ids from `nvidia-smi -L`, train on one device with\n  {suggest_single_command(request.command)}\n"
-        "or rehearse both roles on the CPU by adding --rehearsal."
-    )
-
-
-_PAIR_FLAGS = ("--data-gpu", "--model-gpu", "--data-gpu-memory", "--model-gpu-memory", "--mode")
-_PAIR_SETTINGS = ("data.data_gpu", "data.model_gpu", "data.enable_memory_isolation", "training.mode")
-_UNDO_FILE = ("--data-gpu", "null", "--model-gpu", "null", "--mode", "single", "--no-enable-memory-isolation")
-
-
-def suggest_single_command(command: Sequence[str]) -> str:
-    """The same command without what asks for two devices, whether flags or a file ask for them."""
-    kept: list[str] = []
-    words = iter(command)
-    for word in words:
-        if word in _PAIR_FLAGS:
-            next(words, None)
-        elif word == "--set":
-            assignment = next(words, "")
-            kept += [] if assignment.startswith(_PAIR_SETTINGS) else [word, assignment]
-        elif word != "--enable-memory-isolation" and word.partition("=")[0] not in _PAIR_FLAGS:
-            kept.append(word)
-    if any(word.partition("=")[0] == "--config" for word in command):
-        kept += _UNDO_FILE
-    return shlex.join(kept)
-
-
-def _list_ids(cards: Sequence[Card]) -> str:
-    return ", ".join(f"GPU {card.physical_id} ({card.name})" for card in cards)

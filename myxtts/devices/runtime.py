@@ -32,7 +32,7 @@ with drop_lines(_IMPORT_REMARKS):
     # CUDA reads the device order when TensorFlow first looks for cards.
     import tensorflow as tf
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
     part = plan.process(process)
     two_roles = plan.mode is not Mode.SINGLE and process is Process.TRAINER
     if two_roles:
-        log.info("Configuring %s...", plan.mode.log_name)
-        log.info("Data Processing GPU: %s", _describe_id(plan.data))
-        log.info("Model Training GPU: %s", _describe_id(plan.model))
+        _log.info("Configuring %s...", plan.mode.log_name)
+        _log.info("Data Processing GPU: %s", _describe_id(plan.data))
+        _log.info("Model Training GPU: %s", _describe_id(plan.model))
     try:
         if part.cards:
             _apply_cards(part)
@@ -85,7 +85,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
         ) from error
     _Active.plan, _Active.process = plan, process
     if two_roles:
-        log.info("%s configuration completed successfully", plan.mode.log_name.removesuffix(" Mode"))
+        _log.info("%s configuration completed successfully", plan.mode.log_name.removesuffix(" Mode"))
     _announce_model_device(plan, process)
 
 
@@ -153,8 +153,10 @@ def read_execution() -> Execution:
 class PoolSizes:
     """Threads that TensorFlow has really started, whoever asked for how many: a setting, a variable, or nobody."""
 
-    intra_op: int
-    inter_op: int
+    intra_op: int | None
+    inter_op: int | None
+    both: int
+    """Alone known where TensorFlow gives the threads of neither pool a name, as 2.18 does."""
 
 
 def start_devices() -> PoolSizes:
@@ -163,7 +165,10 @@ def start_devices() -> PoolSizes:
     list_logical_devices()
     after = _count_threads()
     # The threads inside operations have no name of their own: those that came are they.
-    return PoolSizes(intra_op=after[False] - before[False], inter_op=after[True])
+    nameless, named = after[False] - before[False], after[True]
+    if not named:
+        return PoolSizes(intra_op=None, inter_op=None, both=nameless)
+    return PoolSizes(intra_op=nameless, inter_op=named, both=nameless + named)
 
 
 def _count_threads() -> dict[bool, int]:
@@ -210,7 +215,7 @@ def read_bus_ids() -> list[str]:
 
 def _apply_cards(part: ProcessPlan) -> None:
     if _MAY_BE_MISCOUNTED:
-        log.warning(
+        _log.warning(
             "TensorFlow was imported before MyXTTS: if it has looked for GPUs already, ids may not be those of nvidia-smi. "
             "Import MyXTTS first, or set %s=PCI_BUS_ID.", DEVICE_ORDER,
         )  # fmt: skip
@@ -219,15 +224,15 @@ def _apply_cards(part: ProcessPlan) -> None:
     if missing:
         raise DeviceMismatchError(_explain_missing([card.physical_id for card in missing], len(found)))
     tf.config.set_visible_devices([found[card.tf_index] for card in part.cards], "GPU")
-    log.info("Set visible devices: %s", " and ".join(f"GPU {card.physical_id}" for card in part.cards))
+    _log.info("Set visible devices: %s", " and ".join(f"GPU {card.physical_id}" for card in part.cards))
     for card in part.cards:
         if isinstance(card.memory, Limit):
             set_limits, make_limit = _find_limit_api()
             set_limits(found[card.tf_index], [make_limit(memory_limit=card.memory.mib)])
-            log.info("Set memory limit for %s GPU: %d MB", card.role, card.memory.mib)
+            _log.info("Set memory limit for %s GPU: %d MB", card.role, card.memory.mib)
         else:
             tf.config.experimental.set_memory_growth(found[card.tf_index], True)
-            log.info("Configured memory growth for %s GPU", card.role)
+            _log.info("Configured memory growth for %s GPU", card.role)
 
 
 def _apply_cpus(part: ProcessPlan) -> None:
@@ -263,19 +268,17 @@ def _announce_model_device(plan: DevicePlan, process: Process) -> None:
     if process is not model.process:
         return
     if plan.mode is Mode.SINGLE:
-        log.info("Model will be placed on %s", model.device)
+        _log.info("Model will be placed on %s", model.device)
         return
-    log.info("%s: Model will be placed on %s", plan.mode.log_name, model.device)
-    if not plan.rehearsal and plan.data.process is model.process:
-        log.info("(Original GPU %s is now mapped to %s)", model.physical_id, model.device.removeprefix("/"))
+    _log.info("%s: Model will be placed on %s", plan.mode.log_name, model.device)
+    if not plan.rehearsal and not plan.has_producer:
+        _log.info("(Original GPU %s is now mapped to %s)", model.physical_id, model.device.removeprefix("/"))
     elif not plan.rehearsal:
-        log.info("%s (physical GPU %s)", model.device, model.physical_id)
+        _log.info("%s (physical GPU %s)", model.device, model.physical_id)
 
 
 def _describe_id(role: RolePlan) -> str:
-    return (
-        f"{role.physical_id}" if role.device.startswith("/GPU") else f"{role.physical_id} (rehearsed on {role.device})"
-    )
+    return f"{role.physical_id}" if role.is_gpu else f"{role.physical_id} (rehearsed on {role.device})"
 
 
 def _explain_missing(ids: Sequence[int], found: int) -> str:

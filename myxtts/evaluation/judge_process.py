@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.evaluation.errors import JudgeFailedError, JudgeRequestError
-from myxtts.utils.child_processes import end_child
+from myxtts.utils.child_processes import end_child, read_end
 
 START_SECONDS = 300.0
 ANSWER_SECONDS = 300.0
@@ -87,8 +87,7 @@ class JudgeProcess:
         return answer
 
     def _explain(self, what: str) -> JudgeFailedError:
-        size = os.fstat(self._log.fileno()).st_size
-        told = os.pread(self._log.fileno(), _TOLD_BYTES, max(0, size - _TOLD_BYTES)).decode("utf-8", "replace").strip()
+        told = read_end(self._log.fileno(), _TOLD_BYTES)
         last = f" Its last words: {told}" if told else ""
         return JudgeFailedError(f"The judge {self.name} {what}.{last}")
 

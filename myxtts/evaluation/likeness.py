@@ -19,7 +19,6 @@ class Likeness:
     """None where the speaker has no other recording to compare with."""
     other: float | None
     """Of the other speaker who is nearest; None where there is none."""
-    other_speaker: str | None
 
     @property
     def is_own_nearest(self) -> bool | None:
@@ -50,17 +49,10 @@ class Speakers:
             recording: its own recording, which is left out: the same words would flatter it.
         """
         own = [voice for name, voice in self._vectors.get(speaker, {}).items() if name != recording]
-        others = {
-            name: _measure_cosine(vector, list(clips.values()))
-            for name, clips in self._vectors.items()
-            if name != speaker
-        }
-        nearest = max(others, key=lambda name: others[name], default=None)
-        return Likeness(
-            own=_measure_cosine(vector, own) if own else None,
-            other=None if nearest is None else others[nearest],
-            other_speaker=nearest,
-        )
+        others = [
+            _measure_cosine(vector, list(clips.values())) for name, clips in self._vectors.items() if name != speaker
+        ]
+        return Likeness(own=_measure_cosine(vector, own) if own else None, other=max(others, default=None))
 
 
 def _measure_cosine(vector: Vector, clips: list[Vector]) -> float:

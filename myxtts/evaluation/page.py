@@ -12,7 +12,7 @@ from myxtts.evaluation.results import COPY, ORIGINAL, SPOKEN, Evaluation, KindSu
 from myxtts.evaluation.verdict import judge_summary
 from myxtts.evaluation.words import KIND_NAMES, format_cosine, format_decibels, format_errors, format_rate
 from myxtts.monitoring.embedding import SOUND_STYLE
-from myxtts.monitoring.html_table import draw_table
+from myxtts.monitoring.html_table import draw_table, draw_tiles
 from myxtts.monitoring.loss_curve import draw_losses
 from myxtts.monitoring.metrics_rows import Row
 from myxtts.monitoring.page_style import STYLE
@@ -73,8 +73,7 @@ def _draw_tiles(summary: Summary) -> str:
         ("real-time factor", _format_factor(summary.real_time_factor), "s for a second of speech"),
         ("did not stop", f"{summary.stop_failures} of {summary.sentences}", f"lasts {format_share(summary.length_ratio)} of the recordings' time"),
     ]  # fmt: skip
-    cells = "".join(f"<div><span>{name}</span><b>{value}</b><span>{note}</span></div>" for name, value, note in tiles)
-    return f'<div class="tiles">{cells}</div>'
+    return draw_tiles(tiles)
 
 
 def _draw_kinds(summary: Summary) -> str:

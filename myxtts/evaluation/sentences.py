@@ -17,7 +17,6 @@ from myxtts.data.split import split_corpus
 from myxtts.evaluation.errors import NothingToEvaluateError
 
 Split = Literal["all", "train", "validation"]
-SPLITS: tuple[Split, ...] = ("all", "train", "validation")
 
 Recordings = dict[str, dict[str, Path]]
 """Speaker -> name of a recording -> its file."""

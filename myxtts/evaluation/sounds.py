@@ -17,6 +17,7 @@ from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.evaluation.results import COPY, ORIGINAL, SPOKEN
 from myxtts.evaluation.sentences import Sentence
 from myxtts.evaluation.wav_files import write_wav
+from myxtts.inference.copying import SpeechCopier
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.speech import Speech
 from myxtts.inference.synthesizer import Synthesizer
@@ -63,6 +64,7 @@ class SoundMaker:
     def __init__(self, synthesizer: Synthesizer, settings: SpeechSettings, folder: Path):
         self._synthesizer, self._settings, self._folder = synthesizer, settings, folder
         self._teacher = TeacherForcing(synthesizer.xtts)
+        self._copier = None if synthesizer.xtts.dvae is None else SpeechCopier(synthesizer.xtts)
         self._clone = lru_cache(VOICES_KEPT)(self._clone_voice)
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -76,9 +78,9 @@ class SoundMaker:
             SPOKEN: self._keep(number, SPOKEN, speech.samples, speech.rate_hz),
         }
         hits = None
-        if self._synthesizer.xtts.dvae is not None:
-            sounds[COPY] = self._keep(number, COPY, self._synthesizer.copy_speech(recording), SAMPLE_RATE_HZ)
-            hits = self._lead(recording, sentence, voice)
+        if self._copier is not None:
+            sounds[COPY] = self._keep(number, COPY, self._copier.copy(recording), SAMPLE_RATE_HZ)
+            hits = self._lead(self._copier.encode(recording), sentence, voice)
         return MadeSentence(sounds, speech, seconds, hits)
 
     def _clone_voice(self, prompts: tuple[Path, ...]) -> Voice:
@@ -97,10 +99,10 @@ class SoundMaker:
         speech = self._synthesizer.speak(sentence.text, voice, sentence.language, self._settings)
         return speech, time.perf_counter() - started
 
-    def _lead(self, recording: Samples, sentence: Sentence, voice: Voice) -> CodeHits | None:
+    def _lead(self, codes_M: NDArray[np.int32], sentence: Sentence, voice: Voice) -> CodeHits | None:
         ids = self._synthesizer.tokenizer.encode(sentence.text, sentence.language)
         try:
-            return self._teacher.count_hits(self._synthesizer.encode_speech(recording), ids, voice)
+            return self._teacher.count_hits(codes_M, ids, voice)
         except SequenceTooLongError:
             return None
 

@@ -26,17 +26,12 @@ class CrossFader:
         self._held: NDArray[np.float32] = np.zeros(0, np.float32)
         self._emitted = 0
 
-    @property
-    def emitted(self) -> int:
-        """Samples given out so far: where the next ones begin."""
-        return self._emitted
-
     def join(self, samples: NDArray[np.float32], first: int, *, is_last: bool) -> NDArray[np.float32]:
         """The samples that are final now.
 
         Args:
             samples: a rendering that covers what is held back.
-            first: the position of its first sample, at most `emitted`.
+            first: the position of its first sample, at most what was given out so far.
             is_last: nothing follows, so nothing is held back.
         """
         assert first <= self._emitted, "a rendering must not leave a gap"

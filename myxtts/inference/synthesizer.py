@@ -10,14 +10,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.mels import compute_dvae_mel
-from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
-from myxtts.inference.errors import UnableToSpeakError, VoiceError
+from myxtts.inference.errors import VoiceError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.joining import EdgeSoftener, make_pause
 from myxtts.inference.mel_vocoder import MelVocoder
@@ -79,10 +76,10 @@ class Synthesizer:
         self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
         self._generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
-        self._mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
-        self.vocoder = choose_vocoder(vocoder, xtts.decoder, self._mel_vocoder, decoder_updates)
+        mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
+        self.vocoder = choose_vocoder(vocoder, xtts.decoder, mel_vocoder, decoder_updates)
         self.rate_hz = self.vocoder.rate_hz
-        self._uses_decoder = self.vocoder is not self._mel_vocoder
+        self._uses_decoder = self.vocoder is not mel_vocoder
         self.speaker_note = describe_speaker(xtts, uses_decoder=self._uses_decoder)
 
     @property
@@ -192,26 +189,6 @@ class Synthesizer:
             chunk_codes: codes of 46 ms between two chunks: fewer give sooner sound and more work.
         """
         return self._stream_pieces(self._split(text, voice, language), voice, settings, chunk_codes)
-
-    def encode_speech(self, samples: NDArray[np.float32]) -> NDArray[np.int32]:
-        """The codes of a recording at 22.05 kHz."""
-        if self._xtts.dvae is None:
-            raise UnableToSpeakError(
-                "Copying a recording takes the model's DVAE, but there is none. Import one (--dvae)."
-            )
-        count = len(samples)
-        mel, _ = compute_dvae_mel(tf.constant(samples[None]), tf.constant([count]), self._xtts.mel_norms.numpy())
-        codes_1M: NDArray[np.int32] = self._xtts.encode_audio(mel).numpy().astype(np.int32)
-        return codes_1M[0, : -(-count // SAMPLES_PER_CODE)]
-
-    def copy_speech(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A recording at 22.05 kHz after it went through the model's codes and back, at the same rate and length.
-
-        What is lost here no GPT can bring back: listen to it first when speech is bad.
-        """
-        codes_M = self.encode_speech(samples)
-        assert self._mel_vocoder is not None, "there is a DVAE"
-        return self._mel_vocoder.start(None, 1.0).render(codes_M, is_last=True)[: len(samples)]
 
     def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
         self.check_voice(voice)

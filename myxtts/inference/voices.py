@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +71,14 @@ def save_voice(voice: Voice, path: str | os.PathLike[str]) -> None:
     if voice.maker:
         tensors[MAKER] = np.frombuffer(voice.maker, np.uint8)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             write_safetensors(file, tensors)
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        # What stands in the way of writing may stand in the way of this, too: a file in the place of the folder.
+        with suppress(OSError):
+            part.unlink()
         raise VoiceError(f"The voice cannot be written to {target}: {error.strerror}.") from error
 
 

@@ -32,7 +32,7 @@ class GPTBatch(NamedTuple):
     codes_BM: tf.Tensor
     """Audio codes of the DVAE."""
     code_lengths_B: tf.Tensor
-    """Codes of each clip: `count_codes` of its samples."""
+    """Codes of each clip: one for each 1024 samples begun."""
     spans_B2: tf.Tensor | None = None
     """First and last sample (exclusive) of the prompt within the clip, when it was cut from it: those codes are then
     no targets. None when the prompt is another recording."""

@@ -120,12 +120,6 @@ def iterate_checkpoint(model: Named, *, prefix: str = "") -> Iterator[tuple[str,
         yield prefix + weight.key, to_checkpoint_layout(weight, find_variable(model, weight.variable).numpy())
 
 
-def list_decayed_variables(model: Named) -> list[Any]:
-    """Variables the reference recipe applies weight decay to: matrices, the perceiver's latents and its gamma, but
-    no biases, norms or embeddings."""
-    return [find_variable(model, weight.variable) for weight in model.list_weights() if weight.decays]
-
-
 def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Elements of each part's weights and buffers, without building anything."""
     sizes = read_sizes(config)

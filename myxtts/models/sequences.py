@@ -32,11 +32,6 @@ class Framed(NamedTuple):
     """Whether a position's target is part of the loss."""
 
 
-def count_codes(samples_B: tf.Tensor) -> tf.Tensor:
-    """Codes of clips by their samples at 22.05 kHz."""
-    return -(-samples_B // SAMPLES_PER_CODE)
-
-
 def frame_text(text_BT: tf.Tensor, lengths_B: tf.Tensor, size: GPTSize) -> Framed:
     """Token ids between START and STOP, T + 2 positions.
 

@@ -31,6 +31,9 @@ class XTTS(Part):
     """A GPT with what surrounds it. Which parts there are depends on the job: training needs the GPT, an imported
     voice adds decoder and speaker encoder, a voice trained from scratch speaks through its DVAE.
 
+    `generate`, `decode_speech` and `decode_mel` are the plain way from a text to sound, which tests compare the reference and
+    streaming with; `inference` speaks by its own.
+
     Args:
         gpt: text and prompt -> codes and latents.
         decoder: latents -> speech.
@@ -38,7 +41,7 @@ class XTTS(Part):
         dvae: mel <-> codes. Its weights are not part of `model.pth`: load and export `xtts.dvae` itself.
 
     Example:
-        >>> xtts = build_xtts(config)
+        >>> xtts = build_xtts(config, seed=1)
         >>> load_checkpoint_arrays(xtts, arrays).require_complete()
         >>> prompt = xtts.make_reference_prompt([mel_1FM])
         >>> said = xtts.generate(prompt, text_BT, rule=Sampling(), max_codes=400, seeds_B2=seeds)

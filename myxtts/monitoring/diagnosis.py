@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from myxtts.devices.machine import Machine
@@ -16,9 +16,11 @@ from myxtts.monitoring.health import Issue, has_serious
 from myxtts.monitoring.machine_sampler import MachineSample
 from myxtts.monitoring.profile_facts import Part, Profile
 from myxtts.monitoring.software_facts import SoftwareFacts
-from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time
+from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
 
 WIDTH, INDENT = 80, 12
+# Issues hold commands, which are to be pasted whole.
+_wrap = partial(wrap_titled, width=WIDTH, indent=INDENT, breaks_words=False)
 
 
 @dataclass(frozen=True)
@@ -171,16 +173,3 @@ def _list_issues(issues: Sequence[Issue]) -> Iterator[str]:
         yield from _wrap(f"{number}", f"[{issue.severity.word}] {issue.observation}", indent=4)
         for title, text in (("Evidence", issue.evidence), ("Remedy", issue.remedy), ("Gain", issue.gain)):
             yield from _wrap(f"    {title}", text, indent=14)
-
-
-def _wrap(title: str, text: str, indent: int = INDENT) -> Sequence[str]:
-    # A title that fills its column still stands apart from its text.
-    first = f"{title} ".ljust(indent)
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )

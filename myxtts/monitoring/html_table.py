@@ -1,8 +1,8 @@
-"""The table of a page."""
+"""The tables and tiles of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -17,3 +17,9 @@ def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         )
 
     return "<table>" + draw_row(header, "th") + "".join(draw_row(row, "td") for row in rows) + "</table>"
+
+
+def draw_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
+    """Figures in large letters, side by side: of each the name, the value and a note, as HTML."""
+    cells = "".join(f"<div><span>{name}</span><b>{value}</b><span>{note}</span></div>" for name, value, note in tiles)
+    return f'<div class="tiles">{cells}</div>'

@@ -18,7 +18,7 @@ from myxtts.monitoring.time_ledger import measure_elapsed
 
 FILE_NAME = "metrics.jsonl"
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def open_metrics_log(
         return MetricsLog(path), Cut(0, 0, 0.0)
     cut = cut_metrics(path, resumed_step, is_validated=is_validated) if path.exists() else Cut(0, 0, 0.0)
     if cut.unreadable:
-        logger.warning("%s: %d unreadable lines were removed.", path, cut.unreadable)
+        _log.warning("%s: %d unreadable lines were removed.", path, cut.unreadable)
     return MetricsLog(path), cut
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 from myxtts.monitoring import svg
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
-from myxtts.monitoring.html_table import draw_table
+from myxtts.monitoring.html_table import draw_table, draw_tiles
 from myxtts.monitoring.page_style import STYLE
 from myxtts.monitoring.profile_facts import BatchTimes, Part, Profile
 from myxtts.monitoring.profile_verdict import NO_BOTTLENECK, Verdict
@@ -69,8 +69,7 @@ def _draw_tiles(profile: Profile) -> str:
         ("speed-up", f"{speed_up.reached:.2f}x", f"two devices: at most {speed_up.bound:.2f}x"),
         ("data device", format_share(profile.data_share), "busy" if profile.run.has_two_devices else "the same device"),
     ]  # fmt: skip
-    cells = "".join(f"<div><span>{name}</span><b>{value}</b><span>{note}</span></div>" for name, value, note in tiles)
-    return f'<div class="tiles">{cells}</div>'
+    return draw_tiles(tiles)
 
 
 def _draw_breakdown(profile: Profile) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.profile_facts import Part, Profile
 from myxtts.monitoring.profile_verdict import NO_BOTTLENECK, Verdict
-from myxtts.monitoring.words import UNKNOWN, format_bytes, format_share, format_step_time
+from myxtts.monitoring.words import UNKNOWN, format_bytes, format_share, format_step_time, wrap_titled
 
 WIDTH = 80
+_wrap = partial(wrap_titled, width=WIDTH, indent=9)
 NOTABLE_INTERFERENCE = 0.1
 
 
@@ -153,9 +154,3 @@ def _list_verdict(profile: Profile, verdict: Verdict) -> Iterator[str]:
 
 def _format_spread(mean_s: float, std_s: float) -> str:
     return f"{mean_s * 1000:.2f} +- {std_s * 1000:.2f}"
-
-
-def _wrap(title: str, text: str, indent: int = 9) -> Sequence[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=title.ljust(indent), subsequent_indent=" " * indent, break_on_hyphens=False
-    )

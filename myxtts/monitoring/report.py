@@ -12,7 +12,7 @@ from pathlib import Path
 from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.monitoring import svg
 from myxtts.monitoring.flow import TRAINING, list_stage_shares
-from myxtts.monitoring.html_table import draw_table
+from myxtts.monitoring.html_table import draw_table, draw_tiles
 from myxtts.monitoring.loss_curve import draw_losses
 from myxtts.monitoring.machine_page import draw_machine
 from myxtts.monitoring.metrics_log import Metrics, read_metrics
@@ -94,8 +94,7 @@ def _draw_tiles(summary: RunSummary) -> str:
         ("speed-up", f"{speed_up.reached:.2f}x" if speed_up else UNKNOWN, f"at most {speed_up.bound:.2f}x" if speed_up else "not measured"),
         ("padding", format_share(summary.padding_waste), f"{summary.retraces} retraces"),
     ]  # fmt: skip
-    cells = "".join(f"<div><span>{name}</span><b>{value}</b><span>{note}</span></div>" for name, value, note in tiles)
-    return f'<div class="tiles">{cells}</div>'
+    return draw_tiles(tiles)
 
 
 def _draw_time(summary: RunSummary) -> str:

@@ -18,7 +18,7 @@ from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
 from myxtts.monitoring.time_ledger import measure_goodput
 from myxtts.utils.commons import get_device_context
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
@@ -101,7 +101,7 @@ def open_tensorboard(folder: Path) -> TensorBoardWriter | None:
     """
     if importlib.util.find_spec("tensorboard") is None:
         # TensorFlow no longer brings it along, and without it the first curve would end the run.
-        logger.warning(
+        _log.warning(
             "TensorBoard is not installed, so nothing is written for it (pip install tensorboard); metrics.jsonl has all figures."
         )
         return None

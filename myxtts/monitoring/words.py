@@ -1,7 +1,8 @@
-"""Numbers as people read them; what is not known says so."""
+"""Numbers and lines as people read them; what is not known says so."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from myxtts.pipeline import units
@@ -56,3 +57,22 @@ def format_count(count: int | None) -> str:
 
 def format_bytes(size_bytes: int | None) -> str:
     return UNKNOWN if size_bytes is None else units.format_bytes(size_bytes)
+
+
+def wrap_titled(title: str, text: str, *, width: int, indent: int, breaks_words: bool = True) -> list[str]:
+    """The lines of a text beside its title, which has a column of its own.
+
+    Args:
+        width: of the lines, in characters.
+        indent: of the text.
+        breaks_words: whether a word that is longer than a line is cut; else the line is too long, and can be copied.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        # A title that fills its column still stands apart from its text.
+        initial_indent=f"{title} ".ljust(indent),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=breaks_words,
+    )

@@ -47,7 +47,7 @@ class BatchFactory:
     ):
         self._corpora = {Kind.TRAIN: data.train, Kind.VALIDATION: data.validation}
         self._seed = data.sampler.seed
-        buckets = [production.share.shrink(bucket) for bucket in data.sampler.plan.buckets]
+        buckets = production.share.shrink_all(data.sampler.plan.buckets)
         self._shapes = [(bucket.rows, bucket.samples) for bucket in buckets]
         self._device = device
         self._report_stage = report_stage

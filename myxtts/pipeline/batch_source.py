@@ -19,6 +19,9 @@ from myxtts.pipeline.stage import StageFacts
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.pipeline.waiting import HandoffFacts
 
+PRODUCER_FOLDER = "producer"
+"""In the folder of a run."""
+
 
 @dataclass(frozen=True, eq=False)
 class SourceRequest:

@@ -21,6 +21,7 @@ from myxtts.pipeline import producer_main
 from myxtts.pipeline.process_memory import MemoryReading, read_process_memory
 from myxtts.pipeline.status_board import Status, StatusBoard
 from myxtts.pipeline.wire import Connection, make_socket_pair
+from myxtts.utils.child_processes import read_end
 
 _STOP_SECONDS = 2.0
 _KILL_SECONDS = 30.0
@@ -82,9 +83,7 @@ class ChildProcess:
 
     def read_report(self) -> str:
         """The end of what the process has written to its standard output and error."""
-        size = os.fstat(self._stderr).st_size
-        data = os.pread(self._stderr, _REPORT_BYTES, max(0, size - _REPORT_BYTES))
-        return data.decode("utf-8", "replace").strip()
+        return read_end(self._stderr, _REPORT_BYTES)
 
     def trim_report(self) -> None:
         """Forgets what the process has written when that has become much, as it may over days."""

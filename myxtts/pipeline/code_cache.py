@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from myxtts import __version__
-from myxtts.audio.mels import TAIL_CODES
-from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.audio.units import SAMPLES_PER_CODE
+from myxtts.config.data import CachePolicy
 from myxtts.data.cache import (
     CacheFolderError,
     ClipIds,
@@ -24,8 +20,8 @@ from myxtts.data.cache import (
     FeatureCache,
     GenerationKey,
     Measured,
+    Policy,
     decide_policy,
-    digest_arrays,
     identify_files,
     list_generations,
     read_free_disk_bytes,
@@ -33,19 +29,19 @@ from myxtts.data.cache import (
 from myxtts.data.corpus import Corpus
 from myxtts.data.run_data import RunData
 from myxtts.data.scan import find_index_folder
-from myxtts.devices.environment import ONEDNN
 from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.devices.runtime import Execution, read_execution
-from myxtts.pipeline.code_maker import CACHED_DTYPE, WIDTH_STEP_CODES
+from myxtts.devices.runtime import read_execution
+from myxtts.pipeline.code_key import explain_unused_codes, make_code_key
+from myxtts.pipeline.code_maker import CACHED_DTYPE
 from myxtts.pipeline.codec_loading import Codec
 from myxtts.pipeline.order import Kind
+from myxtts.pipeline.preparation_settings import PreparationSettings
 from myxtts.pipeline.production import Production
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 FOLDER_NAME = "features"
 _TRIED_CLIPS = 64
-_XLA = "TF_XLA_FLAGS"
 
 
 class CacheChoice:
@@ -70,20 +66,31 @@ class CacheChoice:
         folder = self._production.cache_folder
         decision = self._decide(folder, measure)
         place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[decision.policy]
-        log.info("Codes are %s. %s", place, decision.reason)
-        return None if decision.policy == "off" else FeatureCache.open(decision.policy, folder, self._key)
+        _log.info("Codes are %s. %s", place, decision.reason)
+        unused = explain_unused_codes(folder, self._key) if self._may_read_disk else None
+        if unused is not None:
+            _log.info("%s", unused)
+        return None if decision.policy == "off" else self._open(decision.policy, folder)
 
     def identify_clips(self) -> dict[Kind, ClipIds]:
         """The ids of all clips, under which their codes are kept."""
         return identify_clips(self._data)
 
+    def _open(self, policy: Policy, folder: Path) -> FeatureCache:
+        cache = FeatureCache.open(policy, folder, self._key)
+        known = cache.stats().records
+        if known:
+            _log.info("The codes of %d clips are there already.", known)
+        return cache
+
+    @property
+    def _may_read_disk(self) -> bool:
+        production = self._production
+        return production.config.data.cache in ("disk", "auto") and not production.preparation.changes_waves
+
     def _decide(self, folder: Path, measure: Callable[[], float]) -> Decision:
-        asked = self._production.config.data.cache
-        if self._production.preparation.changes_waves:
-            return Decision("off", "Augmentation changes the clips every time.")
-        if asked != "auto":
-            return Decision(asked, f"--cache is {asked}.")
-        return decide_cache(
+        fixed = decide_fixed(self._production.config.data.cache, self._production.preparation)
+        return fixed or decide_cache(
             self._data,
             folder,
             self._key,
@@ -92,39 +99,20 @@ class CacheChoice:
         )
 
 
+def decide_fixed(asked: CachePolicy, preparation: PreparationSettings) -> Decision | None:
+    """What is clear without measuring anything; None where `decide_cache` has to be asked.
+
+    Args:
+        asked: with `--cache`.
+    """
+    if preparation.changes_waves:
+        return Decision("off", "Augmentation changes the clips every time.")
+    return None if asked == "auto" else Decision(asked, f"--cache is {asked}.")
+
+
 def choose_cache_folder(data: RunData, run_folder: Path) -> Path:
     """Where codes of a corpus are kept on disk: beside what its scan found out, so that every run finds them."""
     return (find_index_folder(data.train.root) or run_folder) / FOLDER_NAME
-
-
-def make_code_key(
-    weights: Mapping[str, NDArray[Any]], mel_norms: NDArray[np.float32], device: str, execution: Execution
-) -> GenerationKey:
-    """All that makes two runs get the same codes from the same recording, to the last bit.
-
-    Args:
-        weights: the DVAE's.
-        device: logical name of the device that prepares.
-        execution: how its process runs operations.
-    """
-    parameters = {
-        "version": __version__,
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-        "tail_codes": TAIL_CODES,
-        "width_step_codes": WIDTH_STEP_CODES,
-        "mel_norms": digest_arrays({"mel_norms": mel_norms}),
-        "intra_op_threads": execution.intra_op,
-        "is_deterministic": execution.is_deterministic,
-        "onednn": os.environ.get(ONEDNN, ""),
-        "xla": os.environ.get(_XLA, ""),
-    }
-    return GenerationKey(
-        feature="dvae_codes",
-        parameters=parameters,
-        encoder_digest=digest_arrays(weights),
-        precision="float32",
-        device_kind="gpu" if device.startswith("/GPU") else "cpu",
-    )
 
 
 def identify_clips(data: RunData) -> dict[Kind, ClipIds]:

@@ -13,7 +13,7 @@ from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def open_dual_source(request: SourceRequest) -> StagedSource:
@@ -27,7 +27,7 @@ def open_dual_source(request: SourceRequest) -> StagedSource:
         resources.callback(factory.close)
         prepared: Handoff[Prepared] = Handoff("prepared", data.prefetch_depth)
         place = request.plan.data.device if data.prefetch_to_gpu else "the host"
-        log.info("Prefetching to %s with buffer_size=%d", place, prepared.slots)
+        _log.info("Prefetching to %s with buffer_size=%d", place, prepared.slots)
         numbers = Feed(iter(range(order.first_number, order.end_number)))
         stage = Stage("prepare", _DataThread(factory, keeps_on_device=data.prefetch_to_gpu).make, numbers, prepared)
         return StagedSource(

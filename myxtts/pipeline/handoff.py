@@ -103,10 +103,6 @@ class Handoff(Generic[T]):
         """Sends both sides home."""
         self._set(stopped=True)
 
-    def count_ready(self) -> int:
-        with self._changed:
-            return len(self._ready)
-
     def read_facts(self, reset: bool = False) -> HandoffFacts:
         """What was measured so far; `reset` starts a new window, for example after warm-up."""
         with self._changed:

@@ -23,7 +23,7 @@ from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind, Place, RunOrder
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 VALIDATION_DEPTH = 4
 """Validation batches read ahead. A round is short, and what was read ahead of training waits meanwhile."""
@@ -64,22 +64,14 @@ class HostSource:
     ):
         self._order = order
         self._share = share
-        makers = {Kind.TRAIN: make_training_maker(data, config, reads_prompts, share)}
-        if data.validation_sampler is not None and order.validation_batches:
-            makers[Kind.VALIDATION] = BatchMaker(
-                data.validation,
-                data.validation_ids,
-                data.validation_sampler,
-                for_validation=True,
-                static_shapes=config.pad_to_fixed_length,
-                prompts_from_speaker=reads_prompts,
-                share=share,
-            )
+        is_validated = data.validation_sampler is not None and order.validation_batches
+        kinds = (Kind.TRAIN, Kind.VALIDATION) if is_validated else (Kind.TRAIN,)
+        makers = {kind: make_maker(data, kind, config, reads_prompts, share) for kind in kinds}
         plans = [maker.sampler.plan for maker in makers.values()]
         ahead = choose_read_ahead(
             config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if reads_prompts else 1
         )
-        log.info("Buffer Size: %d", ahead.depth)
+        _log.info("Buffer Size: %d", ahead.depth)
         depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
         journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
@@ -162,14 +154,20 @@ class HostSource:
         return tuple(failure for place in places for failure in journal.list_failures_at(step, place))
 
 
-def make_training_maker(
-    data: RunData, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
+def make_maker(
+    data: RunData, kind: Kind, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
 ) -> BatchMaker:
-    """What makes the training batches of a run."""
+    """What makes the batches of a kind in a run. Those of validation only where there are clips to validate with."""
+    if kind is Kind.TRAIN:
+        corpus, ids, sampler = data.train, data.train_ids, data.sampler
+    else:
+        assert data.validation_sampler is not None
+        corpus, ids, sampler = data.validation, data.validation_ids, data.validation_sampler
     return BatchMaker(
-        data.train,
-        data.train_ids,
-        data.sampler,
+        corpus,
+        ids,
+        sampler,
+        for_validation=kind is Kind.VALIDATION,
         static_shapes=config.pad_to_fixed_length,
         prompts_from_speaker=reads_prompts,
         share=share,

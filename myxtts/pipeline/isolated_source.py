@@ -8,8 +8,6 @@ from contextlib import ExitStack
 
 from myxtts.data.drops import DropReport
 from myxtts.data.run_data import save_run_data
-from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Process
 from myxtts.pipeline.batch_size import measure_slot_bytes
@@ -20,17 +18,16 @@ from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.preparation_task import PRODUCTION_NAME, describe_task
 from myxtts.pipeline.producer_life import TimeLimits
 from myxtts.pipeline.producer_notes import NOTES, NoteReader
-from myxtts.pipeline.producer_process import Prepared as Slot
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer_process import FilledSlot, ProducerProcess
 from myxtts.pipeline.production import write_production
 from myxtts.pipeline.staged_source import StagedSource
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def open_isolated_source(request: SourceRequest) -> StagedSource:
     """A source with a producer process and a transfer thread."""
-    buckets = [request.production.share.shrink(bucket) for bucket in request.data.sampler.plan.buckets]
+    buckets = request.production.share.shrink_all(request.data.sampler.plan.buckets)
     preparation = request.production.preparation
     patience = Patience.from_limit(request.production.config.training.watchdog_seconds)
     request.folder.mkdir(parents=True, exist_ok=True)
@@ -48,11 +45,10 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
             end_position=request.order.end_number,
             memory_limit_bytes=_find_memory_limit(request.plan),
             time_limits=TimeLimits.from_patience(patience),
-            free_bytes=read_free_memory_bytes(),
             environment={**os.environ, **dict(request.plan.process(Process.PRODUCER).environ)},
         )
         resources.callback(producer.close)
-        log.info("Prefetching to shared host memory with buffer_size=%d", SLOTS)
+        _log.info("Prefetching to shared host memory with buffer_size=%d", SLOTS)
         producer.start()
         return StagedSource(
             producer,
@@ -73,13 +69,13 @@ class _Unpacker:
     def __init__(self, report: DropReport):
         self._notes = NoteReader(report)
 
-    def unpack(self, slot: Slot) -> Prepared:
+    def unpack(self, slot: FilledSlot) -> Prepared:
         self._notes.read(slot.arrays.pop(NOTES))
         return slot.arrays
 
 
 def _find_memory_limit(plan: DevicePlan) -> int | None:
     """What the operating system has to enforce; a card's limit is enforced by TensorFlow."""
-    if not plan.rehearsal or not isinstance(plan.data.memory, Limit):
+    if not plan.rehearsal or plan.data.limit_mib is None:
         return None
-    return plan.data.memory.mib * MIB
+    return plan.data.limit_mib * MIB

@@ -55,7 +55,6 @@ class Committed:
     content: SlotContent
     waited_s: float
     """How long the producer had waited for this slot."""
-    worked_s: float
     made_at: float
     """On the clock that all processes of a machine share."""
 
@@ -67,7 +66,6 @@ class Committed:
             "layout": dump_layout(self.content.layout),
             "checksum": self.content.checksum,
             "waited_s": self.waited_s,
-            "worked_s": self.worked_s,
             "made_at": self.made_at,
         }
 
@@ -183,10 +181,9 @@ def _parse_committed(message: Message) -> Committed:
             "layout": layout,
             "checksum": int(checksum),
             "waited_s": float(waited_s),
-            "worked_s": float(worked_s),
             "made_at": float(made_at),
-        } if all(math.isfinite(seconds) and seconds >= 0 for seconds in (waited_s, worked_s, made_at)):
-            return Committed(slot, position, SlotContent(parse_layout(layout), checksum), waited_s, worked_s, made_at)
+        } if all(math.isfinite(seconds) and seconds >= 0 for seconds in (waited_s, made_at)):
+            return Committed(slot, position, SlotContent(parse_layout(layout), checksum), waited_s, made_at)
     raise MalformedMessageError(f"Not a commit: {str(message)[:200]}")
 
 

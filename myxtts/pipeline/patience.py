@@ -51,6 +51,7 @@ class Work(NamedTuple):
     item: int | None
     """Which one of its kind, counted from 0; None where they are not counted."""
     began_s: float
+    """When it began, by any clock: only whether it is the same matters."""
     is_first: bool = False
     """Whether it may take much longer than the same thing will later."""
     limit_s: float | None = None

@@ -26,7 +26,7 @@ from myxtts.audio.slices import Slices
 from myxtts.audio.slices_tf import cut_slices
 from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.data.cache import ClipIds, FeatureCache
-from myxtts.data.host_batch import HostBatch, TargetTotals
+from myxtts.data.host_batch import HostBatch
 from myxtts.data.positions import Position
 from myxtts.models.dvae import DVAE
 from myxtts.models.speech_units import SEGMENT_SAMPLES, SPEECH_RATE_HZ
@@ -296,7 +296,6 @@ def _make_silence(rows: int, samples: int) -> HostBatch:
         epoch=0,
         bucket_number=0,
         first_row=0,
-        totals=TargetTotals(0, 0, 0),
         clips_B=zeros,
         weights_B=np.zeros(rows, np.float32),
         wav_BS=np.zeros((rows, samples), np.float32),

@@ -31,7 +31,6 @@ class PreparedBatch:
     position: int
     arrays: Arrays
     waited_s: float
-    worked_s: float
 
 
 class Producer:
@@ -106,13 +105,12 @@ class Producer:
 
     def _prepare(self, slot: int, position: int) -> None:
         self._prepared.reserve()
-        started = time.perf_counter()
-        waited_s = started - self._idle_since
+        waited_s = time.perf_counter() - self._idle_since
         self._enter_stage("prepare", position)
         arrays = self._loaded_task.prepare(position)
         self._enter_stage("wait")
         self._idle_since = time.perf_counter()
-        self._prepared.commit(PreparedBatch(slot, position, arrays, waited_s, self._idle_since - started))
+        self._prepared.commit(PreparedBatch(slot, position, arrays, waited_s))
 
     def _pack(self, batch: PreparedBatch) -> Committed:
         assert self._ring is not None
@@ -120,7 +118,7 @@ class Producer:
             content = self._ring.pack(batch.slot, batch.arrays)
         except BaseException as error:  # noqa: BLE001  the border of the process, in its other thread
             os._exit(self._say_last_word(error, "pack", batch.position))
-        return Committed(batch.slot, batch.position, content, batch.waited_s, batch.worked_s, time.perf_counter())
+        return Committed(batch.slot, batch.position, content, batch.waited_s, time.perf_counter())
 
     @property
     def _loaded_task(self) -> ProducerTask:

@@ -39,14 +39,13 @@ from myxtts.pipeline.ring import Ring
 from myxtts.pipeline.row_search import NoSingleRow, OutOfMemoryDeath, RowSearch
 from myxtts.pipeline.set_aside_journal import SetAsideJournal
 from myxtts.pipeline.slot_table import SlotTable
-from myxtts.pipeline.stage import StageFacts
 from myxtts.pipeline.waiting import HandoffFacts, SharedMeter
 from myxtts.pipeline.wake import Wake
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
-class Prepared(NamedTuple):
+class FilledSlot(NamedTuple):
     """A batch in its slot."""
 
     position: int
@@ -84,7 +83,6 @@ class ProducerProcess:
         environment: the process's environment variables; by default those of this one.
         set_aside: the journal of an earlier run, as pairs of position and place.
         on_set_aside: is told once of every clip newly set aside, in the thread that takes.
-        free_bytes: host memory that may be used; by default the kernel's estimate.
     """
 
     def __init__(
@@ -100,7 +98,6 @@ class ProducerProcess:
         environment: Mapping[str, str] | None = None,
         set_aside: Sequence[tuple[int, int]] = (),
         on_set_aside: OnSetAside | None = None,
-        free_bytes: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._task = task
@@ -116,11 +113,9 @@ class ProducerProcess:
         self._failure: ProducerFailedError | None = None
         self._events: list[ProducerEvent] = []
         self._meter = SharedMeter("producer", clock)
-        self._made = 0
-        self._busy_s = 0.0
         self._life: ProducerLife | None = None
         self._is_closed = False
-        self._ring = Ring.create(slots, slot_bytes, free_bytes)
+        self._ring = Ring.create(slots, slot_bytes)
         self._wake = Wake()
 
     def __enter__(self) -> Self:
@@ -142,7 +137,7 @@ class ProducerProcess:
             self._slots.grant_free()
             self._start_life()
 
-    def take(self) -> Prepared:
+    def take(self) -> FilledSlot:
         """The batch at the next position, as views of its slot.
 
         Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when no restart can help.
@@ -209,11 +204,7 @@ class ProducerProcess:
         """Who waited for whom. The giver's waiting is the process's own measure of it."""
         return self._meter.read(reset)
 
-    def read_stage_facts(self) -> StageFacts:
-        """What the process has done so far."""
-        return StageFacts("producer", self._made, self._busy_s)
-
-    def _take(self) -> Prepared:
+    def _take(self) -> FilledSlot:
         while True:
             self._wake.check()
             if self._failure is not None:
@@ -234,7 +225,7 @@ class ProducerProcess:
                 assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
                 self._handle(self._life.wait(self._wake))
 
-    def _open_ready_slot(self) -> Prepared | None:
+    def _open_ready_slot(self) -> FilledSlot | None:
         """Takes the next batch if it is ready and whole; a damaged one is made again."""
         ready = self._slots.find_ready()
         if ready is None:
@@ -252,7 +243,7 @@ class ProducerProcess:
         # Only now: a batch that turned out to be damaged was no progress.
         self._recovery.note_progress(grant.position)
         self._meter.note_taken()
-        return Prepared(grant.position, arrays)
+        return FilledSlot(grant.position, arrays)
 
     def _handle(self, event: Event | Death) -> None:
         match event:
@@ -273,8 +264,6 @@ class ProducerProcess:
             assert self._life is not None
             self._handle(self._life.condemn(str(error)))
             return
-        self._made += 1
-        self._busy_s += event.worked_s
         self._meter.note_ready(event.made_at, event.waited_s)
 
     def _note_set_aside(self, event: ClipSetAside) -> None:
@@ -283,7 +272,7 @@ class ProducerProcess:
             place = f"prompt of row {row}" if is_prompt else f"row {row}"
             self._record("set aside", event.position, f"{place}: {event.name}")
             how = "as a voice prompt it kills the producer" if is_prompt else "it kills the producer"
-            logger.warning("Set aside %s: %s (batch %d).", event.name, how, event.position)
+            _log.warning("Set aside %s: %s (batch %d).", event.name, how, event.position)
             if self._on_set_aside is not None:
                 self._on_set_aside(event)
 
@@ -304,11 +293,11 @@ class ProducerProcess:
             self._record(
                 "shrunk", death.position, f"preparation batch {self._recovery.preparation_batch} after {before}"
             )
-            logger.warning("Preparing %d rows at a time instead of %d.", self._recovery.preparation_batch, before)
+            _log.warning("Preparing %d rows at a time instead of %d.", self._recovery.preparation_batch, before)
         return remedy
 
     def _search_deadly_row(self, position: int) -> None:
-        logger.warning("Batch %d killed two producers; looking for the clip.", position)
+        _log.warning("Batch %d killed two producers; looking for the clip.", position)
         self._deadly_position = None
         search = RowSearch(position, lambda: self._make_life(grants=False), self._wake, self._record_death)
         try:
@@ -359,7 +348,7 @@ class ProducerProcess:
 
     def _record_death(self, death: Death) -> None:
         self._record("died", death.position, str(death), death.report)
-        logger.warning("The producer died: %s.%s", death, death.quote_report())
+        _log.warning("The producer died: %s.%s", death, death.quote_report())
 
     def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
         self._events.append(ProducerEvent(time.time(), kind, position, reason, report))

@@ -58,12 +58,12 @@ class Ring:
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(memory, np.uint8)
 
     @classmethod
-    def create(cls, slots: int, slot_bytes: int, free_bytes: int | None = None) -> Ring:
+    def create(cls, slots: int, slot_bytes: int) -> Ring:
         """A new ring, for reading. Raises `RingMemoryError` where the host has no room for it."""
         assert slots >= 1, slots
         assert slot_bytes >= 1, slot_bytes
         slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        descriptor = reserve_shared_memory(slots * slot_bytes, free_bytes)
+        descriptor = reserve_shared_memory(slots * slot_bytes)
         try:
             return cls(descriptor, slots, slot_bytes, writable=False)
         except BaseException:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-import psutil
-
+from myxtts.devices.host_memory import read_free_memory_bytes
 from myxtts.pipeline.errors import RingMemoryError
 from myxtts.pipeline.units import format_bytes
 
@@ -14,14 +13,9 @@ _MOST_OF_FREE = 0.8
 """The rest is for what the run has yet to allocate."""
 
 
-def reserve_shared_memory(size_bytes: int, free_bytes: int | None = None) -> int:
-    """A file descriptor of memory that is really there and can neither shrink nor grow. The caller closes it.
-
-    Args:
-        free_bytes: what the host can still give; by default the kernel's estimate. A caller that knows of a tighter
-            limit, such as a container's, says so here.
-    """
-    free_bytes = int(psutil.virtual_memory().available) if free_bytes is None else free_bytes
+def reserve_shared_memory(size_bytes: int) -> int:
+    """A file descriptor of memory that is really there and can neither shrink nor grow. The caller closes it."""
+    free_bytes = read_free_memory_bytes()
     # Checked beforehand: the kernel does not refuse a reservation that is too large, it kills processes to fulfil it.
     if size_bytes > free_bytes * _MOST_OF_FREE:
         raise RingMemoryError(

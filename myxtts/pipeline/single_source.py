@@ -15,7 +15,7 @@ from myxtts.pipeline.handoff import SLOTS, EndOfStream
 from myxtts.pipeline.patience import Work
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class SingleSource:
@@ -31,7 +31,7 @@ class SingleSource:
         self._taken = 0
         self._is_synchronous = read_execution().is_synchronous
         self._meters = self._shown = BatchMeters()
-        log.info("Prefetching to %s with buffer_size=1", self._device)
+        _log.info("Prefetching to %s with buffer_size=1", self._device)
         self._made = 0
         self._work: Work | None = None
         self._factory = BatchFactory(request.data, request.production, request.plan.data.device, self._note_part)

@@ -18,7 +18,7 @@ from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledErr
 from myxtts.pipeline.handoff import EndOfStream, Handoff, Stopped
 from myxtts.pipeline.patience import FINAL, Patience, Stall, StallWatch, Work, format_stack
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Item = TypeVar("Item", covariant=True)
@@ -209,7 +209,7 @@ def take_watched(last: Handoff[T], stages: Sequence[Stage[Any, Any]], patience: 
 def _tell_stall(stall: Stall, stack: str) -> None:
     if stall.is_final:
         raise StageStalledError(f"{stall} The run ends. It is here:\n{stack}")
-    log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
+    _log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
 
 
 def stop_stages(stages: Sequence[Stage[Any, Any]], timeout_s: float = JOIN_SECONDS) -> None:

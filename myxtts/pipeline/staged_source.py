@@ -19,7 +19,7 @@ from myxtts.pipeline.stage import Source, Stage, StageFacts, stop_stages, take_w
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.pipeline.waiting import HandoffFacts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Item = TypeVar("Item", covariant=True)
 
@@ -96,10 +96,10 @@ class StagedSource:
     def _take(self) -> DeviceBatch:
         if self._has_started:
             return take_watched(self._placed, self._stages, self._patience)
-        log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
+        _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
         self._placed.wait_until_full(self._start_delay_s)
         batch = take_watched(self._placed, self._stages, self._patience)
-        log.info("Model training starting now")
+        _log.info("Model training starting now")
         self._has_started = True
         return batch
 

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from myxtts.audio.augment import SPEED_STEPS, AugmentDraws
 from myxtts.audio.slices import Slices
 from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
-from myxtts.data.batch_maker import STOP_CODES, STOP_TEXT_TOKENS
 from myxtts.data.corpus import Corpus
+from myxtts.models.sizes import STOP_CODES
 
 Lengths = NDArray[np.int32]
+
+STOP_TEXT_TOKENS = 1
+"""Stop tokens a text is trained on after its last token."""
 
 
 @dataclass(frozen=True, eq=False)

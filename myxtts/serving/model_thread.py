@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from myxtts.errors import MachineError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Model = TypeVar("Model")
 Result = TypeVar("Result")
@@ -88,6 +88,13 @@ class Job(Generic[Model, Result]):
             self._hand_over(JobCancelled())
         except Exception as error:  # noqa: BLE001  the border of the thread: whoever awaits the job gets the error
             self._hand_over(error)
+        except BaseException:
+            self._hand_over(JobCancelled())
+            raise
+
+    def drop(self) -> None:
+        """Ends a job that never began. For the thread."""
+        self._hand_over(JobCancelled())
 
     def _hand_over(self, item: Result | _End | Exception) -> None:
         # A loop that is closed has nobody left who waits.
@@ -107,6 +114,7 @@ class ModelThread(Generic[Model]):
         self._jobs: queue.SimpleQueue[Job[Model, object] | None] = queue.SimpleQueue()
         self._loaded: queue.SimpleQueue[Model | BaseException] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
+        self._has_died = threading.Event()
         self._thread = threading.Thread(target=self._run, name="myxtts-model", daemon=True)
 
     def start(self) -> Model:
@@ -119,8 +127,11 @@ class ModelThread(Generic[Model]):
         return loaded
 
     def submit(self, job: Job[Model, Result]) -> Job[Model, Result]:
-        """Puts a job at the end of the queue."""
+        """Puts a job at the end of the queue. Raises `ModelThreadError` where nobody works through it any more."""
         self._jobs.put(job)  # type: ignore[arg-type]  # the queue does not care for what a job gives
+        # Asked only now: the thread may end between the question and the job.
+        if self._has_died.is_set():
+            raise ModelThreadError("The model has failed; the server's log says how. Start the server again.")
         return job
 
     def stop(self, timeout_s: float = STOP_SECONDS) -> None:
@@ -132,10 +143,24 @@ class ModelThread(Generic[Model]):
             raise ModelThreadError(f"The model is still busy {timeout_s:g} s after it was asked to stop.")
 
     def _run(self) -> None:
+        is_loaded = False
         try:
             with self._open_model() as model:
+                is_loaded = True
                 self._loaded.put(model)
                 while (job := self._jobs.get()) is not None:
                     job.run(model, self._is_stopping)
-        except BaseException as error:  # noqa: BLE001  carried to `start`, which raises it
-            self._loaded.put(error)
+        except BaseException as error:  # noqa: BLE001  the border of the thread: `start` raises it, or the log has it
+            if is_loaded:
+                self._bury(error)
+            else:
+                self._loaded.put(error)
+
+    def _bury(self, error: BaseException) -> None:
+        """Says what the thread died of once the model was loaded, and ends the jobs that wait for it."""
+        _log.critical("The model's thread has ended: nothing is spoken any more.", exc_info=error)
+        self._has_died.set()
+        while not self._jobs.empty():
+            job = self._jobs.get_nowait()
+            if job is not None:
+                job.drop()

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from myxtts.serving.access import find_client
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 FACTS = "myxtts.facts"
 """The key in a request's scope under which a route leaves what the line shall add."""
@@ -45,4 +45,4 @@ class RequestLog:
             what = f"{scope['method']} {urllib.parse.quote(scope['path'][:100])}"
             facts = "".join(f", {fact}" for fact in scope[FACTS])
             elapsed_s = time.perf_counter() - started
-            logger.info("%s %s %s in %.2f s%s", find_client(scope), what, status, elapsed_s, facts)
+            _log.info("%s %s %s in %.2f s%s", find_client(scope), what, status, elapsed_s, facts)

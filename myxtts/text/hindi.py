@@ -29,6 +29,7 @@ POINT = "दशमलव"
 
 def say_cardinal(value: int) -> str:
     """A number from 0 up to, but not including, `CEILING` in words."""
+    assert 0 <= value < CEILING, value
     if value < 100:
         return CARDINALS[value]
     words = []

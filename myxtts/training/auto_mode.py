@@ -19,8 +19,9 @@ from myxtts.config import XTTSConfig
 from myxtts.data.workers import Task
 from myxtts.devices.environment import select_visible
 from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
+from myxtts.devices.plan import DevicePlan, PlanRequest
 from myxtts.devices.plan_json import dump_plan
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError
 from myxtts.monitoring.words import format_bytes
 from myxtts.training.cluster_rules import find_refusal
@@ -42,17 +43,17 @@ Measure = Callable[[XTTSConfig, Sequence[DevicePlan]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class LaunchObstacle:
-    """Why this program starts no process for each device."""
+class Obstacle:
+    """Why not both devices train, each in a process of its own."""
 
     reason: str
     """In a few words."""
-    remedy: str
-    """How to have them, as the end of a sentence."""
+    remedy: str | None = None
+    """How they can, as the end of a sentence; None where nothing but other settings or devices helps."""
 
 
-FindObstacle = Callable[[], LaunchObstacle | None]
-"""None where they can be started."""
+FindObstacle = Callable[[], Obstacle | None]
+"""Why this program starts no process for each device; None where it can."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class PlannedRun:
     """Physical ids of the devices that all train, a process for each; empty where one process trains."""
 
 
-def explain_one_process() -> LaunchObstacle:
+def explain_one_process() -> Obstacle:
     """The obstacle of a program that trains in its own process: see `FindObstacle`."""
-    return LaunchObstacle(
+    return Obstacle(
         "takes a process for each device: `myxtts train` starts them",
         "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both",
     )
@@ -146,7 +147,16 @@ class _ParallelRules:
     config: XTTSConfig
     find_launch_obstacle: FindObstacle
 
-    def find_own_obstacle(self) -> str | None:
+    def find_obstacle(self, crowded: str | None = None) -> Obstacle | None:
+        """What stands against it. How the program was started is asked last: only that has a remedy.
+
+        Args:
+            crowded: what memory has against it, as far as that was measured.
+        """
+        own = self._find_own_obstacle() or crowded
+        return self.find_launch_obstacle() if own is None else Obstacle(own)
+
+    def _find_own_obstacle(self) -> str | None:
         """What the settings have against it."""
         refusal = find_refusal(self.config)
         if refusal is not None:
@@ -157,12 +167,6 @@ class _ParallelRules:
         if self.config.data.batch_size < WORKERS:
             return f"a batch of {self.config.data.batch_size} cannot be shared"
         return None
-
-    def find_obstacle(self) -> str | None:
-        """What stands against it, apart from memory."""
-        own = self.find_own_obstacle()
-        launching = None if own else self.find_launch_obstacle()
-        return own if launching is None else launching.reason
 
 
 def _list_workers(plan: DevicePlan) -> tuple[int, ...]:
@@ -189,7 +193,7 @@ def _find_earlier_choice(
         return None
     obstacle = parallel.find_obstacle() if choice.layout is Layout.DATA_PARALLEL else None
     if obstacle is not None:
-        tell(f"the run's mode was {choice.layout}, which cannot be had now ({obstacle}): it is chosen anew")
+        tell(f"the run's mode was {choice.layout}, which cannot be had now ({obstacle.reason}): it is chosen anew")
         return None
     return choice
 
@@ -232,13 +236,10 @@ def _choose_by_measuring(
     except MeasuringError as error:
         raise MeasuringError(f"{error}\nGive --mode single, dual or isolated instead of auto.") from error
     obstacles |= {Layout(mode): reason for mode, reason in found["obstacles"].items()}
-    own = parallel.find_own_obstacle() or obstacles.get(Layout.DATA_PARALLEL)
-    launching = None if own else parallel.find_launch_obstacle()
-    if own is not None:
-        obstacles[Layout.DATA_PARALLEL] = own
-    elif launching is not None:
-        obstacles[Layout.DATA_PARALLEL] = launching.reason
-    around = _describe_circumstances(config, found, obstacles, None if launching is None else launching.remedy)
+    obstacle = parallel.find_obstacle(crowded=obstacles.get(Layout.DATA_PARALLEL))
+    if obstacle is not None:
+        obstacles[Layout.DATA_PARALLEL] = obstacle.reason
+    around = _describe_circumstances(config, found, obstacles, None if obstacle is None else obstacle.remedy)
     return choose_mode(StageCosts(**found["costs"]), around, devices)
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData, collect_run_data, load_run_data, save_run_data
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, plan_devices
-from myxtts.models.build import build_dvae
-from myxtts.models.names import to_checkpoint
-from myxtts.pipeline.batch_source import SourceRequest
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, put_on_one_device
+from myxtts.devices.planning import plan_devices
+from myxtts.pipeline.batch_source import PRODUCER_FOLDER, SourceRequest
+from myxtts.pipeline.code_cache import FOLDER_NAME
+from myxtts.pipeline.preparation_settings import Target
 from myxtts.pipeline.production import Production
-from myxtts.training.starting_point import MEL_STATISTICS, Codec, fit_model_config, read_codec
+from myxtts.training.endless_production import describe_endless_production
+from myxtts.training.random_codec import write_random_codec
+from myxtts.training.starting_point import Codec, fit_model_config, read_codec
 
-NEVER = 10**6
-"""Steps; no measurement comes so far."""
 INTRA_OP, INTER_OP = 1, 8
 """One core for a device comes from running each call in one thread (`run_calls_in_one_thread`), not from the pools. A call
 that waits for one within it holds a thread of the inter-op pool: with two of them, two devices stood still for ever."""
@@ -57,11 +53,7 @@ def write_bench_run(folder: Path) -> None:
     """Writes what all processes of a measurement read: the clips' order, and the codec. Needs TensorFlow."""
     config = make_config(folder, Mode.SINGLE)
     save_run_data(collect_run_data(config, folder=folder), folder)
-    dvae = build_dvae(config.model, seed=0)
-    mel_norms = np.ones(80, np.float32)
-    write_model_directory(
-        folder / CODEC_FOLDER, config=config, model={MEL_STATISTICS: mel_norms}, dvae=to_checkpoint(dvae)
-    )
+    write_random_codec(config, folder / CODEC_FOLDER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +75,9 @@ class BenchRun:
         """
         plan = self.plan
         if in_series:
-            plan = replace(plan, mode=Mode.SINGLE, data=replace(plan.model, role=plan.data.role))
+            plan = put_on_one_device(plan)
         order = self.production.make_order(self.data)
-        return SourceRequest(plan, self.data, order, self.production, self.folder / "producer")
+        return SourceRequest(plan, self.data, order, self.production, self.folder / PRODUCER_FOLDER)
 
 
 def open_bench_run(folder: Path, mode: Mode) -> BenchRun:
@@ -97,14 +89,7 @@ def open_bench_run(folder: Path, mode: Mode) -> BenchRun:
     data: RunData = load_run_data(folder)
     codec = read_codec(folder / CODEC_FOLDER)
     config = fit_model_config(asked, None, codec.config, data.text_tokens)
-    norms: Any = codec.mel_norms
-    production = Production(
-        config=config,
-        preparation=choose_preparation(config, Target.GPT, norms),
-        validation_interval=NEVER,
-        first_step=0,
-        end_step=NEVER,
-        codec_folder=codec.folder,
-        cache_folder=folder / "features",
+    production = describe_endless_production(
+        config, Target.GPT, codec.mel_norms, codec_folder=codec.folder, cache_folder=folder / FOLDER_NAME
     )
     return BenchRun(folder, config, plan, data, codec, production)

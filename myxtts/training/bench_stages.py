@@ -24,7 +24,8 @@ from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
-from myxtts.training.bench_run import NEVER, BenchRun
+from myxtts.training.bench_run import BenchRun
+from myxtts.training.endless_production import NEVER
 from myxtts.training.one_thread import run_calls_in_one_thread
 from myxtts.training.step import Turn
 from myxtts.training.trained_model import TrainedModel, build_gpt_step

@@ -1,4 +1,4 @@
-"""Errors of a run's folder: which run is in it, and whether it can go on."""
+"""The errors of this room."""
 
 from __future__ import annotations
 
@@ -107,5 +107,13 @@ class StartingPointError(UserError):
     """The model to start from does not fit what was asked for, or is none."""
 
 
+class NotTrainingError(UserError):
+    """What a training makes was asked for before there was one."""
+
+
 class ProfileError(UserError):
     """A run that cannot be profiled as asked."""
+
+
+class CodePreparationError(UserError):
+    """Codes that no run with these settings would read."""

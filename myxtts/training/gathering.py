@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import tensorflow as tf
 
 from myxtts import __version__
@@ -17,9 +15,10 @@ from myxtts.cluster.exchange import Exchange
 from myxtts.cluster.link import open_link
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config import XTTSConfig
+from myxtts.data.cache import digest_arrays
 from myxtts.devices.plan import DevicePlan
 from myxtts.training.cluster_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
-from myxtts.training.starting_point import Codec
+from myxtts.training.starting_point import MEL_STATISTICS, Codec
 from myxtts.training.team import Alone, ClusterTeam, Team
 
 _log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def gather_team(
     with open_link(spec) as link:
         require_open_doors(link)
         apply_devices()
-        team = ClusterTeam(link, Exchange(spec, has_gpu=plan.model.device.startswith("/GPU")))
+        team = ClusterTeam(link, Exchange(spec, has_gpu=plan.model.is_gpu))
         team.require_sums()
         versions = {"myxtts": __version__, "tensorflow": tf.__version__}
         team.require_equal("versions", versions, "Install the same ones everywhere.")
@@ -57,9 +56,5 @@ def gather_team(
 
 def describe_codec(codec: Codec) -> dict[str, str]:
     """What two codecs have alike only if their codes mean the same."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(codec.weights):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(read_array(codec.weights[name])).tobytes())
-    digest.update(np.ascontiguousarray(codec.mel_norms).tobytes())
-    return {"digest": digest.hexdigest()}
+    weights = {name: read_array(tensor) for name, tensor in codec.weights.items()}
+    return {"digest": digest_arrays({**weights, MEL_STATISTICS: codec.mel_norms})}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from signal import Signals
 from typing import Any
@@ -16,7 +14,6 @@ import tensorflow as tf
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import GlobalBatch
-from myxtts.monitoring.listening_page import note_clip
 from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.batch_source import BatchSource
@@ -33,8 +30,7 @@ from myxtts.training.run_watch import RunWatch
 from myxtts.training.team import Team
 from myxtts.training.trained_model import TrainedModel
 from myxtts.training.updates import UpdateMaker
-
-_log = logging.getLogger(__name__)
+from myxtts.training.validation import RoundResult, ValidationRound
 
 ALL_DONE = "all updates are done"
 
@@ -98,7 +94,6 @@ class TrainingLoop:
         self._watch = watch
         self._intervals = intervals
         self._stop = stop
-        self._listener = listener
         self._device = device
         self._progress = progress
         self._choose_rate = choose_rate
@@ -109,8 +104,6 @@ class TrainingLoop:
         self._held: DeviceBatch | None = None
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
-        self._rounds: list[tf.Tensor] = []
-        self._averaged = ExitStack()
         self._seen_shapes: set[tuple[Any, ...]] = set()
         self._is_result_due = False
         """Whether a batch of the step under way has a shape that no result was looked at for."""
@@ -118,6 +111,18 @@ class TrainingLoop:
         self._has_traced = False
         """Whether the update under way has."""
         self._epoch = 0
+        self._validation = ValidationRound(
+            trained=trained,
+            updates=updates,
+            order=order,
+            data=data,
+            watch=watch,
+            listener=listener,
+            device=device,
+            progress=progress,
+            team=team,
+            advance=source.advance,
+        )
 
     def run(self) -> Ending:
         """Trains. Whatever ends it, nothing that was reached and could be saved is lost."""
@@ -131,7 +136,7 @@ class TrainingLoop:
             return self._end_by_signal()
 
     def _run_batches(self) -> Ending:
-        with self._averaged:
+        try:
             while (batch := self._take()) is not None:
                 if batch.facts.kind is Kind.TRAIN:
                     self._train(batch)
@@ -141,6 +146,8 @@ class TrainingLoop:
                 ending = self._find_ending(batch)
                 if ending is not None:
                     return ending
+        finally:
+            self._validation.abandon()
         self._read_results()
         self._save_unless_saved()
         return Ending(ALL_DONE, is_finished=True)
@@ -192,7 +199,7 @@ class TrainingLoop:
         progress = self._progress
         progress.step += 1
         self._epoch = epoch
-        progress.is_validated = not self._is_round_due()
+        progress.is_validated = not self._validation.is_due()
         self._watch.end_phase(progress.step, Phase.TRAINING, has_traced=self._has_traced)
         self._has_traced = False
         if progress.step % self._intervals.log == 0:
@@ -232,84 +239,21 @@ class TrainingLoop:
 
     def _validate(self, batch: DeviceBatch) -> None:
         is_new = self._check_inputs(batch)
-        step = self._trained.step
-        if not self._rounds:
+        if not self._validation.is_open:
             self._read_results()
-            self._begin_round(batch)
-        phase = step.objective.choose_phase(batch.facts.updates - 1)
-        with self._watch.ledger.spend(Cause.VALIDATION) as span:
-            span.is_first = is_new
-            self._rounds.append(self._evaluate(batch, phase))
-            if is_new:
-                check_result(self._rounds[-1], self._device)
-            self._source.advance()
-        self._watch.clock.leave_out()
-        if self._order.is_last_of_round(batch.facts.number):
-            sums = np.asarray(tf.add_n(self._rounds)).tolist()
-            self._rounds.clear()
-            self._averaged.close()
-            sums = self._team.sum_numbers(f"validation after {batch.facts.updates} updates", sums)
-            self._finish_round(dict(zip(step.objective.sum_names, sums, strict=True)), phase)
-
-    def _begin_round(self, batch: DeviceBatch) -> None:
-        average = self._trained.step.average
         try:
-            if average is not None:
-                self._averaged.enter_context(average.in_place())
-        except tf.errors.ResourceExhaustedError as error:
-            self._save_before_failing()
-            raise ValidationMemoryError(
-                f"Out of memory before the validation after {batch.facts.updates} updates: there is no room for the weights beside "
-                "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
-            ) from error
-        if self._team.is_chief:
-            self._listen(batch)
-
-    def _evaluate(self, batch: DeviceBatch, phase: str) -> tf.Tensor:
-        try:
-            return self._updates.evaluate(batch.tensors, batch.facts, phase)
+            result = self._validation.add(batch, is_new=is_new)
         except ValidationMemoryError:
-            self._save_before_failing()
+            # What was trained until a validation that cannot be made is kept.
+            self._save_unless_saved()
             raise
+        if result is not None:
+            self._finish_round(result)
 
-    def _save_before_failing(self) -> None:
-        """Keeps what was trained until a validation that cannot be made."""
-        self._rounds.clear()
-        self._averaged.close()
-        self._save_unless_saved()
-
-    def _listen(self, batch: DeviceBatch) -> None:
-        step = self._progress.step
-        with self._watch.ledger.spend(Cause.VALIDATION) as span:
-            # Made by functions of its own, which the first sample traces.
-            span.is_first = True
-            try:
-                paths = self._listener.hear(step, batch.tensors, self._watch.board)
-            except tf.errors.ResourceExhaustedError:
-                # Nothing depends on it: a run is worth more than a sample of it.
-                _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
-                return
-        for path in paths:
-            self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
-        clip, validation = int(batch.clips_B[0]), self._data.validation
-        note_clip(self._watch.folder, validation.text[clip], validation.find_file(clip))
-
-    def _finish_round(self, sums: Mapping[str, float], phase: str) -> None:
-        progress = self._progress
-        scalars = self._trained.step.objective.name_results(sums, phase)
-        loss = scalars.pop("loss")
-        is_ranked = self._trained.step.objective.is_ranked(phase)
-        # A first loss that is not a number would be the best for ever.
-        is_best = is_ranked and loss < (math.inf if progress.best_loss is None else progress.best_loss)
-        if is_ranked:
-            progress.best_loss = loss if is_best else progress.best_loss
-            progress.rounds_without_better = 0 if is_best else progress.rounds_without_better + 1
-        progress.is_validated = True
-        self._metrics["val_loss"] = loss
-        self._watch.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
-        self._watch.end_phase(progress.step, Phase.VALIDATION)
-        is_kept = is_best and self._intervals.saves_best
-        if is_kept or self._is_checkpoint_due() or progress.step == self._order.end_step:
+    def _finish_round(self, result: RoundResult) -> None:
+        self._metrics["val_loss"] = result.loss
+        is_kept = result.is_best and self._intervals.saves_best
+        if is_kept or self._is_checkpoint_due() or self._progress.step == self._order.end_step:
             self._save()
         self._metrics.pop("val_loss")
 
@@ -324,7 +268,7 @@ class TrainingLoop:
         return self._end_by_signal() if is_asked else None
 
     def _end_by_signal(self) -> Ending:
-        self._averaged.close()
+        self._validation.abandon()
         self._read_results()
         self._save_unless_saved()
         if self._progress.step == self._order.end_step and self._progress.is_validated:
@@ -333,15 +277,11 @@ class TrainingLoop:
 
     def _find_early_end(self) -> Ending | None:
         patience = self._intervals.early_stopping
-        if not patience or self._rounds or self._progress.rounds_without_better < patience:
+        if not patience or self._validation.is_open or self._progress.rounds_without_better < patience:
             return None
         self._read_results()
         self._save_unless_saved()
         return Ending(f"no better validation loss in {patience} rounds", is_finished=True, is_early=True)
-
-    def _is_round_due(self) -> bool:
-        order, step = self._order, self._progress.step
-        return bool(order.validation_batches) and (step % order.validation_interval == 0 or step == order.end_step)
 
     def _is_checkpoint_due(self) -> bool:
         return self._progress.step % self._intervals.checkpoint == 0

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
-from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.models.names import count_parameters
@@ -84,7 +83,7 @@ def bill_run(
     """What each device must hold, the data device first where it is another one."""
     batch_size = config.data.batch_size
     model = _hold_against_card(_bill_model(config, plan.model, shape, batch_size), plan.model, read_room_mib)
-    if _is_shared(plan):
+    if plan.is_shared:
         return [_add_preparation(model, config, shape, batch_size)]
     data = _hold_against_card(_bill_data(config, plan.data, shape, batch_size), plan.data, read_room_mib)
     return [data, model]
@@ -104,7 +103,7 @@ def check_run(
         return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes or 0
 
     _refuse(bills[-1], wanted, cost_model)
-    if _is_shared(plan):
+    if plan.is_shared:
         return RunBills(tuple(bills), None)
 
     def bill_part(rows_at_a_time: int | None) -> DeviceBill:
@@ -135,17 +134,12 @@ def list_fitting_batches(config: XTTSConfig, plan: DevicePlan, shape: RunShape, 
 def _cost_model(config: XTTSConfig, plan: DevicePlan, shape: RunShape, batch_size: int) -> int:
     """Bytes that the model device must hold with so many clips in a batch."""
     bill = _bill_model(config, plan.model, shape, batch_size)
-    shared = _add_preparation(bill, config, shape, batch_size) if _is_shared(plan) else bill
+    shared = _add_preparation(bill, config, shape, batch_size) if plan.is_shared else bill
     return shared.total_bytes or 0
 
 
 def _refuse(bill: DeviceBill, wanted: BatchChoice, cost_bytes: Callable[[int], int]) -> None:
     check_bill(bill, None if bill.limit_bytes is None else suggest_batch(wanted, cost_bytes, bill.limit_bytes))
-
-
-def _is_shared(plan: DevicePlan) -> bool:
-    """Whether one device of one process does both jobs."""
-    return (plan.data.process, plan.data.device) == (plan.model.process, plan.model.device)
 
 
 def _hold_against_card(bill: DeviceBill, role: RolePlan, read_room_mib: ReadRoom) -> DeviceBill:
@@ -286,4 +280,4 @@ def _count_codec_numbers(config: XTTSConfig, bucket: Bucket) -> int:
 
 
 def _read_limit(role: RolePlan) -> int | None:
-    return role.memory.mib * MIB if isinstance(role.memory, Limit) else None
+    return None if role.limit_mib is None else role.limit_mib * MIB

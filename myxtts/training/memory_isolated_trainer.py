@@ -18,7 +18,9 @@ from myxtts.pipeline.handoff import SLOTS, Handoff
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
-from myxtts.training.trainer import XTTSTrainer, make_plan
+from myxtts.training.auto_mode import plan_run
+from myxtts.training.errors import NotTrainingError
+from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.gpu_memory import read_role_memory
 
 _log = logging.getLogger(__name__)
@@ -88,9 +90,10 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
         A producer process prepares by the same code (`BatchFactory.make`), on a device that only it sees.
         """
-        if self.plan.data.process is not self.plan.model.process:
+        if self.plan.has_producer:
             raise DevicePlanError(f"{self.plan.data.device} belongs to the producer process, which prepares by itself.")
-        assert self._stage is not None, "train() has collected the data"
+        if self._stage is None:
+            raise NotTrainingError("There is no batch to prepare: train() collects the data. Call that first.")
         with closing(self._stage.open_factory()) as factory:
             return factory.make(number)
 
@@ -107,7 +110,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
         Only where the card that prepares belongs to this process; the producer process has its own pipeline.
         """
-        if self.plan.data.process is not self.plan.model.process:
+        if self.plan.has_producer:
             raise DevicePlanError(
                 f"{self.plan.data.device} belongs to the producer process, which prefetches by itself. Call "
                 "setup_gpu_memory_isolation first to have both cards in this process."
@@ -132,7 +135,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 def _choose_plan(config: XTTSConfig, command: Sequence[str]) -> DevicePlan:
     active = runtime.active_plan()
     if active is None:
-        return make_plan(config, command)
+        return plan_run(config, command).plan
     wanted = (config.data.data_gpu, config.data.model_gpu)
     if active.mode is Mode.ISOLATED and (active.data.physical_id, active.model.physical_id) == wanted:
         return active

@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from myxtts.errors import DevicePlanError
-from myxtts.monitoring.words import format_step_time
+from myxtts.monitoring.words import format_step_time, wrap_titled
 from myxtts.training.mode_prediction import (
     Candidate,
     Circumstances,
@@ -21,7 +22,7 @@ from myxtts.training.mode_prediction import (
 WORTHWHILE = 1.03
 """A mode with more parts must be faster than a simpler one by more than two short measurements differ by themselves."""
 _WIDTH = 80
-_INDENT = 8
+_wrap = partial(wrap_titled, width=_WIDTH, indent=8)
 
 
 @dataclass(frozen=True)
@@ -196,12 +197,6 @@ def _explain_none(predictions: Sequence[Prediction]) -> str:
             *rows,
             "Give a smaller --batch-size with more --grad-accum, or make room on the devices.",
         ]
-    )
-
-
-def _wrap(title: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=f"{title:<{_INDENT}}", subsequent_indent=" " * _INDENT, break_on_hyphens=False
     )
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from myxtts.data.sampler import RowShare
-from myxtts.devices.plan import DevicePlan, Mode, RolePlan
+from myxtts.devices.plan import DevicePlan, put_on_one_device
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_size import measure_batch_bytes
@@ -138,21 +138,6 @@ def time_window(source: BatchSource, training: SyncedTraining, batches: int, kee
     )
 
 
-def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> DevicePlan:
-    """The plan with everything on one device, for a process in which the plan of two devices is in force.
-
-    Args:
-        device: by default the one that trains.
-    """
-    device = device or plan.model
-    return replace(
-        plan,
-        mode=Mode.SINGLE,
-        data=replace(device, role=plan.data.role),
-        model=replace(device, role=plan.model.role),
-    )
-
-
 def describe_shape(setup: ProfileSetup) -> RunShape:
     """What the batches of a run look like."""
     preparation = setup.request_source().production.preparation
@@ -180,7 +165,7 @@ def refuse_without_room(setup: ProfileSetup, plans: Sequence[DevicePlan], obstac
 def find_workers_obstacle(setup: ProfileSetup) -> str | None:
     """Why two processes that both train are known not to fit into memory: each holds the whole model, and half of a batch."""
     whole = describe_shape(setup)
-    half = replace(whole, buckets=tuple(RowShare(0, WORKERS).shrink(bucket) for bucket in whole.buckets))
+    half = replace(whole, buckets=RowShare(0, WORKERS).shrink_all(whole.buckets))
     for device in (setup.plan.model, setup.plan.data):
         try:
             check_run(setup.config, put_on_one_device(setup.plan, device), half)

@@ -10,25 +10,26 @@ from typing import Any
 from myxtts.config import XTTSConfig
 from myxtts.data.cache import Decision
 from myxtts.data.workers import Work
+from myxtts.devices.plan import put_on_one_device
 from myxtts.devices.plan_json import load_plan
 from myxtts.devices.runtime import read_execution
 from myxtts.pipeline.batch_source import SourceRequest
-from myxtts.pipeline.code_cache import choose_cache_folder, count_code_bytes, decide_cache, make_code_key
+from myxtts.pipeline.code_cache import choose_cache_folder, count_code_bytes, decide_cache, decide_fixed
+from myxtts.pipeline.code_key import make_code_key
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training.cluster_rules import find_refusal
+from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.lengths import count_updates
 from myxtts.training.mode_measuring import (
     READ_AHEAD,
     find_memory_obstacles,
     find_workers_obstacle,
     measure_costs,
-    put_on_one_device,
     refuse_without_room,
 )
 from myxtts.training.mode_prediction import Layout, StageCosts
 from myxtts.training.parallel_measuring import measure_pair
 from myxtts.training.profile_setup import ProfileSetup, set_up_profile
-from myxtts.training.trainer import apply_devices
 from myxtts.utils.commons import get_device_context
 
 
@@ -80,11 +81,8 @@ def _decide_cache(asked: XTTSConfig, setup: ProfileSetup, costs: StageCosts, epo
     request = setup.request_source()
     if request.production.codec_folder is None:
         return Decision("off", "A codec that is trained has none.")
-    if request.production.preparation.changes_waves:
-        return Decision("off", "Augmentation changes the clips every time.")
-    if asked.data.cache != "auto":
-        return Decision(asked.data.cache, f"--cache is {asked.data.cache}.")
-    return _decide_auto(request, setup, costs, epochs)
+    fixed = decide_fixed(asked.data.cache, request.production.preparation)
+    return fixed or _decide_auto(request, setup, costs, epochs)
 
 
 def _decide_auto(request: SourceRequest, setup: ProfileSetup, costs: StageCosts, epochs: int) -> Decision:

@@ -2,7 +2,8 @@
 
 Half of a batch is trained on, to know how much of a step is left with half the clips; the same products of matrices are run on
 each device and on both at once, to know whether one is slower and whether they stand in each other's way; and gradients are
-taken to cross as fast as a copy does.
+assumed to cross between cards as fast as a copy does. That is the best that NCCL, which takes them there, could do: nobody has
+run it on cards yet.
 """
 
 from __future__ import annotations
@@ -61,9 +62,13 @@ def measure_together(first: str, second: str) -> tuple[float, float]:
 
 
 def estimate_exchange(plan: DevicePlan, gradient_bytes: int) -> float:
-    """Seconds in which two processes add up their gradients: each sends as much as it has."""
+    """Seconds in which two processes add up their gradients: each sends as much as it has.
+
+    Without GPUs at the speed that TensorFlow's ring was seen to have. Between cards at that of a copy from one to the other, which
+    goes the way that NCCL takes (NVLink, the bus, or the host's memory); what NCCL itself adds to it was never measured.
+    """
     if plan.rehearsal:
-        # A copy inside one process would say nothing about the way between two.
+        # A copy inside one process would say nothing about gRPC between two.
         return gradient_bytes / GRPC_BYTES_PER_S
     with get_device_context(plan.data.device):
         there = tf.zeros([_COPIED_BYTES // FLOAT_BYTES]) + 1.0

@@ -15,7 +15,7 @@ from myxtts.training.errors import RunFolderError
 from myxtts.training.run_lock import LOCK_NAME
 from myxtts.training.run_record import RECORD_NAME, RunRecord, read_record
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _KEPT = re.compile(r"previous-run-(\d+)")
 _MOVING = re.compile(r"\.previous-run-(\d+)\.moving")
@@ -74,7 +74,7 @@ def _complete(folder: Path, moving: Path) -> Path:
     assert match
     kept = folder / f"previous-run-{match[1]}"
     moving.rename(kept)
-    _logger.info("The run that was in %s is kept in %s.", folder, kept)
+    _log.info("The run that was in %s is kept in %s.", folder, kept)
     return kept
 
 

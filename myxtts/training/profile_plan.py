@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
+from myxtts.config.gpu_ids import parse_gpu_ids
 from myxtts.devices.machine import Machine
-from myxtts.devices.plan import DevicePlan, PlanRequest, plan_devices
+from myxtts.devices.plan import DevicePlan, PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.training.auto_mode import FindObstacle, PlannedRun, Tell, explain_one_process, fix_cache, plan_run
 from myxtts.training.errors import ProfileError
 from myxtts.training.mode_prediction import Layout
@@ -69,7 +71,7 @@ def request_one(config: XTTSConfig, command: Sequence[str] = ("python", "train_m
     if gpus is None:
         return request
     # In a rehearsal ids name roles only, and a process that does everything has none.
-    return replace(request, mode="single", model_gpu=None if request.rehearsal else int(gpus.partition(",")[0]))
+    return replace(request, mode="single", model_gpu=None if request.rehearsal else parse_gpu_ids(gpus)[0])
 
 
 def refuse_decoder(config: XTTSConfig) -> None:
@@ -86,7 +88,7 @@ def describe_workers(config: XTTSConfig, environ: Mapping[str, str] = os.environ
     training = config.training
     cluster = find_cluster(training.cluster, training.worker_index, environ)
     if training.model_gpus is not None:
-        workers, asked = len(training.model_gpus.split(",")), f"--model-gpus {training.model_gpus}"
+        workers, asked = len(parse_gpu_ids(training.model_gpus)), f"--model-gpus {training.model_gpus}"
     elif cluster is not None:
         workers, asked = cluster.size, "the cluster"
     else:

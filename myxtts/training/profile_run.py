@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
 from myxtts.errors import NvmlError
@@ -254,12 +253,11 @@ def _do_nothing(_: DeviceBatch) -> bool:
 
 def read_memory(plan: DevicePlan) -> Iterable[RoleMemoryFacts]:
     """What each role holds now, as far as this process can know it."""
-    for role in (plan.model,) if plan.mode is Mode.SINGLE else (plan.data, plan.model):
-        limit = role.memory.mib if isinstance(role.memory, Limit) else None
+    for role in plan.own_roles:
         # In a rehearsal the reading is of this process, whichever role is asked for: it says nothing about either
         # where both are in it.
         is_known = not plan.rehearsal or (role.process is Process.TRAINER and plan.mode is not Mode.DUAL)
-        unknown = RoleMemory(role.physical_id, role.device, limit, None, None)
+        unknown = RoleMemory(role.physical_id, role.device, role.limit_mib, None, None)
         try:
             memory = read_role_memory(role) if is_known else unknown
         except NvmlError:

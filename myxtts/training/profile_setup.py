@@ -5,37 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
+from myxtts.config.presets import name_size
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan
-from myxtts.models.build import build_dvae
-from myxtts.models.names import count_parameters, to_checkpoint
+from myxtts.models.names import count_parameters
 from myxtts.monitoring.profile_facts import ProfiledRun
-from myxtts.pipeline.batch_source import SourceRequest
-from myxtts.pipeline.code_cache import choose_cache_folder
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
-from myxtts.pipeline.production import Production
+from myxtts.pipeline.batch_source import PRODUCER_FOLDER, SourceRequest
+from myxtts.pipeline.code_cache import FOLDER_NAME, choose_cache_folder
+from myxtts.pipeline.preparation_settings import Target
+from myxtts.training.endless_production import NEVER, describe_endless_production
 from myxtts.training.profile_plan import refuse_decoder
-from myxtts.training.starting_point import (
-    MEL_STATISTICS,
-    Codec,
-    StartingPoint,
-    fit_model_config,
-    read_codec,
-    read_starting_point,
-)
+from myxtts.training.random_codec import make_even_norms, write_random_codec
+from myxtts.training.starting_point import Codec, StartingPoint, find_codec, fit_model_config, read_starting_point
 from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
-from myxtts.utils.commons import get_device_context
-
-NEVER = 10**6
-"""Steps; no profile comes so far."""
-_MEL_BANDS = 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +39,7 @@ class ProfileSetup:
         """The model as a run would build it. Call it under the model device's scope."""
         if self.codec is None:
             # From the first step with codes, as in most of a run.
-            return build_codec_step(self.config, _make_norms(), steps=NEVER, free_steps=0)
+            return build_codec_step(self.config, make_even_norms(), steps=NEVER, free_steps=0)
         return build_gpt_step(self.config, self.data, self.codec, self.start)
 
     def request_source(self, *, keeps_codes_aside: bool = False) -> SourceRequest:
@@ -65,36 +49,31 @@ class ProfileSetup:
             keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
         """
         target = Target.CODEC if self.codec is None else Target.GPT
-        norms: Any = _make_norms() if self.codec is None else self.codec.mel_norms
-        production = Production(
-            config=self.config,
-            preparation=choose_preparation(self.config, target, norms),
-            validation_interval=NEVER,
-            first_step=0,
-            end_step=NEVER,
+        production = describe_endless_production(
+            self.config,
+            target,
+            make_even_norms() if self.codec is None else self.codec.mel_norms,
             codec_folder=None if self.codec is None else self.codec.folder,
-            cache_folder=self.folder / "features" if keeps_codes_aside else self._choose_cache_folder(),
+            cache_folder=self.folder / FOLDER_NAME if keeps_codes_aside else self._choose_cache_folder(),
         )
         return SourceRequest(
-            self.plan, self.data, production.make_order(self.data), production, self.folder / "producer"
+            self.plan, self.data, production.make_order(self.data), production, self.folder / PRODUCER_FOLDER
         )
 
     def describe(self) -> ProfiledRun:
         """What is profiled."""
         config, plan = self.config, self.plan
         name = "dvae" if self.codec is None else "gpt"
-        millions = count_parameters(config.model)[name] / 1e6
+        size, millions = name_size(config.model.model_dump()), count_parameters(config.model)[name] / 1e6
         return ProfiledRun(
             mode=str(plan.mode),
             is_rehearsal=plan.rehearsal,
             # Each process names its own devices from 0 on: without this both roles may seem to share one.
-            data_device=plan.data.device
-            if plan.data.process is plan.model.process
-            else f"{plan.data.device} of the producer process",
+            data_device=f"{plan.data.device} of the producer process" if plan.has_producer else plan.data.device,
             model_device=plan.model.device,
             batch_size=config.data.batch_size,
             accumulation=config.training.gradient_accumulation_steps,
-            model=f"{config.model.size} {name}, {millions:.1f} M parameters, {config.data.mixed_precision}",
+            model=f"{size or 'custom'} {name}, {millions:.1f} M parameters, {config.data.mixed_precision}",
             corpus=f"{len(self.data.train)} clips, {len(self.data.sampler.plan.buckets)} batch shapes, "
             f"{self.data.sampler.plan.waste.audio_share:.0%} padding",
             notes=self.notes,
@@ -103,7 +82,7 @@ class ProfileSetup:
     def _choose_cache_folder(self) -> Path:
         # Codes of weights that nobody keeps are not kept beside the corpus.
         if self.codec is None or self.codec.folder.is_relative_to(self.folder):
-            return self.folder / "features"
+            return self.folder / FOLDER_NAME
         return choose_cache_folder(self.data, self.folder)
 
 
@@ -124,27 +103,9 @@ def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path, notes: Se
     if config.training.init_from:
         start = read_starting_point(Path(config.training.init_from), folder, is_resumed=False)
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
-    codec = _find_codec(config, start)
+    codec = find_codec(config, start)
     if codec is None:
-        codec = _write_random_codec(config, folder / "codec")
+        codec = write_random_codec(config, folder / "codec")
         notes = (*notes, "No codec was given: one of random weights prepares here. It costs the same.")
     fitted = fit_model_config(config, start, codec.config, data.text_tokens)
     return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))
-
-
-def _find_codec(config: XTTSConfig, start: StartingPoint | None) -> Codec | None:
-    if config.training.codec is not None:
-        return read_codec(Path(config.training.codec))
-    return None if start is None else read_codec(start.folder)
-
-
-def _write_random_codec(config: XTTSConfig, folder: Path) -> Codec:
-    # On the host: the device that prepares loads it from the folder, as it does in a run.
-    with get_device_context("/CPU:0"):
-        weights = to_checkpoint(build_dvae(config.model, seed=0))
-    write_model_directory(folder, config=config, model={MEL_STATISTICS: _make_norms()}, dvae=weights)
-    return read_codec(folder)
-
-
-def _make_norms() -> NDArray[np.float32]:
-    return np.ones(_MEL_BANDS, np.float32)

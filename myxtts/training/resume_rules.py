@@ -21,7 +21,7 @@ from myxtts.config.yaml_file import format_value
 from myxtts.training.errors import RunChangedError
 from myxtts.training.learning_rate import compute_learning_rate
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Settings by section and name, as `config.resolve.dump_sections` gives them."""
@@ -210,10 +210,10 @@ def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end:
         old_end: updates of the whole run, as it was.
         new_end: as it is now.
     """
-    _logger.info("The run is %d updates long now; it was %d.", new_end, old_end)
+    _log.info("The run is %d updates long now; it was %d.", new_end, old_end)
     if training.lr_schedule == "cosine":
         shown = max(step, min(old_end, new_end))
-        _logger.warning(
+        _log.warning(
             "The learning rate falls along a cosine to the end of the run, so from step %d on it is another one (at step %d "
             "%.3g instead of %.3g), and the result is neither that of %d updates nor that of %d in one go. With --lr-schedule "
             "constant, given when a run is started, nothing depends on its length.",
@@ -229,7 +229,7 @@ def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end:
 def report_rounding(changes: Sequence[Change]) -> None:
     """Says in the log that a run which goes on is no longer bit for bit the unbroken one, where anything changed."""
     if changes:
-        _logger.warning(
+        _log.warning(
             "The run goes on, but its losses are no longer bit for bit those of an unbroken run, only equal up to rounding: %s.",
             "; ".join(map(str, changes)),
         )

@@ -47,7 +47,7 @@ from myxtts.training.resume_rules import (
 from myxtts.training.run_lock import hold_run_folder
 from myxtts.training.run_record import RECORD_NAME, RunRecord, Start, read_record, write_record
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CODEC_FOLDER = "codec"
 
@@ -133,14 +133,14 @@ class RunFolder:
         if self.is_finished or is_done:
             raise self.explain_finished()
         if self.step == end_step:
-            _logger.info(
+            _log.info(
                 "All %d updates of the run in %s were done before it was ended: only its end is left.",
                 end_step,
                 self.path,
             )
         elif self.is_resumed:
             self._report_changes(end_step, environment)
-            _logger.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
+            _log.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
         start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step)
         self._write(
             dataclasses.replace(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from myxtts.training.errors import RunFolderError, RunInUseError
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LOCK_NAME = "run.lock"
 _HELD_ERRORS = (errno.EWOULDBLOCK, errno.EACCES)
@@ -50,7 +50,7 @@ def _take(descriptor: int, folder: Path) -> None:
                 f"{folder}: {_read_holder(descriptor)} trains in this folder. Wait for it or stop it, or give another "
                 "--checkpoint-dir."
             ) from None
-        _logger.warning(
+        _log.warning(
             "%s: this file system knows no locks (%s), so nothing keeps a second trainer out. Start only one.",
             folder,
             error.strerror,

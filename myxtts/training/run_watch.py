@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from myxtts.devices import runtime
-from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.errors import NvmlError
@@ -227,7 +226,7 @@ class RunWatch:
     def _watch_preparation(self, step: int, made: BatchMemory) -> None:
         """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
         used: dict[Memory, int | None] = {}
-        if len(_list_roles(self._plan)) > 1:
+        if not self._plan.is_shared:
             used[Memory.DATA_DEVICE] = made.device_bytes
         if made.pid != os.getpid():
             if self._producer is not None and self._producer.pid != made.pid:
@@ -246,7 +245,7 @@ class RunWatch:
         hosts = [MemoryUse("host, trainer", read_private_bytes(os.getpid()), None)]
         if self._producer is not None:
             hosts.append(MemoryUse("host, producer", self._producer.host_bytes, None))
-        roles = [self._read_role(role) for role in _list_roles(self._plan)]
+        roles = [self._read_role(role) for role in self._plan.own_roles]
         return [*roles, *hosts]
 
     def _read_role(self, role: RolePlan) -> MemoryUse:
@@ -254,7 +253,7 @@ class RunWatch:
         if role.process is not self._plan.model.process:
             # Of a pool of another process the driver knows nothing; the process itself does.
             pool = None if self._producer is None else self._producer.device_bytes
-            return MemoryUse(name, pool, role.memory.mib * MIB if isinstance(role.memory, Limit) else None, pool)
+            return MemoryUse(name, pool, None if role.limit_mib is None else role.limit_mib * MIB, pool)
         try:
             reading = read_role_memory(role)
         except NvmlError:
@@ -273,8 +272,3 @@ class RunWatch:
             place = "" if event.position is None else f"batch {event.position}: "
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
         self._events_seen = len(pipeline.events)
-
-
-def _list_roles(plan: DevicePlan) -> tuple[RolePlan, ...]:
-    is_shared = plan.data.device == plan.model.device and plan.data.process is plan.model.process
-    return (plan.model,) if is_shared else (plan.data, plan.model)

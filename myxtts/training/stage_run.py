@@ -14,16 +14,16 @@ from myxtts.checkpoints.retention import Checkpoint, DiskNeed
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, Process
+from myxtts.devices.plan import DevicePlan
 from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.run_summary import RunSummary
 from myxtts.monitoring.settings_in_force import Surroundings, settle_sections
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_source import BatchSource, SourceRequest
+from myxtts.pipeline.batch_source import PRODUCER_FOLDER, BatchSource, SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
-from myxtts.pipeline.host_source import make_training_maker
-from myxtts.pipeline.order import RunOrder
+from myxtts.pipeline.host_source import make_maker
+from myxtts.pipeline.order import Kind, RunOrder
 from myxtts.pipeline.patience import Work
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation, reads_prompts
 from myxtts.pipeline.production import Production
@@ -40,7 +40,7 @@ from myxtts.training.memory_estimate import RunShape, check_run
 from myxtts.training.mode_choice import ModeChoice
 from myxtts.training.placement import check_variables
 from myxtts.training.run_folder import RunFolder
-from myxtts.training.run_watch import RunWatch
+from myxtts.training.run_watch import REPORT_NAME, RunWatch
 from myxtts.training.run_work import read_run_work
 from myxtts.training.team import Alone, Team
 from myxtts.training.trained_model import TrainedModel
@@ -49,7 +49,6 @@ from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
 
-PRODUCER_FOLDER = "producer"
 TENSORBOARD_FOLDER = "tensorboard"
 
 
@@ -83,6 +82,13 @@ class StageResult:
     step: int
     summary: RunSummary
     folder: Path
+    board: Path
+    """Where TensorBoard finds the curves."""
+
+    @property
+    def report(self) -> Path:
+        """The page about it."""
+        return self.folder / REPORT_NAME
 
 
 class StageRun:
@@ -101,6 +107,7 @@ class StageRun:
             early_stopping=training.early_stopping,
             saves_best=training.keep_best > 0 and training.best_metric == "val_loss",
         )
+        self._board = choose_board(request.run, training.tensorboard_log_dir)
         self._environment = describe_environment(request.plan, request.team.size)
         device = request.plan.model.device
         self._preparation = self._choose_preparation()
@@ -150,7 +157,7 @@ class StageRun:
             summary = watch.summarise(progress.step, "finished" if ending.is_finished else "stopped")
         if ending.is_finished:
             request.run.finish(ending.reason, is_early=ending.is_early)
-        return StageResult(ending, progress.step, summary, request.run.path)
+        return StageResult(ending, progress.step, summary, request.run.path, self._board)
 
     def read_work(self, start_s: float) -> Work | None:
         """What the training thread is doing while the stage runs; None before and after. For any thread.
@@ -164,10 +171,10 @@ class StageRun:
         """What batches hold; said and refused is what of it does not fit into memory."""
         request, plan = self._request, self._request.plan
         settings = choose_preparation(request.config, Target(request.run.stage), request.mel_norms)
-        buckets = tuple(request.team.share.shrink(bucket) for bucket in request.data.sampler.plan.buckets)
+        buckets = request.team.share.shrink_all(request.data.sampler.plan.buckets)
         bills = check_run(request.config, plan, RunShape(request.run.stage, buckets, settings))
         _log.info("%s", bills)
-        if plan.data.process is Process.PRODUCER:
+        if plan.has_producer:
             # It begins with whole batches and finds out by itself how many clips fit: the bill is an estimate.
             return settings
         return replace(settings, rows_at_a_time=bills.rows_at_a_time)
@@ -253,8 +260,11 @@ class StageRun:
             device=request.plan.model.device,
             progress=progress,
             choose_rate=self.choose_rate,
-            plan_step=make_training_maker(
-                request.data, request.config.data, reads_prompts(request.config.data, self._preparation.target)
+            plan_step=make_maker(
+                request.data,
+                Kind.TRAIN,
+                request.config.data,
+                reads_prompts(request.config.data, self._preparation.target),
             ).plan_step,
             team=request.team,
         )
@@ -273,15 +283,13 @@ class StageRun:
 
     def _open_source(self, progress: RunProgress) -> BatchSource:
         request = self._request
-        folder = request.run.path / PRODUCER_FOLDER
-        folder.mkdir(exist_ok=True)
         return open_source(
             SourceRequest(
                 plan=request.plan,
                 data=request.data,
                 order=self._make_order(progress),
                 production=self._describe_production(progress),
-                folder=folder,
+                folder=request.run.path / PRODUCER_FOLDER,
                 # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
                 waiting=request.stop.while_idle,
             )
@@ -309,7 +317,7 @@ class StageRun:
 
     def _open_watch(self, progress: RunProgress) -> RunWatch:
         request, training = self._request, self._request.config.training
-        plan, board = request.plan, training.tensorboard_log_dir
+        plan = request.plan
         around = Surroundings.of_machine(read_machine())
         row = RunRow(
             time_s=time.time(),
@@ -330,7 +338,7 @@ class StageRun:
             resumed=progress.step > 0,
             is_validated=progress.is_validated,
             plan=plan,
-            tensorboard=choose_board(request.run, board),
+            tensorboard=self._board,
             epochs=training.epochs if request.run.stage == training.stage else None,
             checkpoint_interval=self._intervals.checkpoint,
         )

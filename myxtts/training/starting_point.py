@@ -95,6 +95,21 @@ def read_codec(path: Path) -> Codec:
     return Codec(folder, model.config.model, model.dvae, norms)
 
 
+def find_codec(config: XTTSConfig, start: StartingPoint | None) -> Codec | None:
+    """The codec a GPT is trained with: the one given, else that of the model to fine-tune; None where there is neither."""
+    given = config.training.codec
+    if given is not None:
+        return read_codec(Path(given))
+    if start is None:
+        return None
+    try:
+        return read_codec(start.folder)
+    except CodecMissingError as error:
+        raise CodecMissingError(
+            f"{error} A model is fine-tuned on the codes of its own codec; give that one with --codec."
+        ) from None
+
+
 def require_same_codec(codec: Codec, checkpoint: Path) -> None:
     """Raises `StartingPointError` when a codec is not the one in a checkpoint of the run that is to go on with it."""
     saved = read_model_directory(checkpoint, verify_checksums=False)
@@ -165,7 +180,7 @@ def require_grown_vocabulary(start: StartingPoint, vocabulary: Path) -> None:
         raise StartingPointError(
             f"{vocabulary} must have all tokens of {start.vocabulary} under the same ids, but {len(moved)} of {len(known)} are "
             f"missing or have others, such as {moved[0]!r}. Leave out --vocabulary to take the model's own, or make a larger one "
-            "from it with myxtts.text.grow_vocabulary."
+            "from it with myxtts.text.extend_vocabulary."
         )
 
 

@@ -132,8 +132,9 @@ class ClusterTeam:
         """Adds up a first number. Raises `WorkerLostError` where that does not come about while workers wait for each other."""
         within_s = self._link.spec.rendezvous_s
         reason = (
-            f"A first sum over all workers was not made within {within_s:g} s, though they reach each other: look at the network between "
-            "the ports under `workers`."
+            f"A first sum over all workers was not made within {within_s:g} s, though they reach each other at the ports under `workers`. "
+            "Between GPUs NCCL makes it, at ports of its own, any that are free: open all ports between the workers, to nobody else, and "
+            "set NCCL_DEBUG=INFO to read what it does."
         )
         with self._naming_losses(), self._link.lifeline.limit(within_s, reason):
             (total,) = self._exchange.sum([tf.ones([])])

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from myxtts.config import XTTSConfig
 from myxtts.data.workers import Task
 from myxtts.devices.machine import Machine
-from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode, plan_devices
+from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.devices.plan_json import dump_plan
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import MyXTTSError
 from myxtts.training.auto_mode import FindObstacle, PlannedRun, explain_one_process, plan_run
 from myxtts.training.measuring_process import measure_in_process
@@ -107,7 +107,7 @@ def tune(
     search = search_settings(start.trial, start.result, [mode], run, tell)
     facts = TuningFacts(
         cores=len(os.sched_getaffinity(0)),
-        is_gpu=_plan(config, machine, search.trial).model.device.startswith("/GPU"),
+        is_gpu=_plan(config, machine, search.trial).model.is_gpu,
         read_share=search.result.read_share,
         fitting=search.result.fitting,
     )
@@ -146,9 +146,9 @@ def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialR
 
 def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
     """How much of the model device's memory a run may fill; None where that is unknown."""
-    if isinstance(plan.model.memory, Limit):
-        return plan.model.memory.mib * MIB
-    if not plan.model.device.startswith("/GPU"):
+    if plan.model.limit_mib is not None:
+        return plan.model.limit_mib * MIB
+    if not plan.model.is_gpu:
         return int(machine.host_free_mib * HOST_SHARE) * MIB
     free = next((card.free_mib for card in machine.cards if card.physical_id == plan.model.physical_id), None)
     return None if free is None else int(free * CARD_SHARE) * MIB

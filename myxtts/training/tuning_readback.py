@@ -28,10 +28,15 @@ def read_devices(plan: DevicePlan, pools: PoolSizes) -> dict[str, str]:
         "mode": str(plan.mode),
         "devices": ", ".join(list_logical_devices()),
         **{f"memory of {role.role} device": _describe_memory(role) for role in (plan.data, plan.model)},
-        "threads inside operations": str(pools.intra_op),
-        "threads between operations": str(pools.inter_op),
+        **_describe_pools(pools),
         **{name: os.environ.get(name, "not set") for name in VARIABLES},
     }
+
+
+def _describe_pools(pools: PoolSizes) -> dict[str, str]:
+    if pools.intra_op is None:
+        return {"threads inside and between operations": str(pools.both)}
+    return {"threads inside operations": str(pools.intra_op), "threads between operations": str(pools.inter_op)}
 
 
 def read_step(step: TrainStep, config: XTTSConfig) -> dict[str, str]:

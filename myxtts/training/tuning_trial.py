@@ -14,12 +14,12 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import start_devices
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.sources import open_source
+from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
 from myxtts.training.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape, time_best_window
 from myxtts.training.profile_run import ProfileLengths, Profiler, SyncedTraining
 from myxtts.training.profile_setup import ProfileSetup, set_up_profile
-from myxtts.training.trainer import apply_devices
 from myxtts.training.tuning_readback import read_devices, read_pipeline, read_step
 from myxtts.utils.commons import get_device_context
 

@@ -18,9 +18,11 @@ from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import EndOfStream
-from myxtts.pipeline.host_source import make_training_maker
+from myxtts.pipeline.host_source import make_maker
+from myxtts.pipeline.order import Kind
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.bench_run import NEVER, BenchRun
+from myxtts.training.bench_run import BenchRun
+from myxtts.training.endless_production import NEVER
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.learning_rate import compute_learning_rate
@@ -101,7 +103,7 @@ class WatchBench:
             device=run.plan.model.device,
             progress=RunProgress(),
             choose_rate=choose_rate,
-            plan_step=make_training_maker(run.data, run.config.data).plan_step,
+            plan_step=make_maker(run.data, Kind.TRAIN, run.config.data).plan_step,
         )
 
     def _open_watch(self) -> RunWatch:

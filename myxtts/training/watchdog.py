@@ -45,7 +45,7 @@ class Watchdog:
         on_warning: is given every warning, in the watching thread.
         on_force: is given the last word before the process is ended.
         end_process: ends it, with an exit code.
-        clock: of `Work.began_s`.
+        clock: for the time between two looks.
     """
 
     def __init__(

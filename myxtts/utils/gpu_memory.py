@@ -24,14 +24,14 @@ from myxtts.devices.memory import (
     DEFAULT_MODEL_MIB,
     DefaultMib,
     Growth,
-    Limit,
     LimitRequest,
 )
 from myxtts.devices.nvml import MIB, Card, Nvml, PhysicalId
-from myxtts.devices.plan import DevicePlan, PlanRequest, RolePlan, plan_devices
+from myxtts.devices.plan import DevicePlan, PlanRequest, RolePlan
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError, NvmlError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def setup_gpu_memory_isolation(
     )
     plan = plan_devices(request, read_machine(), in_process=True)
     for note in plan.notes:
-        log.warning("%s", note)
+        _log.warning("%s", note)
     # Imported here: this module's other functions need no TensorFlow.
     from myxtts.devices.runtime import apply_plan
 
@@ -119,7 +119,7 @@ def log_memory_stats(data_gpu_id: int, model_gpu_id: int, step: int | None = Non
     """Logs one line per role with what its card holds."""
     prefix = "" if step is None else f"[Step {step}] "
     for role, reading in zip(("Data", "Model"), monitor_gpu_memory(data_gpu_id, model_gpu_id), strict=True):
-        log.info("%s%s GPU %d: %s", prefix, role, reading.gpu_id, _describe_reading(reading))
+        _log.info("%s%s GPU %d: %s", prefix, role, reading.gpu_id, _describe_reading(reading))
 
 
 def detect_memory_leak(gpu_id: int, baseline_mb: float, threshold_mb: float = 100) -> bool:
@@ -131,7 +131,7 @@ def detect_memory_leak(gpu_id: int, baseline_mb: float, threshold_mb: float = 10
     (reading,) = monitor_gpu_memory(gpu_id)
     used = reading.used_mb if reading.pool_used_mb is None else reading.pool_used_mb
     if used is None:
-        log.warning("GPU %d: its memory is unknown, so a leak cannot be seen.", gpu_id)
+        _log.warning("GPU %d: its memory is unknown, so a leak cannot be seen.", gpu_id)
         return False
     history = _histories.setdefault(gpu_id, PeakHistory())
     history.add(used)
@@ -139,7 +139,7 @@ def detect_memory_leak(gpu_id: int, baseline_mb: float, threshold_mb: float = 10
     # chance now and then.
     leaking = history.measure_growth() > threshold_mb / 2 and history.last_peak - baseline_mb > threshold_mb
     if leaking:
-        log.warning(
+        _log.warning(
             "GPU %d: memory keeps growing, from %.0f to %.0f MB over %d readings (%.0f MB above the baseline).",
             gpu_id, history.stretches[0].peak, history.last_peak, history.readings, history.last_peak - baseline_mb,
         )  # fmt: skip
@@ -178,7 +178,7 @@ def get_optimal_memory_limits(
 
 def read_role_memory(role: RolePlan) -> RoleMemory:
     """What one role of a plan holds now: TensorFlow's pool where this process runs it, else its card."""
-    limit = role.memory.mib if isinstance(role.memory, Limit) else None
+    limit = role.limit_mib
     if role.physical_id is None:
         return RoleMemory(None, role.device, limit, None, None)
     (reading,) = monitor_gpu_memory(role.physical_id)

@@ -1,6 +1,7 @@
 """Rules of the code that the linters are set to keep: each is broken once here, to see that it bites."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,48 @@ def find_readers():
                     own = path.parent.name == "config"
                     found |= {f"{section}.{child.attr}" for section in _name_sections(child.value, own)}
     return found
+
+
+def find_named_places():
+    """Every dotted name of the package inside a text of its own code, with the file it stands in."""
+    for path in (ROOT / "myxtts").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for found in re.findall(r"(?<![\w./-])myxtts(?:\.[A-Za-z_]\w*)+", node.value):
+                    # The beginning of a name that is put together.
+                    if not found.endswith("_"):
+                        yield found, path.relative_to(ROOT)
+
+
+def is_there(dotted):
+    """Whether a module has that name, or a module has something of that name."""
+    place, names = ROOT, dotted.split(".")
+    while names and (place / names[0]).is_dir():
+        place /= names.pop(0)
+    if names and (place / f"{names[0]}.py").is_file():
+        module = place / f"{names.pop(0)}.py"
+    else:
+        module = place / "__init__.py"
+    return not names or names[0] in _list_names(module)
+
+
+def _list_names(module):
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ImportFrom() | ast.Import():
+                yield from (alias.asname or alias.name for alias in node.names)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+def test_what_messages_tell_users_to_call_is_there():
+    # A key of a request's own scope, by the custom of servers.
+    named = set(find_named_places()) - {("myxtts.facts", Path("myxtts/serving/request_log.py"))}
+    assert ("myxtts.text.extend_vocabulary", Path("myxtts/text/tokenizer.py")) in named
+    assert not is_there("myxtts.text.grow_vocabulary")
+    assert [f"{path}: {name}" for name, path in sorted(named) if not is_there(name)] == []
 
 
 def _name_sections(base, own):

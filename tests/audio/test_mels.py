@@ -22,7 +22,7 @@ from myxtts.audio.mels import (
 from myxtts.audio.slices_tf import cut_slices
 from myxtts.audio.units import SAMPLES_PER_CODE
 from tests.audio import dvae_codes
-from tests.audio.shared_files import load_full_parity, load_parity
+from tests.audio.reference import load_full_parity, load_parity
 
 LOG_TOLERANCE = 1e-3
 NORMS = np.linspace(1.5, 3.0, 80).astype(np.float32)

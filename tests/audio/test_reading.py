@@ -14,7 +14,7 @@ import soundfile
 from myxtts.audio.clip_errors import ClipError, ClipProblem
 from myxtts.audio.reading import BLOCK_FRAMES, check_clip, check_duration, inspect_clip, read_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
-from tests.audio.shared_files import find_data
+from tests.support.shared_files import find_shared
 
 
 def write_tone(path: Path, *, seconds: float = 0.5, rate_hz: int = SAMPLE_RATE_HZ, **options) -> Path:
@@ -32,7 +32,7 @@ def find_problem(path: Path, **limits: float) -> ClipProblem | None:
 
 
 def test_every_file_of_the_format_collection_gives_what_its_manifest_says(capfd: pytest.CaptureFixture[str]) -> None:
-    folder = find_data("formats")
+    folder = find_shared("data", "formats")
     rows = [line.split("\t") for line in (folder / "manifest.tsv").read_text().splitlines()[1:]]
     outcomes = {name: find_problem(folder / "audio" / name, min_seconds=0.1) for name, *_ in rows}
     must_decode = {name for name, expected, *_ in rows if expected == "decode"}
@@ -54,7 +54,7 @@ def test_every_file_of_the_format_collection_gives_what_its_manifest_says(capfd:
 
 
 def test_all_encodings_of_one_recording_sound_the_same() -> None:
-    folder = find_data("formats") / "audio"
+    folder = find_shared("data", "formats") / "audio"
     original = read_clip(folder / "flac_22k.flac")
     encodings = [
         *("flac24_48k_stereo.flac", "mp3_cbr64.mp3", "mp3_vbr.mp3", "mp3_named.wav", "vorbis.ogg", "opus.opus"),

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from myxtts.audio.resampling import count_resampled, has_exact_kernel, make_kernel, resample_clip
 from myxtts.audio.resampling_tf import resample_batch
-from tests.audio.shared_files import load_parity
+from tests.audio.reference import load_parity
 
 CASES = [
     ("22k", 22050, 16000),

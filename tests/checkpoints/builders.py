@@ -1,21 +1,22 @@
-"""Torch files put together by hand, and the shared reference data."""
+"""Torch files put together by hand, and weights of the reference."""
 
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pytest
 
+from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.torch_writer import write_torch
+from tests.support.shared_files import find_parity
 
-ROOT = Path(__file__).resolve().parents[2]
 ASSETS = Path(__file__).parent / "assets"
 
 STOP = b"."
@@ -23,18 +24,16 @@ REDUCE = b"R"
 BUILD = b"b"
 
 
-def find_parity_file(name: str) -> Path:
-    """A file of the shared reference data; skips the test where the data are not there."""
-    folder = Path(os.environ.get("MYXTTS_PARITY_DIR", ROOT.parent / "shared" / "parity"))
-    if not folder.is_dir():
-        pytest.skip("the reference data are not here: set MYXTTS_PARITY_DIR")
-    return folder / name
-
-
 def read_state(case: str) -> dict[str, np.ndarray]:
     """The weights of a reference case, by checkpoint names."""
-    with np.load(find_parity_file(f"{case}.npz")) as arrays:
+    with np.load(find_parity(f"{case}.npz")) as arrays:
         return {name.removeprefix("state/"): arrays[name] for name in arrays.files if name.startswith("state/")}
+
+
+def write_torch_file(path: Path, content: Any) -> None:
+    """A value as a torch file, in the place of what was there: who reads that keeps it."""
+    with open_file_atomically(path) as handle:
+        write_torch(handle, content, path)
 
 
 def zip_records(records: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:

@@ -13,16 +13,16 @@ from myxtts.checkpoints.licence import XTTS_WEIGHTS_NOTICE
 from myxtts.checkpoints.model_numbers import infer_model_numbers
 from myxtts.checkpoints.safetensors_file import write_safetensors
 from myxtts.checkpoints.torch_file import read_torch_file
-from myxtts.checkpoints.torch_writer import write_torch_file
 from myxtts.config import ModelConfig
 from myxtts.config.presets import MODEL_SIZES
-from tests.checkpoints.builders import ASSETS, describe_tensor, find_parity_file, read_state
+from tests.checkpoints.builders import ASSETS, describe_tensor, read_state, write_torch_file
+from tests.support.shared_files import find_parity
 
 PATH = Path("given.pth")
 
 
 def read_shapes(name):
-    return json.loads(find_parity_file(f"{name}.json").read_text())
+    return json.loads(find_parity(f"{name}.json").read_text())
 
 
 def describe_tensors(shapes):
@@ -37,6 +37,10 @@ def full():
 @pytest.fixture(scope="module")
 def full_dvae():
     return describe_tensors(read_shapes("dvae_v2_full_shapes"))
+
+
+def infer_numbers(file):
+    return infer_model_numbers(file.arrays, dvae_arrays=file.dvae_arrays, model_args=file.model_args)
 
 
 def is_dropped(name):
@@ -113,16 +117,16 @@ def test_a_dvae_file_is_recognised(full_dvae):
 
 
 def test_the_tiny_files_are_recognised():
-    model = read_coqui_file(find_parity_file("tiny_xtts_model.pth"))
+    model = read_coqui_file(find_parity("tiny_xtts_model.pth"))
     assert (model.kind, len(model.arrays)) == (CoquiKind.MODEL, 461)
     np.testing.assert_array_equal(model.arrays["mel_stats"].read(), read_state("l_end_to_end")["mel_stats"])
-    assert model.infer_numbers() == {
+    assert infer_numbers(model) == {
         "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 4, "decoder_width": 64, "audio_codes": 64, "text_tokens": 188,
         "max_text_tokens": 120, "max_audio_tokens": 60, "max_prompt_tokens": 70,
     }  # fmt: skip
-    dvae = read_coqui_file(find_parity_file("tiny_dvae.pth"))
-    assert (dvae.kind, dvae.infer_numbers()) == (CoquiKind.DVAE, {"dvae_width": 32, "audio_codes": 64})
-    statistics = read_coqui_file(find_parity_file("tiny_mel_stats.pth"))
+    dvae = read_coqui_file(find_parity("tiny_dvae.pth"))
+    assert (dvae.kind, infer_numbers(dvae)) == (CoquiKind.DVAE, {"dvae_width": 32, "audio_codes": 64})
+    statistics = read_coqui_file(find_parity("tiny_mel_stats.pth"))
     assert (statistics.kind, statistics.arrays["mel_stats"].shape) == (CoquiKind.MEL_STATISTICS, (80,))
 
 
@@ -130,13 +134,13 @@ def test_a_configuration_saved_as_objects_is_used():
     file = read_coqui_file(ASSETS / "coqui_classes.pth")
     assert file.model_args["gpt_n_heads"] == 2
     assert file.config["languages"] == ["en", "es"]
-    assert file.infer_numbers()["gpt_heads"] == 2
+    assert infer_numbers(file)["gpt_heads"] == 2
     assert file.arrays["gpt.text_embedding.weight"].read()[4, 7] == 39
 
 
 def test_a_configuration_saved_as_json_is_used(full):
     file = sort_content({"model": full, "config": '{"model_args": {"gpt_n_heads": 8}}'}, PATH)
-    assert file.infer_numbers()["gpt_heads"] == 8
+    assert infer_numbers(file)["gpt_heads"] == 8
     assert sort_content({"model": full, "config": "{"}, PATH).config == {}
 
 

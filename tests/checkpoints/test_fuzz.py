@@ -13,8 +13,7 @@ from myxtts.checkpoints.pickle_machine import PickleMachine, PickleRefusedError
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_file import read_torch_file
 from myxtts.checkpoints.torch_globals import TORCH_GLOBALS
-from myxtts.checkpoints.torch_writer import write_torch_file
-from tests.checkpoints.builders import ASSETS, call, group, integer, name, text
+from tests.checkpoints.builders import ASSETS, call, group, integer, name, text, write_torch_file
 from tests.support.processes import run_code
 
 

@@ -11,14 +11,14 @@ from myxtts.checkpoints.exporting import complete_model, export_coqui, export_sa
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.safetensors_file import open_safetensors
-from myxtts.checkpoints.torch_writer import write_torch_file
 from myxtts.config import XTTSConfig
 from myxtts.models.names import OPTIONAL
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import list_dvae_weights, list_xtts_weights
-from tests.data.shared import ROOT
+from tests.checkpoints.builders import write_torch_file
+from tests.support.shared_files import ASSETS
 
-VOCABULARY = ROOT / "tests" / "assets" / "parity" / "tiny_vocab.json"
+VOCABULARY = ASSETS / "tiny_vocab.json"
 CONFIG = XTTSConfig(
     model={
         "size": "tiny", "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 2, "dvae_width": 16, "decoder_width": 32,

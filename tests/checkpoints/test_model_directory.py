@@ -18,7 +18,7 @@ from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_file import read_torch_file
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError
-from tests.checkpoints.builders import find_parity_file
+from tests.support.shared_files import find_parity
 
 MODEL = {
     "wide": np.arange(6, dtype=np.float64).reshape(2, 3).T,
@@ -94,7 +94,7 @@ def test_the_manifest_has_the_checksums_that_sha256sum_gives(written):
 
 
 def test_a_torch_file_is_converted_tensor_by_tensor(tmp_path):
-    source = read_torch_file(find_parity_file("tiny_xtts_model.pth"))["model"]
+    source = read_torch_file(find_parity("tiny_xtts_model.pth"))["model"]
     write_model_directory(tmp_path / "model", config=XTTSConfig(), model=source)
     copy = read_model_directory(tmp_path / "model").model
     assert copy.keys() == source.keys()

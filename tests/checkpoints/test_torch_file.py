@@ -10,8 +10,8 @@ import pytest
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_file import read_torch_file
-from myxtts.checkpoints.torch_writer import write_torch_file
-from tests.checkpoints.builders import ASSETS, find_parity_file, read_state, tensor, text, zip_program, zip_records
+from tests.checkpoints.builders import ASSETS, read_state, tensor, text, write_torch_file, zip_program, zip_records
+from tests.support.shared_files import find_parity
 
 
 def assert_same_arrays(tensors, expected):
@@ -23,18 +23,18 @@ def assert_same_arrays(tensors, expected):
 
 
 def test_the_tiny_model_has_the_reference_weights():
-    content = read_torch_file(find_parity_file("tiny_xtts_model.pth"))
+    content = read_torch_file(find_parity("tiny_xtts_model.pth"))
     assert_same_arrays(content["model"], read_state("l_end_to_end"))
     assert len(content["model"]) == 483
     assert content["config"]["model_args"]["gpt_n_model_channels"] == 64
 
 
 def test_the_tiny_dvae_has_the_reference_weights():
-    assert_same_arrays(read_torch_file(find_parity_file("tiny_dvae.pth")), read_state("d_dvae"))
+    assert_same_arrays(read_torch_file(find_parity("tiny_dvae.pth")), read_state("d_dvae"))
 
 
 def test_a_bare_tensor_is_read():
-    statistics = read_torch_file(find_parity_file("tiny_mel_stats.pth"))
+    statistics = read_torch_file(find_parity("tiny_mel_stats.pth"))
     np.testing.assert_array_equal(statistics.read(), read_state("l_end_to_end")["mel_stats"], strict=True)
 
 

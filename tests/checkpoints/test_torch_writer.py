@@ -14,9 +14,9 @@ from myxtts.checkpoints import torch_writer
 from myxtts.checkpoints.errors import CheckpointError
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_file import read_torch_file
-from myxtts.checkpoints.torch_writer import write_torch_file
 from myxtts.checkpoints.zip_records import ZipRecords
-from tests.checkpoints.builders import find_parity_file
+from tests.checkpoints.builders import write_torch_file
+from tests.support.shared_files import find_parity
 
 DTYPES = [
     *(np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")),
@@ -133,7 +133,7 @@ def test_a_tensor_in_two_places_is_stored_once(tmp_path):
 
 
 def test_a_file_of_torch_is_copied_tensor_by_tensor(tmp_path):
-    source = read_torch_file(find_parity_file("tiny_xtts_model.pth"))
+    source = read_torch_file(find_parity("tiny_xtts_model.pth"))
     write_torch_file(tmp_path / "copy.pth", source)
     copy = read_torch_file(tmp_path / "copy.pth")
     assert copy["config"] == source["config"]

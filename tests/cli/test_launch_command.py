@@ -9,10 +9,12 @@ import yaml
 
 from myxtts.cli import launch, train
 from myxtts.cli.train import build_parser
+from myxtts.cluster.errors import ClusterError
 from myxtts.config import resolve_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError, ConfigError, DevicePlanError
 from myxtts.training.auto_mode import PlannedRun
 from myxtts.training.mode_choice import choose_mode, load_choice
@@ -156,7 +158,7 @@ def test_what_auto_chose_for_both_cards_is_launched(monkeypatch, became, capsys,
     words = ["--mode", "auto", "--data-gpu", "0", "--model-gpu", "1", *flags]
     with pytest.raises(Replaced):
         train.run(words, "train_main.py")
-    assert "Mode    parallel: 2 workers, one for each of the" in capsys.readouterr().out
+    assert "Mode    data-parallel: 2 workers, one for each of the" in capsys.readouterr().out
     ((command, environ),) = became
     assert command[:4] == [sys.executable, "-P", "-m", "myxtts.cli.main"]
     assert command[4:9] == ["launch", *who, "--", "train"]
@@ -171,7 +173,7 @@ def test_a_plan_that_is_only_printed_starts_nothing(monkeypatch, became, capsys)
     assert train.run(["--mode", "auto", "--print-plan"], "train_main.py") == 0
     said = capsys.readouterr().out
     assert "Auto    data-parallel" in said
-    assert "Mode    parallel: 2 workers, one for each of the GPUs 1,0" in said
+    assert "Mode    data-parallel: 2 workers, one for each of the GPUs 1,0" in said
     assert became == []
 
 
@@ -187,17 +189,45 @@ def test_a_launcher_keeps_the_command_that_led_to_it(monkeypatch):
     ]
 
 
+def write_cluster(folder):
+    cluster = folder / "cluster.yaml"
+    cluster.write_text(launch.make_cluster_file(2), encoding="utf-8")
+    return ["--cluster", str(cluster), "--worker-index", "1"]
+
+
 def test_a_worker_is_handed_the_choice(monkeypatch, tmp_path):
     plan_as_chosen(monkeypatch, workers=())
     given = []
     monkeypatch.setattr(train, "_train", lambda config, planned, *_, **__: given.append(planned.choice) or 0)
-    cluster = tmp_path / "cluster.yaml"
-    cluster.write_text(launch.make_cluster_file(2), encoding="utf-8")
-    words = ["--codec", "x", "--cluster", str(cluster), "--worker-index", "1"]
+    words = ["--codec", "x", *write_cluster(tmp_path)]
     assert train.run(words, "myxtts train") == 0
     monkeypatch.setenv("MYXTTS_MODE_CHOICE", json.dumps(make_choice().dump()))
     assert train.run(words, "myxtts train") == 0
     assert given == [None, make_choice()]
+
+
+def test_tf_config_makes_a_worker_too(monkeypatch):
+    plan_as_chosen(monkeypatch, workers=())
+    told = []
+    monkeypatch.setattr(train, "_train", lambda *_, is_worker: told.append(is_worker) or 0)
+    assert train.run(["--codec", "x"], "myxtts train") == 0
+    cluster = {"worker": ["127.0.0.1:5000", "127.0.0.1:5002"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    assert train.run(["--codec", "x"], "myxtts train") == 0
+    assert told == [False, True]
+    with pytest.raises(ClusterError, match="--mode auto chooses for one machine"):
+        train.run(["--codec", "x", "--mode", "auto"], "myxtts train")
+
+
+def test_a_worker_does_not_start_workers_of_its_own(monkeypatch, tmp_path):
+    plan_as_chosen(monkeypatch, workers=())
+    monkeypatch.setattr(train, "_train", lambda *_, **__: 0)
+    words = ["--codec", "x", "--model-gpus", "0,1", *write_cluster(tmp_path)]
+    with pytest.raises(CommandLineError, match="this process is one worker of a cluster already"):
+        train.run(words, "myxtts train")
+    # Those that --model-gpus itself has started are told so.
+    monkeypatch.setenv("MYXTTS_LAUNCH_COMMAND", '["python", "train_main.py", "--model-gpus", "0,1"]')
+    assert train.run(words, "myxtts train") == 0
 
 
 @pytest.mark.parametrize(

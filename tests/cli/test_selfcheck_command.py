@@ -81,6 +81,14 @@ def test_ports_are_opened_only_when_asked_for(tmp_path, monkeypatch, flags):
     assert [situation.opens_ports for situation in given] == [bool(flags)]
 
 
+def test_the_variable_rehearses_however_yes_is_spelt(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(selfcheck, "_check", lambda checks, situation, out: given.append(situation.rehearsal) or 0)
+    monkeypatch.setenv("MYXTTS_REHEARSAL", "true")
+    selfcheck.run(["--out", str(tmp_path / "report.md")], "myxtts selfcheck")
+    assert given == [True]
+
+
 def test_ids_are_given_together():
     with pytest.raises(CommandLineError, match="given together"):
         selfcheck.choose_devices(True, 0, None, "")

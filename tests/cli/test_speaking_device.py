@@ -3,14 +3,16 @@
 import pytest
 
 from myxtts.cli import synthesize
-from myxtts.cli.speaking_device import describe_speaking_device
-from myxtts.devices.plan import PlanRequest, Task, plan_devices
+from myxtts.cli.plan_view import describe_single_device
+from myxtts.cli.speaking_device import open_speaking_device
+from myxtts.devices.plan import PlanRequest, Task
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError
 from tests.devices.test_plan import make_machine
 
 
 def describe(cards, **asked):
-    return describe_speaking_device(
+    return describe_single_device(
         plan_devices(PlanRequest(mode="single", task=Task.SPEAK, **asked), make_machine(cards))
     )
 
@@ -30,6 +32,23 @@ def test_the_card_is_named_as_the_driver_does_and_so_is_the_way_to_another():
 
 def test_a_rehearsal_says_that_no_gpu_speaks():
     assert describe(2, rehearsal=True) == "Device: /CPU:1. Rehearsal: no GPU is used."
+
+
+@pytest.mark.parametrize(
+    ("value", "rehearses"), [("1", True), ("true", True), ("yes", True), ("0", False), ("", False)]
+)
+def test_the_variable_rehearses_however_yes_is_spelt(monkeypatch, value, rehearses):
+    asked = []
+
+    def plan(request, machine):
+        asked.append(request.rehearsal)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("MYXTTS_REHEARSAL", value)
+    monkeypatch.setattr("myxtts.devices.planning.plan_devices", plan)
+    with pytest.raises(KeyboardInterrupt):
+        open_speaking_device(rehearsal=False)
+    assert asked == [rehearses]
 
 
 def test_samples_are_not_written_to_a_terminal(monkeypatch):

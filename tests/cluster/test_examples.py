@@ -185,6 +185,7 @@ SLURM_PROGRAMS = {
         exit ${code:-0}""",
     "myxtts": """
         printf '%s\\n' "$@" >"$TOLD/$SLURM_PROCID"
+        echo "$SRUN_CPUS_PER_TASK" >"$TOLD/cores"
         exit $ENDS_WITH""",
 }
 """In the place of Slurm's, and of what it starts: they note what they are told."""
@@ -206,6 +207,7 @@ class Slurm:
         environ = {
             "PATH": f"{self._tools}:{os.environ['PATH']}", "TOLD": str(self._folder), "SLURM_JOB_ID": str(job),
             "SLURM_JOB_NODELIST": "node-[a-b]", "ENDS_WITH": str(ends_with),
+            "SLURM_CPUS_PER_TASK": "8",
         }  # fmt: skip
         if restarts:
             environ["SLURM_RESTART_COUNT"] = str(restarts)
@@ -220,6 +222,10 @@ class Slurm:
 
     def read_cluster(self, index=0):
         return find_cluster(self.read_given(index)["training.cluster"], index, {})
+
+    def read_cores(self):
+        """Processors of each worker, as srun was told."""
+        return (self._folder / "cores").read_text(encoding="utf-8").strip()
 
     def was_asked_to_start_again(self):
         asked = self._folder / "asked"
@@ -242,6 +248,7 @@ def test_the_batch_script_starts_a_worker_on_every_node(slurm, tmp_path):
         spec = slurm.read_cluster(index)
         assert [address.host for address in spec.workers] == ["node-a", "node-b"]
         assert spec.rendezvous_s == 900
+    assert slurm.read_cores() == "8"
 
 
 def test_jobs_that_follow_each_other_share_no_port(slurm, tmp_path):

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from myxtts.cluster.interfaces import find_own_interface, is_on_one_machine
+from myxtts.cluster.interfaces import find_own_interface, is_on_one_machine, name_interface
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config.address import Address
 from tests.data.service import find_own_address
@@ -48,3 +48,9 @@ def test_a_machine_knows_its_own_address_by_number_and_by_name(names):
 def test_what_others_do_not_reach_this_machine_by_is_not_taken_for_it(names, host):
     names["debian"] = "127.0.1.1"
     assert find_own_interface(make_spec(host, ELSEWHERE)) is None
+
+
+def test_addresses_belong_to_interfaces_that_the_kernel_knows():
+    known = {name for _, name in socket.if_nameindex()}
+    assert name_interface(ipaddress.IPv4Address("127.0.0.1")) in known
+    assert name_interface(ipaddress.IPv4Address(ELSEWHERE)) is None

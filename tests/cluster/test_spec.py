@@ -103,6 +103,12 @@ def test_a_tf_config_that_cannot_be_used_is_named(environ, words):
         assert word in str(failure.value)
 
 
+def test_an_index_beside_tf_config_must_say_the_same():
+    assert find_cluster(None, 1, make_tf_config()).index == 1
+    with pytest.raises(ClusterError, match="--worker-index is 0, but TF_CONFIG says that this is worker 1"):
+        find_cluster(None, 0, make_tf_config())
+
+
 def test_an_index_without_a_cluster_is_a_mistake():
     with pytest.raises(ClusterError, match="no cluster"):
         find_cluster(None, 1, {})

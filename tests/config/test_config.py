@@ -4,7 +4,7 @@ import pytest
 
 from myxtts.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.config import setting_keys
-from myxtts.config.presets import MODEL_SIZES, OPTIMIZATION_LEVELS, START_BATCHES, find_card_preset
+from myxtts.config.presets import MODEL_SIZES, OPTIMIZATION_LEVELS, START_BATCHES, find_card_preset, name_size
 from myxtts.errors import ConfigError
 
 
@@ -32,6 +32,13 @@ def test_big_is_the_published_model():
     model = ModelConfig(size="big")
     assert (model.gpt_layers, model.gpt_width, model.gpt_heads) == (30, 1024, 16)
     assert (model.max_text_tokens, model.max_audio_tokens, model.max_prompt_tokens) == (402, 605, 70)
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_numbers_are_named_by_their_size_whatever_the_label_says(size):
+    numbers = ModelConfig(**{**MODEL_SIZES[size], "size": "base", "decoder_width": 48}).model_dump()
+    assert name_size(numbers) == size
+    assert name_size(numbers | {"gpt_layers": 7}) is None
 
 
 def test_normal_is_another_word_for_base():
@@ -133,6 +140,7 @@ def test_mixed_precision_is_a_switch_or_a_name(value, precision):
         ({"training": {"checkpoint_dir": ""}}, "training.checkpoint_dir must not be empty"),
         ({"model": {"gpt_heads": 5}}, "model.gpt_heads must divide gpt_width (768), but is 5"),
         ({"model": {"decoder_width": 100}}, "model.decoder_width must be a multiple of 16"),
+        ({"model": {"audio_codes": 32768}}, "model.audio_codes must be at most 32767, but is 32768"),
         ({"model": {"size": "huge"}}, 'model.size must be "tiny", "small", "base" or "big", but is \'huge\''),
         ({"data": {"data_gpu": 1}}, "--data-gpu and --model-gpu belong together"),
         ({"data": {"model_gpu": 0}}, "--data-gpu and --model-gpu belong together"),

@@ -14,7 +14,8 @@ from myxtts.config.resolve import dump_sections
 from myxtts.config.yaml_file import dump_yaml
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import ConfigError, DevicePlanError
 
 names = st.sampled_from([name for cls in SECTIONS.values() for name in [*cls.model_fields, *cls.aliases]])

@@ -22,6 +22,7 @@ from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import InProcessEngine, LoadingEngine
 from myxtts.data.loading_service import ServiceEngine
 from myxtts.data.loading_workers import WorkerEngine
+from myxtts.data.positions import Position, count_micro_batches
 from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import IndexSampler
@@ -29,9 +30,9 @@ from myxtts.data.scan import scan_corpus
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.verdicts import ClipLimits
 from myxtts.text.vocabulary import train_vocabulary
-from tests.data.shared import ROOT, find_shared_data
+from tests.support.shared_files import ASSETS, find_shared
 
-VOCABULARY = ROOT / "tests" / "assets" / "parity" / "tiny_vocab.json"
+VOCABULARY = ASSETS / "tiny_vocab.json"
 SLOT_SAMPLES = 1 << 22
 DEPTH = 6
 
@@ -72,7 +73,7 @@ def copy_corpus(folder: Path, *, wavs: int = 0, flacs: int = 0) -> Path:
     lines: list[str] = []
     for name, count in (("ljspeech_mini", wavs), ("kathleen", flacs)):
         if count:
-            source = find_shared_data(name)
+            source = find_shared("data", name)
             chosen = (source / "metadata.csv").read_text(encoding="utf-8").splitlines()[:count]
             lines += chosen
             for line in chosen:
@@ -119,6 +120,13 @@ def open_reader(
         BatchReader(maker, engine, depth=depth, report=report, journal=journal, end_step=end_step) as reader,
     ):
         yield reader
+
+
+def read_steps(reader: BatchReader, first_step: int, end_step: int) -> Iterator[HostBatch]:
+    """All batches from one step to another, which is left out."""
+    for step in range(first_step, end_step):
+        for micro_batch in range(count_micro_batches(reader._maker.sampler, step)):
+            yield reader.read(Position(step, micro_batch))
 
 
 def freeze(batch: HostBatch) -> list[Any]:

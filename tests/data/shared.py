@@ -1,33 +1,12 @@
-"""Where the shared recordings are, and how to make small corpora."""
+"""Small corpora, made by hand."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pytest
 import soundfile
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def find_shared_data(*parts: str) -> Path:
-    """A folder of the shared recordings; skips the test where they are absent."""
-    path = Path(os.environ.get("MYXTTS_SHARED_DIR", ROOT.parent / "shared")).joinpath("data", *parts)
-    if not path.exists():
-        pytest.skip(f"the shared recordings are not on this machine: {path}")
-    return path
-
-
-def find_parity_file(name: str) -> Path:
-    """A file of the parity fixtures; skips the test where they are absent."""
-    shared = Path(os.environ.get("MYXTTS_SHARED_DIR", ROOT.parent / "shared"))
-    path = Path(os.environ.get("MYXTTS_PARITY_DIR", shared / "parity")) / name
-    if not path.exists():
-        pytest.skip(f"the parity fixtures are not on this machine: {path}")
-    return path
 
 
 def make_tone(seconds: float = 1.0, rate_hz: int = 22050) -> np.ndarray:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +8,7 @@ from myxtts.data.bucket_edges import SAMPLES_STEP, TOKENS_STEP, LengthTable, lis
 from myxtts.data.buckets import MAX_BUCKETS, assign_buckets, format_plan, plan_buckets, plan_shared_buckets
 from myxtts.data.errors import BatchPlanError, NothingToTrainOnError
 from myxtts.data.sampler import EMPTY_ROW, IndexSampler
-from tests.data.shared import find_shared_data
+from tests.support.shared_files import find_shared
 
 lengths = st.lists(
     st.tuples(st.integers(1, 300_000), st.integers(1, 250)),
@@ -92,8 +93,7 @@ def test_padding_is_below_a_tenth_on_ljspeech_lengths(batch_size):
 
 
 def test_padding_is_below_a_tenth_on_real_clips():
-    soundfile = pytest.importorskip("soundfile")
-    samples = np.array([soundfile.info(path).frames for path in find_shared_data("kathleen", "wavs").iterdir()])
+    samples = np.array([soundfile.info(path).frames for path in find_shared("data", "kathleen", "wavs").iterdir()])
 
     plan = plan_buckets(samples, samples // 4000, batch_size=8)
 

@@ -8,8 +8,9 @@ from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
 from myxtts.data.clip_loading import ClipFile, load_clip
 from myxtts.data.drops import DropReason
-from tests.data.shared import find_shared_data, write_clips
+from tests.data.shared import write_clips
 from tests.data.wav_files import OTHER, PLAIN
+from tests.support.shared_files import find_shared
 
 
 def make_file(path, samples):
@@ -40,12 +41,12 @@ def check_load(path, assumed_samples):
         assert not row[len(expected) :].any()
 
 
-FORMATS = [path.name for path in sorted(find_shared_data("formats", "audio").iterdir())]
+FORMATS = [path.name for path in sorted(find_shared("data", "formats", "audio").iterdir())]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_what_the_audio_room_reads_or_its_reason(name):
-    check_load(find_shared_data("formats", "audio", name), 1000)
+    check_load(find_shared("data", "formats", "audio", name), 1000)
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *OTHER])

@@ -49,7 +49,8 @@ def test_sources_are_read_in_turn_and_all_of_them(tmp_path):
 DEVICE = """
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 plan = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))
 runtime.apply_plan(plan)
 import tensorflow as tf

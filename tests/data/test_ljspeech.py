@@ -4,7 +4,8 @@ import pytest
 
 from myxtts.data.errors import MetadataError
 from myxtts.data.ljspeech import Metadata, find_metadata, read_metadata
-from tests.data.shared import find_shared_data, write_metadata
+from tests.data.shared import write_metadata
+from tests.support.shared_files import find_shared
 
 
 def read_rows(metadata: Metadata) -> list[tuple[str, str, str, str]]:
@@ -248,7 +249,7 @@ ODDITIES = {
 
 @pytest.mark.parametrize("name", ODDITIES)
 def test_shared_oddity_is_read(name):
-    path = find_shared_data("formats", "metadata_oddities", f"{name}.csv")
+    path = find_shared("data", "formats", "metadata_oddities", f"{name}.csv")
 
     metadata = read_metadata(path)
 
@@ -265,4 +266,4 @@ def test_shared_oddity_is_read(name):
 
 
 def test_all_shared_oddities_are_tested():
-    assert {path.stem for path in find_shared_data("formats", "metadata_oddities").iterdir()} == set(ODDITIES)
+    assert {path.stem for path in find_shared("data", "formats", "metadata_oddities").iterdir()} == set(ODDITIES)

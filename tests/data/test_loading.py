@@ -10,8 +10,9 @@ from myxtts.audio.reading import read_clip
 from myxtts.data.clip_loading import ClipFile, LoadFailure
 from myxtts.data.drops import DropReason
 from tests.data.reading import DEPTH, make_engine
-from tests.data.shared import find_shared_data, make_tone
+from tests.data.shared import make_tone
 from tests.data.wav_files import OTHER, PLAIN
+from tests.support.shared_files import find_shared
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -31,7 +32,7 @@ def describe(path, samples=None):
 
 @pytest.fixture(scope="module")
 def files():
-    folder = find_shared_data("ljspeech_mini", "wavs")
+    folder = find_shared("data", "ljspeech_mini", "wavs")
     return [describe(path) for path in sorted(folder.iterdir())[:20]]
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from myxtts.data.errors import WorkerError
 from tests.data.reading import make_engine
-from tests.data.shared import ROOT, find_shared_data
 from tests.data.test_loading import WIDTH, check_rows, describe
+from tests.support.shared_files import ROOT, find_shared
 
 
 @pytest.fixture(scope="module")
 def files():
-    folder = find_shared_data("ljspeech_mini", "wavs")
+    folder = find_shared("data", "ljspeech_mini", "wavs")
     return [describe(path) for path in sorted(folder.iterdir())[:12]]
 
 

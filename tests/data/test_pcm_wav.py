@@ -5,8 +5,8 @@ import pytest
 import soundfile
 
 from myxtts.data.pcm_wav import PCM_SCALE, find_samples
-from tests.data.shared import find_shared_data
 from tests.data.wav_files import OTHER, PLAIN
+from tests.support.shared_files import find_shared
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -30,7 +30,7 @@ def test_any_cut_leaves_no_shorter_clip():
 
 
 def test_real_recordings():
-    for path in sorted(find_shared_data("ljspeech_mini", "wavs").iterdir()):
+    for path in sorted(find_shared("data", "ljspeech_mini", "wavs").iterdir()):
         expected, _ = soundfile.read(path, dtype="float32")
         samples = find_samples(path.read_bytes())
         assert np.array_equal(samples * PCM_SCALE, expected)

@@ -12,8 +12,8 @@ from myxtts.data.places import name_prompt
 from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts
 from myxtts.data.replacements import Failure, ReplacementJournal
-from myxtts.data.sampler import EMPTY_ROW
-from tests.data.reading import freeze_all, make_sampler, open_reader, scan_small
+from myxtts.data.sampler import EMPTY_ROW, RowShare
+from tests.data.reading import freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -52,7 +52,7 @@ def test_batches_hold_the_clips_that_prompts_are_cut_from(lj, kind):
     prompts = SpeakerPrompts(lj.corpus.speaker, seed=sampler.seed)
     rows = 0
     with open_reader(lj, kind, prompts_from_speaker=True) as reader:
-        for batch in reader.read_steps(0, sampler.steps_per_epoch):
+        for batch in read_steps(reader, 0, sampler.steps_per_epoch):
             assert batch.prompt_BS.shape == batch.wav_BS.shape
             for row, clip in enumerate(batch.clips_B.tolist()):
                 if clip == EMPTY_ROW:
@@ -69,15 +69,17 @@ def test_batches_hold_the_clips_that_prompts_are_cut_from(lj, kind):
 
 def test_own_prompts_read_no_other_clip(lj):
     with open_reader(lj) as reader:
-        assert all(batch.prompt_BS is None for batch in reader.read_steps(0, 2))
+        assert all(batch.prompt_BS is None for batch in read_steps(reader, 0, 2))
 
 
 def test_parts_of_a_batch_keep_their_prompts(lj):
-    with open_reader(lj, prompts_from_speaker=True) as reader:
-        (batch,) = reader.read_steps(0, 1)
-        second = batch.slice_rows(1, 2)
+    with (
+        open_reader(lj, prompts_from_speaker=True) as whole,
+        open_reader(lj, prompts_from_speaker=True, share=RowShare(1, 2)) as part,
+    ):
+        (batch,), (second,) = (read_steps(reader, 0, 1) for reader in (whole, part))
 
-    np.testing.assert_array_equal(second.prompt_BS, batch.prompt_BS[len(second.clips_B) :])
+        np.testing.assert_array_equal(second.prompt_BS, batch.prompt_BS[second.rows :])
 
 
 @pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
@@ -92,7 +94,7 @@ def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
     with open_reader(
         texted, kind, sampler=make_sampler(texted.corpus, batch_size=1), prompts_from_speaker=True
     ) as reader:
-        batches = [copy.deepcopy(batch) for batch in reader.read_steps(0, 2)]
+        batches = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 2)]
 
     assert "b.wav (step 0) is not used as a prompt: missing" in caplog.text
     for batch in batches:
@@ -102,7 +104,7 @@ def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
 
 def find_row(reader, prompts, clip, first_step=0):
     """The first step and row that hear a clip."""
-    for batch in reader.read_steps(first_step, 60):
+    for batch in read_steps(reader, first_step, 60):
         heard = prompts.choose(batch.epoch, np.maximum(batch.clips_B, 0))
         for row in np.flatnonzero((heard == clip) & (batch.clips_B != EMPTY_ROW)).tolist():
             return batch.position, row
@@ -115,20 +117,20 @@ def test_a_clip_that_kills_is_heard_no_more(lj):
     with open_reader(lj, prompts_from_speaker=True) as reader:
         position, row = find_row(reader, prompts, deadly)
         later, later_row = find_row(reader, prompts, deadly, position.step + sampler.steps_per_epoch)
-        before = freeze_all(reader.read_steps(0, position.step))
+        before = freeze_all(read_steps(reader, 0, position.step))
         name = reader.set_aside(position, name_prompt(row), "kills the encoder")
         assert name == lj.corpus.audio[deadly]
         for place, own in ((position, row), (later, later_row)):
             batch = reader.read(place)
             assert batch.clips_B[own] != deadly
             np.testing.assert_array_equal(batch.prompt_BS[own], batch.wav_BS[own])
-        assert freeze_all(reader.read_steps(0, position.step)) == before, "what was made before stays what it was"
-        rest = freeze_all(reader.read_steps(later.step, later.step + 2))
+        assert freeze_all(read_steps(reader, 0, position.step)) == before, "what was made before stays what it was"
+        rest = freeze_all(read_steps(reader, later.step, later.step + 2))
         failures = reader.journal.list_failures(first_step=later.step)
 
     assert failures == [Failure(position.step, name_prompt(row), deadly, kills=True)], "kept though it lies behind"
     with open_reader(lj, prompts_from_speaker=True, journal=ReplacementJournal(failures)) as resumed:
-        assert freeze_all(resumed.read_steps(later.step, later.step + 2)) == rest
+        assert freeze_all(read_steps(resumed, later.step, later.step + 2)) == rest
 
 
 def test_a_clip_that_was_replaced_because_it_kills_is_not_heard_either(lj):
@@ -145,7 +147,7 @@ def test_a_clip_that_was_replaced_because_it_kills_is_not_heard_either(lj):
 def test_batches_of_changing_length_hold_whole_prompts(lj):
     with open_reader(lj, prompts_from_speaker=True, static_shapes=False) as reader:
         short = 0
-        for batch in reader.read_steps(0, make_sampler(lj.corpus).steps_per_epoch):
+        for batch in read_steps(reader, 0, make_sampler(lj.corpus).steps_per_epoch):
             assert batch.prompt_BS.shape == batch.wav_BS.shape
             longest = int(batch.wav_lengths_B.max())
             assert batch.wav_BS.shape[1] == -(-longest // SAMPLES_PER_CODE) * SAMPLES_PER_CODE
@@ -163,10 +165,10 @@ def test_a_resumed_run_repeats_broken_prompts_even_if_they_can_be_read_again(tmp
     broken = corpus / "wavs" / "b.wav"
     hidden = broken.rename(tmp_path / "b.wav")
     with open_reader(texted, prompts_from_speaker=True) as reader:
-        before = freeze_all(reader.read_steps(0, 6))
+        before = freeze_all(read_steps(reader, 0, 6))
         failures = reader.journal.list_failures()
     assert any(failure.row < 0 for failure in failures)
     hidden.rename(broken)
 
     with open_reader(texted, prompts_from_speaker=True, journal=ReplacementJournal(failures)) as reader:
-        assert freeze_all(reader.read_steps(0, 6)) == before
+        assert freeze_all(read_steps(reader, 0, 6)) == before

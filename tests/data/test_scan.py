@@ -21,7 +21,8 @@ from myxtts.data.verdicts import ClipLimits
 from myxtts.data.workers import Task
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY
-from tests.data.shared import ROOT, find_parity_file, find_shared_data, make_tone, write_clips, write_metadata
+from tests.data.shared import make_tone, write_clips, write_metadata
+from tests.support.shared_files import ROOT, find_parity, find_shared
 
 
 def list_drops(result: ScanResult) -> dict[str, str]:
@@ -267,7 +268,7 @@ class TestLinks:
 
 class TestTexts:
     def test_are_measured_in_tokens_of_the_vocabulary(self, tmp_path):
-        vocabulary = find_parity_file("tiny_vocab.json")
+        vocabulary = find_parity("tiny_vocab.json")
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "a|Hello world.", "b|Hello ŵorld.", 'c|""')
 
@@ -279,7 +280,7 @@ class TestTexts:
         assert 2 < result.corpus.tokens[0] <= len("[en]Hello world.")
 
     def test_another_vocabulary_measures_anew(self, tmp_path):
-        vocabulary = find_parity_file("tiny_vocab.json")
+        vocabulary = find_parity("tiny_vocab.json")
         write_clips(tmp_path, ["a"])
         write_metadata(tmp_path, "a|Hello world.")
         by_character = scan_corpus(tmp_path, workers=0)
@@ -291,7 +292,7 @@ class TestTexts:
         assert by_token.checked == 0
 
     def test_in_a_language_the_vocabulary_lacks_are_set_aside(self, tmp_path):
-        vocabulary = find_parity_file("tiny_vocab.json")
+        vocabulary = find_parity("tiny_vocab.json")
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "id|text|language", "a|Hello.|xx", "b|سلام|fa", "c|Hello.|en")
 
@@ -340,7 +341,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path):
     [("ljspeech_mini", 64, {}), ("kathleen", 700, {}), ("speakers_mini", 47, {"too_long": 7})],
 )
 def test_shared_corpora_are_read(folder, kept, dropped, tmp_path):
-    result = scan_corpus(find_shared_data(folder), index_folder=tmp_path)
+    result = scan_corpus(find_shared("data", folder), index_folder=tmp_path)
 
     assert len(result.corpus) == kept
     assert {reason: len(drops) for reason, drops in result.drops.group_by_reason().items()} == dropped
@@ -348,14 +349,14 @@ def test_shared_corpora_are_read(folder, kept, dropped, tmp_path):
 
 
 def test_the_odd_metadata_gives_the_right_clips(tmp_path):
-    (tmp_path / "wavs").symlink_to(find_shared_data("ljspeech_mini", "wavs"))
+    (tmp_path / "wavs").symlink_to(find_shared("data", "ljspeech_mini", "wavs"))
     clips = {"LJ001-0002", "LJ001-0008", "LJ001-0013"}
     drops = {
         "missing_wav": {"LJ999-0001": "missing"},
         "duplicate_id": {"LJ001-0002": "duplicate"},
         "quotes": {"quotes": "malformed_line"},
     }
-    for source in find_shared_data("formats", "metadata_oddities").iterdir():
+    for source in find_shared("data", "formats", "metadata_oddities").iterdir():
         path = tmp_path / source.name
         path.write_bytes(source.read_bytes())
 
@@ -371,7 +372,7 @@ def test_the_odd_metadata_gives_the_right_clips(tmp_path):
 
 
 def test_every_odd_audio_file_gets_the_verdict_it_must_get(tmp_path):
-    folder = find_shared_data("formats")
+    folder = find_shared("data", "formats")
     (tmp_path / "wavs").symlink_to(folder / "audio")
     lines = (folder / "manifest.tsv").read_text(encoding="utf-8").splitlines()[1:]
     manifest = {line.split("\t")[0]: line.split("\t")[1] for line in lines}

@@ -10,7 +10,7 @@ from myxtts.config.address import Address, parse_address
 from myxtts.data.errors import ServiceAddressError, UnseenFilesError
 from myxtts.data.positions import Position
 from myxtts.data.service_address import LOOPBACK, check_own_address, is_answering, is_grpc_server
-from tests.data.reading import copy_corpus, freeze, freeze_all, make_sampler, open_reader, scan_small
+from tests.data.reading import copy_corpus, freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.service import Server, find_own_address, run_servers, start_service
 
 
@@ -30,9 +30,8 @@ def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another
     sampler = make_sampler(lj.corpus, batch_size=4, accumulation=2)
     options = {"sampler": sampler, "prompts_from_speaker": True, "end_step": 10}
     with open_reader(lj, **options) as reader:
-        expected = freeze_all(reader.read_steps(0, 10))
+        expected = freeze_all(read_steps(reader, 0, 10))
     with run_servers() as servers, open_dispatcher() as (address, close_dispatcher):
-        assert not is_answering(Address(find_own_address(), parse_address(address).port))
         assert is_grpc_server(parse_address(address))
         servers += [Server("data-worker", "--dispatcher", address) for _ in range(2)]
         early, late = servers
@@ -40,7 +39,7 @@ def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another
         late.process.send_signal(signal.SIGSTOP)
         seen = []
         with open_reader(lj, f"service {address}", **options) as reader:
-            for batch in reader.read_steps(0, 10):
+            for batch in read_steps(reader, 0, 10):
                 seen.append(freeze(batch))
                 if len(seen) == 3:
                     late.process.send_signal(signal.SIGCONT)
@@ -51,6 +50,12 @@ def test_batches_are_those_of_this_process_while_one_worker_is_added_and_another
         close_dispatcher()
         # It does not wait for a dispatcher that will not come back.
         assert late.stop() == (0, "Stopped.\n")
+
+
+def test_a_dispatcher_of_loopback_answers_nowhere_else():
+    with open_dispatcher() as (address, _):
+        assert is_answering(parse_address(address))
+        assert not is_answering(Address(find_own_address(), parse_address(address).port))
 
 
 def test_a_server_that_cannot_be_kept_to_its_address_is_refused(monkeypatch):
@@ -64,12 +69,12 @@ def test_a_server_that_cannot_be_kept_to_its_address_is_refused(monkeypatch):
 @pytest.mark.soak
 def test_the_commands_serve_two_trainers_at_once_and_end_when_they_are_asked_to(lj):
     with open_reader(lj, end_step=8) as reader:
-        expected = freeze_all(reader.read_steps(0, 8))
+        expected = freeze_all(read_steps(reader, 0, 8))
     with run_servers() as servers:
         address = start_service(servers, workers=2)
         kind = f"service {address}"
         with open_reader(lj, kind, end_step=8) as one, open_reader(lj, kind, depth=2, end_step=8) as other:
-            pairs = zip(one.read_steps(0, 8), other.read_steps(0, 8), strict=True)
+            pairs = zip(read_steps(one, 0, 8), read_steps(other, 0, 8), strict=True)
             assert [(freeze(first), freeze(second)) for first, second in pairs] == [(each, each) for each in expected]
         code, output = servers[0].stop(signal.SIGINT)
         assert code == 0
@@ -80,7 +85,7 @@ def test_the_commands_serve_two_trainers_at_once_and_end_when_they_are_asked_to(
 @pytest.mark.soak
 def test_a_dispatcher_that_is_started_again_is_found_by_all(lj):
     with open_reader(lj, end_step=8) as reader:
-        expected = freeze_all(reader.read_steps(0, 8))
+        expected = freeze_all(read_steps(reader, 0, 8))
     with run_servers() as servers:
         address = start_service(servers, workers=1)
         with open_reader(lj, f"service {address}", depth=2, end_step=8) as reader:
@@ -100,6 +105,6 @@ def test_a_worker_that_does_not_see_the_corpus_is_named(tmp_path, monkeypatch):
     with run_servers() as servers:
         address = start_service(servers, workers=1, cwd=Path("/"))
         with open_reader(texted, f"service {address}") as reader, pytest.raises(UnseenFilesError) as caught:
-            freeze_all(reader.read_steps(0, 2))
+            freeze_all(read_steps(reader, 0, 2))
     assert "cannot read /proc/self/cwd/corpus/wavs/" in str(caught.value)
     assert "storage that all machines share" in str(caught.value)

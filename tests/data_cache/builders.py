@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.data.cache import FeatureCache, GenerationKey, identify_contents
+from myxtts.data.cache import FeatureCache, GenerationKey, identify_files
 
 MEBIBYTE = 2**20
 
@@ -26,7 +26,8 @@ def make_key(**changes: Any) -> GenerationKey:
 
 
 def make_ids(clips: Iterable[int]) -> Any:
-    return identify_contents(b"%d" % clip for clip in clips)
+    numbers = np.fromiter(clips, np.int64)
+    return identify_files((b"%d" % clip for clip in numbers.tolist()), numbers, numbers)
 
 
 def make_codes(clip: int, salt: int = 0) -> Any:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from myxtts.data.cache import identify_contents, identify_files
+from myxtts.data.cache import identify_files
 
 PATHS = [b"wavs/a.wav", b"wavs/b.wav", b"wavs/c.wav"]
 SIZES = np.array([100, 100, 300])
@@ -37,12 +37,6 @@ def test_ids_never_change_between_versions():
     assert identify_files([b"a"], np.array([1]), np.array([2])).tolist() == [
         [16137488292440682819, 16583288466317886786]
     ]
-    assert identify_contents([b"digest"]).tolist() == [[16203231352912095196, 2779518938171649141]]
-
-
-def test_a_content_digest_is_never_taken_for_a_file():
-    stamped = b"wavs/a.wav" + np.array([100, 7], "<i8").tobytes()
-    assert identify_contents([stamped]).tolist() != identify_files(PATHS[:1], SIZES[:1], TIMES[:1]).tolist()
 
 
 def test_no_clips_have_no_ids():

@@ -1,21 +1,12 @@
-"""Folders of a cache: readable, listed with their size, removed only when nobody uses them."""
+"""Folders of a cache: readable, and listed with their size."""
 
 import json
 import os
 import shutil
-import threading
 
 import pytest
 
-from myxtts.data.cache import (
-    CacheFolderError,
-    CacheInUseError,
-    CacheKeyError,
-    FeatureCache,
-    generation,
-    list_generations,
-    remove_generation,
-)
+from myxtts.data.cache import CacheFolderError, CacheKeyError, FeatureCache, list_generations, segment
 from tests.data_cache.builders import fill, find_clips, list_names, make_key, open_cache, put
 
 
@@ -56,35 +47,6 @@ def test_a_directory_that_is_not_there_has_no_generations(tmp_path):
     assert list_generations(tmp_path / "none") == []
 
 
-def test_an_old_generation_is_removed_and_the_others_stay(tmp_path):
-    fill_two(tmp_path)
-    latest, oldest = list_generations(tmp_path)
-    (oldest.folder / "key.json.1234.tmp").touch()
-    remove_generation(oldest)
-    assert list_names(tmp_path) == [latest.folder.name]
-    with open_cache(tmp_path) as cache:
-        assert find_clips(cache, range(3)) == set()
-
-
-def test_a_generation_in_use_is_not_removed(tmp_path):
-    fill(tmp_path, range(3))
-    (found,) = list_generations(tmp_path)
-    with open_cache(tmp_path) as cache:
-        with pytest.raises(CacheInUseError, match="a running process uses these features"):
-            remove_generation(found)
-        assert find_clips(cache, range(3)) == {0, 1, 2}
-    remove_generation(found)
-    assert list_names(tmp_path) == []
-
-
-def test_files_of_others_are_not_removed(tmp_path):
-    folder = fill(tmp_path, range(3))
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(CacheFolderError, match="Look for files that are not of the cache"):
-        remove_generation(list_generations(tmp_path)[0])
-    assert list_names(folder) == ["notes.txt"]
-
-
 def test_a_folder_with_another_key_is_an_error(tmp_path):
     fill(tmp_path, range(3))
     other = make_key(device_kind="gpu")
@@ -111,47 +73,11 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
         open_cache(tmp_path / "file")
 
 
-def test_a_directory_that_vanishes_again_and_again_is_an_error(tmp_path, monkeypatch):
-    real = generation._ensure_key
-
-    def make_and_remove(folder, key):
-        real(folder, key)
-        shutil.rmtree(folder)
-
-    monkeypatch.setattr(generation, "_ensure_key", make_and_remove)
-    with pytest.raises(CacheFolderError, match="No such file or directory"):
-        open_cache(tmp_path)
-
-
-def test_a_generation_removed_while_it_is_opened_is_made_again(tmp_path, monkeypatch):
-    folder = fill(tmp_path, range(3))
-    (found,) = list_generations(tmp_path)
-    real = generation._lock
-    removed = []
-
-    def remove_then_lock(descriptor, operation):
-        if not removed:
-            removed.append(found)
-            remover = threading.Thread(target=remove_generation, args=[found])
-            remover.start()
-            remover.join()
-        return real(descriptor, operation)
-
-    monkeypatch.setattr(generation, "_lock", remove_then_lock)
-    with open_cache(tmp_path) as cache:
-        put(cache, [7])
-        assert sorted(list_names(folder))[-1] == "key.json"
-    with open_cache(tmp_path) as cache:
-        assert find_clips(cache, range(10)) == {7}
-
-
 def test_a_file_system_without_locks_is_used_all_the_same(tmp_path, monkeypatch):
     def refuse(descriptor, operation):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(generation.fcntl, "flock", refuse)
-    folder = fill(tmp_path, range(3))
+    monkeypatch.setattr(segment.fcntl, "flock", refuse)
+    fill(tmp_path, range(3))
     with open_cache(tmp_path) as cache:
         assert find_clips(cache, range(3)) == {0, 1, 2}
-    remove_generation(list_generations(tmp_path)[0])
-    assert not folder.exists()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from myxtts.data.cache import CacheInUseError, FeatureCache, list_generations, remove_generation
+from myxtts.data.cache import FeatureCache
 from myxtts.data.cache.compaction import compact_segments
 from tests.data_cache.builders import fill, find_clips, make_key, open_cache
 from tests.support.processes import ROOT, run_code
@@ -101,16 +101,12 @@ def test_a_segment_is_left_alone_until_its_writer_is_dead(tmp_path, start_writer
     assert writer.read_progress() == 8
     assert compact_segments(folder) == 2
     assert len(list(folder.glob("*.data"))) == 2
-    with pytest.raises(CacheInUseError):
-        remove_generation(list_generations(tmp_path)[0])
     progress = max(8, writer.kill())
     assert compact_segments(folder) == 2
     assert len(list(folder.glob("*.data"))) == 1
     with open_cache(tmp_path) as cache:
         assert find_clips(cache, range(progress)) == set(range(progress))
         assert find_clips(cache, range(1000, 1020)) == set(range(1000, 1020))
-    remove_generation(list_generations(tmp_path)[0])
-    assert list(tmp_path.iterdir()) == []
 
 
 def kill_everywhere(directory, check):

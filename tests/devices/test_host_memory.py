@@ -3,6 +3,7 @@
 import psutil
 import pytest
 
+from myxtts.devices import machine
 from myxtts.devices.host_memory import read_free_memory_bytes
 
 
@@ -51,6 +52,11 @@ def test_without_a_unified_group_the_host_decides(host, text):
     (host / "proc").write_text(text)
     limit_group(host / "groups", 100, 50, 0)
     assert read(host) == 1000
+
+
+def test_the_facts_of_a_plan_know_of_the_limit(monkeypatch):
+    monkeypatch.setattr(machine, "read_free_memory_bytes", lambda: 3 * 2**20 + 1)
+    assert machine.read_machine().host_free_mib == 3
 
 
 def test_a_host_without_control_groups_decides_alone(host):

@@ -10,7 +10,9 @@ from myxtts.devices.environment import prepare_environment, select_visible
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest, Process, plan_devices, suggest_single_command
+from myxtts.devices.plan import Mode, PlanRequest, Process
+from myxtts.devices.plan_words import suggest_single_command
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError
 
 
@@ -57,6 +59,24 @@ def test_isolated_gives_each_process_one_card_with_its_limit(data, model):
     assert dict(made.process(Process.PRODUCER).environ) == {"CUDA_VISIBLE_DEVICES": f"GPU-{data:04d}-aaaa"}
     assert (made.data.device, made.model.device) == ("/GPU:0", "/GPU:0")
     assert (made.data.process, made.model.process) == (Process.PRODUCER, Process.TRAINER)
+
+
+@pytest.mark.parametrize(
+    ("request_values", "has_producer", "is_shared", "limits"),
+    [
+        ({}, False, True, (None, None)),
+        ({"data_gpu": 0, "model_gpu": 1}, False, False, (None, None)),
+        # Both are the /GPU:0 of their own process, which makes them no one device.
+        ({"data_gpu": 0, "model_gpu": 1, "isolation": True}, True, False, (8192, 16384)),
+        ({"mode": "isolated", "rehearsal": True, "data_limit_mib": 2000, "model_limit_mib": 3000}, True, False, (2000, 3000)),
+    ],
+)  # fmt: skip
+def test_a_plan_tells_what_its_roles_share(request_values, has_producer, is_shared, limits):
+    made = plan(**request_values)
+    assert (made.has_producer, made.is_shared) == (has_producer, is_shared)
+    assert [role.role for role in made.own_roles] == (["model"] if is_shared else ["data", "model"])
+    assert (made.data.limit_mib, made.model.limit_mib) == limits
+    assert made.model.is_gpu is not made.rehearsal
 
 
 def test_isolation_inside_one_process_shows_both_cards_with_limits():

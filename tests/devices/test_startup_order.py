@@ -15,7 +15,8 @@ state = context.context_safe()
 before = state is not None and state._context_handle is not None
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
 report([before, runtime.list_logical_devices(), len(names)])
 """
@@ -30,7 +31,7 @@ def test_importing_every_module_leaves_tensorflow_open_to_a_plan():
 
 @pytest.mark.parametrize(
     "module",
-    ["myxtts", "myxtts.config", "myxtts.cli.main", "myxtts.cli.train", "myxtts.cli.devices", "myxtts.devices.plan",
+    ["myxtts", "myxtts.config", "myxtts.cli.main", "myxtts.cli.train", "myxtts.cli.devices", "myxtts.devices.planning",
      "myxtts.devices.nvml", "myxtts.devices.topology", "myxtts.utils.gpu_memory", "myxtts.utils.commons"],
 )  # fmt: skip
 def test_these_modules_do_not_import_tensorflow(module):

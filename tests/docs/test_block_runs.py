@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from myxtts.data.demo_corpus import demo_corpus_path
-from tests.support.doc_blocks import PARSE_ONLY, REHEARSAL, make_stand, read_all_blocks, split_commands
+from tests.support.doc_blocks import (
+    PARSE_ONLY,
+    REHEARSAL,
+    list_needed_runs,
+    make_stand,
+    read_all_blocks,
+    split_commands,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -35,14 +42,13 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_a_block_runs(block, trained, tmp_path):
-    make_stand(tmp_path, demo_corpus_path())
+    make_stand(tmp_path, demo_corpus_path(), find_last(trained))
     for name in ("voice.wav", "me.wav", "a.wav", "b.wav"):
         shutil.copy(next((demo_corpus_path() / "wavs").glob("*.flac")), tmp_path / name)
     for name in ("text.txt", "book.txt"):
         (tmp_path / name).write_text("Good morning.")
-    if goes_on_with_a_run(block.text):
-        for name in ("voice", "fa"):
-            shutil.copytree(trained, tmp_path / "runs" / name)
+    for name in list_needed_runs(block):
+        shutil.copytree(trained, tmp_path / "runs" / name)
     if block.language == "python":
         subprocess.run([sys.executable, "-c", block.text], check=True, cwd=tmp_path, timeout=MOST_SECONDS)
         return
@@ -50,15 +56,13 @@ def test_a_block_runs(block, trained, tmp_path):
         run(shorten(command, trained) if block.tag == REHEARSAL else command, tmp_path)
 
 
-def goes_on_with_a_run(text):
-    """Whether its commands need runs/voice, in contrast to those that begin it."""
-    first = next((line for line in text.splitlines() if "runs/" in line), "")
-    return "train_main.py" not in first or "--resume" in first or "--stage decoder" in first
+def find_last(run):
+    """The last checkpoint of a run."""
+    return max(run.glob("step-*"))
 
 
 def shorten(command, trained):
-    last = max(path.name for path in trained.glob("step-*"))
-    command = re.sub(r"step-\d+", last, command)
+    command = re.sub(r"step-\d+", find_last(trained).name, command)
     if command.startswith(MEASURING):
         return shlex.join([*shlex.split(command), *SMALL])
     if "train_main.py" not in command or "--print" in command:

@@ -1,6 +1,7 @@
 """The pages: both languages have the same ones with the same code, every link leads somewhere, and Persian is right to left."""
 
 import re
+from collections import Counter
 
 import pytest
 
@@ -8,6 +9,14 @@ from tests.support.doc_blocks import CODE, LANGUAGES, README, TAGS, list_pages, 
 from tests.support.processes import ROOT
 
 PAGES = [page for language in LANGUAGES for page in list_pages(language)]
+WITHOUT_OPENING = {README["en"], "docs/en/quick-start.md", "docs/en/reference.md"}
+"""Pages whose first command is in a section, or that have none."""
+LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
+STRAYS = (
+    *("پرونده", "کلیپ", "نقطهٔ ذخیره", "زیان‌", "رمزگشا", "تولیدکننده", "فرایند", "درگاه", "پرامپت", "دیوار آتش"),
+    *("پیکرهٔ نمونه", "ردیابی", "این‌که", "اینجا"),
+)
+"""Second words for ideas that have one already: فایل, قطعه, چک‌پوینت, loss, ..."""
 
 
 def find_twin(page):
@@ -27,13 +36,48 @@ def test_both_languages_show_the_same_code(page):
     assert twins[0] == twins[1]
 
 
+@pytest.mark.parametrize("page", list_pages("en"))
+def test_both_languages_say_the_same_section_by_section(page):
+    ours, theirs = split_sections(page), split_sections(find_twin(page))
+    assert len(ours) == len(theirs)
+    for (title, text), (_, twin) in zip(ours, theirs, strict=True):
+        assert count_table_rows(text) == count_table_rows(twin), f"{page}: {title}: rows of tables"
+        assert count_codes(text) == count_codes(twin), f"{page}: {title}: names in code"
+
+
+def split_sections(page):
+    """The headings of a page, each with its prose; what stands before the first has the page's name."""
+    parts = re.split(r"^#+ (.*)$", read_prose(page), flags=re.MULTILINE)
+    return list(zip([page, *parts[1::2]], parts[::2], strict=True))
+
+
+def read_prose(page):
+    """A page without its fenced blocks."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def count_table_rows(text):
+    return len(re.findall(r"^\|", text, flags=re.MULTILINE))
+
+
+def count_codes(text):
+    return Counter(" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text))
+
+
+@pytest.mark.parametrize("page", sorted({*list_pages("en")} - WITHOUT_OPENING))
+def test_a_page_opens_with_a_command(page):
+    opening = (ROOT / page).read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "```bash" in opening
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_code_says_how_far_it_is_tested(page):
     for block in read_blocks(page):
         assert (block.tag in TAGS) == (block.language in CODE), f"{block}: {block.language} {block.tag}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
 def test_every_link_leads_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -55,7 +99,19 @@ def list_anchors(text):
 
 @pytest.mark.parametrize("page", list_pages("fa"))
 def test_persian_prose_is_marked_right_to_left(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    outside = re.sub(r'<div dir="rtl">.*?</div>', "", prose, flags=re.DOTALL)
+    outside = re.sub(r'<div dir="rtl">.*?</div>', "", read_prose(page), flags=re.DOTALL)
     assert not re.search(r"[\u0600-\u06ff]", outside), f"{page}: {outside.strip()[:80]}"
+
+
+@pytest.mark.parametrize("page", list_pages("fa"))
+def test_code_in_persian_keeps_its_signs_at_their_ends(page):
+    # Right to left, a sign at an end of a code has no direction of its own: `--mode auto` would read "mode auto--".
+    prose = read_prose(page)
+    for code in re.finditer(r"`([^`]+)`", prose):
+        if not (code[1][0].isalnum() and code[1][-1].isalnum()):
+            assert prose[code.start() - 1] == prose[code.end()] == LEFT_TO_RIGHT, f"{page}: {code[0]}"
+
+
+@pytest.mark.parametrize("page", list_pages("fa"))
+def test_persian_has_one_word_for_one_idea(page):
+    assert [word for word in STRAYS if word in read_prose(page)] == []

@@ -34,7 +34,7 @@ def make_sentence(
             seconds=lengths.get(kind, 2.0),
             transcript=transcript,
             score=None if transcript is None else score_transcript(text, transcript, "en"),
-            likeness=Likeness(0.9, 0.5 if kind != SPOKEN else 0.6 + 0.4 * number, "ben"),
+            likeness=Likeness(0.9, 0.5 if kind != SPOKEN else 0.6 + 0.4 * number),
             mel_distance_db=None if kind == ORIGINAL else {COPY: 3.0, SPOKEN: 5.0}[kind] + number,
         )
     values = {

@@ -10,6 +10,7 @@ from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.inference import generation
 from myxtts.inference.cloning import describe_speaker
+from myxtts.inference.copying import SpeechCopier
 from myxtts.inference.errors import SpeechRequestError, UnableToSpeakError, VoiceError
 from myxtts.inference.generation import count_rows
 from myxtts.inference.joining import PAUSE_SECONDS
@@ -188,11 +189,11 @@ def test_memory_of_a_batch_is_bounded():
 
 def test_a_recording_goes_through_the_codes_and_back(rough):
     samples = np.random.default_rng(3).normal(0, 0.1, 30_000).astype(np.float32)
-    copied = rough.copy_speech(samples)
+    copied = SpeechCopier(rough.xtts).copy(samples)
     assert copied.shape == samples.shape
     assert copied.std() > 1e-4
     with pytest.raises(UnableToSpeakError, match="DVAE"):
-        build_synthesizer(dvae=False).copy_speech(samples)
+        SpeechCopier(build_synthesizer(dvae=False).xtts)
 
 
 def test_a_directory_from_scratch_speaks_through_its_dvae(tmp_path):
@@ -200,7 +201,8 @@ def test_a_directory_from_scratch_speaks_through_its_dvae(tmp_path):
     assert model.rate_hz == 22_050
     assert "no trained waveform decoder" in model.vocoder.how
     assert "no speaker embedding is heard" in model.speaker_note
-    assert len(model.copy_speech(np.random.default_rng(5).normal(0, 0.1, 5000).astype(np.float32))) == 5000
+    copier = SpeechCopier(model.xtts)
+    assert len(copier.copy(np.random.default_rng(5).normal(0, 0.1, 5000).astype(np.float32))) == 5000
 
 
 def test_a_directory_with_a_decoder_and_no_speaker_encoder_speaks_with_a_zero_speaker(tmp_path):

@@ -29,9 +29,15 @@ def test_a_voice_comes_back_from_its_file(tmp_path):
     assert load_voice(tmp_path / "v.safetensors").maker == b""
 
 
+def test_a_voice_makes_the_folder_it_is_kept_in(tmp_path):
+    save_voice(VOICE, tmp_path / "all" / "voices" / "v.safetensors")
+    np.testing.assert_array_equal(load_voice(tmp_path / "all" / "voices" / "v.safetensors").prompt_PC, VOICE.prompt_PC)
+
+
 def test_a_voice_that_cannot_be_written_says_where(tmp_path):
-    with pytest.raises(VoiceError, match="nowhere"):
-        save_voice(VOICE, tmp_path / "nowhere" / "v.safetensors")
+    (tmp_path / "file").touch()
+    with pytest.raises(VoiceError, match=r"file/v\.safetensors: .*exists"):
+        save_voice(VOICE, tmp_path / "file" / "v.safetensors")
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF....WAVE", b"\x08" + b"\0" * 30])

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
+from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.models.sizes import DecoderSize, DVAESize, GPTSize, SpeakerSize
-
-ROOT = Path(__file__).resolve().parents[2]
-ASSETS = ROOT / "tests" / "assets" / "parity"
-SHARED = Path(os.environ.get("MYXTTS_SHARED_DIR", ROOT.parent / "shared"))
-PARITY = Path(os.environ.get("MYXTTS_PARITY_DIR", SHARED / "parity"))
+from tests.support.shared_files import ASSETS, find_parity
 
 GPT_SIZE = GPTSize(
     layers=3,
@@ -50,7 +44,7 @@ def load_case(case: str) -> dict[str, np.ndarray]:
     """The arrays of a case, from the project itself if it has them."""
     path = ASSETS / f"models_{case}.npz"
     if not path.exists():
-        path = find_shared(f"{case}.npz")
+        path = find_parity(f"{case}.npz")
     with np.load(path) as arrays:
         return dict(arrays)
 
@@ -65,16 +59,13 @@ def load_facts(case: str) -> dict[str, Any]:
     """What a case says besides its arrays, such as the norm of every gradient."""
     path = ASSETS / f"models_{case}.json"
     if not path.exists():
-        path = find_shared(f"{case}.json")
+        path = find_parity(f"{case}.json")
     return dict(json.loads(path.read_text()))
 
 
-def find_shared(name: str) -> Path:
-    """A file of the shared fixtures; the test is skipped where they are not."""
-    path = PARITY / name
-    if not path.exists():
-        pytest.skip(f"the full reference fixtures are not at {PARITY} (set MYXTTS_PARITY_DIR)")
-    return path
+def count_codes(samples_B: Any) -> Any:
+    """Codes of clips by their samples at 22.05 kHz."""
+    return -(-samples_B // SAMPLES_PER_CODE)
 
 
 def channels_last(array: np.ndarray) -> tf.Tensor:

@@ -11,7 +11,6 @@ from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT, GPTBatch
 from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.sampling import Greedy
-from myxtts.models.sequences import count_codes
 from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import DVAE_PREFIX
@@ -21,6 +20,7 @@ from tests.models.reference import (
     SPEAKER_SIZE,
     WHOLE_DECODER_SIZE,
     WHOLE_GPT_SIZE,
+    count_codes,
     differ,
     load_case,
     load_state,

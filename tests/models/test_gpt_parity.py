@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from myxtts.models.gpt import GPTBatch
 from myxtts.models.names import find_variable, to_checkpoint_layout
-from myxtts.models.sequences import count_codes
-from tests.models.reference import channels_last, differ, load_case, load_facts
+from tests.models.reference import channels_last, count_codes, differ, load_case, load_facts
 from tests.models.small import differentiate
 
 LOGITS = 2e-4

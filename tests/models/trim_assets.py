@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 
-from tests.models.reference import ASSETS, PARITY
+from tests.support.shared_files import ASSETS, find_parity
 
 KEPT = {
     "gpt_state": ("state/",),
@@ -34,14 +34,14 @@ FACTS = {"b_gpt_train": ("grad_norms",), "d_dvae": ("grad_norms",), "j_logits_pr
 def trim_assets() -> None:
     """Writes every asset of this room."""
     for case, prefixes in KEPT.items():
-        with np.load(PARITY / f"{case}.npz") as arrays:
+        with np.load(find_parity(f"{case}.npz")) as arrays:
             kept = {name: arrays[name] for name in arrays.files if name.startswith(prefixes)}
         np.savez_compressed(ASSETS / f"models_{case}.npz", **kept)
     for case, names in FACTS.items():
-        facts = json.loads((PARITY / f"{case}.json").read_text())
+        facts = json.loads(find_parity(f"{case}.json").read_text())
         text = json.dumps({name: facts[name] for name in names}, indent=1)
         (ASSETS / f"models_{case}.json").write_text(text + "\n")
-    published = {name: json.loads((PARITY / f"{file}.json").read_text()) for name, file in SHAPES.items()}
+    published = {name: json.loads(find_parity(f"{file}.json").read_text()) for name, file in SHAPES.items()}
     (ASSETS / "models_published.json").write_text(json.dumps(published) + "\n")
 
 

@@ -9,7 +9,8 @@ import pytest
 from myxtts.cli.train import build_parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.resolve import GivenValue
-from myxtts.devices.plan import PlanRequest, choose_mode
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import choose_mode
 from myxtts.monitoring.advice import (
     advise_faster,
     advise_rarer,

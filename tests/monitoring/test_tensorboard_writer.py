@@ -24,7 +24,6 @@ def read_events(folder):
     return found
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the tensorboard package is not installed")
 def test_curves_pictures_and_audio_are_written(tmp_path):
     import tensorflow as tf
 

@@ -7,6 +7,7 @@ from myxtts.monitoring.words import (
     format_number,
     format_share,
     format_step_time,
+    wrap_titled,
 )
 
 
@@ -40,3 +41,10 @@ def test_unknown_is_never_zero():
     for format_value in (format_bytes, format_count, format_number, format_share):
         assert format_value(None) == "unknown"
         assert format_value(0).startswith("0")
+
+
+def test_a_text_stands_beside_its_title_and_a_long_word_is_cut_only_where_that_is_wanted():
+    assert wrap_titled("Note", "one two", width=10, indent=6) == ["Note  one", "      two"]
+    assert wrap_titled("Note", "one", width=10, indent=4) == ["Note one"]
+    assert wrap_titled("Note", "abcdef", width=10, indent=6) == ["Note  abcd", "      ef"]
+    assert wrap_titled("Note", "abcdef", width=10, indent=6, breaks_words=False) == ["Note  abcdef"]

@@ -24,7 +24,8 @@ import numpy as np
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import collect_run_data
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, plan_devices
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
+from myxtts.devices.planning import plan_devices
 
 
 def make_config(folder: Path, **sections: Any) -> XTTSConfig:

@@ -22,7 +22,7 @@ from myxtts.pipeline.wire import MESSAGE_BYTES
 CONTENT = SlotContent(describe_arrays({"a": np.zeros((2, 3), np.float32)}), 12)
 EVENTS = [
     Ready(),
-    Committed(1, 5, CONTENT, 0.25, 1.5, 100.0),
+    Committed(1, 5, CONTENT, 0.25, 100.0),
     RowsCounted(8, True),
     Survived(),
     ClipSetAside(3, 1, "a.wav"),
@@ -41,7 +41,7 @@ def test_events_survive_the_wire(event):
     "change",
     [
         {"slot": "1"}, {"slot": None}, {"position": 1.5}, {"layout": [["a", "object", [1]]]}, {"checksum": "x"},
-        {"waited_s": float("nan")}, {"worked_s": -1.0}, {"made_at": float("inf")}, {"made_at": None},
+        {"waited_s": float("nan")}, {"waited_s": -1.0}, {"made_at": float("inf")}, {"made_at": None},
     ],
 )  # fmt: skip
 def test_a_commit_with_a_wrong_value_is_refused(change):

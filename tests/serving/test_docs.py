@@ -1,4 +1,4 @@
-"""The page about speaking: its figures are the program's."""
+"""The pages about speaking and serving: their figures are the program's."""
 
 import re
 
@@ -8,19 +8,27 @@ from myxtts.cli import serve
 from myxtts.inference.pieces import MOST_CHARACTERS
 from myxtts.serving.sound_formats import FORMATS
 from myxtts.serving.speech_order import FIELDS
+from tests.support.doc_blocks import LANGUAGES
 from tests.support.processes import ROOT
 
-PAGES = {language: (ROOT / "docs" / language / "speaking.md").read_text(encoding="utf-8") for language in ("en", "fa")}
+
+def read_page(language, name):
+    return (ROOT / "docs" / language / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-def test_fields_formats_and_limits_are_the_programs(page):
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_fields_formats_and_limits_are_the_programs(language):
+    page = read_page(language, "serving.md")
     for name in (*FIELDS.keys() - {"model", "stream_format"}, *FORMATS):
         assert f"`{name}`" in page, name
     for flag, (_, default, _) in serve.LIMIT_FLAGS.items():
-        assert re.search(rf"`--{flag.replace('_', '-')}` \(\u200f?{default}\)", page), flag
+        assert re.search(rf"`--{flag.replace('_', '-')}`\u200e? \(\u200f?{default}\)", page), flag
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_longest_text_is_the_programs(language):
     digits = str.maketrans("۰۱۲۳۴۵۶۷۸۹٬", "0123456789,")
-    assert f"{MOST_CHARACTERS:,}" in page.translate(digits)
+    assert f"{MOST_CHARACTERS:,}" in read_page(language, "speaking.md").translate(digits)
 
 
 def test_the_defaults_of_the_flags_are_those_of_the_server(monkeypatch):

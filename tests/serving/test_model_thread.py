@@ -90,6 +90,47 @@ def test_an_error_reaches_who_asked_and_the_next_job_runs(thread):
     assert asyncio.run(ask()) == ["model"]
 
 
+def test_a_thread_that_dies_says_of_what_and_keeps_nobody_waiting(caplog):
+    begun, gate = threading.Event(), threading.Event()
+
+    def die(model):
+        begun.set()
+        assert gate.wait(10)
+        raise SystemExit("broken")
+        yield
+
+    async def ask():
+        jobs = [thread.submit(Job(die)), thread.submit(Job(lambda model: iter([1])))]
+        await asyncio.to_thread(begun.wait, 10)
+        gate.set()
+        for job in jobs:
+            with pytest.raises(JobCancelled):
+                await asyncio.wait_for(job.receive(), 10)
+        with pytest.raises(ModelThreadError, match=r"log says how\. Start the server again"):
+            thread.submit(Job(die))
+
+    thread = ModelThread(lambda: contextlib.nullcontext("model"))
+    thread.start()
+    asyncio.run(ask())
+    (record,) = caplog.records
+    assert record.levelname == "CRITICAL"
+    assert str(record.exc_info[1]) == "broken"
+    thread.stop(10)
+
+
+def test_a_model_that_cannot_be_left_is_told(caplog):
+    @contextlib.contextmanager
+    def open_model():
+        yield "model"
+        raise RuntimeError("still in use")
+
+    thread = ModelThread(open_model)
+    thread.start()
+    thread.stop(10)
+    assert "The model's thread has ended" in caplog.text
+    assert "still in use" in caplog.text
+
+
 def test_a_cancelled_job_ends_at_its_next_result(thread):
     gate, closed = threading.Semaphore(0), threading.Event()
     made = []

@@ -5,6 +5,7 @@ A block's opening line says its language and, for code, how far it is tested: ``
 
 import re
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +63,23 @@ def _split(line):
     )
 
 
-def make_stand(folder: Path, corpus: Path) -> None:
-    """What the commands of the pages find in the folder they are run in."""
+def list_needed_runs(block):
+    """The names in runs/ that a block uses without having begun them itself."""
+    begun, needed = set(), set()
+    for line in split_commands(block.text) if block.language == "bash" else [block.text]:
+        goes_on = "--resume" in line or ("--stage decoder" in line and "--init-from" not in line)
+        begins = set() if goes_on else set(re.findall(r"checkpoint[-_]dir\W+runs/(\w+)", line))
+        needed |= set(re.findall(r"runs/(\w+)", line)) - begins - begun
+        begun |= begins
+    return sorted(needed)
+
+
+def make_stand(folder: Path, corpus: Path, model: Path | None = None) -> None:
+    """What the commands of the pages find in the folder they are run in.
+
+    Args:
+        model: a folder that stands for the imported model, and whose vocabulary stands for a grown one.
+    """
     for name in (
         "train_main.py",
         "configs",
@@ -73,6 +89,12 @@ def make_stand(folder: Path, corpus: Path) -> None:
         "examples",
     ):
         (folder / name).symlink_to(ROOT / name)
-    (folder / "path" / "to").mkdir(parents=True)
     for name in ("my_corpus", "other_corpus", "persian"):
-        (folder / "path" / "to" / name).symlink_to(corpus)
+        # A folder of its own, since pages write beside the clips: a vocabulary, for one.
+        target = folder / "path" / "to" / name
+        target.mkdir(parents=True)
+        for path in corpus.iterdir():
+            (target / path.name).symlink_to(path)
+    if model is not None:
+        (folder / "xtts_v2").symlink_to(model)
+        shutil.copy(model / "vocab.json", folder / "path" / "to" / "persian")

@@ -86,12 +86,11 @@ def start(folder: Path, *flags: object, **settings: object) -> subprocess.Popen[
     return start_command(folder, make_command(folder, *flags, **settings))
 
 
-def start_command(folder: Path, command: Sequence[str]) -> subprocess.Popen[str]:
+def start_command(folder: Path, command: Sequence[str], **variables: str) -> subprocess.Popen[str]:
     """A process that goes on beside the test; what it says goes to `<folder>.said`."""
+    environ = {**make_environ(folder), **variables}
     with open(f"{folder}.said", "w", encoding="utf-8") as said:
-        return subprocess.Popen(
-            command, stdout=said, stderr=subprocess.STDOUT, text=True, env=make_environ(folder), cwd=ROOT
-        )
+        return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, text=True, env=environ, cwd=ROOT)
 
 
 def finish(run: subprocess.Popen[str], folder: Path, patience_s: float = PATIENCE_S) -> Said:

@@ -14,7 +14,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
 from myxtts.errors import ConfigError, DevicePlanError
-from myxtts.training.auto_mode import LaunchObstacle, fix_cache, plan_run
+from myxtts.training.auto_mode import Obstacle, fix_cache, plan_run
 from myxtts.training.measuring_process import MeasuringError
 from myxtts.training.mode_choice import choose_mode, format_choice, load_choice
 from myxtts.training.mode_prediction import (
@@ -305,7 +305,7 @@ def test_what_two_workers_cannot_do_is_weighed_out_and_said(
         make_config(tmp_path).replace(**changes),
         machine=make_machine(2),
         measure=answer(make_costs(0.4, 1, 40, exchange=4), **found),
-        find_launch_obstacle=find_no_obstacle,
+        find_launch_obstacle=lambda: pytest.fail("how it was started does not matter any more"),
     )
     assert planned.choice is not None
     assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
@@ -327,7 +327,7 @@ def test_a_program_that_could_start_workers_otherwise_names_the_flag_and_not_its
         make_config(tmp_path),
         machine=make_machine(2),
         measure=answer(make_costs(0.4, 1, 40, exchange=4)),
-        find_launch_obstacle=lambda: LaunchObstacle("no network", "add --open-ports"),
+        find_launch_obstacle=lambda: Obstacle("no network", "add --open-ports"),
     )
     assert planned.choice is not None
     assert planned.choice.reason.endswith("would be faster, about 24 ms a step: add --open-ports.")

@@ -5,7 +5,8 @@ import pytest
 from myxtts.cluster.errors import ClusterError
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.training.cluster_rules import (
     describe_idle_workers,
     list_shared_settings,

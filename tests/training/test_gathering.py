@@ -7,7 +7,8 @@ import pytest
 from myxtts.cluster.errors import RendezvousError
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.training import gathering
 from tests.cluster.test_link import make_specs
 

@@ -20,6 +20,7 @@ from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind
 from myxtts.training import loop as loop_module
+from myxtts.training import validation as validation_module
 from myxtts.training.average import WeightAverage
 from myxtts.training.errors import NotFiniteError, ValidationMemoryError
 from myxtts.training.interrupts import StopRequests
@@ -174,7 +175,8 @@ def test_results_are_looked_at_once_for_every_shape_of_a_batch(step, monkeypatch
         [cut_batch(Kind.TRAIN, 3, 5), cut_batch(Kind.VALIDATION, 4, 5)],
     ]
     looked_at = []
-    monkeypatch.setattr(loop_module, "check_result", lambda result, device: looked_at.append(tuple(result.shape)))
+    for module in (loop_module, validation_module):
+        monkeypatch.setattr(module, "check_result", lambda result, device: looked_at.append(tuple(result.shape)))
     with StopRequests() as stop:
         ending, _ = run_loop(step, ListSource(*chain(*steps)), stop, end_step=4)
     assert ending.is_finished

@@ -13,7 +13,8 @@ import tensorflow as tf
 from myxtts.data.buckets import Bucket
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import CardScan
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, Role, plan_devices
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, Role, put_on_one_device
+from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.paced_task import hold
 from myxtts.training import mode_measuring, parallel_measuring
@@ -24,7 +25,6 @@ from myxtts.training.mode_measuring import (
     count_measured_batches,
     find_memory_obstacles,
     find_workers_obstacle,
-    put_on_one_device,
     refuse_without_room,
     time_best_window,
     time_window,

@@ -3,7 +3,7 @@
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.training.trainer import _describe_model
+from myxtts.training.run_stages import _describe_model
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from tests.support.processes import run_code
 CHECKS = """
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
 import tensorflow as tf
 from myxtts.training.errors import PlacementError

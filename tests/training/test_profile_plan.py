@@ -12,7 +12,8 @@ from myxtts.cli.main import run_command
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest, plan_devices
+from myxtts.devices.plan import Mode, PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.training import profile_plan
 from myxtts.training.auto_mode import PlannedRun
 from myxtts.training.mode_choice import ModeChoice

@@ -8,14 +8,18 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
+import numpy as np
 import pytest
 
-from myxtts.config import XTTSConfig
+from myxtts.checkpoints import write_model_directory
+from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.devices.machine import read_machine
 from myxtts.devices.memory import Growth, Limit, Memory
 from myxtts.devices.nvml import MIB, PhysicalId
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.profile_facts import Part, Profile
 from myxtts.monitoring.profile_verdict import Verdict, judge_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
@@ -24,13 +28,14 @@ from myxtts.pipeline.batch_facts import FACTS
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.paced_task import hold
-from myxtts.pipeline.producer_process import Prepared
+from myxtts.pipeline.producer_process import FilledSlot
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
-from myxtts.training import profile_run
-from myxtts.training.errors import ProfileError
+from myxtts.training import profile_run, profile_setup
+from myxtts.training.errors import CodecMissingError, ProfileError
 from myxtts.training.profile_run import ProfileLengths, Profiler, measure_profile
-from myxtts.training.profile_setup import set_up_profile
+from myxtts.training.profile_setup import ProfileSetup, set_up_profile
+from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.utils import gpu_memory
 from myxtts.utils.gpu_memory import GpuMemory
 from tests.monitoring.profiles import make_run
@@ -59,7 +64,7 @@ def open_dual(pace: Pace) -> StagedSource:
 def open_isolated(pace: Pace) -> StagedSource:
     """With a producer process that only takes time."""
 
-    def unpack(slot: Prepared) -> dict[str, Any]:
+    def unpack(slot: FilledSlot) -> dict[str, Any]:
         pace.hold("transfer", int(slot.arrays[FACTS][0]))
         return dict(slot.arrays)
 
@@ -204,6 +209,28 @@ def test_a_run_that_traces_every_step_cannot_be_profiled() -> None:
         profiler = Profiler(source, lambda _: True, ProfileLengths(5, read_ahead=0))
         with pytest.raises(ProfileError, match="--enable-static-shapes"):
             profiler.run_real()
+
+
+def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path: Path) -> None:
+    start = StartingPoint(tmp_path, ModelConfig(size="tiny"), {})
+    config = fit_model_config(XTTSConfig(), start, start.config, start.config.text_tokens)
+    data, codec = MagicMock(), Mock()
+    data.sampler.plan.waste.audio_share = 0.1
+    setup = ProfileSetup(config, make_plan("single"), data, codec, start, tmp_path, ())
+    assert config.model.size == "base", "the label that was asked for"
+    assert setup.describe().model.startswith("tiny gpt, ")
+    own = replace(setup, config=config.replace(model={"gpt_layers": 7}))
+    assert own.describe().model.startswith("custom gpt, ")
+
+
+def test_a_model_without_its_codec_is_refused_with_the_advice_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model_directory(tmp_path / "model", config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)})
+    monkeypatch.setattr(profile_setup, "collect_run_data", Mock())
+    config = XTTSConfig(training={"init_from": str(tmp_path / "model"), "rehearsal": True})
+    with pytest.raises(CodecMissingError, match=r"has no codec .* give that one with --codec\."):
+        set_up_profile(config, make_plan("single"), tmp_path)
 
 
 def test_a_decoder_cannot_be_set_up(tmp_path: Path) -> None:

@@ -89,14 +89,14 @@ def test_both_devices_train_where_that_was_measured_to_be_fastest_and_go_on_so(b
     assert said.code == os.EX_TEMPFAIL, said.text[-6000:]
     assert MEASURES in said.text
     assert "Auto    data-parallel\n" in said.text
-    assert "Mode    parallel: 2 workers, one for each of the rehearsed GPUs 1,0" in said.text
+    assert "Mode    data-parallel: 2 workers, one for each of the rehearsed GPUs 1,0" in said.text
     assert "--mode auto" in next(line for line in said.text.splitlines() if "Resume  " in line)
     choice = json.loads((folder / "run.json").read_text(encoding="utf-8"))["choice"]
     assert choice["layout"] == "data-parallel"
     again = train(folder, *flags, "--mode", "auto", **settings)
     assert MEASURES not in again
     assert "Auto    data-parallel\n" in again
-    assert "Mode    parallel: 2 workers" in again
+    assert "Mode    data-parallel: 2 workers" in again
     # Half of two batches of 2.02 s, and the exchange.
     assert "Auto mode    predicted 2.22 s a step, reached " in again
     assert read_losses(folder) == read_losses(folder / "worker-1")

@@ -1,10 +1,8 @@
 """A disk that is full when a checkpoint is due."""
 
-import shutil
-import subprocess
-
 import pytest
 
+from tests.support.small_disks import MOUNTING, require_small_disks
 from tests.training.runs import finish, make_command, read_losses, read_story, start_command
 
 # Whole runs; tests/checkpoints fills a disk under the store alone.
@@ -19,21 +17,19 @@ mount -o remount,size=64m "$folder"
 "$@" --resume > "$kept/resumed.said" 2>&1; echo $? > "$kept/resumed.code"
 cp -r "$folder" "$kept/resumed"
 """
-MOUNTABLE = ["unshare", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
 
 
 @pytest.fixture(scope="module")
 def kept(share, flags, unbroken):
     """What a run on a disk with room for two and a half checkpoints said and left, and then with more room."""
-    if shutil.which("unshare") is None or subprocess.run(MOUNTABLE, capture_output=True).returncode != 0:
-        pytest.skip("this machine lets nobody mount a small disk")
+    require_small_disks()
     checkpoint_kib = sum(file.stat().st_size for file in (unbroken / "step-00000008").iterdir()) // 1024
 
     def make(folder):
         disk = folder / "disk"
         disk.mkdir(parents=True)
         script = ON_A_SMALL_DISK.format(size=int(2.5 * checkpoint_kib) + 300)
-        words = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(disk), str(folder)]
+        words = [*MOUNTING, script, "sh", str(disk), str(folder)]
         said = finish(start_command(disk, [*words, *make_command(disk, *flags, "--mode", "single")]), disk)
         assert said.code == 0, said.text
 

@@ -13,7 +13,8 @@ import pytest
 from myxtts.config import XTTSConfig
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.memory_watch import LEAK_EVENT, Phase
 from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, SummaryRow, TrainRow

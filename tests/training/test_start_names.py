@@ -8,9 +8,10 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.training import trainer
+from myxtts.training import run_stages, trainer
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.keeper import RunProgress
+from myxtts.training.run_stages import RunStages
 from myxtts.training.run_work import read_start_work
 from myxtts.training.stage_run import StageRun
 from myxtts.training.trainer import XTTSTrainer
@@ -64,7 +65,7 @@ def test_measuring_the_mel_statistics_has_a_name(monkeypatch):
         seen.append(name_work(ledger))
         return np.ones(80, np.float32)
 
-    monkeypatch.setattr(trainer, "measure_mel_norms", measure)
-    run = SimpleNamespace(_ledger=ledger, config=XTTSConfig())
-    XTTSTrainer._find_mel_norms(run, SimpleNamespace(checkpoint=None), SimpleNamespace(train=None))
+    monkeypatch.setattr(run_stages, "measure_mel_norms", measure)
+    stages = SimpleNamespace(ledger=ledger, _config=XTTSConfig())
+    RunStages._find_mel_norms(stages, SimpleNamespace(checkpoint=None), SimpleNamespace(train=None))
     assert seen == ["measuring the mel statistics"]

@@ -139,6 +139,7 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
     for error in run_all(*(team.require_sums for team in teams)):
         assert isinstance(error, WorkerLostError)
         assert str(error).startswith("A first sum over all workers was not made within 1 s")
+        assert "open all ports between the workers" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,17 @@ import pytest
 from myxtts.cli import train as command
 from myxtts.devices.plan import Mode
 from myxtts.errors import StageStalledError
+from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline import patience
+from myxtts.training import run_stages
 from myxtts.training import trainer as module
 from myxtts.training.errors import RunStoppedError
 from myxtts.training.interrupts import StopRequests
 from myxtts.training.loop import ALL_DONE, Ending
 from myxtts.training.run_folder import open_run
+from myxtts.training.run_stages import RunStages
 from myxtts.training.stage_run import StageResult
+from myxtts.training.team import Alone
 from myxtts.training.trainer import TrainingResult, XTTSTrainer
 from tests.checkpoints.training_states import save
 from tests.pipeline.test_failing_sources import make_plan
@@ -44,7 +48,7 @@ def killed_in_the_scan(monkeypatch):
         kill_self()
         pytest.fail("the scan goes on after the signal")
 
-    monkeypatch.setattr(module, "collect_run_data", collect)
+    monkeypatch.setattr(run_stages, "collect_run_data", collect)
 
 
 def make_trainer(folder, **sections):
@@ -83,13 +87,18 @@ def test_a_worker_that_is_asked_to_stop_has_not_succeeded(tmp_path):
 
 
 @pytest.mark.parametrize(("is_finished", "code"), [(True, 0), (False, os.EX_TEMPFAIL)])
-def test_a_worker_succeeds_where_the_run_is_finished(tmp_path, monkeypatch, is_finished, code):
+def test_a_worker_succeeds_where_the_run_is_finished(tmp_path, monkeypatch, capsys, is_finished, code):
     ending = Ending("asked to", is_finished=is_finished, signal=signal.SIGTERM)
-    stage = StageResult(ending, 7, Mock(), tmp_path)
+    stage = StageResult(ending, 7, Mock(), tmp_path, tmp_path / "its own board")
     monkeypatch.setattr(XTTSTrainer, "train", lambda self: TrainingResult(stage, RESUME, None))
     monkeypatch.setattr("myxtts.monitoring.summary_view.format_summary", lambda summary: "")
     planned = Mock(plan=make_plan(Mode.SINGLE), choice=None)
-    assert command._train(make_config(tmp_path / "run"), planned, COMMAND, is_worker=True) == code
+    # A worker that is not the chief keeps its curves to itself, whatever is asked for.
+    config = make_config(tmp_path / "run", training={"tensorboard_log_dir": str(tmp_path / "of the chief")})
+    assert command._train(config, planned, COMMAND, is_worker=True) == code
+    said = capsys.readouterr().out.splitlines()
+    assert f"Report  {tmp_path / 'report.html'}" in said
+    assert f"Curves  tensorboard --logdir '{tmp_path / 'its own board'}'" in said
 
 
 def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch):
@@ -133,11 +142,11 @@ def test_a_signal_between_codec_and_gpt_ends_the_run_before_the_gpt_is_built(tmp
         with stop.while_busy():
             save(run.store, 7)
             kill_self()
-        return StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), run.path)
+        return StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), run.path, Mock())
 
-    monkeypatch.setattr(XTTSTrainer, "_collect_data", lambda *arguments: Mock(text_tokens=300))
-    monkeypatch.setattr(XTTSTrainer, "_train_codec", train_codec)
-    monkeypatch.setattr(module, "read_codec", lambda path: pytest.fail("goes on to the GPT"))
+    monkeypatch.setattr(RunStages, "_collect_data", lambda *arguments: Mock(text_tokens=300))
+    monkeypatch.setattr(RunStages, "_train_codec", train_codec)
+    monkeypatch.setattr(run_stages, "read_codec", lambda path: pytest.fail("goes on to the GPT"))
 
     with pytest.raises(RunStoppedError, match="7 updates of its codec are done") as caught:
         make_trainer(tmp_path / "run").train()
@@ -146,13 +155,21 @@ def test_a_signal_between_codec_and_gpt_ends_the_run_before_the_gpt_is_built(tmp
 
 
 def test_a_signal_while_a_finished_run_speaks_leaves_it_finished(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path / "run")
-    done = StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), tmp_path)
-    monkeypatch.setattr(trainer, "_run_stage", lambda request: done)
-    monkeypatch.setattr(module, "speak_last_words", lambda path, corpus: kill_self())
+    done = StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), tmp_path, Mock())
+    config = make_config(tmp_path / "run")
+    stages = RunStages(
+        config,
+        make_plan(Mode.SINGLE),
+        team=Alone(),
+        ledger=TimeLedger(),
+        choice=None,
+        model=None,
+        run_stage=lambda request: done,
+    )
+    monkeypatch.setattr(run_stages, "speak_at_end", lambda path, corpus: kill_self())
     with StopRequests() as stop, stop.while_idle():
         codec = Mock(weights={}, mel_norms=np.ones(80))
-        result = trainer._run_on_codes(Mock(), trainer.config, Mock(), codec, Mock(), stop)
+        result = stages._run_on_codes(Mock(path=tmp_path), config, Mock(), codec, Mock(), stop)
         kill_self()
     assert result is done
 
@@ -166,15 +183,15 @@ def hang(*arguments, **options):
 
 
 @pytest.mark.parametrize(
-    ("place", "stage", "advice"),
+    ("owner", "place", "stage", "advice"),
     [
-        ("apply_devices", "setting up the devices", "Start it again with the same command."),
-        ("collect_run_data", "scanning the corpus", f"To go on from the last checkpoint: {RESUME}"),
+        (module, "apply_devices", "setting up the devices", "Start it again with the same command."),
+        (run_stages, "collect_run_data", "scanning the corpus", f"To go on from the last checkpoint: {RESUME}"),
     ],
 )
-def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, place, stage, advice):
+def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, owner, place, stage, advice):
     monkeypatch.setattr(patience, "IMPORT_S", 0.05)
-    monkeypatch.setattr(module, place, hang)
+    monkeypatch.setattr(owner, place, hang)
     trainer = make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01})
     with pytest.raises(StageStalledError, match=f"Stage '{stage}' has made no progress for more than") as caught:
         trainer.train()
@@ -195,6 +212,6 @@ def test_a_scan_that_goes_on_is_no_hang(tmp_path, monkeypatch):
         raise Done
 
     monkeypatch.setattr(patience, "IMPORT_S", 0.4)
-    monkeypatch.setattr(module, "collect_run_data", collect)
+    monkeypatch.setattr(run_stages, "collect_run_data", collect)
     with pytest.raises(Done):
         make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01}).train()

@@ -15,7 +15,8 @@ from myxtts.config.resolve import load_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest, plan_devices
+from myxtts.devices.plan import Mode, PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import MachineError
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.training import tuning

@@ -11,7 +11,8 @@ import tensorflow as tf
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import CardScan
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.memory_bill import BatchChoice
 from myxtts.training import tuning_trial

@@ -24,7 +24,8 @@ def test_setting_logging_up_twice_prints_once(capsys):
 PLACEMENT = """
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.utils.commons import ensure_gpu_placement, find_default_device, get_device_context
 runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
 import tensorflow as tf

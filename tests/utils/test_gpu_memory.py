@@ -245,7 +245,8 @@ def test_a_rehearsal_asked_for_by_flag_is_seen_by_the_readings(make_machine):
 import dataclasses
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, plan_devices
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.utils.gpu_memory import get_optimal_memory_limits, read_role_memory
 plan = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine())
 runtime.apply_plan(plan)

@@ -4,17 +4,16 @@
 the clip. What is drawn at random, like conditioning slices, is never kept. Nothing here imports TensorFlow.
 """
 
-from myxtts.data.cache.clip_ids import ClipIds, identify_contents, identify_files
-from myxtts.data.cache.errors import CacheFolderError, CacheInUseError, CacheKeyError
+from myxtts.data.cache.clip_ids import ClipIds, identify_files
+from myxtts.data.cache.errors import CacheFolderError, CacheKeyError
 from myxtts.data.cache.feature_cache import CacheStats, FeatureCache
 from myxtts.data.cache.free_space import read_free_disk_bytes
-from myxtts.data.cache.generation import Generation, list_generations, remove_generation
+from myxtts.data.cache.generation import Generation, list_generations
 from myxtts.data.cache.key import GenerationKey, digest_arrays
 from myxtts.data.cache.policy import Decision, Measured, Policy, decide_policy
 
 __all__ = [
     "CacheFolderError",
-    "CacheInUseError",
     "CacheKeyError",
     "CacheStats",
     "ClipIds",
@@ -26,9 +25,7 @@ __all__ = [
     "Policy",
     "decide_policy",
     "digest_arrays",
-    "identify_contents",
     "identify_files",
     "list_generations",
     "read_free_disk_bytes",
-    "remove_generation",
 ]

@@ -27,17 +27,7 @@ def identify_files(
     """
     stamps = np.stack([size_bytes, mtime_ns], axis=1).astype("<i8").tobytes()
     contents = (path + stamps[16 * row : 16 * row + 16] for row, path in enumerate(paths))
-    ids = _digest_all(contents, person=b"file")
+    blob = b"".join(hashlib.blake2b(content, digest_size=16, person=b"file").digest() for content in contents)
+    ids = np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
     assert len(ids) == len(size_bytes) == len(mtime_ns), (len(ids), len(size_bytes), len(mtime_ns))
     return ids
-
-
-def identify_contents(digests: Iterable[bytes]) -> ClipIds:
-    """Ids of clips whose content digests are known. Names and corpora do not matter for these."""
-    return _digest_all(digests, person=b"content")
-
-
-def _digest_all(contents: Iterable[bytes | bytearray], person: bytes) -> ClipIds:
-    # `person` keeps the two kinds of id apart.
-    blob = b"".join(hashlib.blake2b(content, digest_size=16, person=person).digest() for content in contents)
-    return np.frombuffer(blob, dtype="<u8").reshape(-1, 2)

@@ -22,7 +22,7 @@ class DiskStore:
     """The segments of a generation, and one of our own as soon as something is written."""
 
     def __init__(self, directory: Path, key: GenerationKey):
-        self.folder, self._lock = open_generation(directory, key)
+        self.folder = open_generation(directory, key)
         self._readers: dict[str, SegmentReader] = {}
         self._writer: SegmentWriter | None = None
         if len(list_segments(self.folder)) > _MAX_SEGMENTS:
@@ -59,12 +59,11 @@ class DiskStore:
         return own + sum(reader.size_bytes for reader in self._readers.values())
 
     def close(self) -> None:
-        """Closes all files, and lets the generation be removed."""
+        """Closes all files."""
         for reader in self._readers.values():
             reader.close()
         if self._writer is not None:
             self._writer.close()
-        os.close(self._lock)
 
     def _find_reader(self, name: str) -> SegmentReader | None:
         if self._writer is not None and name == self._writer.name:

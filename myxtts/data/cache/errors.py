@@ -9,7 +9,3 @@ class CacheFolderError(MachineError):
 
 class CacheKeyError(UserError):
     """A folder of the cache does not hold what its name says."""
-
-
-class CacheInUseError(UserError):
-    """Features that are to be removed are in use by a running process."""

@@ -47,11 +47,6 @@ class CacheStats:
     disk_bytes: int
     """Of the generation, with what other processes wrote as far as it was seen."""
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of the clips asked for that were there, 0 to 1."""
-        return self.hits / (self.hits + self.misses) if self.hits else 0.0
-
 
 class FeatureCache:
     """One feature of many clips, by clip id. For use in one thread of one process.
@@ -111,6 +106,8 @@ class FeatureCache:
     def close(self) -> None:
         """Closes the files. May be called again; nothing else may."""
         if self._disk is not None:
+            if self._damaged:
+                _log.info("%s: %d damaged records were found.", self._disk.folder, self._damaged)
             self._disk.close()
             self._disk = None
 

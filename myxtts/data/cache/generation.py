@@ -5,32 +5,26 @@
             key.json
             <segment>.data, <segment>.index
 
-Whoever uses a generation holds a shared lock on its folder, which ends with the process; one that can be locked
-exclusively is used by nobody.
+A folder stays until somebody removes it by hand, while nothing runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.data.cache.errors import CacheFolderError, CacheInUseError, CacheKeyError
+from myxtts.data.cache.errors import CacheFolderError, CacheKeyError
 from myxtts.data.cache.key import GenerationKey, encode_key
 from myxtts.data.cache.records import ENTRY
-from myxtts.data.cache.segment import DATA_SUFFIX, INDEX_SUFFIX
+from myxtts.data.cache.segment import INDEX_SUFFIX
 
 KEY_NAME = "key.json"
-_ATTEMPTS = 16
 _TEMPORARY_SUFFIX = ".tmp"
-# In this order: a segment without index is empty, and the key goes last, so that a half removed folder is still one.
-_REMOVED_PATTERNS = (f"*{INDEX_SUFFIX}", f"*{DATA_SUFFIX}", f"*{_TEMPORARY_SUFFIX}", KEY_NAME)
 
 
 @dataclass(frozen=True)
@@ -47,32 +41,22 @@ class Generation:
     """Seconds since 1970."""
 
 
-def open_generation(directory: Path, key: GenerationKey) -> tuple[Path, int]:
-    """The folder of a key, made if need be, and an open descriptor that keeps it from being removed.
+def open_generation(directory: Path, key: GenerationKey) -> Path:
+    """The folder of a key, made if need be.
 
     Raises:
         CacheFolderError: the folder cannot be made.
         CacheKeyError: the folder holds another key.
     """
     folder = directory / key.folder_name
-    for attempt in range(_ATTEMPTS):
-        try:
-            _ensure_key(folder, key)
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and attempt < _ATTEMPTS - 1:
-                # Another process removed the folder between two steps.
-                continue
-            raise CacheFolderError(
-                f"{folder}: the folder for prepared features cannot be used ({error.strerror}). Give another directory, or "
-                "run with --cache memory or --cache off."
-            ) from error
-        # Waits only while another process is removing this generation.
-        _lock(descriptor, fcntl.LOCK_SH)
-        if _is_same_folder(descriptor, folder):
-            return folder, descriptor
-        os.close(descriptor)
-    raise CacheFolderError(f"{folder}: is removed by other processes as often as it is made. Stop them.")
+    try:
+        _ensure_key(folder, key)
+    except OSError as error:
+        raise CacheFolderError(
+            f"{folder}: the folder for prepared features cannot be used ({error.strerror}). Give another directory, or run with "
+            "--cache memory or --cache off."
+        ) from error
+    return folder
 
 
 def list_generations(directory: Path) -> list[Generation]:
@@ -82,31 +66,6 @@ def list_generations(directory: Path) -> list[Generation]:
     except FileNotFoundError:
         return []
     return sorted(map(_read_generation, folders), key=lambda found: found.last_written, reverse=True)
-
-
-def remove_generation(generation: Generation) -> None:
-    """Deletes a generation's files and its folder.
-
-    Raises:
-        CacheInUseError: a running process uses it; nothing is deleted.
-        CacheFolderError: a file cannot be deleted, or files of others are in the folder.
-    """
-    descriptor = os.open(generation.folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if not _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            raise CacheInUseError(
-                f"{generation.folder}: a running process uses these features. Stop it first, or remove others."
-            )
-        for pattern in _REMOVED_PATTERNS:
-            for path in generation.folder.glob(pattern):
-                path.unlink(missing_ok=True)
-        generation.folder.rmdir()
-    except OSError as error:
-        raise CacheFolderError(
-            f"{generation.folder}: cannot be removed as a whole ({error.strerror}). Look for files that are not of the cache."
-        ) from error
-    finally:
-        os.close(descriptor)
 
 
 def _ensure_key(folder: Path, key: GenerationKey) -> None:
@@ -153,21 +112,3 @@ def _read_generation(folder: Path) -> Generation:
             last_written = max(last_written, status.st_mtime)
     key = _read_key(folder / KEY_NAME) or {}
     return Generation(folder, key, size_bytes, index_bytes // ENTRY.itemsize, last_written)
-
-
-def _lock(descriptor: int, operation: int) -> bool:
-    """False when another process is in the way. Where a file system knows no locks, nobody ever is."""
-    try:
-        fcntl.flock(descriptor, operation)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _is_same_folder(descriptor: int, folder: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), folder.stat())
-    except FileNotFoundError:
-        return False

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, plan_devices
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
+from myxtts.devices.planning import plan_devices
 
 POOL_MIB = 2048
 """Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""

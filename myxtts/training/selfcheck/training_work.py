@@ -21,13 +21,14 @@ from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, Row
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.sources import open_source
+from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.placement import check_batch, check_variables
 from myxtts.training.profile_setup import set_up_profile
 from myxtts.training.selfcheck.situation import Situation, choose_two_process_mode, plan_mode
 from myxtts.training.selfcheck.small_run import make_config, read_falling_losses
 from myxtts.training.selfcheck.work import CheckFailedError, Seen
 from myxtts.training.step import TrainStep
-from myxtts.training.trainer import XTTSTrainer, apply_devices
+from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.commons import get_device_context, setup_logging
 
 KILL = "kill producer"

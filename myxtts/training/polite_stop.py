@@ -28,10 +28,10 @@ def stops_politely(config: XTTSConfig, command: Sequence[str], doing: str) -> It
             stop.check()
         except StopNow:
             assert stop.signal is not None
-            raise explain_early_stop(config, command, stop.signal, doing) from None
+            raise explain_stop_before_run(config, command, stop.signal, doing) from None
 
 
-def explain_early_stop(
+def explain_stop_before_run(
     config: XTTSConfig, command: Sequence[str], signal: Signals, doing: str | None = None
 ) -> RunStoppedError:
     """The error for a stop before the run was open. An earlier session of the run may have trained something.

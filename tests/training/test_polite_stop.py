@@ -7,8 +7,8 @@ import pytest
 
 from myxtts.cli import train as command
 from myxtts.training import auto_mode
-from myxtts.training.early_stop import explain_early_stop, stops_politely
 from myxtts.training.errors import RunStoppedError
+from myxtts.training.polite_stop import explain_stop_before_run, stops_politely
 from tests.training.test_run_folder import COMMAND, make_config, train
 
 RESUME = "python train_main.py --train-data 'my voice' --resume"
@@ -20,7 +20,7 @@ def kill_self(number=signal.SIGTERM):
 
 
 def test_a_new_run_is_started_again_with_the_same_command(tmp_path):
-    stopped = explain_early_stop(make_config(tmp_path / "run"), COMMAND, signal.SIGTERM, DOING)
+    stopped = explain_stop_before_run(make_config(tmp_path / "run"), COMMAND, signal.SIGTERM, DOING)
     assert str(stopped) == (
         "Stopped by SIGTERM while the mode was chosen, before anything was trained in this session. "
         "Start it again with the same command."
@@ -31,7 +31,7 @@ def test_a_new_run_is_started_again_with_the_same_command(tmp_path):
 
 def test_a_run_that_has_trained_before_is_resumed(tmp_path):
     train(tmp_path / "run", 20)
-    stopped = explain_early_stop(make_config(tmp_path / "run"), COMMAND, signal.SIGINT)
+    stopped = explain_stop_before_run(make_config(tmp_path / "run"), COMMAND, signal.SIGINT)
     assert f"Nothing is lost of the run in {tmp_path / 'run'}: 20 updates of it are done." in str(stopped)
     assert (stopped.resume_command, stopped.exit_code) == (RESUME, 130)
 
@@ -39,7 +39,7 @@ def test_a_run_that_has_trained_before_is_resumed(tmp_path):
 def test_a_run_that_was_to_be_kept_aside_is_not_resumed(tmp_path):
     train(tmp_path / "run", 20)
     config = make_config(tmp_path / "run").replace(training={"resume": "reset"})
-    assert explain_early_stop(config, COMMAND, signal.SIGTERM).resume_command is None
+    assert explain_stop_before_run(config, COMMAND, signal.SIGTERM).resume_command is None
 
 
 def test_the_block_ends_at_once_and_signals_are_as_before(tmp_path):

@@ -6,7 +6,7 @@ import soundfile
 
 from myxtts.errors import UserError
 from myxtts.inference.loading import load_synthesizer
-from myxtts.training import last_words
+from myxtts.training import closing_speech
 from tests.data.reading import scan_small
 from tests.data.shared import write_clips, write_metadata
 from tests.inference.builders import write_small_model
@@ -29,8 +29,8 @@ def test_the_first_text_is_said_in_the_voice_of_another_clip(corpus, tmp_path, m
         monkeypatch.setattr(synthesizer, "clone_voice", lambda paths: heard.append(paths) or clone(paths))
         return synthesizer
 
-    monkeypatch.setattr(last_words, "load_synthesizer", load)
-    spoken = last_words.speak_last_words(write_small_model(tmp_path / "model"), corpus)
+    monkeypatch.setattr(closing_speech, "load_synthesizer", load)
+    spoken = closing_speech.speak_at_end(write_small_model(tmp_path / "model"), corpus)
 
     assert (spoken.text, spoken.path) == ("One.", tmp_path / "model" / "spoken.wav")
     assert [[path.name for path in paths] for paths in heard] == [["b.wav"]]
@@ -43,6 +43,6 @@ def test_a_model_that_cannot_speak_ends_no_run(corpus, tmp_path, monkeypatch, ca
     def refuse(*arguments, **options):
         raise UserError("its tongue is tied")
 
-    monkeypatch.setattr(last_words, "load_synthesizer", refuse)
-    assert last_words.speak_last_words(tmp_path, corpus) is None
+    monkeypatch.setattr(closing_speech, "load_synthesizer", refuse)
+    assert closing_speech.speak_at_end(tmp_path, corpus) is None
     assert "Nothing was said at the end: its tongue is tied" in caplog.text

@@ -30,7 +30,7 @@ class Spoken(NamedTuple):
     """Makes the sound, in words."""
 
 
-def speak_last_words(folder: Path, corpus: Corpus) -> Spoken | None:
+def speak_at_end(folder: Path, corpus: Corpus) -> Spoken | None:
     """Lets a run's best checkpoint say the first text it was trained on. None, with a warning, where it cannot.
 
     On the host: the device may be full of what has just been trained.

@@ -1,0 +1,71 @@
+"""Flags of the commands that speak: which model, how codes are drawn, what makes the sound, and where."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from myxtts.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from myxtts.inference.settings import SpeechSettings
+
+CONSENT = (
+    "A voice belongs to its speaker. Clone one only with the speaker's consent, say that the speech is made by a machine, "
+    "and never use it to deceive."
+)
+
+SAMPLING_FLAGS = {
+    "temperature": (float, "below 1 keeps to what is likely, above 1 strays from it (default: 0.75)"),
+    "top_k": (int, "draw among so many of the likeliest codes; 0 is all (default: 50)"),
+    "top_p": (float, "draw among the likeliest codes that make up this share (default: 0.85)"),
+    "repetition_penalty": (
+        float,
+        "how much less likely a code becomes once it was said (default: 5; 1 for a model trained from scratch)",
+    ),
+    "speed": (float, "above 1 speaks faster (default: 1)"),
+    "seed": (int, "equal seeds say the same in the same way (default: 0)"),
+    "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
+}
+
+
+def add_checkpoint_flag(parser: Parser) -> None:
+    """Which model speaks."""
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
+    )
+
+
+def add_speaking_flags(parser: Parser) -> None:
+    """How codes are drawn, and where."""
+    for name, (kind, help) in SAMPLING_FLAGS.items():
+        metavar = "N" if kind is int else "X"
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
+    parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
+    add_vocoder_flag(parser)
+    add_rehearsal_flag(parser)
+
+
+def add_vocoder_flag(parser: Parser) -> None:
+    """What makes the sound."""
+    parser.add_argument(
+        "--vocoder",
+        choices=("auto", "griffin-lim", "decoder"),
+        default="auto",
+        help="what makes the sound: Griffin-Lim, which is rough, or the waveform decoder, as good as it was trained; auto is "
+        "the decoder where there is one (default: auto)",
+    )
+
+
+def add_rehearsal_flag(parser: Parser) -> None:
+    """Whether to leave GPUs alone."""
+    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
+
+
+def read_speech_settings(arguments: argparse.Namespace) -> SpeechSettings:
+    """The settings that `add_speaking_flags` lets one give."""
+    from myxtts.inference.settings import SpeechSettings
+
+    given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
+    return SpeechSettings(**given, greedy=arguments.greedy)

@@ -1,0 +1,142 @@
+"""The codes of a run's clips, made before it: with its settings, so that it finds them in its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from myxtts.config import XTTSConfig
+from myxtts.data.cache import CacheFolderError, FeatureCache
+from myxtts.data.drops import DropReport
+from myxtts.data.facts import Progress
+from myxtts.data.run_data import RunData, collect_run_data
+from myxtts.data.scan import find_index_folder
+from myxtts.devices.machine import Machine
+from myxtts.devices.plan import DevicePlan, PlanRequest, Task
+from myxtts.devices.planning import plan_devices
+from myxtts.devices.runtime import read_execution
+from myxtts.pipeline.clip_part import ClipPart
+from myxtts.pipeline.code_cache import choose_cache_folder
+from myxtts.pipeline.code_filling import FilledCodes, fill_codes
+from myxtts.pipeline.code_key import describe_key, explain_unused_codes, make_code_key
+from myxtts.pipeline.code_maker import CodeMaker
+from myxtts.pipeline.codec_loading import load_codec
+from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.training.devices_in_force import apply_devices
+from myxtts.training.errors import CodePreparationError
+from myxtts.training.starting_point import Codec, adopt_lengths, read_codec, read_starting_point
+from myxtts.utils.commons import get_device_context
+
+
+@dataclass(frozen=True)
+class PreparedCodes:
+    """What was made, and which runs will find it."""
+
+    filled: FilledCodes
+    """Of the part that was asked for."""
+    clips: int
+    """Of the run, all parts together."""
+    report: DropReport
+    """What the scan set aside of all of them."""
+    folder: Path
+    """Of the codes of all settings."""
+    corpus: Path
+    depends_on: Mapping[str, str]
+    """What a run must have alike to read them, by name."""
+    unused: str | None
+    """Why codes that were there before were of no use, if there were any."""
+
+
+def plan_preparing_device(config: XTTSConfig, machine: Machine) -> DevicePlan:
+    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
+    request = PlanRequest.from_config(config)
+    alone = replace(
+        request,
+        mode="single",
+        model_gpu=request.data_gpu,
+        data_gpu=None,
+        isolation=False,
+        data_limit_mib=None,
+        model_limit_mib=None,
+        task=Task.PREPARE,
+    )
+    return plan_devices(alone, machine)
+
+
+def require_use(config: XTTSConfig) -> None:
+    """Raises where no run with these settings reads codes from disk, or where `--codec` is no codec."""
+    if config.training.stage == "codec":
+        raise CodePreparationError(
+            "Codes are what a GPT or a decoder is trained on, but --stage is codec, which trains what makes them. Leave --stage out."
+        )
+    if config.data.cache in ("off", "memory"):
+        raise CodePreparationError(
+            f"Codes are made for runs that read them from disk, but --cache is {config.data.cache}. Give --cache disk, here and "
+            "to the run, or leave it out here."
+        )
+    if choose_preparation(config, Target(config.training.stage), mel_norms=()).changes_waves:
+        raise CodePreparationError(
+            "Augmentation that changes the waves (gain, noise, speed) makes other codes every time, so a run with these settings "
+            "keeps none. Train without preparing codes, or leave these settings out."
+        )
+    if config.training.codec is not None:
+        read_codec(Path(config.training.codec))
+
+
+def prepare_codes(
+    config: XTTSConfig, plan: DevicePlan, part: ClipPart, progress: Progress = lambda *_: None
+) -> PreparedCodes:
+    """Makes the codes of a part of a run's clips where they are not there yet. Puts the plan into force in this process.
+
+    Args:
+        config: the run's; it must name a codec, or a model that has one.
+    """
+    require_use(config)
+    apply_devices(config, plan)
+    # For what a run keeps in its folder: a vocabulary made from the corpus, a model that was imported.
+    with TemporaryDirectory(prefix="myxtts-codes-") as folder:
+        data, found = _read_run(config, Path(folder))
+        cache_folder = _choose_folder(data)
+        with get_device_context(plan.data.device):
+            codec = load_codec(found.folder)
+            maker = CodeMaker(codec.dvae, found.mel_norms)
+            key = make_code_key(codec.weights, found.mel_norms, plan.data.device, read_execution())
+            unused = explain_unused_codes(cache_folder, key)
+            # Nothing in memory: it would be gone when the run begins.
+            with FeatureCache.open("disk", cache_folder, key, memory_limit_bytes=0) as maker.cache:
+                filled = fill_codes(data, config.data, maker, part, progress)
+    return PreparedCodes(
+        filled=filled,
+        clips=len(data.train) + len(data.validation),
+        report=data.report,
+        folder=cache_folder,
+        corpus=data.train.root,
+        depends_on=describe_key(key),
+        unused=unused,
+    )
+
+
+def _read_run(config: XTTSConfig, folder: Path) -> tuple[RunData, Codec]:
+    """The clips and the codec of a run with these settings."""
+    training = config.training
+    # As in the trainer: a decoder is trained for a model, by default that of the run's own folder.
+    origin = training.init_from or (training.checkpoint_dir if training.stage == "decoder" else None)
+    start = None if origin is None else read_starting_point(Path(origin), folder, is_resumed=False)
+    if start is not None and training.stage == "decoder":
+        config = adopt_lengths(config, start)
+    given = Path(training.codec) if training.codec is not None else None if start is None else start.folder
+    assert given is not None, "the settings name a codec"
+    data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
+    return data, read_codec(given)
+
+
+def _choose_folder(data: RunData) -> Path:
+    root = data.train.root
+    if find_index_folder(root) is None:
+        raise CacheFolderError(
+            f"Neither {root} nor the user's cache folder can be written to, so codes have no place where a run would look for them. "
+            "Make one of them writable."
+        )
+    return choose_cache_folder(data, root)

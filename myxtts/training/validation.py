@@ -1,0 +1,177 @@
+"""A validation round: its batches, the sample to listen to, and whether the loss is the best so far."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.data.run_data import RunData
+from myxtts.monitoring.listening_page import note_clip
+from myxtts.monitoring.memory_watch import Phase
+from myxtts.monitoring.time_ledger import Cause
+from myxtts.pipeline.order import RunOrder
+from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.training.errors import ValidationMemoryError
+from myxtts.training.keeper import RunProgress
+from myxtts.training.listening import Listener
+from myxtts.training.placement import check_result
+from myxtts.training.run_watch import RunWatch
+from myxtts.training.team import Team
+from myxtts.training.trained_model import TrainedModel
+from myxtts.training.updates import UpdateMaker
+
+_log = logging.getLogger(__name__)
+
+
+class RoundResult(NamedTuple):
+    """What a whole round has shown."""
+
+    loss: float
+    is_best: bool
+    """Whether it is better than that of all rounds before."""
+
+
+class ValidationRound:
+    """Adds up the batches of one round after another. While a round is under way the model holds its averaged weights, if it
+    has any.
+
+    Args:
+        trained: what is validated.
+        updates: evaluates a batch.
+        order: says when a round is due and which batch is its last.
+        data: knows the text of the clip that is listened to.
+        watch: is told of samples and losses.
+        listener: makes the samples.
+        device: that trains.
+        progress: where the best loss and the rounds without a better one are counted.
+        team: adds up the sums of all who train.
+        advance: lets the source go on while the device evaluates.
+    """
+
+    def __init__(
+        self,
+        *,
+        trained: TrainedModel,
+        updates: UpdateMaker,
+        order: RunOrder,
+        data: RunData,
+        watch: RunWatch,
+        listener: Listener,
+        device: str,
+        progress: RunProgress,
+        team: Team,
+        advance: Callable[[], None],
+    ):
+        self._trained = trained
+        self._updates = updates
+        self._order = order
+        self._data = data
+        self._watch = watch
+        self._listener = listener
+        self._device = device
+        self._progress = progress
+        self._team = team
+        self._advance = advance
+        self._sums: list[tf.Tensor] = []
+        """Of the batches of the round under way, still on the device."""
+        self._averaged = ExitStack()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a round is under way."""
+        return bool(self._sums)
+
+    def is_due(self) -> bool:
+        """Whether a round comes after the update done last."""
+        order, step = self._order, self._progress.step
+        return bool(order.validation_batches) and (step % order.validation_interval == 0 or step == order.end_step)
+
+    def add(self, batch: DeviceBatch, *, is_new: bool) -> RoundResult | None:
+        """The round's result with its last batch, None before. What it shows is noted in the progress.
+
+        Raises `ValidationMemoryError` where the round cannot be made. The weights are their own again then, and the caller is to
+        save them: the error says that the run is saved.
+
+        Args:
+            is_new: whether no batch had its shape before.
+        """
+        try:
+            phase = self._evaluate(batch, is_new)
+        except ValidationMemoryError:
+            self.abandon()
+            raise
+        if not self._order.is_last_of_round(batch.facts.number):
+            return None
+        sums = np.asarray(tf.add_n(self._sums)).tolist()
+        self.abandon()
+        sums = self._team.sum_numbers(f"validation after {batch.facts.updates} updates", sums)
+        return self._rank(sums, phase)
+
+    def abandon(self) -> None:
+        """Forgets the round under way, if there is one, and gives the model its own weights again."""
+        self._sums.clear()
+        self._averaged.close()
+
+    def _evaluate(self, batch: DeviceBatch, is_new: bool) -> str:
+        """Adds a batch to the round. Gives the phase of training it was evaluated for."""
+        if not self.is_open:
+            self._begin(batch)
+        phase = self._trained.step.objective.choose_phase(batch.facts.updates - 1)
+        with self._watch.ledger.spend(Cause.VALIDATION) as span:
+            span.is_first = is_new
+            self._sums.append(self._updates.evaluate(batch.tensors, batch.facts, phase))
+            if is_new:
+                check_result(self._sums[-1], self._device)
+            self._advance()
+        self._watch.clock.leave_out()
+        return phase
+
+    def _begin(self, batch: DeviceBatch) -> None:
+        average = self._trained.step.average
+        try:
+            if average is not None:
+                self._averaged.enter_context(average.in_place())
+        except tf.errors.ResourceExhaustedError as error:
+            raise ValidationMemoryError(
+                f"Out of memory before the validation after {batch.facts.updates} updates: there is no room for the weights beside "
+                "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
+            ) from error
+        if self._team.is_chief:
+            self._listen(batch)
+
+    def _listen(self, batch: DeviceBatch) -> None:
+        step = self._progress.step
+        with self._watch.ledger.spend(Cause.VALIDATION) as span:
+            # Made by functions of its own, which the first sample traces.
+            span.is_first = True
+            try:
+                paths = self._listener.hear(step, batch.tensors, self._watch.board)
+            except tf.errors.ResourceExhaustedError:
+                # Nothing depends on it: a run is worth more than a sample of it.
+                _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
+                return
+        for path in paths:
+            self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
+        clip, validation = int(batch.clips_B[0]), self._data.validation
+        note_clip(self._watch.folder, validation.text[clip], validation.find_file(clip))
+
+    def _rank(self, sums: list[float], phase: str) -> RoundResult:
+        progress, objective = self._progress, self._trained.step.objective
+        scalars = objective.name_results(dict(zip(objective.sum_names, sums, strict=True)), phase)
+        loss = scalars.pop("loss")
+        is_ranked = objective.is_ranked(phase)
+        # A first loss that is not a number would be the best for ever.
+        is_best = is_ranked and loss < (math.inf if progress.best_loss is None else progress.best_loss)
+        if is_ranked:
+            progress.best_loss = loss if is_best else progress.best_loss
+            progress.rounds_without_better = 0 if is_best else progress.rounds_without_better + 1
+        progress.is_validated = True
+        self._watch.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
+        self._watch.end_phase(progress.step, Phase.VALIDATION)
+        return RoundResult(loss, is_best)

@@ -1,0 +1,78 @@
+"""The README's pictures: linked, whole, of today's live view, and drawn from what a terminal was told."""
+
+import html
+import re
+import struct
+
+import pytest
+
+from myxtts.monitoring.live_view import Picture, format_picture
+from myxtts.monitoring.progress import Progress
+from myxtts.monitoring.words import UNKNOWN
+from tests.monitoring.runs import make_train_row
+from tests.support.doc_blocks import README
+from tests.support.processes import ROOT
+from tools.make_pictures import PAGE_HEIGHT, PAGE_WIDTH, draw_terminal, list_frames
+
+PICTURES = ROOT / "docs" / "pictures"
+LIVE_VIEW, PROFILE = "live-view.svg", "profile.png"
+UP_AND_CLEAR = "\x1b[1A\x1b[2K"
+
+
+@pytest.mark.parametrize("page", README.values())
+@pytest.mark.parametrize("name", [LIVE_VIEW, PROFILE])
+def test_every_picture_is_there_and_shown_in_the_readme(page, name):
+    assert (PICTURES / name).stat().st_size > 0
+    assert re.search(rf"!\[[^\]]{{20,}}\]\(docs/pictures/{name}\)", (ROOT / page).read_text(encoding="utf-8")), name
+
+
+def test_the_page_of_the_profiler_was_photographed_whole():
+    content = (PICTURES / PROFILE).read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", content[16:24]) == (PAGE_WIDTH, PAGE_HEIGHT)
+
+
+def test_the_picture_of_the_live_view_loads_nothing_from_elsewhere():
+    assert list_loaded((PICTURES / LIVE_VIEW).read_text(encoding="utf-8")) == []
+
+
+def test_the_picture_of_the_live_view_shows_the_words_of_todays_view():
+    row = make_train_row(54, memory=())
+    today = " ".join(format_picture("gpt, isolated mode", Picture(row, Progress(54, 60, 100, 60, 0.95))))
+    words = set(re.findall(r"[a-z]{4,}", today)) - {UNKNOWN}
+    assert {"validation", "checkpoint", "waits", "memory", "ready", "clips"} <= words
+    missing = words - set(re.findall(r"[a-z]+", read_words((PICTURES / LIVE_VIEW).read_text(encoding="utf-8"))))
+    assert not missing, "the live view has changed: run `python tools/make_pictures.py`"
+
+
+def test_frames_are_what_was_drawn_over_one_another_without_the_moves():
+    written = (
+        "a line of the log\n\x1b[?25lstep 1\nwaits"
+        f"\r\x1b[2K{UP_AND_CLEAR}\x1b[32mstep 2\x1b[0m\nwaits\r\x1b[2K{UP_AND_CLEAR}step 3\nwaits\n\x1b[?25h"
+    )
+    assert list_frames(written) == ["\x1b[32mstep 2\x1b[0m\nwaits", "step 3\nwaits"]
+
+
+def test_a_terminal_that_nothing_was_drawn_over_in_is_refused():
+    with pytest.raises(SystemExit, match="REDRAWN"):
+        list_frames("step 1\nstep 2\n")
+
+
+def test_a_frame_becomes_a_picture_with_its_words_its_colours_and_nothing_from_elsewhere():
+    frame = "\x1b[32mstep 2\x1b[0m of 4\nloss 1.06 <nan>"
+    picture = draw_terminal(frame, "myxtts train")
+    assert {"myxtts train", "step 2", "loss 1.06 <nan>"} <= set(read_words(picture).splitlines())
+    assert len(set(re.findall(r"fill: (#\w+)", picture))) == 2, "green, and the terminal's own colour"
+    assert list_loaded(picture) == []
+
+
+def read_words(picture):
+    """The texts of an SVG picture, one per line."""
+    return "\n".join(
+        html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text[^>]*>(.*?)</text>", picture)
+    )
+
+
+def list_loaded(picture):
+    """What an SVG picture asks a browser to fetch."""
+    return re.findall(r"href|@import|<script|<image|url\([\"']?(?!#)[^)]*", picture)
