@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from myxtts.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from myxtts.training.pipeline_bench import ModelCases, ModelOutcome, WatchOutcome
+    from myxtts.training.benches.pipeline import ModelCases, ModelOutcome, WatchOutcome
 
 PARTS = {
     "a": "hand-offs, with stages that only take time",
@@ -45,7 +45,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli import pipeline_page as page
     from myxtts.cli.files import write_text
     from myxtts.devices.environment import VISIBLE_DEVICES
-    from myxtts.training.pipeline_bench import ModelCases
+    from myxtts.training.benches.pipeline import ModelCases
 
     # Rehearsal needs no GPU, and the processes started here must not take the memory of one.
     os.environ[VISIBLE_DEVICES] = ""
@@ -103,7 +103,7 @@ def _bench_hand_offs() -> list[dict[str, Any]]:
 
 
 def _bench_model(cases: ModelCases, parts: set[str]) -> tuple[ModelOutcome | None, WatchOutcome | None]:
-    from myxtts.training.pipeline_bench import ModelBench
+    from myxtts.training.benches.pipeline import ModelBench
 
     with TemporaryDirectory(prefix="myxtts-bench-") as folder, ModelBench(Path(folder)) as bench:
         model = bench.measure_pipelines(cases) if "b" in parts else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from myxtts.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from myxtts.training.planner_bench import PlannerOutcome
+    from myxtts.training.benches.planner import PlannerOutcome
 
 
 def build_parser(prog: str) -> Parser:
@@ -31,7 +31,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.bench_pipeline import describe_machine
     from myxtts.cli.files import write_text
     from myxtts.cli.pipeline_page import format_load, format_machine
-    from myxtts.training.planner_bench import PlannerCases, bench_planner
+    from myxtts.training.benches.planner import PlannerCases, bench_planner
 
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
     if arguments.json:
@@ -71,7 +71,7 @@ def format_head() -> str:
 def format_row(outcome: PlannerOutcome) -> str:
     """A workload in a line of the table."""
     from myxtts.cli.pipeline_page import judge
-    from myxtts.training.planner_bench import MOST_REGRET
+    from myxtts.training.benches.planner import MOST_REGRET
 
     work, chosen = outcome.workload, outcome.chosen
     verdict = judge(outcome.regret <= MOST_REGRET, outcome.is_quiet)
@@ -91,7 +91,7 @@ def _shorten(name: str) -> str:
 def format_foot(outcomes: Sequence[PlannerOutcome]) -> str:
     """What the table says, and how quiet the machine was."""
     from myxtts.data.throughput import MOST_STEAL
-    from myxtts.training.planner_bench import MOST_REGRET
+    from myxtts.training.benches.planner import MOST_REGRET
 
     judged = [outcome for outcome in outcomes if outcome.is_quiet]
     met = sum(outcome.regret <= MOST_REGRET for outcome in judged)

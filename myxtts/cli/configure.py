@@ -20,8 +20,8 @@ from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
 if TYPE_CHECKING:
-    from myxtts.training.tuning import Tuned
-    from myxtts.training.tuning_search import Verification
+    from myxtts.training.tuning.configurator import Tuned
+    from myxtts.training.tuning.search import Verification
 
 OUTPUT = Path("myxtts_tuned.yaml")
 _WIDTH = 80
@@ -53,8 +53,8 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.training.profile_plan import describe_workers, refuse_decoder
-    from myxtts.training.tuning import tune
+    from myxtts.training.profiling.plan import describe_workers, refuse_decoder
+    from myxtts.training.tuning.configurator import tune
 
     refuse_decoder(config)
     notes = describe_workers(config)
@@ -132,7 +132,7 @@ def _list_in_force(verification: Verification) -> list[str]:
 
 
 def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, variables: Path) -> None:
-    from myxtts.training.tuning_files import format_variables, format_yaml
+    from myxtts.training.tuning.files import format_variables, format_yaml
 
     write_text(arguments.output, format_yaml(config, tuned.lines, _describe_origin(tuned)))
     write_text(variables, format_variables(tuned.variables, variables.name))

@@ -8,7 +8,7 @@ from typing import Any
 from myxtts.cli.parser import Parser
 from myxtts.cli.service_server import add_listening_flags, prepare_server, run_until_stopped
 from myxtts.config.address import Address
-from myxtts.data.service_address import DISPATCHER_PORT
+from myxtts.data.service.address import DISPATCHER_PORT
 
 
 def build_parser(prog: str) -> Parser:
@@ -29,7 +29,7 @@ def run(words: Sequence[str], prog: str) -> int:
     def start() -> Any:
         # Not imported above: --help needs no TensorFlow. The runtime first: it makes that quiet.
         import myxtts.devices.runtime  # noqa: F401
-        from myxtts.data.service_servers import start_dispatcher
+        from myxtts.data.service.servers import start_dispatcher
 
         return start_dispatcher(place.own)
 

@@ -12,7 +12,7 @@ from myxtts.cli.parser import Parser
 from myxtts.cli.service_server import add_listening_flags, prepare_server, run_until_stopped
 from myxtts.config.address import Address
 from myxtts.data.errors import ServiceUnavailableError
-from myxtts.data.service_address import (
+from myxtts.data.service.address import (
     LOOPBACK,
     explain_unknown_name,
     is_grpc_server,
@@ -58,7 +58,7 @@ def run(words: Sequence[str], prog: str) -> int:
     def start() -> Any:
         # Not imported above: --help needs no TensorFlow. The runtime first: it makes that quiet.
         import myxtts.devices.runtime  # noqa: F401
-        from myxtts.data.service_servers import start_worker
+        from myxtts.data.service.servers import start_worker
 
         return start_worker(dispatcher, place.own, place.public_name, wait_s=arguments.wait)
 

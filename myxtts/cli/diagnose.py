@@ -164,7 +164,7 @@ def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
     from myxtts.monitoring.profile_verdict import judge_profile
     from myxtts.monitoring.settings_in_force import Settings, Surroundings
     from myxtts.monitoring.speed_checks import check_speed
-    from myxtts.training.profile_plan import plan_profile
+    from myxtts.training.profiling.plan import plan_profile
 
     # Read anew: by now the variables are those that a run has.
     machine = read_machine()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from myxtts.cluster import private_network
 from myxtts.config import XTTSConfig
-from myxtts.training.auto_mode import Obstacle
+from myxtts.training.modes.auto_mode import Obstacle
 
 
 def find_launch_obstacle(config: XTTSConfig) -> Obstacle | None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from myxtts.devices.child_processes import end_child
 from myxtts.errors import MachineError
-from myxtts.utils.child_processes import end_child
 
 STOP_SECONDS = 30.0
 

@@ -11,7 +11,7 @@ from myxtts.pipeline.paced_bench import DUAL as PACED_DUAL
 from myxtts.pipeline.paced_bench import ISOLATED as PACED_ISOLATED
 from myxtts.pipeline.paced_bench import PacedCases, PacedOutcome
 from myxtts.pipeline.ring_bench import RingSpeed
-from myxtts.training.pipeline_bench import (
+from myxtts.training.benches.pipeline import (
     CEILINGS,
     DATASET,
     DUAL,

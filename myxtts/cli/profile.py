@@ -18,7 +18,7 @@ from myxtts.config.flags import add_setting_flags
 if TYPE_CHECKING:
     from myxtts.devices.machine import Machine
     from myxtts.monitoring.profile_facts import Profile
-    from myxtts.training.profile_plan import ProfilePlan
+    from myxtts.training.profiling.plan import ProfilePlan
 
 STEPS = 100
 FEWEST_STEPS = 5
@@ -59,7 +59,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.training.profile_plan import plan_profile
+    from myxtts.training.profiling.plan import plan_profile
 
     prepare_environment(os.environ)
     machine = read_machine()
@@ -79,8 +79,8 @@ def run(words: Sequence[str], prog: str) -> int:
 def measure(planned: ProfilePlan, steps: int) -> Profile:
     """The profile of a configuration; what is being done is told on standard error."""
     from myxtts.training.devices_in_force import apply_devices
-    from myxtts.training.profile_run import profile_run
-    from myxtts.training.profile_setup import set_up_profile
+    from myxtts.training.profiling.run import profile_run
+    from myxtts.training.profiling.setup import set_up_profile
 
     apply_devices(planned.config, planned.plan)
     with TemporaryDirectory(prefix="myxtts-profile-") as folder:

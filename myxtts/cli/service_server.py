@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from myxtts.cli.parser import Parser
-from myxtts.data.service_address import LOOPBACK, OwnAddress, check_own_address
+from myxtts.data.service.address import LOOPBACK, OwnAddress, check_own_address
 from myxtts.devices.environment import VISIBLE_DEVICES
 
 UNAUTHENTICATED = (

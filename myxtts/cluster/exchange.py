@@ -17,7 +17,7 @@ from myxtts.cluster.errors import ClusterError, RendezvousError
 from myxtts.cluster.interfaces import find_own_interface
 from myxtts.cluster.nccl import confine_nccl
 from myxtts.cluster.spec import ClusterSpec
-from myxtts.data.service_fence import fence_port
+from myxtts.devices.port_fence import fence_port
 
 _log = logging.getLogger(__name__)
 

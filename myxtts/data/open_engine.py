@@ -22,9 +22,9 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ServiceFormatError
 from myxtts.data.float_wav import FLOAT_BYTES
 from myxtts.data.loading import InProcessEngine, LoadingEngine
-from myxtts.data.loading_service import ServiceEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE
+from myxtts.data.service.engine import ServiceEngine
 from myxtts.data.workers import count_workers
 from myxtts.devices.host_memory import read_free_memory_bytes
 

@@ -24,9 +24,9 @@ import psutil
 
 from myxtts.data.errors import WorkerError
 from myxtts.devices.child_environment import make_importable
+from myxtts.devices.child_processes import end_child, read_end
 from myxtts.devices.stacks import answer_stack_requests, request_stacks
 from myxtts.errors import MachineError, MyXTTSError, UserError
-from myxtts.utils.child_processes import end_child, read_end
 
 Work = Callable[[Any], Any]
 """Does one item; takes and returns JSON values."""

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Mapping
 
 from myxtts.devices.child_environment import make_importable
+from myxtts.devices.child_processes import read_end
 from myxtts.devices.stacks import request_stacks
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer_main
 from myxtts.pipeline.process_memory import MemoryReading, read_process_memory
 from myxtts.pipeline.status_board import Status, StatusBoard
 from myxtts.pipeline.wire import Connection, make_socket_pair
-from myxtts.utils.child_processes import read_end
 
 _STOP_SECONDS = 2.0
 _KILL_SECONDS = 30.0

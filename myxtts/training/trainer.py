@@ -21,14 +21,14 @@ from myxtts.models.gpt import GPT
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.patience import Patience, Work
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.auto_mode import PlannedRun, fix_cache, plan_run
 from myxtts.training.closing_speech import Spoken
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import NotTrainingError, RunStoppedError
 from myxtts.training.follower_folder import FollowerFolder
 from myxtts.training.gathering import gather_team
 from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.mode_choice import ModeChoice
+from myxtts.training.modes.auto_mode import PlannedRun, fix_cache, plan_run
+from myxtts.training.modes.choice import ModeChoice
 from myxtts.training.polite_stop import explain_stop_before_run
 from myxtts.training.run_folder import RunFolder, open_run
 from myxtts.training.run_log import keep_run_log

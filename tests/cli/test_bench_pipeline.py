@@ -10,8 +10,8 @@ from myxtts.errors import CommandLineError
 from myxtts.pipeline import paced_bench
 from myxtts.pipeline.paced_bench import PacedCases, PacedOutcome
 from myxtts.pipeline.ring_bench import RingSpeed
-from myxtts.training import pipeline_bench
-from myxtts.training.pipeline_bench import (
+from myxtts.training.benches import pipeline as pipeline_bench
+from myxtts.training.benches.pipeline import (
     DATASET,
     DUAL,
     ISOLATED,

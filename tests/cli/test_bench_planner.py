@@ -5,8 +5,8 @@ import json
 import pytest
 
 from myxtts.cli import bench_planner
-from myxtts.training import planner_bench
-from myxtts.training.planner_bench import PlannerCases, PlannerOutcome, Workload, measure_workload
+from myxtts.training.benches import planner as planner_bench
+from myxtts.training.benches.planner import PlannerCases, PlannerOutcome, Workload, measure_workload
 from tests.support.processes import run_code
 
 MODES = ("single", "dual", "isolated", "data-parallel")

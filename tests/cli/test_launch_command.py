@@ -16,9 +16,9 @@ from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError, ConfigError, DevicePlanError
-from myxtts.training.auto_mode import PlannedRun
-from myxtts.training.mode_choice import choose_mode, load_choice
-from myxtts.training.mode_prediction import Circumstances, StageCosts
+from myxtts.training.modes.auto_mode import PlannedRun
+from myxtts.training.modes.choice import choose_mode, load_choice
+from myxtts.training.modes.prediction import Circumstances, StageCosts
 from tests.support.processes import run_python
 
 
@@ -148,7 +148,7 @@ def make_choice():
 def plan_as_chosen(monkeypatch, workers=(1, 0)):
     machine = Machine(CardScan((), (), None), 8000)
     planned = PlannedRun(plan_devices(PlanRequest(mode="single", rehearsal=True), machine), make_choice(), workers)
-    monkeypatch.setattr("myxtts.training.auto_mode.plan_run", lambda *_, **__: planned)
+    monkeypatch.setattr("myxtts.training.modes.auto_mode.plan_run", lambda *_, **__: planned)
     return planned
 
 
@@ -245,7 +245,7 @@ def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, flags, ha
         asked.append(find_launch_obstacle())
         raise DevicePlanError("That is all.")
 
-    monkeypatch.setattr("myxtts.training.auto_mode.plan_run", plan_run)
+    monkeypatch.setattr("myxtts.training.modes.auto_mode.plan_run", plan_run)
     monkeypatch.setattr("myxtts.cluster.private_network.has_private_network", lambda: has_network)
     with pytest.raises(DevicePlanError, match="That is all"):
         train.run(["--mode", "auto", *flags], "myxtts train")

@@ -12,7 +12,7 @@ import pytest
 from myxtts.cli import service_server
 from myxtts.cli.main import main
 from myxtts.cli.service_server import run_until_stopped
-from myxtts.data import service_address
+from myxtts.data.service import address as service_address
 from myxtts.devices.environment import VISIBLE_DEVICES
 
 

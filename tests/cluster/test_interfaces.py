@@ -8,7 +8,7 @@ import pytest
 from myxtts.cluster.interfaces import find_own_interface, is_on_one_machine, name_interface
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config.address import Address
-from tests.data.service import find_own_address
+from tests.data.service.servers import find_own_address
 
 ELSEWHERE = "192.0.2.7"
 """An address that nobody has."""

@@ -20,13 +20,13 @@ from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import InProcessEngine, LoadingEngine
-from myxtts.data.loading_service import ServiceEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.positions import Position, count_micro_batches
 from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import IndexSampler
 from myxtts.data.scan import scan_corpus
+from myxtts.data.service.engine import ServiceEngine
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.verdicts import ClipLimits
 from myxtts.text.vocabulary import train_vocabulary

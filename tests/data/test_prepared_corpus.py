@@ -7,7 +7,7 @@ from myxtts.data.errors import PreparedCorpusError, ServiceFormatError
 from myxtts.data.float_wav import find_float_samples
 from myxtts.data.open_engine import refuse_unserved_clips
 from myxtts.data.prepared_corpus import name_copies, prepare_corpus
-from myxtts.data.service_client import find_served_samples
+from myxtts.data.service.client import find_served_samples
 from tests.data.reading import VOCABULARY, freeze_all, open_reader, read_steps, scan_small
 from tests.data.shared import make_tone, write_clips, write_metadata
 

@@ -338,7 +338,7 @@ def test_the_engine_imports_no_tensorflow_and_no_other_room():
     assert others == {
         *("myxtts.errors", "myxtts.devices", "myxtts.devices.child_environment", "myxtts.devices.import_watch"),
         *("myxtts.devices.host_memory", "myxtts.devices.stacks"),
-        *("myxtts.utils", "myxtts.utils.child_processes"),
+        *("myxtts.utils", "myxtts.devices.child_processes"),
         *("myxtts.data", "myxtts.data.places"),
     }
     assert not {"tensorflow", "keras"} & set(modules)

@@ -27,7 +27,7 @@ def read_run(folder: Path, corpus: str) -> dict[str, Any]:
     from myxtts.devices.runtime import active_plan
     from myxtts.pipeline.batch_factory import BatchFactory
     from myxtts.pipeline.batch_meters import BatchMeters
-    from myxtts.training.profile_setup import set_up_profile
+    from myxtts.training.profiling.setup import set_up_profile
 
     config = XTTSConfig(
         model={"size": "tiny"},

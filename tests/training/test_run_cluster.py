@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 
 from myxtts.cluster.spec import find_cluster
 from myxtts.config.address import Address
-from myxtts.data.service_address import is_answering
+from myxtts.data.service.address import is_answering
 from myxtts.monitoring.bug_report import LOG_NAME
 from tests.cluster.test_link import find_ports
-from tests.data.service import run_servers, start_service
+from tests.data.service.servers import run_servers, start_service
 from tests.training.runs import (
     finish,
     make_words,

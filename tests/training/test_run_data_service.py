@@ -4,7 +4,7 @@ from signal import SIGKILL
 
 import pytest
 
-from tests.data.service import Server, run_servers, start_service
+from tests.data.service.servers import Server, run_servers, start_service
 from tests.training.conftest import COMPARED
 from tests.training.runs import finish, read_story, start, train
 from tests.training.strikes import at_step, leaves_nothing, strike, wait_for

@@ -23,7 +23,7 @@ from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.sources import open_source
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.placement import check_batch, check_variables
-from myxtts.training.profile_setup import set_up_profile
+from myxtts.training.profiling.setup import set_up_profile
 from myxtts.training.selfcheck.situation import Situation, choose_two_process_mode, plan_mode
 from myxtts.training.selfcheck.small_run import make_config, read_falling_losses
 from myxtts.training.selfcheck.work import CheckFailedError, Seen

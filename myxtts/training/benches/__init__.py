@@ -1,0 +1,1 @@
+"""What `myxtts bench` runs of a training."""

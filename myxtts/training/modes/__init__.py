@@ -1,0 +1,1 @@
+"""Choosing the mode of a run by measuring it: `--mode auto`."""

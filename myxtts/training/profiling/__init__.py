@@ -1,0 +1,1 @@
+"""Running a training only to see where its time goes: `myxtts profile`."""

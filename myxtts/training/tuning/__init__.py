@@ -1,0 +1,1 @@
+"""Finding settings that suit a machine: `myxtts configure`."""

@@ -1,0 +1,104 @@
+"""A run whose mode was chosen by measuring is the run that it would have been anyway."""
+
+import json
+import os
+import sys
+from signal import SIGTERM
+
+import pytest
+
+from tests.training.runs import (
+    finish,
+    make_words,
+    read_counts,
+    read_losses,
+    read_story,
+    start,
+    start_command,
+    train,
+)
+from tests.training.strikes import at_step, leaves_nothing, strike
+
+MEASURES = "measuring some batches to choose the mode"
+
+
+@pytest.mark.soak
+def test_measuring_changes_nothing_and_is_done_once(unbroken, flags, tmp_path):
+    folder = tmp_path / "auto"
+    with leaves_nothing(folder):
+        moment = at_step(folder, 2)
+        run = start(folder, *flags, "--mode", "auto")
+        strike(run, moment, SIGTERM)
+        said = finish(run, folder)
+    assert said.code == 0, said.text[-6000:]
+    assert MEASURES in said.text
+    assert "<- taken" in said.text
+    choice = json.loads((folder / "run.json").read_text(encoding="utf-8"))["choice"]
+    assert f"Auto    {choice['layout']}\n" in said.text
+    assert min(choice["costs"][f"{stage}_s"] for stage in ("prepare", "transfer", "train", "single", "dual")) > 0
+    again = train(folder, *flags, "--mode", "auto")
+    assert MEASURES not in again
+    assert f"Auto    {choice['layout']}\n" in again
+    assert "Auto mode    predicted " in again
+    assert read_story(folder) == read_story(unbroken)
+
+
+LARGE_MODEL = {
+    "costs": {
+        "prepare_s": 0.02,
+        "transfer_s": 0.001,
+        "train_s": 2.0,
+        "single_s": 2.02,
+        "dual_s": 2.0,
+        "exchange_s": 0.2,
+    },
+    "epochs": 3,
+    "obstacles": {},
+    "cache": {"policy": "off", "reason": "--cache is off."},
+}
+"""What would be measured on two cards where preparing is a hundredth of a step."""
+TRAIN_AS_MEASURED = """
+import json, sys
+from myxtts.cli.main import main
+from myxtts.training.modes import auto_mode
+found = json.loads(sys.argv[1])
+auto_mode.measure_modes = lambda config, plans: found
+sys.exit(main(["train", *sys.argv[2:]]))
+"""
+
+
+LONG_ENOUGH = (
+    *("--grad-accum", "2", "--max-steps", "24"),
+    *("--validation-interval", "100", "--checkpoint-interval", "100"),
+)
+"""For some steps after the warm-up of either start."""
+
+
+@pytest.mark.soak
+def test_both_devices_train_where_that_was_measured_to_be_fastest_and_go_on_so(base_flags, tmp_path):
+    """Two cards are two rehearsed devices here, and the figures are given; all else is as on a machine with cards."""
+    folder, flags = tmp_path / "auto", (*base_flags, *LONG_ENOUGH)
+    # Two processes do not round as one does: with --deterministic this mode is not taken.
+    settings = {"training.deterministic": "false"}
+    words = make_words(folder, *flags, "--mode", "auto", **settings)
+    with leaves_nothing(folder):
+        moment = at_step(folder, 2)
+        run = start_command(folder, [sys.executable, "-c", TRAIN_AS_MEASURED, json.dumps(LARGE_MODEL), *words])
+        strike(run, moment, SIGTERM)
+        said = finish(run, folder)
+    assert said.code == os.EX_TEMPFAIL, said.text[-6000:]
+    assert MEASURES in said.text
+    assert "Auto    data-parallel\n" in said.text
+    assert "Mode    data-parallel: 2 workers, one for each of the rehearsed GPUs 1,0" in said.text
+    assert "--mode auto" in next(line for line in said.text.splitlines() if "Resume  " in line)
+    choice = json.loads((folder / "run.json").read_text(encoding="utf-8"))["choice"]
+    assert choice["layout"] == "data-parallel"
+    again = train(folder, *flags, "--mode", "auto", **settings)
+    assert MEASURES not in again
+    assert "Auto    data-parallel\n" in again
+    assert "Mode    data-parallel: 2 workers" in again
+    # Half of two batches of 2.02 s, and the exchange.
+    assert "Auto mode    predicted 2.22 s a step, reached " in again
+    assert read_losses(folder) == read_losses(folder / "worker-1")
+    assert len(read_losses(folder)) == 24
+    assert {clips for _, clips, _, _ in read_counts(folder)} <= {8, 7, 6, 5}, "of both workers together"
