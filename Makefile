@@ -18,7 +18,8 @@ RUN_STAMP  := $(VENV)/.run$(GPU)
 TEST_STAMP := $(VENV)/.test$(GPU)
 
 TRAIN_FLAGS  ?= --model-size tiny --codec-steps 250 --max-steps 80 --best-metric train_loss
-PYTEST_FLAGS ?= -n auto
+# Whole files to a worker: what a file's tests share is made once.
+PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
 ifeq ($(HAS_GPU),)
 REHEARSAL := --rehearsal --mode isolated
 endif

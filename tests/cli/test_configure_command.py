@@ -8,9 +8,9 @@ import pytest
 from myxtts.cli import configure, main
 from myxtts.config.resolve import load_config
 from myxtts.errors import MachineError
+from myxtts.training.tuning import configurator as tuning
 from myxtts.training.tuning.candidates import VARIABLES, Candidate
 from myxtts.training.tuning.configurator import Tuned
-from myxtts.training.tuning.configurator import configurator as tuning
 from myxtts.training.tuning.files import Line, list_lines, list_variables
 from myxtts.training.tuning.search import Answer, TrialResult, Verification
 from tests.cli.test_profile_command import SMALL

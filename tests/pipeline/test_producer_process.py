@@ -337,8 +337,7 @@ def test_the_engine_imports_no_tensorflow_and_no_other_room():
     others = {name for name in modules if name.startswith("myxtts.") and not name.startswith("myxtts.pipeline")}
     assert others == {
         *("myxtts.errors", "myxtts.devices", "myxtts.devices.child_environment", "myxtts.devices.import_watch"),
-        *("myxtts.devices.host_memory", "myxtts.devices.stacks"),
-        *("myxtts.utils", "myxtts.devices.child_processes"),
+        *("myxtts.devices.host_memory", "myxtts.devices.stacks", "myxtts.devices.child_processes"),
         *("myxtts.data", "myxtts.data.places"),
     }
     assert not {"tensorflow", "keras"} & set(modules)

@@ -24,9 +24,9 @@ from myxtts.training.modes.auto_mode import PlannedRun, fix_mode
 from myxtts.training.modes.choice import ModeChoice
 from myxtts.training.modes.measuring_process import MeasuringError, MeasuringKilledError
 from myxtts.training.modes.prediction import Layout
+from myxtts.training.tuning import configurator as tuning
 from myxtts.training.tuning.candidates import TuningFacts, choose_buffers, list_questions
 from myxtts.training.tuning.configurator import Tuned, find_limit_bytes, tune
-from myxtts.training.tuning.configurator import configurator as tuning
 from myxtts.training.tuning.files import format_variables, format_yaml
 from myxtts.training.tuning.search import Trial, TrialResult
 

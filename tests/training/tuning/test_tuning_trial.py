@@ -16,7 +16,7 @@ from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.memory_bill import BatchChoice
 from myxtts.training.errors import GradientMemoryError
-from myxtts.training.tuning.configurator import trial as tuning_trial
+from myxtts.training.tuning import trial as tuning_trial
 
 PLAN = plan_devices(PlanRequest(), Machine(CardScan((), (), None), 16000))
 
