@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Finds out why the GPU is not busy, measures settings that suit this machine, and says what to run next. It writes
-# myxtts_tuned.yaml and myxtts_tuned.env.sh into the folder it is started in, and changes nothing else.
+# Finds out why the GPU is not busy, measures settings that suit this machine,
+# and says what to run next. It writes myxtts_tuned.yaml and myxtts_tuned.env.sh
+# into the folder it is started in, and changes nothing else.
 #
-#   bash quick_fix_gpu_utilization.sh [--config FILE] [--skip-speed-test] [any flag of `python train_main.py`]
+#   bash quick_fix_gpu_utilization.sh [--config FILE] [--skip-speed-test] [flags]
 #
-# --skip-speed-test looks only: nothing is measured, and nothing is written.
-# The exit code is that of the diagnosis: 0 nothing serious, 1 something serious was found, 2 it could not be made.
+# flags: any of `python train_main.py`. --skip-speed-test looks only: nothing is
+# measured, and nothing is written. The exit code is that of the diagnosis:
+# 0 nothing serious, 1 something serious was found, 2 it could not be made.
 set -uo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -17,7 +19,11 @@ fi
 # What the other commands take, too: --skip-speed-test is of the diagnosis alone.
 flags="" words=() measures=yes
 for word in "$@"; do
-    if [[ "$word" == --skip-speed-test ]]; then
+    if [[ "$word" == -h || "$word" == --help ]]; then
+        # The comment at the top, up to the first line that is none.
+        sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+        exit 0
+    elif [[ "$word" == --skip-speed-test ]]; then
         measures=""
     else
         flags+=" $(printf '%q' "$word")"

@@ -11,10 +11,12 @@ does not import this file.
 import argparse
 import logging
 import os
+import sys
 
 from myxtts.config import XTTSConfig
 from myxtts.devices.environment import prepare_environment
 from myxtts.devices.machine import read_machine
+from myxtts.errors import MyXTTSError
 
 parser = argparse.ArgumentParser(description="Train a small model with memory isolation.")
 parser.add_argument("--train-data", help="corpus folder; the demo corpus unless given")
@@ -26,37 +28,48 @@ parser.add_argument("--epochs", type=int, default=1000, help="times through the 
 parser.add_argument("--checkpoint-dir", default="runs/memory_isolated", help="the run's folder")
 arguments = parser.parse_args()
 
-# Before TensorFlow is imported: it counts cards as nvidia-smi does from here on.
-prepare_environment(os.environ)
 
-from myxtts.training.errors import RunFinishedError  # noqa: E402
-from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer  # noqa: E402
-from myxtts.utils.commons import setup_logging  # noqa: E402
+def train() -> None:
+    # Before TensorFlow is imported: it counts cards as nvidia-smi does from here on.
+    prepare_environment(os.environ)
+    cards = len(read_machine().cards)
+    config = XTTSConfig(
+        model={"size": "tiny"},
+        data={"train_data": arguments.train_data},
+        training={
+            "codec_steps": arguments.codec_steps,
+            "max_steps": arguments.max_steps,
+            "epochs": arguments.epochs,
+            "checkpoint_dir": arguments.checkpoint_dir,
+            "rehearsal": cards < 2,
+        },
+    )
 
-setup_logging()
-log = logging.getLogger("myxtts.example")
+    # TensorFlow comes with these, and takes some seconds: what is wrong with the settings has been said by now.
+    from myxtts.training.errors import RunFinishedError
+    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+    from myxtts.utils.commons import setup_logging
 
-cards = len(read_machine().cards)
-if cards < 2:
-    log.info("Two cards are needed, %d found: rehearsing on the CPU.", cards)
+    setup_logging()
+    log = logging.getLogger("myxtts.example")
+    if cards < 2:
+        log.info("Two cards are needed, %d found: rehearsing on the CPU.", cards)
+    trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=arguments.data_gpu, model_gpu_id=arguments.model_gpu)
+    log.info("%s prepares, %s trains.", trainer.data_device, trainer.model_device)
+    try:
+        result = trainer.train()
+    except RunFinishedError as finished:
+        log.info("%s", finished)
+    else:
+        stage = result.stage
+        log.info("%d updates in %s: %s. Look at %s.", stage.step, stage.folder, stage.ending.reason, stage.report)
 
-config = XTTSConfig(
-    model={"size": "tiny"},
-    data={"train_data": arguments.train_data},
-    training={
-        "codec_steps": arguments.codec_steps,
-        "max_steps": arguments.max_steps,
-        "epochs": arguments.epochs,
-        "checkpoint_dir": arguments.checkpoint_dir,
-        "rehearsal": cards < 2,
-    },
-)
-trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=arguments.data_gpu, model_gpu_id=arguments.model_gpu)
-log.info("%s prepares, %s trains.", trainer.data_device, trainer.model_device)
+
 try:
-    result = trainer.train()
-except RunFinishedError as finished:
-    log.info("%s", finished)
-else:
-    stage = result.stage
-    log.info("%d updates in %s: %s. Look at %s.", stage.step, stage.folder, stage.ending.reason, stage.report)
+    train()
+except MyXTTSError as error:
+    # All errors that are raised on purpose: their message says what is wrong and what to do.
+    print(f"{parser.prog}: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+except KeyboardInterrupt:
+    sys.exit(130)

@@ -46,6 +46,10 @@ class UnsafeModelFileError(ModelFileError):
         )
 
 
+class OutputFolderError(ModelFileError):
+    """A folder cannot be written where it was asked for, or something that is there would be lost."""
+
+
 class KeyMismatchError(CheckpointError):
     """The tensors of a file are not those the model needs."""
 

@@ -14,7 +14,9 @@ from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, 
 from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.checkpoints.atomic_directory import write_directory_atomically
 from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.licence import NOTICE_KEY
 from myxtts.checkpoints.model_directory import ModelDirectory
+from myxtts.checkpoints.output_folder import require_free_folder
 from myxtts.checkpoints.safetensors_file import write_safetensors
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.checkpoints.torch_writer import write_torch
@@ -30,11 +32,13 @@ SPEAKER_CHANNELS = 512
 
 def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
     """Writes the weights under Coqui's names as safetensors files, with what `import` needs besides; returns the names of the
-    files."""
+    files. Raises `OutputFolderError` unless the target is new or empty.
+    """
+    require_free_folder(Path(target), [model.path])
 
     def write(folder: Path) -> None:
-        # No tensor shows how many heads there are.
-        _write_config(model, folder)
+        # No tensor shows how many heads there are, nor whose weights they are.
+        _write_config(folder, {**find_coqui_config(model), NOTICE_KEY: model.manifest.facts.get("notice")})
         _write_speakers(model, folder)
         with (folder / "model.safetensors").open("wb") as file:
             write_safetensors(file, complete_model(model))
@@ -50,8 +54,10 @@ def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) ->
 def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
     """Writes the files Coqui's tools load (`model.pth`, `config.json`, `vocab.json` and what else there is).
 
-    Raises `ModelFileError` for a model without a part that those tools cannot do without.
+    Raises `OutputFolderError` unless the target is new or empty, and `ModelFileError` for a model without a part that those
+    tools cannot do without.
     """
+    require_free_folder(Path(target), [model.path])
     if model.vocabulary is None:
         raise ModelFileError(
             model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."
@@ -61,7 +67,7 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
 
     def write(folder: Path) -> None:
         _write_torch(folder / "model.pth", {"model": state, "config": config})
-        _write_config(model, folder)
+        _write_config(folder, config)
         _write_vocabulary(model, folder)
         if model.dvae is not None:
             _write_torch(folder / "dvae.pth", dict(complete_dvae(model)))
@@ -157,8 +163,8 @@ def _write_torch(path: Path, content: Any) -> None:
         write_torch(handle, content, path)
 
 
-def _write_config(model: ModelDirectory, folder: Path) -> None:
-    text = json.dumps(find_coqui_config(model), ensure_ascii=False, indent=1)
+def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    text = json.dumps(config, ensure_ascii=False, indent=1)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -42,19 +42,30 @@ def have_same_weights(left: Path, right: Path) -> bool:
 
 def find_own_model(path: Path) -> Path:
     """The same, but of a run's folder always one of its own checkpoints."""
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise ModelFileError(path, f"{what}. Give a model directory, or the --checkpoint-dir of a run.")
+    require_model(path)
     if (path / MANIFEST_NAME).exists():
         return path
     found = _find_checkpoint(path)
     if found is None:
-        raise ModelFileError(
-            path,
-            f"is no model directory (it has no {MANIFEST_NAME}) and holds no checkpoints. Make one with `myxtts import`, or "
-            "give the --checkpoint-dir of a run.",
-        )
+        raise _explain_no_model(path)
     return found
+
+
+def require_model(path: Path) -> None:
+    """Raises `ModelFileError` for a path that cannot mean a model. Nothing is read for it, so what is there may be damaged."""
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        raise ModelFileError(path, f"{what}. Give a model directory, or the --checkpoint-dir of a run.")
+    if not (path / MANIFEST_NAME).exists() and not any(path.glob("*step-*")):
+        raise _explain_no_model(path)
+
+
+def _explain_no_model(path: Path) -> ModelFileError:
+    return ModelFileError(
+        path,
+        f"is no model directory (it has no {MANIFEST_NAME}) and holds no checkpoints. Make one with `myxtts import`, or "
+        "give the --checkpoint-dir of a run.",
+    )
 
 
 def count_decoder_updates(directory: ModelDirectory) -> int | None:

@@ -12,9 +12,10 @@ from typing import Any
 from myxtts.checkpoints.coqui import CoquiFile, CoquiKind, read_coqui_file
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.key_report import KeyReport, compare_keys
-from myxtts.checkpoints.licence import XTTS_WEIGHTS_NOTICE
+from myxtts.checkpoints.licence import NOTICE_KEY, find_notice
 from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.checkpoints.model_numbers import infer_model_numbers
+from myxtts.checkpoints.output_folder import require_model_folder
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
@@ -56,6 +57,10 @@ class ImportReport:
     """Entries of the files that are of no use here -> why."""
     differences: KeyReport
     """What was missing or unexpected, and allowed."""
+    notice: str | None
+    """What must be said of the weights; None for a model that was trained from scratch."""
+    parts: tuple[str, ...]
+    """Those of `count_parameters` that the files hold."""
     missing_parts: tuple[str, ...] = field(default=())
     """Parts the files do not hold, each with what cannot be done without it."""
 
@@ -63,7 +68,12 @@ class ImportReport:
 def import_coqui_files(
     files: CoquiFiles, target: str | os.PathLike[str], *, allow_missing: bool = False, allow_unexpected: bool = False
 ) -> ImportReport:
-    """Puts the model of Coqui's files at `target`, verified. Executes nothing from the files."""
+    """Puts the model of Coqui's files at `target`, verified. Executes nothing from the files.
+
+    Raises `OutputFolderError` where the target holds anything but a model.
+    """
+    given = (files.model, files.dvae, files.vocabulary, files.mel_statistics, files.speakers)
+    require_model_folder(Path(target), [path for path in given if path is not None])
     main = read_coqui_file(files.model)
     if main.kind in _OTHER_FLAGS:
         flag = _OTHER_FLAGS[main.kind]
@@ -82,6 +92,7 @@ def import_coqui_files(
     differences = _compare(config, arrays, dvae)
     differences.require_match(files.model, allow_missing=allow_missing, allow_unexpected=allow_unexpected)
     speakers = _read_speakers(files.speakers)
+    notice = find_notice(files.model, source_config)
     write_model_directory(
         target,
         config=XTTSConfig(model=config, data=_fit_limits(config)),
@@ -89,8 +100,8 @@ def import_coqui_files(
         dvae=dvae or None,
         vocabulary=vocabulary,
         speakers=speakers,
-        source_config=dict(source_config) or None,
-        notice=XTTS_WEIGHTS_NOTICE,
+        source_config={key: value for key, value in source_config.items() if key != NOTICE_KEY} or None,
+        notice=notice,
     )
     return ImportReport(
         kind=main.kind,
@@ -100,6 +111,8 @@ def import_coqui_files(
         voices=tuple(speakers),
         ignored=main.ignored,
         differences=differences,
+        notice=notice,
+        parts=_list_parts(arrays, dvae),
         missing_parts=_name_missing_parts(arrays, dvae, vocabulary),
     )
 
@@ -177,10 +190,11 @@ def _name_size(numbers: Mapping[str, int]) -> str:
 
 def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> KeyReport:
     sizes = read_sizes(config)
-    has_decoder = any(name.startswith("hifigan_decoder.waveform_decoder.") for name in arrays)
-    has_speaker = any(name.startswith("hifigan_decoder.speaker_encoder.") for name in arrays)
+    there = _list_parts(arrays, dvae)
     weights = list_xtts_weights(
-        sizes.gpt, sizes.decoder if has_decoder else None, sizes.speaker if has_speaker else None
+        sizes.gpt,
+        sizes.decoder if "decoder" in there else None,
+        sizes.speaker if "speaker_encoder" in there else None,
     )
     expected = _list_shapes(weights)
     found = dict(arrays)
@@ -197,14 +211,17 @@ def _list_shapes(weights: list[Weight]) -> dict[str, tuple[int, ...]]:
 def _name_missing_parts(
     arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor], vocabulary: str | None
 ) -> tuple[str, ...]:
+    there = _list_parts(arrays, dvae)
     parts = {
-        "DVAE: needed to fine-tune": bool(dvae),
+        "DVAE: needed to fine-tune": "dvae" in there,
         "vocabulary: needed to fine-tune and to speak": vocabulary is not None,
-        "HiFi-GAN decoder: needed for its voice": any(
-            n.startswith("hifigan_decoder.waveform_decoder.") for n in arrays
-        ),
-        "speaker encoder: needed to clone a voice": any(
-            n.startswith("hifigan_decoder.speaker_encoder.") for n in arrays
-        ),
+        "HiFi-GAN decoder: needed for its voice": "decoder" in there,
+        "speaker encoder: needed to clone a voice": "speaker_encoder" in there,
     }
     return tuple(part for part, is_there in parts.items() if not is_there)
+
+
+def _list_parts(arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> tuple[str, ...]:
+    marks = {"decoder": "hifigan_decoder.waveform_decoder.", "speaker_encoder": "hifigan_decoder.speaker_encoder."}
+    found = [part for part, mark in marks.items() if any(name.startswith(mark) for name in arrays)]
+    return ("gpt", *(["dvae"] if dvae else []), *found)

@@ -35,6 +35,8 @@ CONFIG_NAME = "config.yaml"
 SOURCE_CONFIG_NAME = "config.json"
 VOCABULARY_NAME = "vocab.json"
 SPEAKERS_NAME = "speakers.safetensors"
+FILE_NAMES = (MODEL_NAME, DVAE_NAME, CONFIG_NAME, SOURCE_CONFIG_NAME, VOCABULARY_NAME, SPEAKERS_NAME)
+"""All that a model consists of, beside the manifest. A training checkpoint has more."""
 
 Voices = Mapping[str, Mapping[str, Tensor]]
 """Name of a voice -> its tensors, `gpt_cond_latent` and `speaker_embedding`."""

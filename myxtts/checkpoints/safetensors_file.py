@@ -78,7 +78,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
     """The tensors of a file by name, in the file's order of names; each is read when it is asked for."""
     path = Path(path)
     if not path.is_file():
-        raise ModelFileError(path, "there is no such file.")
+        raise ModelFileError(path, "there is no such file. Check the path, and the case of its letters.")
     try:
         file: Any = safe_open(str(path), framework="np", backend="pread")
         return {name: _describe_tensor(path, file, name) for name in file.keys()}  # noqa: SIM118

@@ -113,7 +113,7 @@ class ZipRecords:
                 raise self._error("must be a file, but is a folder or a device.")
             return open(self.path, "rb", buffering=0)
         except FileNotFoundError:
-            raise self._error("there is no such file.") from None
+            raise self._error("there is no such file. Check the path, and the case of its letters.") from None
         except OSError as error:
             raise self._error(f"cannot be read ({error.strerror}).") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 
+from myxtts.cli.wrapping import wrap_table
 from myxtts.config.section import nearest_name
 from myxtts.errors import CommandLineError
 
@@ -33,6 +34,5 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def format_help(prog: str) -> str:
     """The overview of what can be measured."""
-    width = max(map(len, BENCHES))
-    lines = [f"usage: {prog} WHAT [flags]", "", *(f"  {name:<{width}}  {help}" for name, help in BENCHES.items())]
+    lines = [f"usage: {prog} WHAT [flags]", "", *wrap_table(BENCHES)]
     return "\n".join([*lines, "", f"`{prog} WHAT --help` shows the flags."])

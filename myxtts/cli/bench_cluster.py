@@ -53,7 +53,7 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     from myxtts.cli.bench_pipeline import describe_machine
-    from myxtts.cli.files import write_text
+    from myxtts.cli.files import check_writable, write_text
     from myxtts.cli.pipeline_page import format_machine
 
     if shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < PAIR:
@@ -64,7 +64,8 @@ def run(words: Sequence[str], prog: str) -> int:
         enter_private_network()
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
     if arguments.json:
-        write_text(arguments.json, "")
+        # Before minutes are spent on figures that could not be written.
+        check_writable(arguments.json)
     print(f"{format_machine(figures['machine'], figures['load_average_before'])}\n", flush=True)
     flags = ["--model-size", arguments.model_size, "--batch-size", str(arguments.batch_size)]
     with tempfile.TemporaryDirectory(prefix="myxtts-bench-") as folder:

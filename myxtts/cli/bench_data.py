@@ -49,10 +49,13 @@ def run(words: Sequence[str], prog: str) -> int:
     seconds = read_seconds(arguments)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.files import write_text
+    from myxtts.cli.files import check_writable, write_text
     from myxtts.data.throughput_bench import bench_reading
     from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
 
+    if arguments.json:
+        # Before minutes are spent on figures that could not be written.
+        check_writable(arguments.json)
     # Reading needs no GPU, and TensorFlow would take the memory of each that it sees.
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)

@@ -48,9 +48,12 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     seconds = read_seconds(arguments)
     command = find_peer(arguments.peer_python) if arguments.against else None
-    from myxtts.cli.files import write_text
+    from myxtts.cli.files import check_writable, write_text
     from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
 
+    if arguments.json:
+        # Before minutes are spent on figures that could not be written.
+        check_writable(arguments.json)
     # The figures are of the processor: a card would be measured otherwise, where there is one.
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)
@@ -79,11 +82,13 @@ def find_peer(python: Path | None) -> list[Path]:
 
 def measure(command: Sequence[Path] | None, seconds: float) -> SpeedResult:
     """Each piece of work in turn with the peer's, for about so many seconds each."""
-    from myxtts.cli.model_workloads import READ_BYTES, open_work
     from myxtts.devices.runtime import set_thread_pools
 
     load_before = os.getloadavg()[0]
     set_thread_pools(THREADS, THREADS)
+    # After the runtime, which makes the import of TensorFlow quiet.
+    from myxtts.cli.model_workloads import READ_BYTES, open_work
+
     ours, theirs = {}, {}
     with contextlib.ExitStack() as stack:
         peer = None

@@ -43,7 +43,7 @@ def run(words: Sequence[str], prog: str) -> int:
     parts = set(arguments.part or PARTS)
     # Not imported above: --help needs none of it.
     from myxtts.cli import pipeline_page as page
-    from myxtts.cli.files import write_text
+    from myxtts.cli.files import check_writable, write_text
     from myxtts.devices.environment import VISIBLE_DEVICES
     from myxtts.training.benches.pipeline import ModelCases
 
@@ -52,7 +52,7 @@ def run(words: Sequence[str], prog: str) -> int:
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
     if arguments.json:
         # Before minutes are spent on figures that could not be written.
-        write_text(arguments.json, "")
+        check_writable(arguments.json)
     _show(page.format_machine(figures["machine"], figures["load_average_before"]))
     if "a" in parts:
         figures["a"] = _bench_hand_offs()

@@ -29,14 +29,14 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # Not imported above: --help needs none of it.
     from myxtts.cli.bench_pipeline import describe_machine
-    from myxtts.cli.files import write_text
+    from myxtts.cli.files import check_writable, write_text
     from myxtts.cli.pipeline_page import format_load, format_machine
     from myxtts.training.benches.planner import PlannerCases, bench_planner
 
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
     if arguments.json:
         # Before minutes are spent on figures that could not be written.
-        write_text(arguments.json, "")
+        check_writable(arguments.json)
     print(f"{format_machine(figures['machine'], figures['load_average_before'])}\n\n{format_head()}", flush=True)
     outcomes = []
     for outcome in bench_planner(PlannerCases()):

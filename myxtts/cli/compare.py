@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.files import write_text
+from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.parser import Parser
 from myxtts.errors import CommandLineError
 
@@ -37,6 +37,9 @@ def run(words: Sequence[str], prog: str) -> int:
         raise CommandLineError(
             f"Two runs or more are compared, but only {arguments.runs[0]} is given. As in: {prog} runs/one runs/two"
         )
+    for path in (arguments.html, arguments.json):
+        if path is not None:
+            check_writable(path)
     comparison = compare_runs(read_runs(arguments.runs))
     print(format_comparison(comparison))
     written = []

@@ -7,13 +7,13 @@ import os
 import shlex
 import statistics
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.files import write_text
+from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.parser import Parser
+from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.profile import SHOWN
 from myxtts.cli.telling import tell
 from myxtts.config import XTTSConfig, resolve_config
@@ -59,17 +59,21 @@ def run(words: Sequence[str], prog: str) -> int:
     refuse_decoder(config)
     notes = describe_workers(config)
     variables = arguments.output.with_suffix(".env.sh")
-    with _reserve_files([arguments.output, variables]):
-        prepare_environment(os.environ)
-        tuned = tune(
-            config,
-            read_machine(),
-            verifies=arguments.verify,
-            tell=tell,
-            find_launch_obstacle=lambda: find_launch_obstacle(config),
-        )
-        print(format_tuned(tuned, notes))
-        _write(config, tuned, arguments, variables)
+    for path in (arguments.output, variables):
+        # Before minutes are spent on settings that could not be written.
+        check_writable(path)
+    check_corpora(config)
+    check_models(config)
+    prepare_environment(os.environ)
+    tuned = tune(
+        config,
+        read_machine(),
+        verifies=arguments.verify,
+        tell=tell,
+        find_launch_obstacle=lambda: find_launch_obstacle(config),
+    )
+    print(format_tuned(tuned, notes))
+    _write(config, tuned, arguments, variables)
     return 0
 
 
@@ -168,20 +172,3 @@ def _describe_origin(tuned: Tuned) -> list[str]:
 
 def _indent(text: str, first: str = "  ") -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent="  ", break_on_hyphens=False)
-
-
-@contextmanager
-def _reserve_files(paths: Sequence[Path]) -> Iterator[None]:
-    """Sees before minutes are spent that files can be written. What is there stays; what was not is gone again after an error."""
-    made = []
-    try:
-        for path in paths:
-            is_new = not path.exists()
-            write_text(path, path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else "")
-            if is_new:
-                made.append(path)
-        yield
-    except BaseException:
-        for path in made:
-            path.unlink(missing_ok=True)
-        raise

@@ -6,14 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.path_checks import check_corpora
 from myxtts.cli.telling import quiet_scan, show_progress
-from myxtts.config import resolve_config
+from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
+if TYPE_CHECKING:
+    from myxtts.data.scan import ScanResult
+
 SHOWN = (
-    "data.train_data", "data.language", "data.vocabulary", "data.batch_size", "data.num_workers", "data.min_clip_seconds",
+    "data.train_data", "data.val_data", "data.language", "data.vocabulary", "data.batch_size", "data.num_workers", "data.min_clip_seconds",
     "data.max_clip_seconds", "data.max_text_length", "data.strict", "data.follow_symlinks",
 )  # fmt: skip
 
@@ -36,16 +42,19 @@ def run(words: Sequence[str], prog: str) -> int:
     # Not imported above: --help needs none of it.
     from myxtts.cli.data_page import format_page
     from myxtts.cli.data_view import format_overview
-    from myxtts.cli.files import write_text
+    from myxtts.cli.files import check_writable, write_text
     from myxtts.data.overview import describe_corpus
-    from myxtts.data.scan_choice import choose_text_task, scan_train_data
 
+    for path in (arguments.html, arguments.json):
+        if path is not None:
+            check_writable(path)
+    check_corpora(config)
     quiet_scan()
-    result = scan_train_data(config, choose_text_task(config), _show_progress)
+    result, validation = scan_corpora(config)
     overview = describe_corpus(result.corpus, config.data.batch_size)
-    print(format_overview(result, overview))
+    print(format_overview(result, overview, validation))
     if arguments.html:
-        write_text(arguments.html, format_page(result, overview))
+        write_text(arguments.html, format_page(result, overview, validation))
         print(f"Page    {arguments.html}")
     if arguments.json:
         facts = {
@@ -53,10 +62,43 @@ def run(words: Sequence[str], prog: str) -> int:
             "plan": [asdict(bucket) for bucket in overview.plan.buckets],
             "linked": result.linked,
             "report": result.drops.to_json(),
+            "validation": None if validation is None else validation.drops.to_json(),
         }
         write_text(arguments.json, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
         print(f"Facts   {arguments.json}")
     return 0
+
+
+def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
+    """What a run would find in `--train-data`, and in `--val-data` where it is given."""
+    from myxtts.data.checks import make_vocabulary_task
+    from myxtts.data.scan_choice import scan_train_data, scan_val_data
+    from myxtts.data.text_measure import TextMeasure
+
+    given = _find_vocabulary(config)
+    if given is not None:
+        # Refused here, if it is none, and not after the scan.
+        make_vocabulary_task(given)
+    with TemporaryDirectory(prefix="myxtts-data-") as folder:
+        texts = TextMeasure(config, Path(folder), given)
+        result = scan_train_data(config, texts.choose_task, _show_progress)
+        if not config.data.val_data:
+            return result, None
+        return result, scan_val_data(config, make_vocabulary_task(texts.vocabulary), _show_progress)
+
+
+def _find_vocabulary(config: XTTSConfig) -> Path | None:
+    """The vocabulary that a run is given; None where it makes its own."""
+    from myxtts.checkpoints.finding import find_model_directory
+    from myxtts.checkpoints.model_directory import VOCABULARY_NAME
+
+    if config.data.vocabulary:
+        return Path(config.data.vocabulary)
+    if config.training.init_from is None:
+        return None
+    model = Path(config.training.init_from)
+    path = (model.parent if model.is_file() else find_model_directory(model)) / VOCABULARY_NAME
+    return path if path.exists() else None
 
 
 def _show_progress(kind: str, done: int, total: int) -> None:

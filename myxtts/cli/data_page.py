@@ -21,8 +21,12 @@ td.files { overflow-wrap: anywhere; } svg { width: 100%; height: auto; } rect { 
 """
 
 
-def format_page(result: ScanResult, overview: Overview) -> str:
-    """The page of a scanned corpus."""
+def format_page(result: ScanResult, overview: Overview, validation: ScanResult | None = None) -> str:
+    """The page of a scanned corpus.
+
+    Args:
+        validation: of `--val-data`, where it is given.
+    """
     name = escape(result.corpus.root.name)
     parts = [
         f"<h1>{name}</h1>",
@@ -40,6 +44,13 @@ def format_page(result: ScanResult, overview: Overview) -> str:
         "<h2>Set aside</h2>",
         _draw_drops(result),
     ]
+    if validation is not None:
+        clips, minutes = len(validation.corpus), validation.corpus.total_seconds / 60
+        parts += [
+            "<h2>Validation</h2>",
+            f"<p>{clips} clips, {minutes:.1f} minutes. Set aside:</p>",
+            _draw_drops(validation),
+        ]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         f"<style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"

@@ -121,7 +121,7 @@ def _write_copy(config: XTTSConfig, out: Path) -> None:
     made = prepare_corpus(scan.corpus, out, workers=choose_workers(config), progress=_show_progress)
     print(
         f"{made.clips} clips in {out} ({made.size_bytes / 1e6:.0f} MB): {made.converted} converted, "
-        f"{made.clips - made.converted} copied; {made.reused} were there already."
+        f"{made.copied} copied; {made.reused} were there already."
     )
     print(f"Train on it with --train-data {shlex.quote(str(out))}")
 

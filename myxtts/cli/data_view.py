@@ -13,8 +13,12 @@ BAR_WIDTH = 40
 MOST_ROWS = 10
 
 
-def format_overview(result: ScanResult, overview: Overview) -> str:
-    """The whole report as plain text."""
+def format_overview(result: ScanResult, overview: Overview, validation: ScanResult | None = None) -> str:
+    """The whole report as plain text.
+
+    Args:
+        validation: of `--val-data`, where it is given.
+    """
     blocks = [
         f"Corpus  {result.corpus.root}",
         result.drops.format_table() + _format_links(result),
@@ -25,6 +29,8 @@ def format_overview(result: ScanResult, overview: Overview) -> str:
         _format_bucketings(overview.bucketings),
         format_plan(overview.plan),
     ]
+    if validation is not None:
+        blocks += [f"Validation  {validation.corpus.root}", validation.drops.format_table()]
     return "\n\n".join(blocks)
 
 

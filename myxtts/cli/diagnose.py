@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.files import write_text
+from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.parser import Parser
 from myxtts.cli.profile import SHOWN
 from myxtts.cli.telling import quiet_scan, tell
@@ -52,7 +52,7 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.json is not None:
         # Before minutes are spent on facts that could not be written.
-        write_text(arguments.json, "")
+        check_writable(arguments.json)
     # Not imported above: --help needs none of it.
     from myxtts.devices.environment import prepare_environment
     from myxtts.monitoring.diagnosis import format_diagnosis, format_diagnosis_json

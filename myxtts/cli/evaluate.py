@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.speaking_flags import add_checkpoint_flag, add_speaking_flags, read_speech_settings
+from myxtts.cli.speaking_flags import add_checkpoint_flag, add_speaking_flags, read_speech_settings, tell_code_limit
 from myxtts.cli.telling import quiet_scan, show_progress, tell
 from myxtts.errors import CommandLineError
 
@@ -97,6 +97,7 @@ def run(words: Sequence[str], prog: str) -> int:
             from myxtts.inference.loading import load_synthesizer
 
             synthesizer = load_synthesizer(material.directory, vocoder=arguments.vocoder)
+            tell_code_limit(request.settings, synthesizer.most_codes)
             evaluation = run_evaluation(request, material, judges, synthesizer, _show_progress)
     from myxtts.cli.evaluation_view import format_evaluation
     from myxtts.evaluation.results_json import dump_evaluation

@@ -10,12 +10,19 @@ from myxtts.cli.parser import Parser
 
 def build_parser(prog: str) -> Parser:
     parser = Parser(
-        prog=f"{prog} MODEL.pth",
+        prog=prog,
         description="Convert a Coqui XTTS checkpoint (model.pth, or a trainer's checkpoint) to a model directory. Needs no "
         "torch, and executes nothing from the file.",
     )
+    parser.usage = f"{prog} MODEL.pth [flags]"
     parser.add_argument("model", metavar="MODEL.pth", type=Path, help="the checkpoint")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the model directory to write")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="the model directory to write: new, empty, or a model to replace",
+    )
     parser.add_argument("--dvae", metavar="FILE", type=Path, help="dvae.pth: needed to fine-tune")
     parser.add_argument("--vocab", metavar="FILE", type=Path, help="vocab.json: needed to fine-tune and to speak")
     parser.add_argument(
@@ -30,7 +37,6 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
-    from myxtts.checkpoints.licence import XTTS_WEIGHTS_NOTICE
     from myxtts.models.names import count_parameters
 
     files = CoquiFiles(arguments.model, arguments.dvae, arguments.vocab, arguments.mel_stats, arguments.speakers)
@@ -39,7 +45,9 @@ def run(words: Sequence[str], prog: str) -> int:
     )
     model = report.config
     counts = ", ".join(
-        f"{part.replace('_', ' ')} {count / 1e6:.1f} M" for part, count in count_parameters(model).items()
+        f"{part.replace('_', ' ')} {count / 1e6:.1f} M"
+        for part, count in count_parameters(model).items()
+        if part in report.parts
     )
     print(
         f"Read    {report.kind.value}: {report.tensors} tensors, {report.dvae_tensors} of the DVAE, {len(report.voices)} voices"
@@ -55,5 +63,6 @@ def run(words: Sequence[str], prog: str) -> int:
     for part in report.missing_parts:
         print(f"Lacks   {part}")
     print(f"Written {arguments.out}")
-    print(f"\n{XTTS_WEIGHTS_NOTICE}")
+    if report.notice is not None:
+        print(f"\n{report.notice}")
     return 0

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.path_checks import check_run_paths
 from myxtts.cluster.loopback import make_cluster_file
 from myxtts.cluster.spec import LAUNCH_COMMAND
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.gpu_ids import parse_gpu_ids
-from myxtts.errors import CommandLineError, DevicePlanError
+from myxtts.errors import CommandLineError, DevicePlanError, UserError
 
 MOST_WORKERS = 64
 
@@ -79,6 +80,7 @@ def launch(
     from myxtts.cluster.private_network import enter_private_network
     from myxtts.cluster.process_group import Command, ProcessGroup
     from myxtts.devices.child_environment import make_importable
+    from myxtts.training.cluster_rules import refuse_settings
 
     if not 2 <= workers <= MOST_WORKERS:
         raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
@@ -86,12 +88,15 @@ def launch(
     visible = None if gpus is None else find_uuids(gpus)
     if gpus is None and not config.training.rehearsal:
         _refuse_shared_cards(workers)
+    if not open_ports and config.data.data_service is not None:
+        raise CommandLineError(
+            "--data-service cannot be reached from the network of their own that launched workers have. Where a firewall or a "
+            "container keeps others out, add --open-ports to take the machine's."
+        )
+    # Once, instead of by every worker.
+    refuse_settings(config)
+    check_run_paths(config)
     if not open_ports:
-        if config.data.data_service is not None:
-            raise CommandLineError(
-                "--data-service cannot be reached from the network of their own that launched workers have. Where a firewall or a "
-                "container keeps others out, add --open-ports to take the machine's."
-            )
         enter_private_network()
     with tempfile.TemporaryDirectory(prefix="myxtts-launch-") as folder:
         path = Path(folder) / "cluster.yaml"
@@ -110,7 +115,9 @@ def launch(
         print(f"worker {index} {_describe_end(codes[index])}", file=sys.stderr)
     if not group.failed:
         return 0
-    print(f"To go on: {shlex.join(launched_as)}", file=sys.stderr)
+    # The very command cannot go on where what it asks for was refused.
+    if all(codes[index] != UserError.exit_code for index in group.failed):
+        print(f"To go on: {shlex.join(launched_as)}", file=sys.stderr)
     first = codes[group.failed[0]]
     return 128 - first if first < 0 else first
 

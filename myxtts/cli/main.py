@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+# Little is imported here: what Ctrl-C hits before `_guard` stands ends in a traceback.
 from myxtts import __version__
-from myxtts.config.section import nearest_name
 from myxtts.errors import CommandLineError, MyXTTSError
 
 COMMANDS: Mapping[str, str] = {
@@ -85,7 +85,7 @@ def _answer(words: Sequence[str]) -> int:
         print(f"myxtts {__version__}")
         return 0
     raise CommandLineError(
-        f"myxtts has no flag {words[0]}; flags stand behind a command, as in `myxtts train {words[0]}`."
+        f"There is no flag {words[0]} here: flags stand behind a command, as in `myxtts train {words[0]}`."
     )
 
 
@@ -99,7 +99,9 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
         # Here, where a failure can still be told: the interpreter's own flush at exit cannot.
         sys.stdout.flush()
     except MyXTTSError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
+        from myxtts.cli.wrapping import wrap_message
+
+        print(wrap_message(f"{prog}: error: {error}", sys.stderr), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
@@ -129,13 +131,14 @@ def _report_lost_output(prog: str, error: OSError) -> int:
 
 def format_help() -> str:
     """The overview of commands."""
-    width = max(map(len, COMMANDS))
+    from myxtts.cli.wrapping import wrap_table
+
     lines = [
         "usage: myxtts COMMAND [flags]",
         "",
         "Train and run XTTS on the devices you own: one prepares, one trains.",
         "",
-        *(f"  {name:<{width}}  {help}" for name, help in COMMANDS.items()),
+        *wrap_table(COMMANDS),
         "",
         "`myxtts COMMAND --help` shows the flags of a command.",
     ]
@@ -144,6 +147,8 @@ def format_help() -> str:
 
 def _load_command(name: str) -> Command:
     if name not in COMMANDS:
+        from myxtts.config.section import nearest_name
+
         near = nearest_name(name, COMMANDS)
         hint = f"Did you mean `myxtts {near}`?" if near else f"Commands: {', '.join(COMMANDS)}."
         raise CommandLineError(f"There is no command {name!r}. {hint}")

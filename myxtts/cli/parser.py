@@ -10,6 +10,8 @@ from typing import NoReturn
 from myxtts.config.section import nearest_name
 from myxtts.errors import CommandLineError
 
+_NUMBERS = {"int": "a whole number", "float": "a number"}
+
 
 class Parser(argparse.ArgumentParser):
     """`argparse` without abbreviations, whose mistakes are `CommandLineError`s that know the nearest flag."""
@@ -23,12 +25,33 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=_HelpFormatter,
         )
+        self._words: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        # argparse speaks of an "ignored explicit argument" when a value follows a flag that takes none.
-        needless = re.fullmatch(r"argument (\S+): ignored explicit argument .*", message)
-        text = f"{needless[1]} takes no value" if needless else message[:1].upper() + message[1:]
-        raise CommandLineError(f"{text}. {self._point_to_help()}")
+        raise CommandLineError(f"{self._reword(message)}. {self._point_to_help()}")
+
+    def _reword(self, message: str) -> str:
+        """What argparse says, in words of ours where its own are those of Python."""
+        # It speaks so when a value follows a flag that takes none.
+        if needless := re.fullmatch(r"argument (\S+): ignored explicit argument .*", message):
+            return f"{needless[1]} takes no value"
+        if odd := re.fullmatch(r"argument (\S+): invalid (int|float) value: (.*)", message, re.DOTALL):
+            return f"{odd[1]} must be {_NUMBERS[odd[2]]}, but is {odd[3]}"
+        if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
+            return f"Not given, but needed: {'; '.join([*missing[1].split(', '), *self._list_open_choices()])}"
+        if re.fullmatch(r"one of the arguments .* is required", message):
+            return f"Not given, but needed: {'; '.join(self._list_open_choices())}"
+        return message[:1].upper() + message[1:]
+
+    def _list_open_choices(self) -> list[str]:
+        """Of flags that exclude each other and of which one is needed, those where none was given."""
+        given = {word.partition("=")[0] for word in self._words}
+        choices = [
+            [action.option_strings[0] for action in group._group_actions]
+            for group in self._mutually_exclusive_groups
+            if group.required
+        ]
+        return [" or ".join(flags) for flags in choices if given.isdisjoint(flags)]
 
     def _point_to_help(self) -> str:
         command = f"python {self.prog}" if self.prog.endswith(".py") else self.prog
@@ -36,6 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
         """The parsed words; anything left over is an error with the nearest flag."""
+        self._words = words
         namespace, unknown = self.parse_known_args(words)
         if unknown:
             self._refuse(unknown)
@@ -44,10 +68,10 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         word = unknown[0].partition("=")[0]
         if not word.strip("-") or not word.startswith("-"):
-            raise CommandLineError(f"{self.prog} takes no argument {word!r}. {self._point_to_help()}")
+            raise CommandLineError(f"The word {word!r} belongs to no flag. {self._point_to_help()}")
         near = nearest_name(word, [flag for action in self._actions for flag in action.option_strings])
         hint = f"Did you mean {near}?" if near else self._point_to_help()
-        raise CommandLineError(f"{self.prog} has no flag {word}. {hint}")
+        raise CommandLineError(f"There is no flag {word}. {hint}")
 
 
 class _HelpFormatter(argparse.HelpFormatter):

@@ -20,6 +20,8 @@ def format_plan(plan: DevicePlan) -> str:
     if plan.rehearsal:
         lines.append("        rehearsal on logical CPU devices: no GPU is used")
     lines += [_format_role("Data", plan, plan.data), _format_role("Model", plan, plan.model)]
+    if plan.mode is Mode.ISOLATED and plan.data.device == plan.model.device:
+        lines.append("        each process counts its own devices: these are two")
     for note in plan.notes:
         lines += textwrap.wrap(note, width=80, initial_indent="Note    ", subsequent_indent="        ")
     return "\n".join(lines)

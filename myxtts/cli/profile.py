@@ -9,8 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from myxtts.cli.files import write_text
+from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.parser import Parser, spell_command
+from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.telling import tell
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
@@ -53,7 +54,9 @@ def run(words: Sequence[str], prog: str) -> int:
     for path in (arguments.json, arguments.html, arguments.trace):
         if path is not None:
             # Before minutes are spent on figures that could not be written.
-            write_text(path, "")
+            check_writable(path)
+    check_corpora(config)
+    check_models(config)
     # Not imported above: --help needs none of it.
     from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan

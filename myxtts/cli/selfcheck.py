@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.files import write_text
+from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.parser import Parser
 from myxtts.errors import CommandLineError, DevicePlanError
 
@@ -68,7 +68,8 @@ def run(words: Sequence[str], prog: str) -> int:
         situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, folder)
         situation = replace(situation, opens_ports=arguments.open_ports)
         # Before minutes are spent on what could not be written.
-        write_text(arguments.out, "")
+        for path in (arguments.out, _name_figures(arguments.out)):
+            check_writable(path)
         return _check(checks, situation, arguments.out)
 
 
@@ -135,7 +136,11 @@ def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
     )
     redactor = make_redactor(os.environ, ())
     write_text(out, format_markdown(report, redactor))
-    figures = out.with_suffix(".json")
+    figures = _name_figures(out)
     write_text(figures, format_json(report, redactor) + "\n")
     print(f"\n{format_end(report)}\n\nReport   {out}\nFigures  {figures}")
     return 1 if report.failed else 0
+
+
+def _name_figures(out: Path) -> Path:
+    return out.with_suffix(".json")

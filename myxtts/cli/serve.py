@@ -78,12 +78,15 @@ def run(words: Sequence[str], prog: str) -> int:
     _check_packages()
     from myxtts.serving.addresses import bind_socket, name_address
     from myxtts.serving.server import run_server
+    from myxtts.serving.voice_shelf import check_voice_files
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     settings = read_settings(arguments)
+    # What is wrong with paths and the address is said before a model is loaded.
     opener = make_opener(arguments)
-    # What is wrong with the address is said before a model is loaded.
+    if settings.voices is not None:
+        check_voice_files(settings.voices)
     with contextlib.closing(bind_socket(settings)) as listener:
         address = name_address(listener)
 
@@ -126,10 +129,10 @@ def read_settings(arguments: argparse.Namespace) -> ServerSettings:
 
 
 def make_opener(arguments: argparse.Namespace) -> Callable[[], AbstractContextManager[Synthesizer]]:
-    """What loads the model, in the thread that will use it. Raises `ModelFileError` at once where there is none."""
-    from myxtts.checkpoints.finding import find_model_directory
+    """What loads the model, in the thread that will use it. Raises at once where there is none that can speak."""
+    from myxtts.inference.speaking_model import find_speaking_model
 
-    model = find_model_directory(arguments.checkpoint)
+    model = find_speaking_model(arguments.checkpoint)
 
     @contextlib.contextmanager
     def open_synthesizer() -> Iterator[Synthesizer]:

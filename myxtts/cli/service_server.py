@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.telling import tell
 from myxtts.data.service.address import LOOPBACK, OwnAddress, check_own_address
 from myxtts.devices.environment import VISIBLE_DEVICES
 
@@ -53,18 +54,19 @@ def prepare_server(arguments: argparse.Namespace) -> ServerPlace:
     return ServerPlace(own, socket.gethostname() if own.number.is_unspecified else str(own.number))
 
 
-def run_until_stopped(start: Callable[[], Any], tell: Callable[[], None]) -> NoReturn:
+def run_until_stopped(start: Callable[[], Any], tell_running: Callable[[], None]) -> NoReturn:
     """Starts a server, tells that it runs, and ends the process with it on SIGTERM or Ctrl-C."""
+    tell("starting, which takes TensorFlow some seconds")
     # A server starts outside of Python, and waits for another one: only the system can end it there.
     _set_signals(signal.SIG_DFL)
-    _serve(start(), tell)
+    _serve(start(), tell_running)
 
 
-def _serve(server: Any, tell: Callable[[], None]) -> NoReturn:
+def _serve(server: Any, tell_running: Callable[[], None]) -> NoReturn:
     """Keeps a server, which would end if it were let go, until a signal comes."""
     stop = threading.Event()
     _set_signals(lambda *_: stop.set())
-    tell()
+    tell_running()
     stop.wait()
     print("Stopped.", flush=True)
     # In good order a worker may wait for its dispatcher, which may be gone for good.

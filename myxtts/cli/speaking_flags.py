@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
+from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.inference.settings import SpeechSettings
@@ -41,7 +43,7 @@ def add_speaking_flags(parser: Parser) -> None:
     """How codes are drawn, and where."""
     for name, (kind, help) in SAMPLING_FLAGS.items():
         metavar = "N" if kind is int else "X"
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=help)
+        parser.add_argument(_spell_flag(name), metavar=metavar, type=kind, help=help)
     parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
     add_vocoder_flag(parser)
     add_rehearsal_flag(parser)
@@ -65,7 +67,24 @@ def add_rehearsal_flag(parser: Parser) -> None:
 
 def read_speech_settings(arguments: argparse.Namespace) -> SpeechSettings:
     """The settings that `add_speaking_flags` lets one give."""
+    from myxtts.inference.errors import SpeechSettingError
     from myxtts.inference.settings import SpeechSettings
 
     given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
-    return SpeechSettings(**given, greedy=arguments.greedy)
+    try:
+        return SpeechSettings(**given, greedy=arguments.greedy)
+    except SpeechSettingError as error:
+        raise CommandLineError(f"{_spell_flag(error.name)} {error.problem}") from error
+
+
+def tell_code_limit(settings: SpeechSettings, most_codes: int) -> None:
+    """Says so where pieces longer than the model can say were asked for."""
+    if settings.max_codes is not None and settings.max_codes > most_codes:
+        print(
+            f"Warning: --max-codes {settings.max_codes} is more than this model can say in a piece: {most_codes} is used.",
+            file=sys.stderr,
+        )
+
+
+def _spell_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

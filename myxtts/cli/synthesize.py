@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.speaking_flags import CONSENT, add_checkpoint_flag, add_speaking_flags, read_speech_settings
+from myxtts.cli.speaking_flags import (
+    CONSENT,
+    add_checkpoint_flag,
+    add_speaking_flags,
+    read_speech_settings,
+    tell_code_limit,
+)
+from myxtts.cli.termination import end_on_sigterm
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -64,9 +71,9 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # What is wrong with the request is said before a model is loaded.
-    from myxtts.checkpoints.finding import find_model_directory
     from myxtts.inference.pieces import check_text
     from myxtts.inference.references import read_references
+    from myxtts.inference.speaking_model import find_speaking_model
     from myxtts.inference.voices import load_voice
 
     settings = read_speech_settings(arguments)
@@ -78,13 +85,14 @@ def run(words: Sequence[str], prog: str) -> int:
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
     kept = load_voice(arguments.voice) if arguments.voice else None
-    model = find_model_directory(arguments.checkpoint)
+    model = find_speaking_model(arguments.checkpoint)
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.loading import load_synthesizer
 
         synthesizer = load_synthesizer(model, vocoder=arguments.vocoder)
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
+        tell_code_limit(settings, synthesizer.most_codes)
         voice = kept or _make_voice(synthesizer, recordings, arguments)
         stranger = synthesizer.describe_stranger(voice)
         if stranger is not None:
@@ -97,7 +105,7 @@ def run(words: Sequence[str], prog: str) -> int:
         if arguments.stream:
             written = _write_stream(chunks, synthesizer.rate_hz, started)
         else:
-            written = _write_file(chunks, arguments.out, synthesizer.rate_hz)
+            written = write_file(chunks, arguments.out, synthesizer.rate_hz)
     _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
     return 0
 
@@ -127,7 +135,10 @@ def _read_text(arguments: argparse.Namespace) -> str:
             f"--text-file {arguments.text_file} must be UTF-8 text, but is not: {error}. Convert it with iconv."
         ) from error
     except OSError as error:
-        raise CommandLineError(f"--text-file {arguments.text_file} cannot be read: {error.strerror}.") from error
+        raise CommandLineError(
+            f"--text-file {arguments.text_file} cannot be read: {error.strerror}. Give a file of UTF-8 text, - for standard "
+            "input, or the text itself after --text."
+        ) from error
 
 
 def _make_voice(
@@ -176,14 +187,14 @@ def _check_out(path: Path) -> None:
         )
 
 
-def _write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Written:
+def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Written:
     """Writes chunk by chunk beside `path`, and puts the file there when it is whole."""
     import soundfile
 
     part = path.with_name(f".part-{path.name}")
     samples, pieces = 0, []
     try:
-        with soundfile.SoundFile(part, "w", rate_hz, 1, subtype="PCM_16") as file:
+        with end_on_sigterm(), soundfile.SoundFile(part, "w", rate_hz, 1, subtype="PCM_16") as file:
             for chunk in chunks:
                 file.write(chunk.samples)
                 samples += len(chunk.samples)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from myxtts.cli.parser import Parser, spell_command
+from myxtts.cli.path_checks import check_run_paths
 from myxtts.cli.telling import tell
 from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
@@ -59,6 +60,8 @@ def run(words: Sequence[str], prog: str) -> int:
         raise CommandLineError(
             "--open-ports is about workers that are started here, and this run starts none. Leave it out, or add --model-gpus."
         )
+    if not arguments.print_plan:
+        check_run_paths(config, opens_run=not is_worker)
     if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
         return _train_parallel(config, config.training.model_gpus, words, command, open_ports=arguments.open_ports)
     # Not imported above: --help needs none of it.

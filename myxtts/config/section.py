@@ -17,6 +17,10 @@ from myxtts.errors import ConfigError
 NOT_A_SETTING = "is not a setting."
 """What is said of an unknown key; the whole configuration, which knows all keys, adds the one that was meant."""
 
+_LIKENESS = 0.7
+"""Less than this, and a suggestion misleads more often than it helps: at 0.6 --nope was taken for --no-speak."""
+_SHORTEST_BEGINNING = 3
+
 
 class Section(BaseModel):
     """Settings that belong together. Making one raises `ConfigError` for whatever is wrong with the values."""
@@ -80,9 +84,18 @@ def describe_type(annotation: Any) -> str:
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """The most similar of `names`, or None when nothing is close."""
-    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """The most similar of `names`, or None when nothing is close. Flags keep their dashes."""
+    # The dashes alone would make short flags alike.
+    bare = {each.lstrip("-").lower(): each for each in names}
+    word = name.lower().lstrip("-")
+    matches = difflib.get_close_matches(word, list(bare), n=1, cutoff=_LIKENESS)
+    # --output and --out differ in length only.
+    matches += [
+        each
+        for each in bare
+        if min(len(each), len(word)) >= _SHORTEST_BEGINNING and (each.startswith(word) or word.startswith(each))
+    ]
+    return bare[matches[0]] if matches else None
 
 
 def describe_errors(error: ValidationError, section: type[Section], prefix: str = "") -> list[tuple[str, str]]:

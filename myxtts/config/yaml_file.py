@@ -64,8 +64,17 @@ def read_yaml(path: Path) -> YamlSettings:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError([("", f"{path}: there is no such file. {_suggest_file(path)}")]) from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigError([("", f"{path}: cannot be read as UTF-8 text ({error}).")]) from None
+    except IsADirectoryError:
+        raise ConfigError([("", f"{path}: must be a YAML file, but is a folder. {_suggest_in_folder(path)}")]) from None
+    except OSError as error:
+        raise ConfigError([("", f"{path}: cannot be read: {error.strerror}. Give a file that you may read.")]) from None
+    except UnicodeDecodeError as error:
+        where = f"{error.reason} at byte {error.start}"
+        raise ConfigError(
+            [("", f"{path}: must be UTF-8 text, but is not ({where}). Save the file as UTF-8.")]
+        ) from None
+    except ValueError as error:
+        raise ConfigError([("", f"{path}: cannot be the path of a file ({error}). Correct it.")]) from None
     try:
         loader = _Loader(text)
         try:
@@ -74,6 +83,9 @@ def read_yaml(path: Path) -> YamlSettings:
             content = loader.construct_document(node) if node is not None else {}
         finally:
             loader.dispose()
+    except ConfigError:
+        # Ours, with its line, and a ValueError like those below.
+        raise
     except yaml.YAMLError as error:
         raise ConfigError([("", f"{path}: is not valid YAML. {_first_lines(error)}")]) from None
     except (RecursionError, ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
@@ -115,11 +127,24 @@ def _first_lines(error: yaml.YAMLError) -> str:
 def _suggest_file(path: Path) -> str:
     folder = path.parent
     try:
-        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]
+        # By their stems: an ending that all share would make all names alike.
+        names = {entry.stem: entry.name for entry in _list_yaml_files(folder)}
     except OSError:
         return f"The folder {folder} does not exist either."
-    near = nearest_name(path.name, names)
-    return f'Did you mean "{folder / near}"?' if near else "Give the path of a YAML file after --config."
+    near = nearest_name(path.stem, names)
+    return f'Did you mean "{folder / names[near]}"?' if near else "Give the path of a YAML file."
+
+
+def _suggest_in_folder(folder: Path) -> str:
+    try:
+        files = _list_yaml_files(folder)
+    except OSError:
+        files = []
+    return f"Give a file in it, such as {files[0]}." if files else "Give the path of a file."
+
+
+def _list_yaml_files(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml"))
 
 
 class _Dumper(yaml.SafeDumper):

@@ -229,7 +229,11 @@ def format_plan(plan: BucketPlan) -> str:
         )
     waste = plan.waste
     lines.append(
-        f"{len(plan.buckets)} shapes, {plan.batches_per_epoch} batches per epoch; padding: "
+        f"{_count(len(plan.buckets), 'shape', 'shapes')}, {_count(plan.batches_per_epoch, 'batch', 'batches')} per epoch; padding: "
         f"{waste.audio_share:.1%} of the audio, {waste.text_share:.1%} of the text, {waste.sequence_share:.1%} of the sequence."
     )
     return "\n".join(lines)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

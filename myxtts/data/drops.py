@@ -37,6 +37,7 @@ class DropReason(StrEnum):
 
 
 _ADVICE = {
+    DropReason.MISSING: "clips must lie beside the metadata file, or in wavs/ beside it",
     DropReason.UNSUPPORTED: "convert them: ffmpeg -i INPUT OUTPUT.flac",
     DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; myxtts.text.extend_vocabulary adds tags",
     DropReason.UNKNOWN_CHARACTERS: "correct the text, or extend the vocabulary",

@@ -87,6 +87,7 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
     """
     root = path if path.is_dir() else path.parent
     files = find_metadata(path, split)
+    _report_folders(root, files)
     file_numbers, line_numbers = array("i"), array("q")
     audio, text = TextColumnBuilder(), TextColumnBuilder()
     speaker, languages = NameColumnBuilder(), NameColumnBuilder()
@@ -125,17 +126,26 @@ def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...
     own = _find_in_folder(path, split)
     if own is not None:
         return (MetadataFile(own, "", path.resolve().name),)
-    entries = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    folders = sorted(entries, key=lambda entry: entry.name)
-    found = [(folder, _find_in_folder(folder, split)) for folder in folders]
+    found = [(folder, _find_in_folder(folder, split)) for folder in _list_folders(path)]
     files = tuple(MetadataFile(file, f"{folder.name}/", folder.name) for folder, file in found if file is not None)
     if not files:
         raise MetadataError(f"{path}: {_describe_missing(path, split)}")
-    _log.info("%s: %d speaker folders.", path, len(files))
-    others = ", ".join(folder.name for folder, file in found if file is None)
-    if others:
-        _log.warning("%s: folders without metadata are left out: %s.", path, others)
     return files
+
+
+def _report_folders(root: Path, files: tuple[MetadataFile, ...]) -> None:
+    used = {file.speaker for file in files if file.prefix}
+    if not used:
+        return
+    _log.info("%s: %d speaker folders.", root, len(files))
+    others = ", ".join(folder.name for folder in _list_folders(root) if folder.name not in used)
+    if others:
+        _log.warning("%s: folders without metadata are left out: %s.", root, others)
+
+
+def _list_folders(root: Path) -> list[Path]:
+    entries = (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def _find_in_folder(folder: Path, split: Split) -> Path | None:

@@ -25,6 +25,9 @@ COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 
 _ROLES = {name: role for role, names in COLUMN_NAMES.items() for name in names}
 
+_SOUND_STARTS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"\xff\xfb")
+"""Of WAV, FLAC, Ogg and MP3 files."""
+
 _SAMPLE_LINES = 10_000
 """So many lines decide how a file without a header is laid out."""
 
@@ -82,6 +85,7 @@ def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
         for block in file:
             if number == 0:
                 _refuse_utf16(path, block)
+                _refuse_sound(path, block)
                 # Editors on Windows put a byte order mark in front.
                 block = block.removeprefix(b"\xef\xbb\xbf")
             for raw in block.rstrip(b"\r\n").split(b"\r"):
@@ -100,6 +104,13 @@ def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
 def _refuse_utf16(path: Path, first: bytes) -> None:
     if first.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise MetadataError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
+
+
+def _refuse_sound(path: Path, first: bytes) -> None:
+    if first.startswith(_SOUND_STARTS):
+        raise MetadataError(
+            f"{path}: is a sound file. Give the corpus folder, or the metadata file that has a line for each clip."
+        )
 
 
 def _read_header(path: Path, line: str) -> _Layout | None:

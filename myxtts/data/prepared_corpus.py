@@ -34,7 +34,9 @@ class PreparedCorpus:
 
     clips: int
     converted: int
-    """That were not plain wav."""
+    """By this call, as they were not plain wav."""
+    copied: int
+    """By this call."""
     reused: int
     """That an earlier call had written."""
     size_bytes: int
@@ -62,7 +64,8 @@ def prepare_corpus(corpus: Corpus, out: Path, *, workers: int, progress: Progres
     _write_metadata(out / METADATA_NAME, corpus, names)
     return PreparedCorpus(
         clips=len(facts),
-        converted=sum(fact["is_converted"] for fact in facts),
+        converted=sum(fact["is_converted"] and not fact["is_reused"] for fact in facts),
+        copied=sum(not fact["is_converted"] and not fact["is_reused"] for fact in facts),
         reused=sum(fact["is_reused"] for fact in facts),
         size_bytes=sum(fact["size_bytes"] for fact in facts),
     )

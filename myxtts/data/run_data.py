@@ -36,8 +36,7 @@ from myxtts.data.snapshot import (
 )
 from myxtts.data.split import split_corpus
 from myxtts.data.text_ids import TextIds, collect_text_ids
-from myxtts.data.vocabulary_choice import keep_vocabulary
-from myxtts.data.workers import Task
+from myxtts.data.text_measure import TextMeasure
 from myxtts.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ def collect_run_data(
         vocabulary: that of the checkpoint that is fine-tuned.
         progress: called now and then while clips and texts are looked at.
     """
-    texts = _TextMeasure(config, folder, vocabulary)
+    texts = TextMeasure(config, folder, vocabulary)
     scan = scan_train_data(config, texts.choose_task, progress)
     tokenizer = Tokenizer(texts.vocabulary)
     found = _tokenise(config, scan.corpus, tokenizer, progress)
@@ -121,26 +120,6 @@ def collect_run_data(
         report=report,
         fingerprint=take_fingerprint(train.corpus, sampler, validation=validation.corpus, vocabulary=tokenizer.path),
     )
-
-
-class _TextMeasure:
-    """Decides about the vocabulary as soon as the clips are known, and remembers it."""
-
-    def __init__(self, config: XTTSConfig, folder: Path, of_checkpoint: Path | None):
-        given = Path(config.data.vocabulary) if config.data.vocabulary else of_checkpoint
-        self._given = given.absolute() if given else None
-        self._folder = folder.absolute()
-        self._most_tokens = config.model.text_tokens
-        self._chosen: Path | None = None
-
-    @property
-    def vocabulary(self) -> Path:
-        assert self._chosen is not None, "a scan has found clips"
-        return self._chosen
-
-    def choose_task(self, corpus: Corpus) -> Task:
-        self._chosen = self._given or keep_vocabulary(corpus, self._folder, most_tokens=self._most_tokens)
-        return make_vocabulary_task(self._chosen)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from myxtts.evaluation.sentences import (
     choose_sentences,
     find_other_voices,
 )
-from myxtts.inference.errors import UnableToSpeakError
 from myxtts.inference.references import read_references
 from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speaking_model import require_able_to_speak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +96,7 @@ def open_judges(request: EvaluationRequest) -> Iterator[Judges]:
 
 def _scan(request: EvaluationRequest, directory: ModelDirectory) -> ScanResult:
     """The clips of the data that this model can read, as its training would have chosen them."""
-    if directory.vocabulary is None:
-        raise UnableToSpeakError(f"To speak, {directory.path} must have a vocabulary, but has no {VOCABULARY_NAME}.")
+    require_able_to_speak(directory)
     changed: dict[str, Any] = {"train_data": str(request.data), "strict": False}
     if request.language is not None:
         changed["language"] = request.language

@@ -10,7 +10,7 @@ from myxtts.checkpoints.finding import count_decoder_updates, find_model_directo
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS
-from myxtts.inference.errors import UnableToSpeakError
+from myxtts.inference.speaking_model import require_able_to_speak
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.vocoder_choice import VocoderChoice
 from myxtts.models.dvae import DVAE
@@ -19,7 +19,7 @@ from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.sizes import read_sizes
 from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX
+from myxtts.models.weights import DECODER_PREFIX, SPEAKER_PREFIX
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import Tokenizer
 
@@ -35,14 +35,7 @@ def load_synthesizer(
         vocoder: what makes the sound.
     """
     directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
-    if not _has_part(directory.model, GPT_PREFIX):
-        raise UnableToSpeakError(
-            f"To speak, {path} must have a GPT, but is a codec alone. Give the folder of the run that trained a GPT for it."
-        )
-    if directory.vocabulary is None:
-        raise UnableToSpeakError(
-            f"To speak, {path} must have a vocabulary, but has no {VOCABULARY_NAME}. Import the model again with --vocab."
-        )
+    require_able_to_speak(directory)
     tokenizer = Tokenizer(directory.path / VOCABULARY_NAME)
     data = directory.config.data
     return Synthesizer(

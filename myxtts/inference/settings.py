@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from myxtts.inference.errors import SpeechRequestError
+from myxtts.inference.errors import SpeechSettingError
 
 WHOLE_LIMIT = 2**31
 """Whole numbers reach the device as 32 bits."""
@@ -51,7 +51,12 @@ class SpeechSettings:
         value = getattr(self, name)
         if value is None or least <= value <= most:
             return
-        bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        default = next(field.default for field in fields(self) if field.name == name)
-        hint = "Leave it out" if default is None else f"The usual value is {default:g}"
-        raise SpeechRequestError(f"{name} must be {bounds}, but is {str(value)[:_SHOWN]}. {hint}.")
+        bounds = f"at least {least}" if most == math.inf else f"from {_show(least)} to {_show(most)}"
+        default: float | None = getattr(type(self), name)
+        hint = "Leave it out to get what suits the model" if default is None else f"The usual value is {_show(default)}"
+        raise SpeechSettingError(name, f"must be {bounds}, but is {str(value)[:_SHOWN]}. {hint}.")
+
+
+def _show(number: float) -> str:
+    # In full where it is whole: a bound such as 2.14748e+09 is none that somebody could give.
+    return str(number) if isinstance(number, int) else f"{number:g}"

@@ -103,6 +103,11 @@ class Synthesizer:
         return tuple(self._speakers)
 
     @property
+    def most_codes(self) -> int:
+        """The longest piece that the model can say, in codes of 46 ms."""
+        return self.xtts.gpt.size.max_new_codes
+
+    @property
     def traces(self) -> int:
         """How often generation was compiled: once for each shape of batch."""
         return self._generator.traces

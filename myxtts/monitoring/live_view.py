@@ -62,25 +62,26 @@ class View(Protocol):
     def show(self, picture: Picture) -> None: ...
 
 
-def open_view(title: str, out: TextIO | None = None) -> View:
+def open_view(stage: str, mode: str, out: TextIO | None = None) -> View:
     """The view that suits the stream (by default standard output): live in a terminal, else plain lines.
 
     Example:
-        with open_view("gpt, isolated mode") as view:
+        with open_view("gpt", "isolated") as view:
             view.show(Picture(row, progress))
     """
     stream = out or sys.stdout
     console = Console(file=stream, highlight=False)
     # A dumb terminal cannot move its cursor, so it gets lines too.
     if console.is_terminal and not console.is_dumb_terminal:
-        return LiveView(title, console)
-    return PlainView(stream)
+        return LiveView(f"{stage}, {mode} mode", console)
+    return PlainView(stage, stream)
 
 
 class PlainView:
-    """One line per picture."""
+    """One line per picture, with the stage in front: a run may train a codec first, and the lines of both are alike."""
 
-    def __init__(self, out: TextIO):
+    def __init__(self, stage: str, out: TextIO):
+        self._stage = stage
         self._out: TextIO | None = out
 
     def __enter__(self) -> Self:
@@ -95,7 +96,7 @@ class PlainView:
         if self._out is None:
             return
         try:
-            self._out.write(format_line(picture) + "\n")
+            self._out.write(f"{self._stage}  {format_line(picture)}\n")
             self._out.flush()
         except BrokenPipeError:
             # Of a launcher that was killed, or a terminal that was closed: what was trained is worth more than who looks on.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from myxtts.config.section import nearest_name
-from myxtts.inference.errors import SpeechRequestError
+from myxtts.inference.errors import SpeechRequestError, SpeechSettingError
 from myxtts.inference.pieces import check_text
 from myxtts.inference.settings import SpeechSettings
 from myxtts.serving.errors import BadRequestError, TooLargeError, UnknownModelError
@@ -183,5 +183,5 @@ def _read_settings(fields: Mapping[str, Any]) -> SpeechSettings:
     given = {name: fields[name] for name in SETTINGS if name in fields}
     try:
         return SpeechSettings(**given)
-    except SpeechRequestError as error:
-        raise BadRequestError(str(error), param=str(error).partition(" ")[0]) from error
+    except SpeechSettingError as error:
+        raise BadRequestError(str(error), param=error.name) from error

@@ -94,11 +94,22 @@ def collect_voices(synthesizer: Synthesizer, folder: Path | None) -> dict[str, V
     return voices
 
 
+def check_voice_files(folder: Path) -> None:
+    """Raises `ServerStartError`, `VoiceError` or `ClipError` for a folder whose voices no model could take."""
+    for path in _list_voice_files(folder):
+        if path.suffix.lower() == VOICE_SUFFIX:
+            load_voice(path)
+        else:
+            read_references([path])
+
+
 def _list_voice_files(folder: Path) -> list[Path]:
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
-        raise ServerStartError(f"--voices {folder} must be a folder that can be read: {error.strerror}.") from error
+        raise ServerStartError(
+            f"--voices {folder} must be a folder that can be read: {error.strerror}. Give a folder of voices, or leave it out."
+        ) from error
     found = [path for path in paths if path.suffix.lower() in (VOICE_SUFFIX, *RECORDING_SUFFIXES)]
     if not found:
         raise ServerStartError(

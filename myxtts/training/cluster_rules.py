@@ -34,11 +34,19 @@ def find_refusal(config: XTTSConfig) -> Refusal | None:
     """Why several workers cannot train a configuration, whatever its mode; None where they can."""
     training = config.training
     has_codec = training.codec is not None or training.init_from is not None or training.stage == "decoder"
-    if training.stage == "codec" or not has_codec:
+    if training.stage == "codec":
         return Refusal(
-            "a codec is trained by one process" if training.stage == "codec" else "needs a trained codec (--codec)",
-            "A cluster trains GPTs and decoders. A codec is small: train it on one machine with --stage codec, and give every worker "
-            "its folder with --codec.",
+            "a codec is trained by one process",
+            "--stage codec is trained by one process, as a codec is small. Leave out --model-gpus or --cluster, and use `myxtts train` "
+            "instead of `myxtts launch`.",
+        )
+    if not has_codec:
+        return Refusal(
+            "needs a trained codec (--codec)",
+            "--model-gpus, --cluster and `myxtts launch` need a codec that is trained already, but none is given. Train one with one "
+            "process, then give it to all, with your other flags:\n"
+            "  myxtts train --stage codec --checkpoint-dir runs/codec\n"
+            "  myxtts train --model-gpus 0,1 --codec runs/codec",
         )
     if training.loss_mean != "tokens":
         return Refusal(

@@ -28,7 +28,9 @@ from typing import Any
 
 from myxtts.checkpoints.atomic_directory import recover_folder
 from myxtts.checkpoints.checkpoint_store import CheckpointStore
+from myxtts.checkpoints.errors import OutputFolderError
 from myxtts.checkpoints.finding import DECODER_FOLDER
+from myxtts.checkpoints.output_folder import require_makeable_folder
 from myxtts.checkpoints.retention import Checkpoint
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
@@ -327,12 +329,8 @@ def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | N
         command: the words that started this process, for the command that resumes it.
         checkpoint: of the folder, to go on from instead of its newest one, even if the run is finished.
     """
-    folder = _choose_folder(config)
     # Before the folder is made: a mistyped one must not come into being.
-    if config.training.resume == "require" and not (folder / RECORD_NAME).is_file():
-        raise NoRunError(
-            f"{folder}: there is no run to resume (no {RECORD_NAME}). Check --checkpoint-dir, or leave out --resume to start one."
-        )
+    folder = check_run_folder(config)
     run = _open_folder(folder, config, config.training.stage, command, is_reset=config.training.resume == "reset")
     with contextlib.ExitStack() as stack:
         stack.callback(run.close)
@@ -342,6 +340,29 @@ def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | N
             raise run.explain_finished()
         stack.pop_all()
     return run
+
+
+def check_run_folder(config: XTTSConfig) -> Path:
+    """The folder of the run, which is neither made nor opened. Raises what `open_run` does where no run can be in it."""
+    folder = _choose_folder(config)
+    if config.training.resume == "require":
+        _require_begun(folder)
+    try:
+        require_makeable_folder(folder, "Give another one with --checkpoint-dir.")
+    except OutputFolderError as error:
+        raise RunFolderError(str(error)) from None
+    return folder
+
+
+def _require_begun(folder: Path) -> None:
+    """Raises `NoRunError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
+    records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
+    if any(record is not None and record.starts for record in records):
+        return
+    why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
+    raise NoRunError(
+        f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
+    )
 
 
 def _choose_folder(config: XTTSConfig) -> Path:

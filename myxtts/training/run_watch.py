@@ -96,7 +96,7 @@ class RunWatch:
         self.board = None if tensorboard is None else open_tensorboard(tensorboard)
         if self.board is not None:
             self._closing.callback(self.board.close)
-        self._view = open_view(f"{row.stage}, {row.mode} mode")
+        self._view = open_view(row.stage, row.mode)
         self._sampler = MachineSampler(list_sampled_cards(plan))
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from myxtts.checkpoints.coqui import read_coqui_file
 from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError
 from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+from myxtts.checkpoints.licence import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.config import XTTSConfig
@@ -112,6 +113,27 @@ def test_import_of_a_safetensors_export_is_the_same_model(model, tmp_path):
     # Two heads of sixteen channels, which no tensor shows.
     assert again.config.model.model_dump(exclude={"size"}) == CONFIG.model.model_dump(exclude={"size"})
     assert report.differences.is_match
+
+
+def test_a_model_of_our_own_gets_no_licence_of_coqui_and_no_parts_it_lacks(tmp_path):
+    """From an export, and from the file of a model directory itself."""
+    sizes = read_sizes(CONFIG.model)
+    tensors = draw_tensors(list_xtts_weights(sizes.gpt, None, None), 1)
+    for name, notice in (("scratch", None), ("bound", "not for sale")):
+        write_model_directory(tmp_path / name, config=CONFIG, model=tensors, notice=notice)
+        export_safetensors(read_model_directory(tmp_path / name), tmp_path / "safe" / name)
+        for file in (tmp_path / "safe" / name / "model.safetensors", tmp_path / name / "model.safetensors"):
+            report = import_coqui_files(CoquiFiles(file), tmp_path / "again")
+            assert (report.notice, report.parts) == (notice, ("gpt",))
+            again = read_model_directory(tmp_path / "again")
+            assert again.manifest.facts.get("notice") == notice
+            assert NOTICE_KEY not in (again.source_config or {})
+
+
+def test_a_file_that_nobody_vouches_for_may_be_coquis(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "somebody else\'s"}')
+    assert find_notice(tmp_path / "model.pth", {}) == XTTS_WEIGHTS_NOTICE
+    assert find_notice(tmp_path / "model.pth", {NOTICE_KEY: 3}) == XTTS_WEIGHTS_NOTICE
 
 
 def test_a_configuration_without_a_table_of_arguments_is_refused(model, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.cli.main import main
 from tests.support.processes import run_python
 
 
@@ -78,6 +79,29 @@ def test_limits_come_from_the_settings(corpus):
     assert "1 of 5 clips can be used" in result.stdout
 
 
+def test_texts_are_measured_with_the_vocabulary_a_run_would_make(corpus, capsys):
+    words = ["data", "--train-data", str(corpus), "--num-workers", "0", "--max-text-length"]
+    assert main([*words, "7"]) == 0
+    said = capsys.readouterr().out
+    assert "wavs/b.wav (8 tokens)" in said, "of nine characters"
+    assert "2 of 5 clips can be used" in said
+    assert main([*words, "1"]) == 2
+    assert "above 1 tokens (--max-text-length)" in capsys.readouterr().err
+
+
+def test_validation_clips_are_looked_at_too(corpus, tmp_path, capsys):
+    (tmp_path / "wavs").symlink_to(corpus / "wavs")
+    (tmp_path / "metadata.csv").write_text("a|one\ngone & <i>|one\n")
+    page, facts = tmp_path / "page.html", tmp_path / "facts.json"
+    words = ["data", "--train-data", str(corpus), "--num-workers", "0", "--val-data", str(tmp_path)]
+    assert main([*words, "--html", str(page), "--json", str(facts)]) == 0
+    shown, _, validation = capsys.readouterr().out.partition(f"Validation  {tmp_path}\n")
+    assert "3 of 5 clips can be used" in shown
+    assert "1 of 2 clips can be used" in validation
+    assert "gone &amp; &lt;i&gt;" in page.read_text().partition("<h2>Validation</h2>")[2]
+    assert json.loads(facts.read_text())["validation"]["kept"] == 1
+
+
 def test_without_a_path_the_demo_corpus_is_shown():
     result = run_data()
     assert result.returncode == 0, result.stderr
@@ -94,6 +118,7 @@ def test_without_a_path_the_demo_corpus_is_shown():
         (["--batch-sise", "3"], "Did you mean --batch-size?"),
         (["--min-clip-seconds", "12"], "must be below data.max_clip_seconds"),
         (["--vocabulary", "no/such/vocab.json"], "no/such/vocab.json"),
+        (["--val-data", "no/such/folder"], "no/such/folder"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_code_2(corpus, flags, words):

@@ -41,13 +41,21 @@ def test_what_cannot_be_launched_is_refused(words, said):
         launch.run(words, "myxtts launch")
 
 
+@pytest.fixture
+def codec(tmp_path):
+    """A folder that passes for a codec until it is read."""
+    (tmp_path / "codec").mkdir()
+    (tmp_path / "codec" / "manifest.json").touch()
+    return ["--codec", str(tmp_path / "codec")]
+
+
 @pytest.mark.parametrize("flags", [[], ["--rehearsal"], ["--set", "training.rehearsal=true"]])
-def test_workers_never_share_cards_untold(monkeypatch, flags):
+def test_workers_never_share_cards_untold(monkeypatch, codec, flags):
     make_machine(monkeypatch, [0, 1])
     monkeypatch.setattr("myxtts.cluster.private_network.enter_private_network", lambda: (_ for _ in ()).throw(Replaced))
     wanted, said = (Replaced, None) if flags else (DevicePlanError, r"has GPU 0, 1\. Give --gpus")
     with pytest.raises(wanted, match=said):
-        launch.run(["--workers", "2", "--", "train", *flags], "myxtts launch")
+        launch.run(["--workers", "2", "--", "train", *codec, *flags], "myxtts launch")
 
 
 def test_a_service_in_a_file_is_seen_too(tmp_path):
@@ -58,10 +66,10 @@ def test_a_service_in_a_file_is_seen_too(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [[], ["--open-ports"]])
-def test_cards_of_a_container_are_trained_on_when_its_network_may_be_used(monkeypatch, flags):
+def test_cards_of_a_container_are_trained_on_when_its_network_may_be_used(monkeypatch, codec, flags):
     launched = []
     monkeypatch.setattr(launch, "launch", lambda words, workers, **more: launched.append(more["open_ports"]) or 0)
-    words = ["--model-gpus", "0,1", "--codec", "x", *flags]
+    words = ["--model-gpus", "0,1", *codec, *flags]
     assert train.run(words, "train_main.py") == 0
     assert launched == [bool(flags)]
 
@@ -195,34 +203,34 @@ def write_cluster(folder):
     return ["--cluster", str(cluster), "--worker-index", "1"]
 
 
-def test_a_worker_is_handed_the_choice(monkeypatch, tmp_path):
+def test_a_worker_is_handed_the_choice(monkeypatch, codec, tmp_path):
     plan_as_chosen(monkeypatch, workers=())
     given = []
     monkeypatch.setattr(train, "_train", lambda config, planned, *_, **__: given.append(planned.choice) or 0)
-    words = ["--codec", "x", *write_cluster(tmp_path)]
+    words = [*codec, *write_cluster(tmp_path)]
     assert train.run(words, "myxtts train") == 0
     monkeypatch.setenv("MYXTTS_MODE_CHOICE", json.dumps(make_choice().dump()))
     assert train.run(words, "myxtts train") == 0
     assert given == [None, make_choice()]
 
 
-def test_tf_config_makes_a_worker_too(monkeypatch):
+def test_tf_config_makes_a_worker_too(monkeypatch, codec):
     plan_as_chosen(monkeypatch, workers=())
     told = []
     monkeypatch.setattr(train, "_train", lambda *_, is_worker: told.append(is_worker) or 0)
-    assert train.run(["--codec", "x"], "myxtts train") == 0
+    assert train.run(codec, "myxtts train") == 0
     cluster = {"worker": ["127.0.0.1:5000", "127.0.0.1:5002"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
-    assert train.run(["--codec", "x"], "myxtts train") == 0
+    assert train.run(codec, "myxtts train") == 0
     assert told == [False, True]
     with pytest.raises(ClusterError, match="--mode auto chooses for one machine"):
-        train.run(["--codec", "x", "--mode", "auto"], "myxtts train")
+        train.run([*codec, "--mode", "auto"], "myxtts train")
 
 
-def test_a_worker_does_not_start_workers_of_its_own(monkeypatch, tmp_path):
+def test_a_worker_does_not_start_workers_of_its_own(monkeypatch, codec, tmp_path):
     plan_as_chosen(monkeypatch, workers=())
     monkeypatch.setattr(train, "_train", lambda *_, **__: 0)
-    words = ["--codec", "x", "--model-gpus", "0,1", *write_cluster(tmp_path)]
+    words = [*codec, "--model-gpus", "0,1", *write_cluster(tmp_path)]
     with pytest.raises(CommandLineError, match="this process is one worker of a cluster already"):
         train.run(words, "myxtts train")
     # Those that --model-gpus itself has started are told so.

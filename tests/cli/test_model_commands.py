@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from myxtts.checkpoints.checkpoint_store import CheckpointStore
 from myxtts.checkpoints.model_directory import read_model_directory
+from myxtts.checkpoints.training_checkpoint import TrainingState
+from myxtts.cli.main import main
 from tests.checkpoints.test_import_export import CONFIG, VOCABULARY, draw_tensors
 from tests.support.processes import run_python
 
@@ -75,3 +78,37 @@ def test_a_model_is_not_exported_onto_itself(coqui, tmp_path):
     result = run_myxtts("export", tmp_path / "m", "--out", tmp_path / "m")
     assert result.returncode == 2
     np.testing.assert_array_equal(np.asarray(read_model_directory(tmp_path / "m").model["gpt.mel_head.bias"]), before)
+
+
+@pytest.mark.parametrize("command", [["import", "{coqui}/model.pth"], ["export", "{coqui}/../ours"]])
+def test_nothing_that_lies_where_a_model_is_to_go_is_lost(coqui, tmp_path, capsys, command):
+    words = [word.format(coqui=coqui) for word in command]
+    thesis = tmp_path / "precious" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    assert main([*words, "--out", str(thesis.parent)]) == 2
+    assert "holds other files (thesis.txt), which would be lost. Give a new or empty folder." in capsys.readouterr().err
+    assert thesis.read_text() == "years of work"
+    assert main([*words, "--out", str(thesis)]) == 2
+    assert "must be a folder, but is a file" in capsys.readouterr().err
+    assert main([*words, "--out", "/proc/exp"]) == 2
+    assert "/proc/exp: cannot be written" in capsys.readouterr().err
+
+
+def test_a_model_is_imported_again_over_itself(coqui, tmp_path):
+    words = ["import", str(coqui / "model.pth"), "--out", str(tmp_path / "m")]
+    assert [main(words), main(words)] == [0, 0]
+
+
+def test_the_folder_of_a_run_is_exported_by_its_checkpoint(coqui, tmp_path, capsys):
+    run = tmp_path / "run"
+    model = read_model_directory(coqui.parent / "ours")
+    content = {"config": model.config, "model": model.model, "vocabulary": model.vocabulary}
+    save_state = TrainingState(step=3, metrics={})
+    CheckpointStore(run, keep_last=1, keep_best=0, best_metric="").save(model=content, tensors={}, state=save_state)
+    assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert main(["export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "new")]) == 2
+    assert (
+        "nowhere: does not exist. Give a model directory, or the --checkpoint-dir of a run." in capsys.readouterr().err
+    )

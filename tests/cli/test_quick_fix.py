@@ -52,6 +52,16 @@ def test_settings_that_were_measured_lead_to_their_own_command(configured, train
     assert ("No settings were found" in result.stderr) == (configured == 1)
 
 
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_is_all_that_is_done(word):
+    result = run_script("--rehearsal", word, PYTHON="/nowhere")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Finds out why the GPU is not busy")
+    assert "[--config FILE] [--skip-speed-test] [flags]" in result.stdout
+    assert result.stdout.endswith("2 it could not be made.\n")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
 def test_a_mistake_in_the_flags_is_told_and_nothing_else_is_claimed():
     result = run_script("--bach-size", "2")
     assert result.returncode == 2

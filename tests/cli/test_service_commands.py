@@ -111,7 +111,9 @@ def test_a_server_is_kept_until_a_signal_and_not_waited_for(number, capsys):
     SERVERS.clear()
     with pytest.raises(SystemExit, match=r"^0$"):
         run_until_stopped(MadeUpServer, tell)
-    assert capsys.readouterr().out == "Stopped.\n"
+    heard = capsys.readouterr()
+    assert heard.out == "Stopped.\n"
+    assert heard.err == "... starting, which takes TensorFlow some seconds\n"
 
 
 @pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b""])

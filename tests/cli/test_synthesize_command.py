@@ -1,5 +1,6 @@
 """`myxtts synthesize` from the command line."""
 
+import signal
 import subprocess
 import sys
 
@@ -7,8 +8,14 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.cli.main import main
+from myxtts.cli.parser import Parser
+from myxtts.cli.speaking_flags import add_speaking_flags, read_speech_settings, tell_code_limit
+from myxtts.cli.synthesize import build_parser, write_file
+from myxtts.errors import CommandLineError
 from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechChunk
 from tests.inference.builders import CONFIG, write_small_model
 from tests.support.processes import ROOT, clean_environ, run_python
 
@@ -107,8 +114,7 @@ def test_a_named_voice_says_the_text_of_a_file(folder):
         ({"--reference": "{folder}/short.wav"}, "at least 0.33 s, but lasts 0.10 s"),
         ({"--reference": "nowhere.wav"}, "nowhere.wav"),
         ({"--reference": None, "--voice": "{folder}/noise.wav"}, "A voice file is what --save-voice writes"),
-        ({"--speed": "90"}, "speed must be from 0.25 to 4"),
-        ({"--top-k": "many"}, "--top-k"),
+        ({"--top-k": "many"}, "--top-k must be a whole number, but is 'many'"),
         ({"--checkpoint": None}, "--checkpoint"),
         ({"--checkpoint": "nowhere"}, "nowhere: does not exist. Give a model directory"),
         ({"--out": "x.mp3"}, ".wav or .flac"),
@@ -132,6 +138,60 @@ def test_bad_input_is_one_message_before_anything_is_loaded(folder, flags, messa
     assert "Device:" not in result.stderr
     assert "metadata" not in result.stderr
     assert "cuda" not in result.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--speed", "90"], "--speed must be from 0.25 to 4, but is 90.0. The usual value is 1."),
+        (["--top-k", "-1"], "--top-k must be from 0 to 2147483647, but is -1. The usual value is 50."),
+        (["--max-codes", "0"], "--max-codes must be at least 1, but is 0. Leave it out to get what suits the model."),
+    ],
+)
+def test_a_number_out_of_range_is_named_by_its_flag(words, message):
+    parser = Parser("synthesize", "")
+    add_speaking_flags(parser)
+    with pytest.raises(CommandLineError) as caught:
+        read_speech_settings(parser.parse_all(words))
+    assert str(caught.value) == message
+
+
+def test_all_that_is_missing_is_named_at_once():
+    with pytest.raises(CommandLineError) as caught:
+        build_parser("myxtts synthesize").parse_all(["--text=x", "--greedy"])
+    assert str(caught.value) == (
+        "Not given, but needed: --checkpoint; --reference or --voice or --speaker; --out or --stream. "
+        "`myxtts synthesize --help` lists all flags."
+    )
+    with pytest.raises(CommandLineError, match=r"Not given, but needed: --text or --text-file; --out or --stream. "):
+        build_parser("myxtts synthesize").parse_all(["--checkpoint", "x", "--speaker", "Ana"])
+
+
+def test_a_text_file_that_is_not_there_is_told_with_what_would_do(tmp_path, capsys):
+    words = ["--checkpoint", "x", "--text-file", str(tmp_path / "no.txt"), "--speaker", "Ana", "--out", "x.wav"]
+    assert main(["synthesize", *words]) == 2
+    assert "no.txt cannot be read: No such file or directory. Give a file of UTF-8 text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("asked", "heard"), [(606, "Warning: --max-codes 606 is more than this model can say in a piece: 605 is used.\n"), (605, ""), (None, "")])  # fmt: skip
+def test_more_codes_than_the_model_can_say_are_not_lowered_in_silence(asked, heard, capsys):
+    tell_code_limit(SpeechSettings(max_codes=asked), 605)
+    assert capsys.readouterr().err == heard
+
+
+def test_sigterm_leaves_no_half_of_a_file(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def say():
+        yield SpeechChunk(np.zeros(100, np.float32), None)
+        assert [path.name for path in tmp_path.iterdir()] == [".part-o.wav"]
+        signal.raise_signal(signal.SIGTERM)
+        yield SpeechChunk(np.zeros(100, np.float32), None)
+
+    with pytest.raises(SystemExit, match=r"^143$"):
+        write_file(say(), tmp_path / "o.wav", 22050)
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_help_names_consent_and_loads_no_tensorflow():

@@ -54,6 +54,7 @@ def test_print_plan_on_real_ids(make_machine):
     )
     assert "Data    /GPU:0, physical GPU 3, limit 8192 MB, producer process" in result.stdout
     assert "Model   /GPU:0, physical GPU 1, limit 16384 MB, trainer process" in result.stdout
+    assert "each process counts its own devices: these are two" in result.stdout
 
 
 def test_the_plan_fits_eighty_columns(make_machine):
@@ -83,10 +84,10 @@ def test_a_corpus_that_a_data_service_cannot_read_is_refused_with_the_command_th
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--bach-size", "4"], "has no flag --bach-size. Did you mean --batch-size?"),
+        (["--bach-size", "4"], "There is no flag --bach-size. Did you mean --batch-size?"),
         (["--batch-size", "0"], "data.batch_size (--batch-size) must be at least 1, but is '0'"),
         (["--batch-size"], "--batch-size: expected one argument"),
-        (["--batch-size", "4", "extra"], "takes no argument 'extra'"),
+        (["--batch-size", "4", "extra"], "The word 'extra' belongs to no flag"),
         (["--data-gpu", "0"], "--data-gpu and --model-gpu belong together"),
         (["--data-gpu", "-1", "--model-gpu", "0"], "data.data_gpu (--data-gpu) must be at least 0"),
         (["--data-gpu", "first", "--model-gpu", "0"], "must be a whole number or nothing (null), but is 'first'"),
@@ -97,7 +98,7 @@ def test_a_corpus_that_a_data_service_cannot_read_is_refused_with_the_command_th
         (["--lr", "nan"], "must be a finite number"),
         (["--mode", "trio"], "training.mode (--mode) must be"),
         (["--config", "missing.yaml"], "missing.yaml: there is no such file"),
-        (["--config", "configs"], "cannot be read"),
+        (["--config", "configs"], "must be a YAML file, but is a folder"),
         (["--set", "nonsense"], "--set takes KEY=VALUE"),
         (["--set", "data.nonsense=1"], "is not a setting"),
         (["--language", "klingon"], "must be one of en, es"),
@@ -159,7 +160,7 @@ def test_flags_without_a_command_are_led_to_one():
     assert result.returncode == 2
     assert (
         result.stderr
-        == "myxtts: error: myxtts has no flag --data-gpu; flags stand behind a command, as in `myxtts train --data-gpu`.\n"
+        == "myxtts: error: There is no flag --data-gpu here: flags stand behind a command, as in `myxtts train --data-gpu`.\n"
     )
 
 

@@ -10,6 +10,7 @@ from myxtts.config.config import SECTIONS, setting_keys
 from myxtts.config.display import format_config
 from myxtts.config.flags import add_setting_flags, iterate_flags
 from myxtts.config.resolve import GivenValue
+from myxtts.config.section import nearest_name
 from myxtts.errors import CommandLineError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,6 +169,39 @@ def test_a_bad_file_is_refused_with_its_line(write_yaml, text, words):
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert words.format(path=path) in str(caught.value)
+    assert "ConfigError" not in str(caught.value)
+
+
+def test_what_is_no_text_file_is_refused_with_a_way_out(tmp_path, write_yaml):
+    path = write_yaml("")
+    with pytest.raises(
+        ConfigError, match=r"must be a YAML file, but is a folder\. Give a file in it, such as .*\.yaml\.$"
+    ):
+        load_config(tmp_path)
+    path.write_bytes(b"data:\n  train_data: \xe9\n")
+    with pytest.raises(
+        ConfigError, match=r"must be UTF-8 text, but is not .* at byte 20\)\. Save the file as UTF-8\.$"
+    ):
+        load_config(path)
+    # Who reads it is not always --config: --cluster does, too.
+    with pytest.raises(ConfigError, match=r"there is no such file\. Give the path of a YAML file\.$"):
+        load_config(tmp_path / "nothere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "near"),
+    [
+        ("--bogus", ["--model-gpus"], None),
+        ("--html", ["--help", "-h"], None),
+        ("--nope", ["--no-speak", "--mode"], None),
+        ("--output", ["--text", "--out"], "--out"),
+        ("--val", ["--lr", "--val-data"], "--val-data"),
+        ("--bach-size", ["--batch-size", "--cache"], "--batch-size"),
+        ("trian", ["train", "data"], "train"),
+    ],
+)
+def test_a_name_is_suggested_only_where_it_is_near(word, names, near):
+    assert nearest_name(word, names) == near
 
 
 def test_a_missing_file_names_its_nearest_neighbour(write_yaml):
@@ -260,12 +294,12 @@ def test_flags_that_contradict_each_other_are_refused(words):
 
 @pytest.mark.parametrize("word", ["--print-conf", "--rehears", "--batch"])
 def test_flags_cannot_be_abbreviated(word):
-    with pytest.raises(CommandLineError, match=f"has no flag {word}"):
+    with pytest.raises(CommandLineError, match=f"There is no flag {word}"):
         parse(word)
 
 
 @pytest.mark.parametrize(
-    ("word", "words"), [("--rehearsal=1", "--rehearsal takes no value"), ("--", "takes no argument")]
+    ("word", "words"), [("--rehearsal=1", "--rehearsal takes no value"), ("--", "belongs to no flag")]
 )
 def test_odd_spellings_get_a_plain_answer(word, words):
     with pytest.raises(CommandLineError, match=words):

@@ -144,6 +144,7 @@ def test_the_shapes_can_be_printed():
 
     assert text.splitlines()[1].split() == ["1", "1", "1.11", "24576", "16", "1"]
     assert "2 shapes, 2 batches per epoch" in text
+    assert "1 shape, 1 batch per epoch" in format_plan(plan_buckets(np.array([9000]), np.array([10]), batch_size=1))
     assert "% of the audio" in text
 
 

@@ -218,6 +218,15 @@ class TestFindMetadata:
         with pytest.raises(MetadataError, match=r"give its own path: .*transcripts\.csv"):
             find_metadata(tmp_path)
 
+    @pytest.mark.parametrize(
+        "start", [b"RIFF\x24\x00\x00\x00WAVE", b"fLaC\x00", b"OggS\x00", b"ID3\x04", b"\xff\xfb\x90"]
+    )
+    def test_a_sound_file_is_not_taken_for_text_of_another_encoding(self, tmp_path, start):
+        (tmp_path / "clip").write_bytes(start + b"\xe9" * 50)
+
+        with pytest.raises(MetadataError, match=r"clip: is a sound file\. Give the corpus folder"):
+            read_metadata(tmp_path / "clip")
+
     def test_suggests_the_nearest_name(self, tmp_path):
         (tmp_path / "LJSpeech-1.1").mkdir()
 

@@ -19,7 +19,7 @@ def prepare(texted, out, workers=0):
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_copy_gives_the_batches_of_the_original_bit_for_bit(mixed, tmp_path):
     made = prepare(mixed, tmp_path / "copy", workers=2)
-    assert (made.clips, made.converted, made.reused) == (37, 25, 0)
+    assert (made.clips, made.converted, made.copied, made.reused) == (37, 25, 12, 0)
     copy = scan_small(tmp_path / "copy", tmp_path / "index")
     refuse_unserved_clips([copy.corpus])
     for clip in range(len(copy.corpus)):
@@ -57,10 +57,13 @@ def test_called_again_it_writes_what_was_changed_only(tmp_path):
     for name in "ab":
         soundfile.write(tmp_path / "old" / "wavs" / f"{name}.flac", make_tone(), 22050)
     old = scan_small(tmp_path / "old", tmp_path / "index")
-    assert prepare(old, tmp_path / "new").reused == 0
-    assert prepare(old, tmp_path / "new").reused == 2
+    made = prepare(old, tmp_path / "new")
+    assert (made.converted, made.copied, made.reused) == (2, 0, 0)
+    made = prepare(old, tmp_path / "new")
+    assert (made.converted, made.copied, made.reused) == (0, 0, 2)
     soundfile.write(tmp_path / "old" / "wavs" / "a.flac", -make_tone(2.0), 22050)
-    assert prepare(old, tmp_path / "new").reused == 1
+    made = prepare(old, tmp_path / "new")
+    assert (made.converted, made.copied, made.reused) == (1, 0, 1)
     samples = find_float_samples((tmp_path / "new" / "wavs" / "a.wav").read_bytes())
     assert len(samples) == 44100
     assert np.array_equal(samples, read_clip(tmp_path / "new" / "wavs" / "a.wav"))

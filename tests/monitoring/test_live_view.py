@@ -31,17 +31,17 @@ def make_picture(step=200, **changes):
 
 def test_without_a_terminal_there_is_one_plain_line_per_picture():
     out = io.StringIO()
-    with open_view("gpt", out) as view:
+    with open_view("gpt", "dual", out) as view:
         assert isinstance(view, PlainView)
         view.show(make_picture(200))
         view.show(make_picture(210))
     first, second = out.getvalue().splitlines()
-    assert first.startswith("step 200/400  epoch 3 of 4  loss 3.1")
+    assert first.startswith("gpt  step 200/400  epoch 3 of 4  loss 3.1")
     assert "920 ms/step" in first
     assert "16 clips/s" in first
     assert "waits 2.0%" in first
     assert first.endswith("left 3 min 10 s")
-    assert second.startswith("step 210/400")
+    assert second.startswith("gpt  step 210/400")
     assert "\x1b" not in out.getvalue()
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_nobody_looks_at_any_more_goes_on_and_says_so_once(caplog):
         def flush(self):
             raise BrokenPipeError
 
-    with open_view("gpt", Closed()) as view:
+    with open_view("gpt", "dual", Closed()) as view:
         view.show(make_picture(200))
         view.show(make_picture(210))
     assert caplog.text.count("Nobody reads what this run shows any more") == 1
@@ -58,7 +58,7 @@ def test_a_run_that_nobody_looks_at_any_more_goes_on_and_says_so_once(caplog):
 
 def test_in_a_terminal_the_picture_shows_all_that_was_asked_for():
     out = Terminal()
-    with open_view("gpt, isolated mode", out) as view:
+    with open_view("gpt", "isolated", out) as view:
         assert isinstance(view, LiveView)
         view.show(make_picture())
     text = out.getvalue()
@@ -115,7 +115,7 @@ def test_lines_of_the_log_scroll_by_above_the_picture_and_come_back_afterwards(m
     handler = logging.StreamHandler(out)
     logger.addHandler(handler)
     try:
-        with open_view("gpt", out) as view:
+        with open_view("gpt", "dual", out) as view:
             view.show(make_picture())
             before = len(out.getvalue())
             logger.warning("checkpoint saved")
@@ -131,7 +131,7 @@ def test_lines_of_the_log_scroll_by_above_the_picture_and_come_back_afterwards(m
 def test_a_log_that_goes_to_a_file_stays_there(monkeypatch):
     out, file = Terminal(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
-    with open_view("gpt", out) as view:
+    with open_view("gpt", "dual", out) as view:
         view.show(make_picture())
         sys.stderr.write("to the file\n")
     assert file.getvalue() == "to the file\n"

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from myxtts.audio.clip_errors import ClipError
 from myxtts.inference.errors import VoiceError
 from myxtts.inference.voices import Voice, save_voice
 from myxtts.serving import voice_shelf
 from myxtts.serving.errors import ServerStartError, UnknownVoiceError
-from myxtts.serving.voice_shelf import VoiceShelf, collect_voices
+from myxtts.serving.voice_shelf import VoiceShelf, check_voice_files, collect_voices
 
 
 def make_voice(width=4):
@@ -71,6 +72,22 @@ def test_a_folder_without_voices_says_what_they_are(tmp_path):
         collect_voices(Model(), tmp_path)
     with pytest.raises(ServerStartError, match="must be a folder that can be read"):
         collect_voices(Model(), tmp_path / "nowhere")
+
+
+def test_files_that_give_no_voice_are_seen_without_a_model(tmp_path):
+    with pytest.raises(ServerStartError, match="must be a folder that can be read"):
+        check_voice_files(tmp_path / "nowhere")
+    with pytest.raises(ServerStartError, match="but holds none"):
+        check_voice_files(tmp_path)
+    save_voice(make_voice(), tmp_path / "ana.safetensors")
+    check_voice_files(tmp_path)
+    (tmp_path / "ben.safetensors").write_bytes(b"no voice")
+    with pytest.raises(VoiceError, match=r"ben\.safetensors"):
+        check_voice_files(tmp_path)
+    (tmp_path / "ben.safetensors").unlink()
+    (tmp_path / "empty.wav").touch()
+    with pytest.raises(ClipError, match=r"empty\.wav"):
+        check_voice_files(tmp_path)
 
 
 def test_uploads_are_kept_for_those_who_know_their_names(monkeypatch):

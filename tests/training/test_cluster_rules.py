@@ -18,8 +18,8 @@ from myxtts.training.cluster_rules import (
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "train it on one machine with --stage codec"),
-        ({"stage": "codec", "codec": "x"}, "train it on one machine with --stage codec"),
+        ({}, "^--model-gpus, --cluster and `myxtts launch` need a codec[^$]*\n  myxtts train --stage codec"),
+        ({"stage": "codec", "codec": "x"}, "^--stage codec is trained by one process.*Leave out --model-gpus"),
         ({"codec": "x", "loss_mean": "batches"}, "training.loss_mean must be tokens"),
         ({"codec": "x", "mode": "auto"}, "--mode single or isolated"),
     ],

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,16 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_with_any_settings
     with open_with(folder, training={"seed": 5, "resume": "require"}) as run:
         assert run.begin(100, ENVIRONMENT) == 0
         assert run.record.config["training"]["seed"] == 5
+
+
+def test_resume_takes_no_start_that_failed_before_its_first_step_for_a_run(folder):
+    open_with(folder).close()
+    with pytest.raises(NoRunError, match=r"the one in it ended before its first step.*leave out --resume"):
+        open_with(folder, training={"resume": "require"})
+    with open_with(folder) as run:
+        train_codec(run)
+    with open_with(folder, training={"resume": "require"}) as run:
+        assert run.step == 0, "its codec has begun"
 
 
 def test_resume_demands_a_run_and_makes_no_folder(folder):
@@ -355,8 +366,10 @@ def test_a_file_system_without_locks_is_said(folder, monkeypatch, caplog):
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match=r"cannot be used as the run's folder.*--checkpoint-dir"):
+    with pytest.raises(RunFolderError, match=r"must be a folder, but is a file\..*--checkpoint-dir"):
         open_with(tmp_path / "file")
+    with pytest.raises(RunFolderError, match=r"takes no new folder.*--checkpoint-dir"):
+        open_with(Path("/proc/run"))
 
 
 def train_codec(run, *steps, end_step=30, is_finished=False):

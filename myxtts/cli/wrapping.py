@@ -1,0 +1,49 @@
+"""Text at the width of what shows it: messages in a terminal, tables of help in 80 columns."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping
+from typing import TextIO
+
+HELP_COLUMNS = 80
+FEWEST_COLUMNS = 40
+"""Narrower than this a message is a column of single words; the terminal breaks it better."""
+
+
+def wrap_message(text: str, stream: TextIO) -> str:
+    """A message as it is to be written to a stream: broken between words in a terminal, unchanged in a file or a pipe.
+
+    Indented lines are commands to paste, and stay whole.
+    """
+    columns = _find_columns(stream)
+    if columns is None or columns < FEWEST_COLUMNS:
+        return text
+    return "\n".join(line if line[:1].isspace() else _wrap(line, columns) for line in text.split("\n"))
+
+
+def wrap_table(rows: Mapping[str, str]) -> list[str]:
+    """Lines of names, each with its text beside it."""
+    width = max(map(len, rows))
+    lines: list[str] = []
+    for name, text in rows.items():
+        lines += textwrap.wrap(
+            text, HELP_COLUMNS, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4)
+        )
+    return lines
+
+
+def _find_columns(stream: TextIO) -> int | None:
+    """The width of the terminal that a stream is; None where it is none, or does not say."""
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return None
+
+
+def _wrap(line: str, columns: int) -> str:
+    # Flags, paths and codes stay whole: they are copied.
+    return "\n".join(textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False)) or line

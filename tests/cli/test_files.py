@@ -1,0 +1,100 @@
+"""Files that commands write: what is there stays until what takes its place is whole."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from myxtts.cli.files import check_writable, write_text
+from myxtts.cli.main import main
+from myxtts.errors import CommandLineError
+
+OLD = "of an earlier day\n"
+
+
+def test_a_place_is_tried_without_a_trace(tmp_path):
+    old = tmp_path / "old.html"
+    old.write_text(OLD)
+    check_writable(old)
+    check_writable(tmp_path / "new.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+    assert old.read_text() == OLD
+
+
+@pytest.mark.parametrize(
+    ("place", "why"), [("no/x.html", "No such file"), (".", "Is a directory"), ("file/x.html", "Not a directory")]
+)
+@pytest.mark.parametrize("write", [check_writable, lambda path: write_text(path, "new")])
+def test_a_place_that_takes_nothing_is_named(tmp_path, place, why, write):
+    (tmp_path / "file").touch()
+    with pytest.raises(CommandLineError, match=f"cannot be written: {why}"):
+        write(tmp_path / place)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_is_replaced_behind_its_link_and_keeps_its_mode(tmp_path):
+    old, link = tmp_path / "old.html", tmp_path / "link.html"
+    old.write_text(OLD)
+    old.chmod(0o640)
+    link.symlink_to(old)
+    write_text(link, "new\n")
+    assert link.is_symlink()
+    assert old.read_text() == "new\n"
+    assert old.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_disk_that_is_full_leaves_the_old_file(tmp_path, monkeypatch):
+    old = tmp_path / "old.html"
+    old.write_text(OLD)
+
+    def fill_up(path, content):
+        with open(path, "wb") as file:
+            file.write(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fill_up)
+    with pytest.raises(CommandLineError, match="No space left"):
+        write_text(old, "new\n")
+    assert old.read_text() == OLD
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+
+
+def test_what_is_no_file_is_written_to():
+    check_writable(Path("/dev/null"))
+    write_text(Path("/dev/null"), "new")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "--rehearsal", "--train-data", "nothere", "--html"],
+        ["diagnose", "--rehearsal", "--set", "data.batch_size=0", "--json"],
+        ["data", "--train-data", "nothere", "--html"],
+        ["compare", "nothere", "neither", "--html"],
+        ["configure", "--rehearsal", "--train-data", "nothere", "--output"],
+    ],
+)
+def test_a_command_that_fails_leaves_the_old_report(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    Path("old.out").write_text(OLD)
+    assert main([*words, "old.out"]) == 2
+    assert Path("old.out").read_text() == OLD
+    assert [path.name for path in tmp_path.iterdir()] == ["old.out"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "nothere", "neither", "--json"],
+        ["bench", "planner", "--json"],
+        ["bench", "data", "--json"],
+        ["bench", "model", "--json"],
+        ["bench", "pipeline", "--json"],
+        ["selfcheck", "--rehearsal", "--out"],
+    ],
+)
+def test_a_place_that_takes_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "no/x.json"]) == 2
+    assert "no/x.json cannot be written" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""`myxtts` itself: what it imports, how it words and wraps what it says."""
+
+import io
+import os
+import pty
+import termios
+
+import pytest
+
+from myxtts.cli import bench
+from myxtts.cli.export_model import build_parser as build_export_parser
+from myxtts.cli.import_model import build_parser as build_import_parser
+from myxtts.cli.listen import build_parser as build_listen_parser
+from myxtts.cli.main import format_help, main
+from myxtts.cli.wrapping import wrap_message
+from myxtts.errors import CommandLineError
+from tests.support.processes import run_code
+
+MESSAGE = (
+    "myxtts train: error: two devices are needed, but --data-gpu and --model-gpu are both 0. Train with\n"
+    "  myxtts train --config configs/some_configuration_with_a_long_name.yaml --mode single\n"
+    "or add --rehearsal."
+)
+
+
+@pytest.fixture
+def terminal():
+    """A terminal of 50 columns, as a stream."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 50))
+    with os.fdopen(ours), os.fdopen(theirs, "w") as stream:
+        yield stream
+
+
+def test_a_terminal_gets_whole_words_and_whole_commands(terminal):
+    assert wrap_message(MESSAGE, terminal).split("\n") == [
+        "myxtts train: error: two devices are needed, but",
+        "--data-gpu and --model-gpu are both 0. Train with",
+        "  myxtts train --config configs/some_configuration_with_a_long_name.yaml --mode single",
+        "or add --rehearsal.",
+    ]
+    assert wrap_message("one\n\ntwo", terminal) == "one\n\ntwo"
+    # A flag is not broken at its hyphens, though half of it would fit.
+    assert wrap_message("x" * 40 + " --data-gpu", terminal) == "x" * 40 + "\n--data-gpu"
+
+
+@pytest.mark.parametrize("columns", [0, 20])
+def test_a_terminal_too_narrow_to_wrap_for_is_left_alone(terminal, columns):
+    termios.tcsetwinsize(terminal.fileno(), (24, columns))
+    assert wrap_message(MESSAGE, terminal) == MESSAGE
+
+
+def test_a_file_or_a_pipe_gets_a_message_on_one_line():
+    assert wrap_message(MESSAGE, io.StringIO()) == MESSAGE
+
+
+def test_errors_are_wrapped(terminal, monkeypatch):
+    heard = io.StringIO()
+    monkeypatch.setattr(heard, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(heard, "fileno", terminal.fileno, raising=False)
+    monkeypatch.setattr("sys.stderr", heard)
+    assert main(["nothing"]) == 2
+    lines = heard.getvalue().splitlines()
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 50
+
+
+@pytest.mark.parametrize("text", [format_help(), bench.format_help("myxtts bench")], ids=["myxtts", "bench"])
+def test_overviews_fit_eighty_columns(text):
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("build", "words", "missing"),
+    [(build_import_parser, "import", "MODEL.pth; --out"), (build_export_parser, "export", "DIR; --out"), (build_listen_parser, "listen", "DIR")],
+)  # fmt: skip
+def test_what_stands_in_front_of_the_flags_is_no_part_of_the_command(build, words, missing):
+    parser = build(f"myxtts {words}")
+    with pytest.raises(CommandLineError) as caught:
+        parser.parse_all([])
+    assert str(caught.value) == f"Not given, but needed: {missing}. `myxtts {words} --help` lists all flags."
+    assert parser.format_usage() == f"usage: myxtts {words} {missing.partition(';')[0]} [flags]\n"
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_listen_says_what_it_was_given(is_file, tmp_path, capsys):
+    path = tmp_path / "run"
+    if is_file:
+        path.write_text("")
+    assert main(["listen", str(path)]) == 2
+    what = "is a file" if is_file else "does not exist"
+    assert f"run {what}. Give the folder of a run" in capsys.readouterr().err
+
+
+def test_listen_says_what_a_folder_lacks_and_what_to_do(tmp_path, capsys):
+    assert main(["listen", str(tmp_path)]) == 2
+    assert "let the run go on to its first validation." in capsys.readouterr().err
+
+
+def test_ctrl_c_is_answered_almost_from_the_start():
+    """What is imported before the guard stands is what Ctrl-C meets without one."""
+    found = run_code(
+        "import myxtts.cli.main; report([name for name in ('pydantic', 'argparse', 'yaml') if name in sys.modules])"
+    )
+    assert found == []
