@@ -83,6 +83,7 @@ ENGLISH = Words(
         "2": "what was asked for cannot be done as it was written",
         "75": "a worker of a cluster was asked to stop (SIGTERM), or another one was: the run is saved, not finished; start all of them again",
         "130": "Ctrl-C",
+        "143": "`synthesize` was asked to stop (SIGTERM) while it wrote: nothing half-written stays",
     },
 )
 
@@ -117,6 +118,7 @@ PERSIAN = Words(
         "2": "خواسته به شکلی که نوشته شده شدنی نیست",
         "75": "از کارگری از خوشه، یا از کارگری دیگر، خواسته شد بایستد (SIGTERM): اجرا ذخیره شده ولی تمام نیست؛ همه را دوباره اجرا کنید",
         "130": "Ctrl-C",
+        "143": "از `synthesize` هنگام نوشتن خواسته شد بایستد (SIGTERM): فایل نیمه‌کاره‌ای نمی‌ماند",
     },
 )
 
