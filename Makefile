@@ -54,7 +54,7 @@ soak: $(TEST_STAMP) ## the long tests
 	$(BIN)/python -m pytest -m soak $(PYTEST_FLAGS)
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -33,20 +33,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from myxtts.checkpoints.errors import CheckpointWriteError, DiskFullError
+from myxtts.checkpoints.errors import CheckpointWriteError, DiskFullError, OutputFolderError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_EXCHANGE_ERRORS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY_NAME = re.compile(r"\.(?P<target>.+)\.(?:new|old|gone)-[0-9a-f]{16}")
 
 
-def write_directory_atomically(target: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+def write_directory_atomically(
+    target: str | os.PathLike[str], write: Callable[[Path], None], *, replaces: bool = True
+) -> None:
     """Fills a new directory by `write(directory)` and puts it at `target`, in place of what is there.
 
     When `write` raises, the target stays as it is and the error goes on to the caller; an `OSError`, as when the disk
     is full, becomes a `CheckpointWriteError`. Parents of the target are created.
+
+    Args:
+        replaces: whether a directory with something in it is replaced; else it stays, and `OutputFolderError` is raised.
     """
     target = Path(target).resolve()
     with _explain_write_errors(target):
@@ -59,7 +65,10 @@ def write_directory_atomically(target: str | os.PathLike[str], write: Callable[[
             try:
                 write(temporary)
                 _flush_tree(temporary)
-                _put_in_place(temporary, target)
+                if replaces:
+                    _put_in_place(temporary, target)
+                else:
+                    _put_in_free_place(temporary, target)
             finally:
                 # On success this is the old content, or nothing.
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -142,6 +151,19 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     _flush(target.parent)
 
 
+def _put_in_free_place(temporary: Path, target: Path) -> None:
+    try:
+        # One step that the system itself refuses unless the target is absent or empty: a look before it would be too early.
+        temporary.rename(target)
+    except OSError as error:
+        if error.errno not in (*_TAKEN_ERRORS, errno.ENOTDIR):
+            raise
+        raise OutputFolderError(
+            target, "was new or empty, but holds files by now, which stay as they are. Give a new or empty folder."
+        ) from None
+    _flush(target.parent)
+
+
 def _rename_to_free_name(temporary: Path, target: Path) -> bool:
     """Renames unless the target exists; another writer may have put it there just now."""
     if target.exists():
@@ -149,7 +171,7 @@ def _rename_to_free_name(temporary: Path, target: Path) -> bool:
     try:
         temporary.rename(target)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno in _TAKEN_ERRORS:
             return False
         raise
     return True

@@ -47,7 +47,7 @@ def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) ->
                 write_safetensors(file, complete_dvae(model))
         _write_vocabulary(model, folder)
 
-    write_directory_atomically(target, write)
+    write_directory_atomically(target, write, replaces=False)
     return _list_files(target)
 
 
@@ -75,7 +75,7 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
             _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
         _write_speakers(model, folder)
 
-    write_directory_atomically(target, write)
+    write_directory_atomically(target, write, replaces=False)
     return _list_files(target)
 
 

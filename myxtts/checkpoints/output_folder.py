@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from myxtts.checkpoints.atomic_directory import recover_directory
 from myxtts.checkpoints.errors import ModelFileError, OutputFolderError
 from myxtts.checkpoints.model_directory import FILE_NAMES, FORMAT_VERSION, KIND
 from myxtts.checkpoints.sealed_directory import MANIFEST_NAME, read_manifest
@@ -47,6 +48,8 @@ def require_makeable_folder(target: Path, way_out: str = _WAY_OUT) -> None:
 
 def _require_writable(target: Path, sources: Iterable[Path]) -> None:
     resolved = target.resolve()
+    # Else a folder whose replacement was interrupted is absent now, is put back by the writer, and is lost after all.
+    recover_directory(resolved)
     _refuse_file(target)
     if Path.cwd().is_relative_to(resolved):
         raise OutputFolderError(

@@ -142,7 +142,7 @@ def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, vari
     write_text(variables, format_variables(tuned.variables, variables.name))
     given = f"--config {shlex.quote(str(arguments.output))}"
     print(f"\nSettings   {arguments.output}\nVariables  {variables}\n\nTrain with")
-    print(f"  source {shlex.quote(str(variables))} && python train_main.py {given}")
+    print(f"  source {shlex.quote(str(variables))} && myxtts train {given}")
 
 
 def _describe_before(tuned: Tuned) -> str:

@@ -49,8 +49,8 @@ def run(words: Sequence[str], prog: str) -> int:
         if path is not None:
             check_writable(path)
     check_corpora(config)
-    quiet_scan()
-    result, validation = scan_corpora(config)
+    with quiet_scan():
+        result, validation = scan_corpora(config)
     overview = describe_corpus(result.corpus, config.data.batch_size)
     print(format_overview(result, overview, validation))
     if arguments.html:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
+from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.telling import quiet_scan, show_progress
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
@@ -46,7 +47,10 @@ def build_parser(prog: str) -> Parser:
         "--config of that run. With both: the copy first, then its codes.",
     )
     parser.add_argument(
-        "--out", metavar="FOLDER", type=Path, help="where to write a copy, on storage that all machines share"
+        "--out",
+        metavar="FOLDER",
+        type=Path,
+        help="where to write a copy, on storage that all machines share: new, empty, or a copy to go on with",
     )
     parser.add_argument(
         "--part", metavar="K/N", help="make the codes of the K-th of N equal parts of the clips (default: of all)"
@@ -66,13 +70,20 @@ def run(words: Sequence[str], prog: str) -> int:
             "There is nothing to prepare. Give --out FOLDER for a copy that data workers can read, --codec DIR for codes that a run "
             "will find, or both."
         )
+    if config.data.val_data and not has_codec:
+        raise CommandLineError(
+            "--out copies --train-data alone, so --val-data would have no effect. Leave it out, and copy that corpus by a call of its own: "
+            f"--train-data {shlex.quote(config.data.val_data)}, with another --out."
+        )
     # Not imported above: --help needs none of it.
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
+    # All of it before the copy, which may take hours.
+    check_corpora(config)
     if has_codec:
-        # Before the copy, which may take hours.
         _load_training(config)
+    check_models(config)
     if out is not None:
         _write_copy(config, out)
         config = config.replace(data={"train_data": str(out)})
@@ -145,8 +156,8 @@ def _make_codes(config: XTTSConfig, part: ClipPart) -> None:
 
     plan = plan_preparing_device(config, read_machine())
     print(describe_single_device(plan), file=sys.stderr, flush=True)
-    quiet_scan()
-    prepared = prepare_codes(config, plan, part, _show_progress)
+    with quiet_scan():
+        prepared = prepare_codes(config, plan, part, _show_progress)
     print(format_prepared_codes(prepared, part))
     print(f"Train on them with {' '.join(_list_run_flags(config))}")
 

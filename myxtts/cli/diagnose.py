@@ -146,9 +146,9 @@ def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | No
     from myxtts.monitoring.corpus_checks import check_corpus, describe_speed_of_corpus
 
     tell("looking at the corpus")
-    quiet_scan()
     try:
-        found = scan_train_data(config, choose_text_task(config))
+        with quiet_scan():
+            found = scan_train_data(config, choose_text_task(config))
     except MyXTTSError as error:
         issues.append(_explain_failure("The corpus cannot be used", str(error)))
         return None

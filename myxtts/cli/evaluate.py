@@ -87,9 +87,9 @@ def run(words: Sequence[str], prog: str) -> int:
     request = _make_request(arguments)
     from myxtts.evaluation.request import choose_material, open_judges
 
-    quiet_scan()
     with open_judges(request) as judges:
-        material = choose_material(request)
+        with quiet_scan():
+            material = choose_material(request)
         _make_folder(request.out)
         tell(describe_work(material, hears_voices=judges.speaker_judge is not None))
         with open_speaking_device(rehearsal=arguments.rehearsal):

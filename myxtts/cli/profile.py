@@ -55,15 +55,16 @@ def run(words: Sequence[str], prog: str) -> int:
         if path is not None:
             # Before minutes are spent on figures that could not be written.
             check_writable(path)
-    check_corpora(config)
-    check_models(config)
     # Not imported above: --help needs none of it.
     from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.training.profiling.plan import plan_profile
+    from myxtts.training.profiling.plan import plan_profile, refuse_decoder
 
+    refuse_decoder(config)
+    check_corpora(config)
+    check_models(config)
     prepare_environment(os.environ)
     machine = read_machine()
     planned = plan_profile(

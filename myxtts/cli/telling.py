@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def tell(text: str) -> None:
@@ -17,9 +19,16 @@ def show_progress(what: str, done: int, total: int) -> None:
         print(f"\r{what} {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
-def quiet_scan() -> None:
+@contextmanager
+def quiet_scan() -> Iterator[None]:
     """Keeps the scan's table of what is set aside out of the log, for a command whose own answer tells of it."""
     # Not imported above: --help needs none of it.
     from myxtts.data import scan
 
-    logging.getLogger(scan.__name__).setLevel(logging.ERROR)
+    log = logging.getLogger(scan.__name__)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

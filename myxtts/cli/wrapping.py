@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import TextIO
@@ -10,6 +11,10 @@ from typing import TextIO
 HELP_COLUMNS = 80
 FEWEST_COLUMNS = 40
 """Narrower than this a message is a column of single words; the terminal breaks it better."""
+
+_COMMAND = re.compile(r"`[^`\n]*`")
+_BOUND = "\0"
+"""For a space at which no line is broken: in no message, and no white space to `textwrap`."""
 
 
 def wrap_message(text: str, stream: TextIO) -> str:
@@ -45,5 +50,7 @@ def _find_columns(stream: TextIO) -> int | None:
 
 
 def _wrap(line: str, columns: int) -> str:
-    # Flags, paths and codes stay whole: they are copied.
-    return "\n".join(textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False)) or line
+    # Flags, paths and commands in backticks stay whole: they are copied.
+    bound = _COMMAND.sub(lambda found: found[0].replace(" ", _BOUND), line)
+    wrapped = textwrap.wrap(bound, columns, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapped).replace(_BOUND, " ") or line

@@ -1,4 +1,4 @@
-"""A copy of a corpus in the formats that TensorFlow reads by itself, with the samples of the original, bit for bit.
+"""A copy of a corpus in the formats that data workers can send as they are, with the samples of the original, bit for bit.
 
 Plain wav files are copied; everything else is decoded, mixed to one channel and resampled once, and written as
 floating-point wav. The copy is a corpus like any other.
@@ -24,6 +24,8 @@ from myxtts.data.pcm_wav import find_samples
 from myxtts.data.workers import Crashed, Task, Work, run_task
 
 METADATA_NAME = "metadata.csv"
+MARK_NAME = ".myxtts-prepared"
+"""In a folder that a copy is written to. A folder with files and without it is somebody's, and left alone."""
 _HEADER = ("audio_file", "text", "speaker_name", "language")
 _TASK = Task("myxtts.data.prepared_corpus:make_writer")
 
@@ -121,6 +123,13 @@ def _check_folder(root: Path, out: Path) -> None:
         raise PreparedCorpusError(f"--out must be another folder than the corpus, but is {out}.")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        others = sorted(entry.name for entry in out.iterdir())
+        if others and MARK_NAME not in others:
+            raise PreparedCorpusError(
+                f"--out {out} holds other files ({', '.join(others[:3])}), which could be overwritten. Give a new or empty folder, or a copy "
+                "that an earlier call has begun."
+            )
+        (out / MARK_NAME).touch()
     except OSError as error:
         raise PreparedCorpusError(f"--out {out} cannot be made: {error.strerror}. Give a folder on storage that all machines share.") from None  # fmt: skip
 

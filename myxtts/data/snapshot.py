@@ -118,6 +118,7 @@ def write_snapshot(path: Path, columns: Mapping[str, NDArray[Any]], facts: Facts
     # Escaped to ASCII: a file name that is no UTF-8 holds surrogates, which only come back that way.
     document = np.frombuffer(json.dumps(facts).encode("ascii"), dtype=np.uint8)
     arrays: dict[str, Any] = {**columns, _FACTS: document}
+    assert all(array.dtype != object for array in arrays.values()), "plain columns: objects would be pickled"
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -259,7 +259,7 @@ def _find_limit_api() -> tuple[Callable[..., None], Callable[..., Any]]:
         if hasattr(home, setter) and hasattr(home, kind):
             return getattr(home, setter), getattr(home, kind)
     raise DeviceMismatchError(
-        f"TensorFlow {tf.__version__} has no way to set memory limits that MyXTTS knows. Install a version named in constraints.txt."
+        f"TensorFlow {tf.__version__} has no way to set memory limits that MyXTTS knows. Install TensorFlow 2.18 to 2.21."
     )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from myxtts.inference.errors import SpeechRequestError, VoiceError
 from myxtts.serving.errors import ApiError, BadRequestError, InternalError
+from myxtts.serving.model_thread import ModelThreadError
 from myxtts.text.errors import MissingLanguagePackageError
 
 PATHS = (
@@ -35,7 +36,7 @@ def translate_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, SpeechRequestError | VoiceError):
         return BadRequestError(str(error))
-    if isinstance(error, MissingLanguagePackageError):
+    if isinstance(error, MissingLanguagePackageError | ModelThreadError):
         return InternalError(str(error))
     return InternalError("The server could not do it; its log says why. Try a shorter text, or tell its operator.")
 

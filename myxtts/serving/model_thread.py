@@ -25,9 +25,11 @@ Result = TypeVar("Result")
 STOP_SECONDS = 60.0
 """A batch of long sentences cannot be interrupted, and takes about as long on a slow machine."""
 
+MODEL_DIED = "The model has failed; the server's log says how. The server must be started again: tell its operator."
+
 
 class ModelThreadError(MachineError):
-    """The thread that owns the model does not stop."""
+    """The thread that owns the model has ended by itself, or does not stop. Clients are told the message."""
 
 
 class JobCancelled(Exception):
@@ -88,13 +90,10 @@ class Job(Generic[Model, Result]):
             self._hand_over(JobCancelled())
         except Exception as error:  # noqa: BLE001  the border of the thread: whoever awaits the job gets the error
             self._hand_over(error)
-        except BaseException:
-            self._hand_over(JobCancelled())
-            raise
 
     def drop(self) -> None:
-        """Ends a job that never began. For the thread."""
-        self._hand_over(JobCancelled())
+        """Ends a job that the thread cannot do any more, by `ModelThreadError`. For the thread."""
+        self._hand_over(ModelThreadError(MODEL_DIED))
 
     def _hand_over(self, item: Result | _End | Exception) -> None:
         # A loop that is closed has nobody left who waits.
@@ -126,12 +125,17 @@ class ModelThread(Generic[Model]):
             raise loaded
         return loaded
 
+    @property
+    def has_died(self) -> bool:
+        """Whether it has ended by itself: nothing is spoken any more."""
+        return self._has_died.is_set()
+
     def submit(self, job: Job[Model, Result]) -> Job[Model, Result]:
         """Puts a job at the end of the queue. Raises `ModelThreadError` where nobody works through it any more."""
         self._jobs.put(job)  # type: ignore[arg-type]  # the queue does not care for what a job gives
         # Asked only now: the thread may end between the question and the job.
         if self._has_died.is_set():
-            raise ModelThreadError("The model has failed; the server's log says how. Start the server again.")
+            raise ModelThreadError(MODEL_DIED)
         return job
 
     def stop(self, timeout_s: float = STOP_SECONDS) -> None:
@@ -148,13 +152,22 @@ class ModelThread(Generic[Model]):
             with self._open_model() as model:
                 is_loaded = True
                 self._loaded.put(model)
-                while (job := self._jobs.get()) is not None:
-                    job.run(model, self._is_stopping)
+                self._work(model)
         except BaseException as error:  # noqa: BLE001  the border of the thread: `start` raises it, or the log has it
             if is_loaded:
                 self._bury(error)
             else:
                 self._loaded.put(error)
+
+    def _work(self, model: Model) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job.run(model, self._is_stopping)
+            except BaseException:
+                # Before anybody is told: who asks for the server's health then must not hear that all is well.
+                self._has_died.set()
+                job.drop()
+                raise
 
     def _bury(self, error: BaseException) -> None:
         """Says what the thread died of once the model was loaded, and ends the jobs that wait for it."""

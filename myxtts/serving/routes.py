@@ -168,11 +168,15 @@ async def list_models(request: Request) -> Response:
 
 
 class HealthRoute:
-    """GET /healthz: that the server is there, and how many requests it has."""
+    """GET /healthz: that the server is there, and how many requests it has; 503 once it has no model any more."""
 
     def __init__(self, service: Service):
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = JSONResponse({"status": "ok", "requests": self._service.places.taken})
+        requests = self._service.places.taken
+        if self._service.thread.has_died:
+            response = JSONResponse({"status": "failed", "requests": requests}, 503)
+        else:
+            response = JSONResponse({"status": "ok", "requests": requests})
         await response(scope, receive, send)

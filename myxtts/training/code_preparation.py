@@ -66,7 +66,7 @@ def plan_preparing_device(config: XTTSConfig, machine: Machine) -> DevicePlan:
 
 
 def require_use(config: XTTSConfig) -> None:
-    """Raises where no run with these settings reads codes from disk, or where `--codec` is no codec."""
+    """Raises where no run with these settings reads codes from disk, or where what names a codec has none."""
     if config.training.stage == "codec":
         raise CodePreparationError(
             "Codes are what a GPT or a decoder is trained on, but --stage is codec, which trains what makes them. Leave --stage out."
@@ -81,8 +81,10 @@ def require_use(config: XTTSConfig) -> None:
             "Augmentation that changes the waves (gain, noise, speed) makes other codes every time, so a run with these settings "
             "keeps none. Train without preparing codes, or leave these settings out."
         )
-    if config.training.codec is not None:
-        read_codec(Path(config.training.codec))
+    given = config.training.codec or config.training.init_from
+    # A file of somebody else's model has its codec beside it, and is imported later.
+    if given is not None and not Path(given).is_file():
+        read_codec(Path(given))
 
 
 def prepare_codes(

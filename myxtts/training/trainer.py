@@ -159,7 +159,7 @@ class XTTSTrainer:
         """How to go on after a hang. Nothing is looked up for it: the disk may be what hangs."""
         if self._run is None:
             return "Nothing was trained in this session. Start it again with the same command."
-        return f"To go on from the last checkpoint: {self._run.resume_command}"
+        return f"To go on from the last checkpoint:\n  {self._run.resume_command}"
 
     def _note_stall(self, text: str) -> None:
         if self._stage is not None and self._stage.watch is not None:

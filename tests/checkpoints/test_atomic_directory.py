@@ -8,7 +8,7 @@ import pytest
 
 from myxtts.checkpoints import atomic_directory
 from myxtts.checkpoints.atomic_directory import open_file_atomically, recover_directory, write_directory_atomically
-from myxtts.checkpoints.errors import CheckpointWriteError
+from myxtts.checkpoints.errors import CheckpointWriteError, OutputFolderError
 from tests.checkpoints.kill_points import read_version, write_version
 from tests.support.processes import run_code
 
@@ -135,6 +135,31 @@ def test_a_file_in_the_place_of_the_directory_is_not_overwritten(tmp_path):
     with pytest.raises(CheckpointWriteError, match="cannot be written"):
         write_version(target / "below", 1)
     assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("made", ["file", "folder"])
+def test_what_comes_while_a_free_place_is_written_stays(tmp_path, made):
+    target = tmp_path / "target"
+    kept = target / "precious" if made == "folder" else target
+
+    def write_while_others_do(directory):
+        (directory / "mine").touch()
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text("of another")
+
+    with pytest.raises(OutputFolderError, match="holds files by now, which stay as they are"):
+        write_directory_atomically(target, write_while_others_do, replaces=False)
+    assert kept.read_text() == "of another"
+    assert list_names(tmp_path) == ["target"]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_free_place_is_filled_whether_new_or_empty(tmp_path, is_there):
+    if is_there:
+        (tmp_path / "target").mkdir()
+    write_directory_atomically(tmp_path / "target", lambda directory: (directory / "mine").touch(), replaces=False)
+    assert list_names(tmp_path / "target") == ["mine"]
+    assert list_names(tmp_path) == ["target"]
 
 
 def test_what_dead_writers_left_is_removed_and_nothing_else(tmp_path):

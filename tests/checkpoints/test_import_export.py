@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from myxtts.checkpoints import exporting
 from myxtts.checkpoints.coqui import read_coqui_file
-from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError
+from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError, OutputFolderError
 from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
 from myxtts.checkpoints.licence import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
@@ -140,6 +141,15 @@ def test_a_configuration_without_a_table_of_arguments_is_refused(model, tmp_path
     write_torch_file(tmp_path / "model.pth", {"model": dict(model.model), "config": {"model_args": "x"}})
     with pytest.raises(ModelFileError, match="model_args are a str"):
         import_coqui_files(CoquiFiles(tmp_path / "model.pth"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("export", [export_coqui, export_safetensors])
+def test_an_export_replaces_nothing_that_came_while_it_was_written(model, tmp_path, monkeypatch, export):
+    monkeypatch.setattr(exporting, "require_free_folder", lambda target, sources: None)
+    (tmp_path / "precious").write_text("of another")
+    with pytest.raises(OutputFolderError, match="by now"):
+        export(model, tmp_path)
+    assert (tmp_path / "precious").read_text() == "of another"
 
 
 def test_an_export_has_every_key_of_coquis_file_constants_included(model, exported):

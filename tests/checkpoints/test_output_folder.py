@@ -45,6 +45,17 @@ def test_a_model_alone_may_be_replaced_by_a_model_only(model):
 
 
 @BOTH
+def test_a_folder_whose_replacement_was_interrupted_counts_as_there(tmp_path, require):
+    # As after a crash where names cannot be exchanged.
+    old = tmp_path / ".target.old-0123456789abcdef"
+    old.mkdir()
+    (old / "precious").touch()
+    with pytest.raises(OutputFolderError, match=r"holds other files \(precious\)"):
+        require(tmp_path / "target")
+    assert (tmp_path / "target" / "precious").exists()
+
+
+@BOTH
 def test_the_folder_one_stands_in_is_not_replaced(tmp_path, monkeypatch, require):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")

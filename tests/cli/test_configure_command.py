@@ -77,7 +77,7 @@ def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
     assert "  # given by you (--batch-size)\n  batch_size: 4\n" in text
     assert "# Compared once: 40.0% faster than the defaults." in text
     assert "export TF_NUM_INTRAOP_THREADS=2" in variables
-    assert f"python train_main.py --config {path}" in out
+    assert f"myxtts train --config {path}" in out
 
 
 def test_a_gain_is_told_with_what_is_in_force(run_configure):

@@ -25,6 +25,17 @@ def test_a_part_that_is_none_is_refused(part, capsys):
     assert f"from 1/4 to 4/4, and of 9999 parts at most. It is {part!r}." in " ".join(said.split())
 
 
+def test_a_validation_corpus_that_nothing_would_be_made_of_is_refused(tmp_path, capsys):
+    said = refuse(capsys, "--val-data", "my val", "--out", str(tmp_path / "copy"))
+    assert "--train-data 'my val', with another --out." in " ".join(said.split())
+
+
+@pytest.mark.parametrize("flag", ["--train-data", "--init-from"])
+def test_what_is_not_there_is_said_before_anything_is_copied(flag, tmp_path, capsys):
+    assert "nothere" in refuse(capsys, flag, str(tmp_path / "nothere"), "--out", str(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_part_of_nothing_is_refused(capsys):
     assert "Give --codec DIR." in refuse(capsys, "--part", "1/2", "--out", "copy")
     assert "Give --out FOLDER for a copy" in refuse(capsys)

@@ -59,6 +59,54 @@ def test_a_disk_that_is_full_leaves_the_old_file(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
 
 
+def test_the_part_of_another_writer_and_the_longest_name_are_no_trouble(tmp_path):
+    longest = "x" * 255
+    others = [tmp_path / f".part-{name}" for name in ("new.html", "old.html")]
+    for path in (tmp_path / "old.html", *others):
+        path.write_text(OLD)
+    for name in ("new.html", "old.html", longest):
+        check_writable(tmp_path / name)
+        write_text(tmp_path / name, "new\n")
+        assert (tmp_path / name).read_text() == "new\n"
+    assert [path.read_text() for path in others] == [OLD, OLD]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *(path.name for path in others),
+        "new.html",
+        "old.html",
+        longest,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        (["touch", "write_bytes"], errno.EACCES),
+        (["touch", "write_bytes", "unlink"], errno.EROFS),
+        (["replace"], errno.EBUSY),
+    ],
+)
+def test_a_file_that_nothing_can_replace_is_written_in_place(tmp_path, monkeypatch, refused, code):
+    old = tmp_path / "old.html"
+    old.write_text(OLD)
+    inode = old.stat().st_ino
+
+    def refuse_parts(real):
+        def call(path, *arguments, **options):
+            if path.name.startswith(".part-"):
+                raise OSError(code, "refused")
+            return real(path, *arguments, **options)
+
+        return call
+
+    for name in refused:
+        monkeypatch.setattr(Path, name, refuse_parts(getattr(Path, name)))
+    check_writable(old)
+    write_text(old, "new\n")
+    assert old.read_text() == "new\n"
+    assert old.stat().st_ino == inode
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+
+
 def test_what_is_no_file_is_written_to():
     check_writable(Path("/dev/null"))
     write_text(Path("/dev/null"), "new")

@@ -42,6 +42,7 @@ def test_a_terminal_gets_whole_words_and_whole_commands(terminal):
     assert wrap_message("one\n\ntwo", terminal) == "one\n\ntwo"
     # A flag is not broken at its hyphens, though half of it would fit.
     assert wrap_message("x" * 40 + " --data-gpu", terminal) == "x" * 40 + "\n--data-gpu"
+    assert wrap_message("x" * 40 + " `myxtts train --resume`", terminal) == "x" * 40 + "\n`myxtts train --resume`"
 
 
 @pytest.mark.parametrize("columns", [0, 20])

@@ -51,6 +51,15 @@ def test_texts_that_need_quoting_come_through(tmp_path):
     assert list(scan_small(tmp_path / "new", tmp_path / "index2").corpus.text) == texts
 
 
+def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_is(demo, tmp_path):
+    write_clips(tmp_path, ["a"])
+    write_metadata(tmp_path, "a|one")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with pytest.raises(PreparedCorpusError, match="holds other files"):
+        prepare(demo, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
 def test_called_again_it_writes_what_was_changed_only(tmp_path):
     write_metadata(tmp_path / "old", "a|one one", "b|two two")
     (tmp_path / "old" / "wavs").mkdir()

@@ -9,12 +9,13 @@ import pytest
 
 from myxtts.cli.bench import BENCHES
 from myxtts.cli.main import COMMANDS, MODULES
+from myxtts.cluster.spec import find_cluster
 from myxtts.config import resolve_config
 from tests.support.doc_blocks import PARSE_ONLY, REHEARSAL, Block, list_needed_runs, read_all_blocks, split_commands
 from tests.support.processes import ROOT
 
 BLOCKS = read_all_blocks()
-FOREIGN = ("git", "cd", "pip", "curl", "aplay", "tensorboard", "docker", "nvidia-smi", "kubectl", "sbatch", "source", "export")  # fmt: skip
+FOREIGN = ("git", "cd", "pip", "curl", "aplay", "tensorboard", "docker", "nvidia-smi", "kubectl", "sbatch", "source", "export", "iptables", "ip6tables")  # fmt: skip
 """Programs of others that the pages call."""
 SCRIPTS = {
     "train_main.py": "train",
@@ -84,10 +85,13 @@ def test_python_parses(block):
 
 
 @pytest.mark.parametrize("block", of("yaml"))
-def test_yaml_is_a_configuration(block, tmp_path):
+def test_yaml_is_a_configuration_or_a_cluster(block, tmp_path):
     path = tmp_path / "page.yaml"
     path.write_text(block.text, encoding="utf-8")
-    resolve_config(yaml_path=path)
+    if block.text.startswith("workers:"):
+        assert find_cluster(str(path), 1, {}).size == 2
+    else:
+        resolve_config(yaml_path=path)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +118,9 @@ def test_a_block_in_python_needs_the_runs_that_it_does_not_begin():
     assert list_needed_runs(Block("page", 1, "python", REHEARSAL, text)) == ["voice"]
 
 
-def test_blocks_that_are_really_run_are_counted(capsys):
+def test_blocks_that_the_long_tests_run_are_counted(record_property):
     tagged = [block for block in BLOCKS if block.tag]
     run = [block for block in tagged if block.tag != PARSE_ONLY]
-    with capsys.disabled():
-        print(f"\ndocs: {len(run)} of {len(tagged)} blocks of code are really run by the long tests, the others parsed")
+    share = f"{len(run)} of {len(tagged)} blocks of code ({len(run) / len(tagged):.0%})"
+    record_property("summary", [f"{share} are for `make soak` to run, the others are parsed"])
     assert run

@@ -9,6 +9,7 @@ from tests.support.doc_blocks import CODE, LANGUAGES, README, TAGS, list_pages, 
 from tests.support.processes import ROOT
 
 PAGES = [page for language in LANGUAGES for page in list_pages(language)]
+BENCHMARKS = [str(each.relative_to(ROOT)) for each in sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
 WITHOUT_OPENING = {README["en"], "docs/en/quick-start.md", "docs/en/reference.md"}
 """Pages whose first command is in a section, or that have none."""
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
@@ -77,7 +78,7 @@ def test_every_block_of_code_says_how_far_it_is_tested(page):
         assert (block.tag in TAGS) == (block.language in CODE), f"{block}: {block.language} {block.tag}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", *BENCHMARKS])
 def test_every_link_leads_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,22 @@ def list_descriptors() -> list[str]:
     return sorted(names)
 
 
+def list_children() -> list[str]:
+    """What each thread of this process has started."""
+    children = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        # A thread that has ended meanwhile has none.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children.append(path.read_text())
+    return sorted(children)
+
+
 def list_what_is_there() -> dict[str, list[str]]:
     """Threads, children, descriptors and shared memory of this process."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {
         "threads": sorted(f"{thread.name} {thread.ident}" for thread in threading.enumerate()),
-        "children": sorted(path.read_text() for path in Path("/proc/self/task").glob("*/children")),
+        "children": list_children(),
         "descriptors": list_descriptors(),
         "shared memory": [line for line in maps if "memfd:myxtts" in line],
     }

@@ -104,13 +104,15 @@ def test_a_thread_that_dies_says_of_what_and_keeps_nobody_waiting(caplog):
         await asyncio.to_thread(begun.wait, 10)
         gate.set()
         for job in jobs:
-            with pytest.raises(JobCancelled):
+            with pytest.raises(ModelThreadError, match="must be started again"):
                 await asyncio.wait_for(job.receive(), 10)
-        with pytest.raises(ModelThreadError, match=r"log says how\. Start the server again"):
+            assert thread.has_died
+        with pytest.raises(ModelThreadError, match=r"log says how\. The server must be started again"):
             thread.submit(Job(die))
 
     thread = ModelThread(lambda: contextlib.nullcontext("model"))
     thread.start()
+    assert not thread.has_died
     asyncio.run(ask())
     (record,) = caplog.records
     assert record.levelname == "CRITICAL"

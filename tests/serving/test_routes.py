@@ -9,6 +9,7 @@ import pytest
 
 from myxtts.inference.errors import SpeechRequestError
 from myxtts.serving import routes
+from myxtts.serving.model_thread import MODEL_DIED
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, WAIT_S, GatedSynthesizer, give_up, host, run_thread
 
 SPEECH = "/v1/audio/speech"
@@ -219,6 +220,17 @@ def test_what_breaks_is_told_to_the_log_and_not_to_the_client(caplog):
     assert "secret" not in answer.body.decode()
     assert "log" in answer.error["message"]
     assert any("/secret/path is broken" in str(record.exc_info) for record in caplog.records)
+
+
+def test_a_model_that_has_died_is_told_to_clients_and_to_who_asks_for_health():
+    with host(GatedSynthesizer(chunks=0, error=SystemExit("broken")), VOICES) as client:
+        assert json.loads(client.ask("GET", "/healthz").body) == {"status": "ok", "requests": 0}
+        # The one that was under way, and one that comes later.
+        for _ in range(2):
+            answer = client.speak()
+            assert (answer.status, answer.error["message"]) == (500, MODEL_DIED)
+            health = client.ask("GET", "/healthz")
+            assert (health.status, json.loads(health.body)["status"]) == (503, "failed")
 
 
 def test_what_breaks_in_the_middle_cuts_the_answer_off():

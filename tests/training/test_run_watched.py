@@ -76,5 +76,5 @@ def test_a_run_that_hangs_ends_with_the_stage_its_stack_and_the_way_on(flags, tm
     assert said.code == 1, said.text[-6000:]
     assert f"Stage '{stage}' has made no progress" in said.text
     assert "tests/training/injected.py" in said.text, "its stack"
-    assert "To go on from the last checkpoint: python train_main.py" in said.text
+    assert "To go on from the last checkpoint:\n  python train_main.py" in said.text
     assert [event.name for event in read_events(folder)].count("stalled") >= 1

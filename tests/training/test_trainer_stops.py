@@ -186,7 +186,7 @@ def hang(*arguments, **options):
     ("owner", "place", "stage", "advice"),
     [
         (module, "apply_devices", "setting up the devices", "Start it again with the same command."),
-        (run_stages, "collect_run_data", "scanning the corpus", f"To go on from the last checkpoint: {RESUME}"),
+        (run_stages, "collect_run_data", "scanning the corpus", f"To go on from the last checkpoint:\n  {RESUME}"),
     ],
 )
 def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, owner, place, stage, advice):

@@ -11,7 +11,7 @@ from myxtts.config.config import SECTIONS
 from myxtts.config.yaml_file import format_value
 from myxtts.training.tuning.search import Answer
 
-HEADER = "# Written by `myxtts configure`. Use it with: python train_main.py --config FILE"
+HEADER = "# Written by `myxtts configure`. Use it with: myxtts train --config FILE"
 
 
 @dataclass(frozen=True)
