@@ -63,9 +63,7 @@ def run(words: Sequence[str], prog: str) -> int:
     if not arguments.open_ports:
         enter_private_network()
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
-    if arguments.json:
-        # Before minutes are spent on figures that could not be written.
-        check_writable(arguments.json)
+    check_writable(arguments.json)
     print(f"{format_machine(figures['machine'], figures['load_average_before'])}\n", flush=True)
     flags = ["--model-size", arguments.model_size, "--batch-size", str(arguments.batch_size)]
     with tempfile.TemporaryDirectory(prefix="myxtts-bench-") as folder:

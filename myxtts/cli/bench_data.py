@@ -53,9 +53,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.data.throughput_bench import bench_reading
     from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
 
-    if arguments.json:
-        # Before minutes are spent on figures that could not be written.
-        check_writable(arguments.json)
+    check_writable(arguments.json)
     # Reading needs no GPU, and TensorFlow would take the memory of each that it sees.
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)

@@ -51,9 +51,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.files import check_writable, write_text
     from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
 
-    if arguments.json:
-        # Before minutes are spent on figures that could not be written.
-        check_writable(arguments.json)
+    check_writable(arguments.json)
     # The figures are of the processor: a card would be measured otherwise, where there is one.
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)

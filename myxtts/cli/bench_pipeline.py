@@ -50,9 +50,7 @@ def run(words: Sequence[str], prog: str) -> int:
     # Rehearsal needs no GPU, and the processes started here must not take the memory of one.
     os.environ[VISIBLE_DEVICES] = ""
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
-    if arguments.json:
-        # Before minutes are spent on figures that could not be written.
-        check_writable(arguments.json)
+    check_writable(arguments.json)
     _show(page.format_machine(figures["machine"], figures["load_average_before"]))
     if "a" in parts:
         figures["a"] = _bench_hand_offs()

@@ -34,9 +34,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.training.benches.planner import PlannerCases, bench_planner
 
     figures: dict[str, Any] = {"machine": describe_machine(), "load_average_before": os.getloadavg()}
-    if arguments.json:
-        # Before minutes are spent on figures that could not be written.
-        check_writable(arguments.json)
+    check_writable(arguments.json)
     print(f"{format_machine(figures['machine'], figures['load_average_before'])}\n\n{format_head()}", flush=True)
     outcomes = []
     for outcome in bench_planner(PlannerCases()):

@@ -37,9 +37,7 @@ def run(words: Sequence[str], prog: str) -> int:
         raise CommandLineError(
             f"Two runs or more are compared, but only {arguments.runs[0]} is given. As in: {prog} runs/one runs/two"
         )
-    for path in (arguments.html, arguments.json):
-        if path is not None:
-            check_writable(path)
+    check_writable(arguments.html, arguments.json)
     comparison = compare_runs(read_runs(arguments.runs))
     print(format_comparison(comparison))
     written = []

@@ -59,9 +59,7 @@ def run(words: Sequence[str], prog: str) -> int:
     refuse_decoder(config)
     notes = describe_workers(config)
     variables = arguments.output.with_suffix(".env.sh")
-    for path in (arguments.output, variables):
-        # Before minutes are spent on settings that could not be written.
-        check_writable(path)
+    check_writable(arguments.output, variables)
     check_corpora(config)
     check_models(config)
     prepare_environment(os.environ)

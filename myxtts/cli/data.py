@@ -45,9 +45,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.files import check_writable, write_text
     from myxtts.data.overview import describe_corpus
 
-    for path in (arguments.html, arguments.json):
-        if path is not None:
-            check_writable(path)
+    check_writable(arguments.html, arguments.json)
     check_corpora(config)
     with quiet_scan():
         result, validation = scan_corpora(config)

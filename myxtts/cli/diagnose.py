@@ -50,9 +50,7 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
-    if arguments.json is not None:
-        # Before minutes are spent on facts that could not be written.
-        check_writable(arguments.json)
+    check_writable(arguments.json)
     # Not imported above: --help needs none of it.
     from myxtts.devices.environment import prepare_environment
     from myxtts.monitoring.diagnosis import format_diagnosis, format_diagnosis_json

@@ -15,11 +15,17 @@ _IN_PLACE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 """A folder that takes no new file, or a file that is mounted alone, as into a container: it may be written to even so."""
 
 
-def check_writable(path: Path) -> None:
+def check_writable(*paths: Path | None) -> None:
     """Raises `CommandLineError` for a place that cannot be written, before time is spent on what should go there.
 
-    What is there stays as it is; what was not there is not there afterwards.
+    What is there stays as it is; what was not there is not there afterwards. None is a file that is not asked for.
     """
+    for path in paths:
+        if path is not None:
+            _try_place(path)
+
+
+def _try_place(path: Path) -> None:
     try:
         if not path.exists():
             part = _name_part(_find_target(path))

@@ -51,10 +51,7 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
-    for path in (arguments.json, arguments.html, arguments.trace):
-        if path is not None:
-            # Before minutes are spent on figures that could not be written.
-            check_writable(path)
+    check_writable(arguments.json, arguments.html, arguments.trace)
     # Not imported above: --help needs none of it.
     from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan

@@ -67,9 +67,7 @@ def run(words: Sequence[str], prog: str) -> int:
     with tempfile.TemporaryDirectory(prefix="myxtts-selfcheck-") as folder:
         situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, folder)
         situation = replace(situation, opens_ports=arguments.open_ports)
-        # Before minutes are spent on what could not be written.
-        for path in (arguments.out, _name_figures(arguments.out)):
-            check_writable(path)
+        check_writable(arguments.out, _name_figures(arguments.out))
         return _check(checks, situation, arguments.out)
 
 

@@ -26,7 +26,7 @@ from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import CodePreparationError
-from myxtts.training.starting_point import Codec, adopt_lengths, read_codec, read_starting_point
+from myxtts.training.starting_point import Codec, adopt_lengths, find_codec, read_codec, read_starting_point
 from myxtts.utils.commons import get_device_context
 
 
@@ -128,10 +128,10 @@ def _read_run(config: XTTSConfig, folder: Path) -> tuple[RunData, Codec]:
     start = None if origin is None else read_starting_point(Path(origin), folder, is_resumed=False)
     if start is not None and training.stage == "decoder":
         config = adopt_lengths(config, start)
-    given = Path(training.codec) if training.codec is not None else None if start is None else start.folder
-    assert given is not None, "the settings name a codec"
+    codec = find_codec(config, start)
+    assert codec is not None, "the settings name a codec"
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
-    return data, read_codec(given)
+    return data, codec
 
 
 def _choose_folder(data: RunData) -> Path:
