@@ -68,7 +68,7 @@ def run(words: Sequence[str], prog: str) -> int:
         read_machine(),
         verifies=arguments.verify,
         tell=tell,
-        find_launch_obstacle=lambda: find_launch_obstacle(config),
+        find_launch_obstacle=find_launch_obstacle,
     )
     print(format_tuned(tuned, notes))
     _write(config, tuned, arguments, variables)

@@ -1,4 +1,4 @@
-"""`myxtts data-prepare`: a copy of a corpus that data workers can read, codes that a run will find, or both."""
+"""`myxtts data-prepare`: codes that a run will find."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
@@ -40,17 +39,9 @@ _LISTED_CLIPS = 3
 def build_parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
-        description="Prepare a corpus before it is trained on. With --out: write a copy that data workers can read, every clip as mono "
-        "wav at the model's rate, with the samples that training on the original would use, bit for bit; clips that cannot be read "
-        "are listed and left out. With --codec, or --init-from a model that has one: make the codes of all clips, or of one --part "
-        "of them on each of several machines, and keep them where a run with --cache disk finds them; give the flags and the "
-        "--config of that run. With both: the copy first, then its codes.",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="FOLDER",
-        type=Path,
-        help="where to write a copy, on storage that all machines share: new, empty, or a copy to go on with",
+        description="Make the codes of all clips of a corpus before it is trained on, or those of one --part of them on each of "
+        "several machines, with --codec, or with --init-from a model that has one, and keep them where a run with --cache disk finds "
+        "them. Give the flags and the --config of that run.",
     )
     parser.add_argument(
         "--part", metavar="K/N", help="make the codes of the K-th of N equal parts of the clips (default: of all)"
@@ -62,37 +53,21 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
-    out: Path | None = arguments.out
-    has_codec = config.training.codec is not None or config.training.init_from is not None
-    part = _choose_part(arguments.part, has_codec=has_codec, out=out)
-    if out is None and not has_codec:
-        raise CommandLineError(
-            "There is nothing to prepare. Give --out FOLDER for a copy that data workers can read, --codec DIR for codes that a run "
-            "will find, or both."
-        )
-    if config.data.val_data and not has_codec:
-        raise CommandLineError(
-            "--out copies --train-data alone, so --val-data would have no effect. Leave it out, and copy that corpus by a call of its own: "
-            f"--train-data {shlex.quote(config.data.val_data)}, with another --out."
-        )
+    part = _choose_part(arguments.part)
+    if config.training.codec is None and config.training.init_from is None:
+        raise CommandLineError("Codes are made by a codec: give --codec DIR, or --init-from a model that has one.")
     # Not imported above: --help needs none of it.
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
-    # All of it before the copy, which may take hours.
     check_corpora(config)
-    if has_codec:
-        _load_training(config)
+    _load_training(config)
     check_models(config)
-    if out is not None:
-        _write_copy(config, out)
-        config = config.replace(data={"train_data": str(out)})
-    if has_codec:
-        _make_codes(config, part)
+    _make_codes(config, part)
     return 0
 
 
-def _choose_part(text: str | None, *, has_codec: bool, out: Path | None) -> ClipPart:
+def _choose_part(text: str | None) -> ClipPart:
     from myxtts.pipeline.clip_part import MOST_PARTS, ClipPart
 
     if text is None:
@@ -103,38 +78,7 @@ def _choose_part(text: str | None, *, has_codec: bool, out: Path | None) -> Clip
         raise CommandLineError(
             f"--part must be like 2/4, the second of four parts: from 1/4 to 4/4, and of {MOST_PARTS} parts at most. It is {text!r}."
         )
-    if not has_codec:
-        raise CommandLineError("--part shares out the making of codes, for which a codec is needed. Give --codec DIR.")
-    if out is not None:
-        raise CommandLineError(
-            "--part shares out the making of codes, but with --out every machine would write the same copy. Write the copy first, on one "
-            f"machine, and then make the parts of its codes with --train-data {shlex.quote(str(out))}."
-        )
     return ClipPart(number, parts)
-
-
-def _write_copy(config: XTTSConfig, out: Path) -> None:
-    from myxtts.data.demo_corpus import demo_corpus_path
-    from myxtts.data.prepared_corpus import prepare_corpus
-    from myxtts.data.scan import scan_corpus
-    from myxtts.data.scan_choice import choose_workers
-    from myxtts.data.verdicts import ClipLimits
-
-    scan = scan_corpus(
-        Path(config.data.train_data) if config.data.train_data else demo_corpus_path(),
-        language=config.data.language,
-        # What a run sets aside by its own limits, it sets aside from the copy as well.
-        limits=ClipLimits(min_seconds=0.0, max_samples=sys.maxsize, max_tokens=sys.maxsize),
-        follow_symlinks=config.data.follow_symlinks,
-        strict=config.data.strict,
-        workers=choose_workers(config),
-    )
-    made = prepare_corpus(scan.corpus, out, workers=choose_workers(config), progress=_show_progress)
-    print(
-        f"{made.clips} clips in {out} ({made.size_bytes / 1e6:.0f} MB): {made.converted} converted, "
-        f"{made.copied} copied; {made.reused} were there already."
-    )
-    print(f"Train on it with --train-data {shlex.quote(str(out))}")
 
 
 def _load_training(config: XTTSConfig) -> None:

@@ -167,7 +167,7 @@ def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
     # Read anew: by now the variables are those that a run has.
     machine = read_machine()
     try:
-        planned = plan_profile(config, machine, tell=tell, find_launch_obstacle=lambda: find_launch_obstacle(config))
+        planned = plan_profile(config, machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
         profile = measure(planned, STEPS)
     except MyXTTSError as error:
         issues.append(_explain_failure("The speed test could not be run", str(error)))

@@ -88,11 +88,6 @@ def launch(
     visible = None if gpus is None else find_uuids(gpus)
     if gpus is None and not config.training.rehearsal:
         _refuse_shared_cards(workers)
-    if not open_ports and config.data.data_service is not None:
-        raise CommandLineError(
-            "--data-service cannot be reached from the network of their own that launched workers have. Where a firewall or a "
-            "container keeps others out, add --open-ports to take the machine's."
-        )
     # Once, instead of by every worker.
     refuse_settings(config)
     check_run_paths(config)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from myxtts.cluster import private_network
-from myxtts.config import XTTSConfig
 from myxtts.training.modes.auto_mode import Obstacle
 
 
-def find_launch_obstacle(config: XTTSConfig) -> Obstacle | None:
+def find_launch_obstacle() -> Obstacle | None:
     """Why workers cannot be started as things are, and the flag with which they can; None where they can."""
-    if config.data.data_service is not None:
-        return Obstacle(
-            "--data-service is out of reach of its workers (add --open-ports)",
-            "add --open-ports to `myxtts train`, and its workers reach the --data-service",
-        )
     if not private_network.has_private_network():
         return Obstacle(
             "its workers can have no network of their own here (--open-ports takes the machine's)",

@@ -23,9 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
     "listen": "put what each validation of a run said on one page, to compare checkpoints by ear",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
-    "data-prepare": "prepare a corpus: a copy that data workers can read, codes that a run will find",
-    "data-dispatcher": "share the reading of trainers out among data workers (tf.data service)",
-    "data-worker": "read clips for trainers, on this machine or on others (tf.data service)",
+    "data-prepare": "make the codes of a corpus before a run, so that the run finds them",
     "profile": "measure where the time of a training step goes, and name the stage that limits it",
     "diagnose": "find out why the GPU is not busy: software, settings, corpus, speed",
     "compare": "put the curves and figures of two or more runs side by side",
@@ -44,8 +42,6 @@ MODULES: Mapping[str, str] = {
     "export": "export_model",
     "bug-report": "bug_report",
     "data-prepare": "data_prepare",
-    "data-dispatcher": "data_dispatcher",
-    "data-worker": "data_worker",
 }
 """Commands whose name no module can have."""
 

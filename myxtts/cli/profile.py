@@ -69,7 +69,7 @@ def run(words: Sequence[str], prog: str) -> int:
         machine,
         command=spell_command(prog, words),
         tell=tell,
-        find_launch_obstacle=lambda: find_launch_obstacle(config),
+        find_launch_obstacle=find_launch_obstacle,
     )
     print(f"{format_plan(planned.plan)}\n", flush=True)
     profile = measure(planned, arguments.num_steps)

@@ -80,7 +80,7 @@ def run(words: Sequence[str], prog: str) -> int:
                 config,
                 command,
                 tell=tell,
-                find_launch_obstacle=lambda: None if arguments.open_ports else find_launch_obstacle(config),
+                find_launch_obstacle=lambda: None if arguments.open_ports else find_launch_obstacle(),
             )
     except RunStoppedError as stopped:
         return _report_stop(stopped, is_worker)

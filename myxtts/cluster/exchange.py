@@ -13,11 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.cluster.errors import ClusterError, RendezvousError
-from myxtts.cluster.interfaces import find_own_interface
+from myxtts.cluster.errors import RendezvousError
+from myxtts.cluster.interfaces import has_other_interfaces
 from myxtts.cluster.nccl import confine_nccl
 from myxtts.cluster.spec import ClusterSpec
-from myxtts.devices.port_fence import fence_port
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class Exchange:
         assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By the shapes they add up. One for each, so that nothing is traced twice."""
-        _fence(spec, has_gpu=has_gpu)
+        _warn_of_open_ports(spec, has_gpu=has_gpu)
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The sums of every worker's tensors, which must have the same shapes everywhere; on the device of the caller's scope."""
@@ -120,21 +119,13 @@ def _configure_patience(spec: ClusterSpec) -> None:
     )
 
 
-def _fence(spec: ClusterSpec, *, has_gpu: bool) -> None:
-    """Keeps TensorFlow's server, which listens at every address of this machine, to the one that the cluster's file names."""
-    own, interface = spec.workers[spec.index], find_own_interface(spec)
-    if interface is not None and not fence_port(own.port, interface):
-        raise ClusterError(
-            f"TensorFlow's server at port {own.port} must answer at {interface} only, but its sockets were not found, so it would answer "
-            "at every address, and this worker does not go on. Attach what `myxtts bug-report` writes to a report of it."
-        )
-    if interface is None or not interface.is_loopback:
+def _warn_of_open_ports(spec: ClusterSpec, *, has_gpu: bool) -> None:
+    """Says that TensorFlow's server listens at every address of this machine, unless it has none that others could reach."""
+    if has_other_interfaces():
         _log.warning(
-            "TensorFlow listens at %s%s, without authentication: let nobody but the workers reach it (a firewall, a VPN; see "
-            "docs/en/cluster.md).",
-            f"{interface}:{own.port}"
-            if interface is not None
-            else f"port {own.port} of every interface of this machine",
+            "TensorFlow listens at port %d of every interface of this machine%s, without authentication: let nobody but the workers "
+            "reach it (a firewall, a VPN; see docs/en/cluster.md).",
+            spec.workers[spec.index].port,
             " and NCCL at ports of its own" if has_gpu else "",
         )
 

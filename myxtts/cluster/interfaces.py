@@ -33,6 +33,11 @@ def find_own_interface(spec: ClusterSpec) -> ipaddress.IPv4Address | None:
     return next((number for number in _resolve(host) if _is_own(number)), None)
 
 
+def has_other_interfaces() -> bool:
+    """Whether this machine, or the network this process has to itself, has an address besides loopback."""
+    return any(name != "lo" for name in psutil.net_if_addrs())
+
+
 def name_interface(number: ipaddress.IPv4Address) -> str | None:
     """The interface of this machine that has an address; None where none has it. All of loopback is one."""
     for name, addresses in psutil.net_if_addrs().items():

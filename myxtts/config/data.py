@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from myxtts.config.address import parse_address
 from myxtts.config.section import Section, nearest_name
 from myxtts.config.setting import Auto, Flag, setting, switch
 from myxtts.errors import ConfigError
@@ -138,19 +137,6 @@ class DataConfig(Section):
     )
     augment_frame_masks: int = setting(0, "augmentation: stretches of the prompt's mel made silent", ge=0, le=16)
     augment_band_masks: int = setting(0, "augmentation: groups of the prompt's mel bands made silent", ge=0, le=16)
-    data_service: str | None = setting(
-        None,
-        "host:port of a tf.data service that reads for this run",
-        Flag("--data-service", metavar="HOST:PORT"),
-        min_length=1,
-    )
-    data_service_timeout: float = setting(
-        120.0,
-        "a run ends when no data worker has sent anything for so many seconds",
-        Flag("--data-service-timeout", metavar="SECONDS"),
-        ge=1.0,
-        le=86400.0,
-    )
     enable_xla: bool = switch(False, "compile the training step with XLA", "--enable-xla", "--no-enable-xla")
     mixed_precision: Precision = setting(
         "float32",
@@ -235,15 +221,6 @@ class DataConfig(Section):
         if value == "auto" or low <= value <= high:
             return value
         raise ValueError(f'must be "auto" or a whole number from {low} to {high}, but is {value}.')
-
-    @field_validator("data_service")
-    @classmethod
-    def _check_address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if parse_address(value) is None:
-            raise ValueError(f"must be an address like 10.0.0.5:5050, but is {value!r}.")
-        return value
 
     @property
     def enable_caching(self) -> bool:

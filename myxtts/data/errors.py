@@ -37,23 +37,3 @@ class TooManyFailuresError(MachineError):
 
 class SnapshotError(MachineError):
     """What a run reads was not written down, or cannot be read back."""
-
-
-class ServiceAddressError(UserError):
-    """An address at which a part of a tf.data service is to listen or to be found cannot be used."""
-
-
-class ServiceFormatError(UserError):
-    """A corpus has clips that a tf.data service cannot read."""
-
-
-class ServiceUnavailableError(MachineError):
-    """A tf.data service does not answer, or has nobody who reads."""
-
-
-class UnseenFilesError(MachineError):
-    """A data worker does not see the files that the trainer sees."""
-
-
-class PreparedCorpusError(UserError):
-    """A copy of a corpus cannot be written."""

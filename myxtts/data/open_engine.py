@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import inspect_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import DataConfig
-from myxtts.config.address import parse_address
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
-from myxtts.data.errors import ServiceFormatError
-from myxtts.data.float_wav import FLOAT_BYTES
 from myxtts.data.loading import InProcessEngine, LoadingEngine
 from myxtts.data.loading_workers import WorkerEngine
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE
-from myxtts.data.service.engine import ServiceEngine
 from myxtts.data.workers import count_workers
 from myxtts.devices.host_memory import read_free_memory_bytes
 
@@ -102,7 +97,6 @@ class Engine(StrEnum):
     NATIVE = "TensorFlow's input pipeline"
     PROCESSES = "reader processes"
     HERE = "this process"
-    SERVICE = "a tf.data service"
 
 
 class EngineChoice(NamedTuple):
@@ -113,10 +107,7 @@ class EngineChoice(NamedTuple):
 
 
 def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
-    """Who loads these corpora. Raises `ServiceFormatError` where a service is asked for that cannot read them."""
-    if data.data_service is not None:
-        refuse_unserved_clips(corpora)
-        return EngineChoice(Engine.SERVICE, "a tf.data service reads")
+    """Who loads these corpora."""
     others = Engine.PROCESSES if choose_workers(data) else Engine.HERE
     if not data.use_tf_native_loading:
         return EngineChoice(others, "use_tf_native_loading is off")
@@ -133,8 +124,6 @@ def open_engine(data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead) -
     workers = choose_workers(data)
     if choice.engine is Engine.NATIVE:
         _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, workers))
-    elif choice.engine is Engine.SERVICE:
-        _log.info("The tf.data service at %s reads the clips.", data.data_service)
     elif choice.engine is Engine.HERE:
         _log.info("TF-native loading is not in force (%s): clips are read in this process.", choice.why_not_native)
     else:
@@ -149,10 +138,6 @@ def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingE
         return InProcessEngine()
     if engine is Engine.PROCESSES:
         return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
-    if engine is Engine.SERVICE:
-        address = parse_address(data.data_service or "")
-        assert address is not None
-        return ServiceEngine(address, ahead.depth, ahead.slot_samples, limit_s=data.data_service_timeout)
     # Not imported above: the other engines do without TensorFlow.
     from myxtts.data.loading_tf import NativeEngine
 
@@ -169,69 +154,23 @@ def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
     """
     wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
     for corpus in corpora:
-        others = _find_other_sizes(corpus, [BYTES_PER_SAMPLE])
+        extra = corpus.size_bytes - corpus.samples * BYTES_PER_SAMPLE
+        others = np.flatnonzero((extra < 0) | (extra > _HEADER_SLACK_BYTES))
         if len(others):
             return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
-        other = _look_at_headers(corpus, _choose_some(corpus), ["PCM_16"], unreadable="unreadable")
-        if other:
-            return f"clips must be {wanted}, but {corpus.audio[other.clip]} is {other.format}"
+        for clip in np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist():
+            other = _describe_other_format(corpus.find_file(clip))
+            if other:
+                return f"clips must be {wanted}, but {corpus.audio[clip]} is {other}"
     return None
 
 
-def refuse_unserved_clips(corpora: Sequence[Corpus]) -> None:
-    """Raise `ServiceFormatError` if data workers cannot read these corpora, as far as sizes and some headers tell.
-
-    What cannot be read at all is no matter of formats: a run replaces such clips.
-    """
-    for corpus in corpora:
-        others = _find_other_sizes(corpus, [BYTES_PER_SAMPLE, FLOAT_BYTES])
-        some = others[:_HEADERS_LOOKED_AT].tolist() if len(others) else _choose_some(corpus)
-        other = _look_at_headers(corpus, some, ["PCM_16", "FLOAT"], unreadable="")
-        if other:
-            count = f" {len(others)} of {len(corpus)} clips are like this." if len(others) else ""
-            raise ServiceFormatError(
-                f"--data-service needs clips that can be sent as they are, 16-bit PCM or float wav, mono, at {SAMPLE_RATE_HZ} "
-                f"Hz, but {corpus.find_file(other.clip)} is {other.format}.{count} Make a copy of the corpus in that form with "
-                f"`myxtts data-prepare --train-data {shlex.quote(str(corpus.root))} --out FOLDER`, and train on that folder."
-            )
-
-
-class _OtherFormat(NamedTuple):
-    clip: int
-    format: str
-
-
-def _find_other_sizes(corpus: Corpus, bytes_per_sample: Sequence[int]) -> NDArray[np.intp]:
-    """Clips whose files are too small or too large for wav of such samples."""
-    fits = np.zeros(len(corpus), np.bool_)
-    for size in bytes_per_sample:
-        extra = corpus.size_bytes - corpus.samples * size
-        fits |= (extra >= 0) & (extra <= _HEADER_SLACK_BYTES)
-    return np.flatnonzero(~fits)
-
-
-def _choose_some(corpus: Corpus) -> list[int]:
-    clips: list[int] = np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist()
-    return clips
-
-
-def _look_at_headers(
-    corpus: Corpus, clips: Sequence[int], encodings: Sequence[str], *, unreadable: str
-) -> _OtherFormat | None:
-    """One of these clips that is not mono wav of such samples at the model's rate."""
-    for clip in clips:
-        found = _describe_other_format(corpus, clip, encodings, unreadable)
-        if found:
-            return _OtherFormat(clip, found)
-    return None
-
-
-def _describe_other_format(corpus: Corpus, clip: int, encodings: Sequence[str], unreadable: str) -> str:
+def _describe_other_format(path: Path) -> str:
+    """What this file is if TensorFlow's operations cannot read it, or nothing."""
     try:
-        info = inspect_clip(corpus.find_file(clip))
+        info = inspect_clip(path)
     except ClipError as error:
-        return unreadable and f"{unreadable} ({error.problem})"
-    facts = (info.container, info.channels, info.rate_hz)
-    if facts == ("WAV", 1, SAMPLE_RATE_HZ) and info.encoding in encodings:
+        return f"unreadable ({error.problem})"
+    if (info.container, info.encoding, info.channels, info.rate_hz) == ("WAV", "PCM_16", 1, SAMPLE_RATE_HZ):
         return ""
     return f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"

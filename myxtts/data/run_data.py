@@ -17,7 +17,6 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReport
 from myxtts.data.errors import SnapshotError
 from myxtts.data.facts import Progress
-from myxtts.data.open_engine import refuse_unserved_clips
 from myxtts.data.resume import Fingerprint, take_fingerprint
 from myxtts.data.sampler import IndexSampler
 from myxtts.data.scan import find_index_folder
@@ -99,9 +98,6 @@ def collect_run_data(
             _Part(found.corpus.take(clips), found.ids.take(clips)) for clips in (split.train, split.validation)
         )
         report = scan.drops
-    if config.data.data_service is not None:
-        # Here, where nothing has been started yet.
-        refuse_unserved_clips([train.corpus, validation.corpus])
     parts = [(part.corpus.samples, part.corpus.tokens) for part in (train, validation) if len(part.corpus)]
     plans = plan_shared_buckets(parts, batch_size=_choose_batch_size(config, len(train.corpus)))
     seed = config.training.seed

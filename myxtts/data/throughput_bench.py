@@ -26,10 +26,9 @@ TARGET_SHARE = 0.85
 
 PLAIN, NAIVE = "plain loop, one thread", "naive tf.data"
 PROCESSES, NATIVE, HERE = "ours, reader processes", "ours, TF-native", "ours, in this process"
-SERVICE = "ours, tf.data service"
 ONE_PINNED, ALL_PINNED = "one pinned process, decoding", "all pinned processes, decoding"
 
-_NAMES = {Engine.PROCESSES: PROCESSES, Engine.NATIVE: NATIVE, Engine.HERE: HERE, Engine.SERVICE: SERVICE}
+_NAMES = {Engine.PROCESSES: PROCESSES, Engine.NATIVE: NATIVE, Engine.HERE: HERE}
 
 
 @dataclass(frozen=True)

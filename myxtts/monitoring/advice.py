@@ -69,15 +69,15 @@ def split_batch(batch_size: int | None, accumulation: int | None) -> str | None:
 
 def _advise_readers(settings: Settings) -> str | None:
     readers, processors = settings.find_number("data.num_workers"), settings.around.processors
-    # A service reads elsewhere. One processor has none to spare.
-    if readers is None or processors is None or processors < 2 or settings.find("data.data_service"):
+    # One processor has none to spare.
+    if readers is None or processors is None or processors < 2:
         return None
     more = min(processors, readers * 2 if readers else USUAL_READERS)
     return f"--num-workers {more}" if more > readers else None
 
 
 def _advise_ahead(settings: Settings) -> str | None:
-    if settings.find_number("data.num_workers") == 0 and not settings.find("data.data_service"):
+    if settings.find_number("data.num_workers") == 0:
         # Where this process reads, there is nobody to read ahead.
         return _advise_readers(settings)
     ahead = settings.find_number("data.pipeline_buffer_size")

@@ -88,8 +88,7 @@ def _check_precision(config: XTTSConfig) -> Iterator[Issue]:
 
 def _check_reading(config: XTTSConfig, processors: int) -> Iterator[Issue]:
     workers, ahead = config.data.num_workers, config.data.pipeline_buffer_size
-    reads_here = config.data.data_service is None
-    if workers == 0 and processors > 1 and reads_here:
+    if workers == 0 and processors > 1:
         yield Issue(
             Severity.WORTH_CHANGING,
             "Nothing is read ahead by other processes",
@@ -97,7 +96,7 @@ def _check_reading(config: XTTSConfig, processors: int) -> Iterator[Issue]:
             f"--num-workers {min(USUAL_READERS, processors)}",
             "reading runs beside training",
         )
-    elif isinstance(workers, int) and workers > processors and reads_here:
+    elif isinstance(workers, int) and workers > processors:
         yield Issue(
             Severity.NOTE,
             "More readers than processors",

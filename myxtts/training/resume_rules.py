@@ -80,7 +80,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
     Rule.FREE: (
         "data.strict", "data.num_workers", "data.prefetch_buffer_size", "data.pipeline_buffer_size", "data.model_start_delay",
         "data.use_tf_native_loading", "data.enable_parallel_batch", "data.enable_map_fusion", "data.prefetch_to_gpu",
-        "data.cache", "data.data_service", "data.data_service_timeout", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
+        "data.cache", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
         "data.data_gpu_memory", "data.model_gpu_memory",
         "training.checkpoint_dir", "training.resume", "training.validation_interval", "training.checkpoint_interval",
         "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval", "training.watchdog_seconds",

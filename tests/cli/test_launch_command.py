@@ -32,8 +32,6 @@ from tests.support.processes import run_python
         (["--workers", "1", "--", "train"], "from 2 to 64, but is 1"),
         (["--gpus", "0,0", "--", "train"], "different ids"),
         (["--gpus", "0,x", "--", "train"], "different ids"),
-        (["--workers", "2", "--", "train", "--rehearsal", "--data-service", "a:1"], "--open-ports"),
-        (["--workers", "2", "--", "train", "--rehearsal", "--set", "data.data_service=a:1"], "--open-ports"),
     ],
 )
 def test_what_cannot_be_launched_is_refused(words, said):
@@ -56,13 +54,6 @@ def test_workers_never_share_cards_untold(monkeypatch, codec, flags):
     wanted, said = (Replaced, None) if flags else (DevicePlanError, r"has GPU 0, 1\. Give --gpus")
     with pytest.raises(wanted, match=said):
         launch.run(["--workers", "2", "--", "train", *codec, *flags], "myxtts launch")
-
-
-def test_a_service_in_a_file_is_seen_too(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("training:\n  rehearsal: true\ndata:\n  data_service: a:1\n", encoding="utf-8")
-    with pytest.raises(CommandLineError, match="--open-ports"):
-        launch.run(["--workers", "2", "--", "train", "--config", str(path)], "myxtts launch")
 
 
 @pytest.mark.parametrize("flags", [[], ["--open-ports"]])
@@ -239,14 +230,13 @@ def test_a_worker_does_not_start_workers_of_its_own(monkeypatch, codec, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("flags", "has_network", "obstacle"),
+    ("has_network", "obstacle"),
     [
-        ([], True, None),
-        ([], False, "no network of their own"),
-        (["--data-service", "10.0.0.1:5050"], True, "--data-service is out of reach"),
+        (True, None),
+        (False, "no network of their own"),
     ],
 )
-def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, flags, has_network, obstacle):
+def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, has_network, obstacle):
     asked = []
 
     def plan_run(*_, find_launch_obstacle, **__):
@@ -256,14 +246,14 @@ def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, flags, ha
     monkeypatch.setattr("myxtts.training.modes.auto_mode.plan_run", plan_run)
     monkeypatch.setattr("myxtts.cluster.private_network.has_private_network", lambda: has_network)
     with pytest.raises(DevicePlanError, match="That is all"):
-        train.run(["--mode", "auto", *flags], "myxtts train")
+        train.run(["--mode", "auto"], "myxtts train")
     if obstacle is None:
         assert asked == [None]
     else:
         assert obstacle in asked[0].reason
         assert asked[0].remedy.startswith("add --open-ports")
     with pytest.raises(DevicePlanError, match="That is all"):
-        train.run(["--mode", "auto", "--open-ports", *flags], "myxtts train")
+        train.run(["--mode", "auto", "--open-ports"], "myxtts train")
     assert asked[1] is None, "told to use the machine's network"
 
 

@@ -17,7 +17,7 @@ def test_help_lists_every_promised_flag():
         "--prefetch-buffer-size", "--num-workers", "--model-size", "--enable-static-shapes", "--disable-static-shapes",
         "--grad-accum", "--mixed-precision", "--optimization-level", "--config", "--print-config", "--lr", "--checkpoint-dir",
         "--resume", "--reset-training", "--seed", "--deterministic", "--enable-xla", "--mode", "--rehearsal", "--cache", "--stage",
-        "--init-from", "--strict", "--on-oom", "--cluster", "--data-service", "--gradient-checkpointing",
+        "--init-from", "--strict", "--on-oom", "--cluster", "--gradient-checkpointing",
         "--tensorboard-log-dir", "--language",
     ):  # fmt: skip
         assert f"\n  {flag} " in text or f"\n  {flag}\n" in text, flag
@@ -71,14 +71,6 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
         "Insufficient GPUs for Multi-GPU Mode: asked for GPU 0 and GPU 1, but this machine has GPU 0" in result.stderr
     )
     assert "\n  python train_main.py --epochs 2\n" in result.stderr
-
-
-def test_a_corpus_that_a_data_service_cannot_read_is_refused_with_the_command_that_helps(tmp_path):
-    result = run_train("--rehearsal", "--data-service", "10.0.0.5:5050", "--checkpoint-dir", str(tmp_path / "run"))
-    assert result.returncode == 2
-    assert "/wavs/" in result.stderr
-    assert "is FLAC PCM_16, 1 channels, 22050 Hz. 5" in result.stderr
-    assert "`myxtts data-prepare --train-data " in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,6 @@ def test_flags_win_over_yaml_and_yaml_over_presets(write_yaml):
         (["--strict"], "data.strict", True),
         (["--on-oom", "stop"], "training.on_oom", "stop"),
         (["--cluster", "c.yaml"], "training.cluster", "c.yaml"),
-        (["--data-service", "host:5050"], "data.data_service", "host:5050"),
-        (["--data-service-timeout", "30"], "data.data_service_timeout", 30.0),
         (["--gradient-checkpointing"], "model.enable_gradient_checkpointing", True),
         (["--tensorboard-log-dir", "tb"], "training.tensorboard_log_dir", "tb"),
         (["--language", "fa"], "data.language", "fa"),

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.config.address import parse_address
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.checks import make_vocabulary_task
@@ -26,7 +25,6 @@ from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import IndexSampler
 from myxtts.data.scan import scan_corpus
-from myxtts.data.service.engine import ServiceEngine
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.verdicts import ClipLimits
 from myxtts.text.vocabulary import train_vocabulary
@@ -89,9 +87,7 @@ def make_sampler(corpus: Corpus, *, batch_size: int = 4, accumulation: int = 1, 
 
 
 def make_engine(kind: str, depth: int = DEPTH) -> LoadingEngine:
-    """`here`, `2 workers`, `tensorflow` or `service HOST:PORT`."""
-    if kind.startswith("service "):
-        return ServiceEngine(parse_address(kind.split()[1]), depth, SLOT_SAMPLES, limit_s=60.0, patience_s=2.0)
+    """`here`, `2 workers` or `tensorflow`."""
     if kind == "here":
         return InProcessEngine()
     if kind == "tensorflow":

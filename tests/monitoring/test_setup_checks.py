@@ -68,8 +68,6 @@ def test_reading_shapes_and_determinism_are_looked_at():
     (issue,) = check_config(XTTSConfig(data={"pad_to_fixed_length": False}), (), 8)
     assert (issue.severity, issue.observation) == (Severity.SERIOUS, "Static shapes are off")
     assert list_observations(XTTSConfig(training={"deterministic": True})) == ["Every operation is deterministic"]
-    served = XTTSConfig(data={"num_workers": 0, "data_service": "10.0.0.5:5050"})
-    assert list_observations(served) == [], "a service reads, whatever the number of readers here"
     unfixed = XTTSConfig(data={"batch_size": 16, "pad_to_fixed_length": False, "mixed_precision": True})
     assert list_observations(unfixed, [make_card(24564)]) == ["Static shapes are off"], "XLA would be refused"
 
