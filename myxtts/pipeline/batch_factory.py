@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.data.cache import ClipIds, FeatureCache
+from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.prompts import choose_prompt_slices
 from myxtts.data.run_data import RunData
 from myxtts.devices.runtime import read_pool_bytes
@@ -53,7 +53,7 @@ class BatchFactory:
         self._report_stage = report_stage
         self._has_fixed_shapes = production.config.data.pad_to_fixed_length
         self._total = BatchMeters()
-        self._cache: FeatureCache | None = None
+        self._cache: CodeCache | None = None
         self._clip_ids: dict[Kind, ClipIds] = {}
         with get_device_context(device):
             codec = None if production.codec_folder is None else load_codec(production.codec_folder)
@@ -134,19 +134,19 @@ class BatchFactory:
         """Ends reading; no process, thread or memory of it is left."""
         self._host.close()
         if self._cache is not None:
-            self._cache.close()
+            self._cache.save()
 
     def _open_cache(self) -> None:
         if self._cache_choice is None or self._cache is not None:
             return
-        self._cache = self._cache_choice.open(lambda: self.preparer.measure_code_seconds(*self._shapes[0]))
+        self._cache = self._cache_choice.open()
         if self._cache is not None:
             self._clip_ids = self._cache_choice.identify_clips()
             self.preparer.use_cache(self._cache)
 
     def _measure(self, read_s: float, prepare_s: float) -> BatchMeters:
         """The cost of the batch just made."""
-        hits, misses = (self._cache.stats().hits, self._cache.stats().misses) if self._cache else (0, 0)
+        hits, misses = (self._cache.hits, self._cache.misses) if self._cache else (0, 0)
         total = BatchMeters(0, 0.0, 0.0, hits, misses, self.preparer.count_traces())
         cost, self._total = total - self._total, total
         return replace(cost, batches=1, read_s=read_s, prepare_s=prepare_s)

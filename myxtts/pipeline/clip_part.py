@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.data.cache import ClipIds
+from myxtts.data.code_cache import ClipIds
 
 MOST_PARTS = 9999
 

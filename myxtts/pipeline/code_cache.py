@@ -1,38 +1,40 @@
-"""Where codes are kept: under which key, for which clips, and with `--cache auto` whether at all."""
+"""Where codes are kept: under which key, in words too, for which clips, and with `--cache auto` whether at all."""
 
 from __future__ import annotations
 
 import logging
-import secrets
-import shutil
-import time
-from collections.abc import Callable
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from myxtts.audio.units import SAMPLES_PER_CODE
+from myxtts import __version__
+from myxtts.audio.mels import TAIL_CODES
+from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.config.data import CachePolicy
-from myxtts.data.cache import (
-    CacheFolderError,
+from myxtts.data.code_cache import (
+    DTYPE,
+    MEMORY_SHARE,
     ClipIds,
-    Decision,
-    FeatureCache,
-    GenerationKey,
-    Measured,
-    Policy,
-    decide_policy,
+    CodeCache,
+    CodeKey,
+    digest_arrays,
+    find_key_folder,
     identify_files,
-    list_generations,
+    list_kept_codes,
     read_free_disk_bytes,
 )
 from myxtts.data.corpus import Corpus
 from myxtts.data.run_data import RunData
 from myxtts.data.scan import find_index_folder
+from myxtts.devices.environment import ONEDNN
 from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.devices.runtime import read_execution
-from myxtts.pipeline.code_key import explain_unused_codes, make_code_key
-from myxtts.pipeline.code_maker import CACHED_DTYPE
+from myxtts.devices.runtime import Execution, read_execution
+from myxtts.pipeline.code_maker import WIDTH_STEP_CODES
 from myxtts.pipeline.codec_loading import Codec
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation_settings import PreparationSettings
@@ -40,8 +42,29 @@ from myxtts.pipeline.production import Production
 
 _log = logging.getLogger(__name__)
 
-FOLDER_NAME = "features"
-_TRIED_CLIPS = 64
+FOLDER_NAME = "codes"
+_XLA = "TF_XLA_FLAGS"
+_CHOICES = {
+    "codec": "codec",
+    "mel_norms": "mel statistics",
+    "device_kind": "preparing device",
+    "is_deterministic": "--deterministic",
+    "intra_op_threads": "threads of an operation",
+    "onednn": ONEDNN,
+    "xla": _XLA,
+    "version": "MyXTTS",
+}
+"""What of a key a user decides about, by the name it has in the key."""
+_DIGESTS = ("codec", "mel_norms")
+_SHOWN_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where codes are kept, and why, as a sentence for the log."""
+
+    policy: Literal["off", "memory", "disk"]
+    reason: str
 
 
 class CacheChoice:
@@ -57,57 +80,54 @@ class CacheChoice:
         mel_norms = np.array(production.preparation.mel_norms, np.float32)
         self._key = make_code_key(codec.weights, mel_norms, device, read_execution())
 
-    def open(self, measure: Callable[[], float]) -> FeatureCache | None:
-        """The cache, or None where nothing is kept. The log says which and why.
-
-        Args:
-            measure: seconds that the codes of a clip take to make.
-        """
-        folder = self._production.cache_folder
-        decision = self._decide(folder, measure)
+    def open(self) -> CodeCache | None:
+        """The cache, or None where nothing is kept. The log says which and why."""
+        production, folder = self._production, self._production.cache_folder
+        epochs = -(-(production.end_step - production.first_step) // self._data.sampler.steps_per_epoch)
+        decision = decide_cache(
+            production.config.data.cache, production.preparation, self._data, folder, self._key, epochs=epochs
+        )
         place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[decision.policy]
         _log.info("Codes are %s. %s", place, decision.reason)
-        unused = explain_unused_codes(folder, self._key) if self._may_read_disk else None
-        if unused is not None:
-            _log.info("%s", unused)
-        return None if decision.policy == "off" else self._open(decision.policy, folder)
+        if production.config.data.cache in ("disk", "auto") and not production.preparation.changes_waves:
+            unused = explain_unused_codes(folder, self._key)
+            if unused is not None:
+                _log.info("%s", unused)
+        if decision.policy == "off":
+            return None
+        cache = CodeCache(folder if decision.policy == "disk" else None, self._key)
+        if len(cache):
+            _log.info("The codes of %d clips are there already.", len(cache))
+        return cache
 
     def identify_clips(self) -> dict[Kind, ClipIds]:
         """The ids of all clips, under which their codes are kept."""
         return identify_clips(self._data)
 
-    def _open(self, policy: Policy, folder: Path) -> FeatureCache:
-        cache = FeatureCache.open(policy, folder, self._key)
-        known = cache.stats().records
-        if known:
-            _log.info("The codes of %d clips are there already.", known)
-        return cache
 
-    @property
-    def _may_read_disk(self) -> bool:
-        production = self._production
-        return production.config.data.cache in ("disk", "auto") and not production.preparation.changes_waves
-
-    def _decide(self, folder: Path, measure: Callable[[], float]) -> Decision:
-        fixed = decide_fixed(self._production.config.data.cache, self._production.preparation)
-        return fixed or decide_cache(
-            self._data,
-            folder,
-            self._key,
-            epochs=-(-(self._production.end_step - self._production.first_step) // self._data.sampler.steps_per_epoch),
-            prepare_seconds_per_clip=measure(),
-        )
-
-
-def decide_fixed(asked: CachePolicy, preparation: PreparationSettings) -> Decision | None:
-    """What is clear without measuring anything; None where `decide_cache` has to be asked.
+def decide_cache(
+    asked: CachePolicy, preparation: PreparationSettings, data: RunData, folder: Path, key: CodeKey, *, epochs: int
+) -> Decision:
+    """What `--cache` means on this machine, for this corpus and codec.
 
     Args:
         asked: with `--cache`.
+        epochs: still to come.
     """
     if preparation.changes_waves:
         return Decision("off", "Augmentation changes the clips every time.")
-    return None if asked == "auto" else Decision(asked, f"--cache is {asked}.")
+    if asked != "auto":
+        return Decision(asked, f"--cache is {asked}.")
+    clips, size_bytes = len(data.train) + len(data.validation), count_code_bytes(data)
+    known = sum(each.clips for each in list_kept_codes(folder) if each.folder == find_key_folder(folder, key))
+    if epochs < 2 and not known:
+        return Decision("off", "Every clip is prepared only once in one epoch, so nothing would be read back.")
+    what = f"The codes of {clips} clips take {size_bytes / 1e6:.3g} MB"
+    if size_bytes > read_free_memory_bytes() * MEMORY_SHARE:
+        return Decision("off", f"{what}, for which there is no memory.")
+    if _can_write(folder) and size_bytes <= read_free_disk_bytes(folder):
+        return Decision("disk", f"{what}, and are made once for this run and later ones.")
+    return Decision("memory", f"{what}, and are made once for this run: there is no room for them on the disk.")
 
 
 def choose_cache_folder(data: RunData, run_folder: Path) -> Path:
@@ -125,37 +145,68 @@ def identify_clips(data: RunData) -> dict[Kind, ClipIds]:
     }
 
 
-def decide_cache(
-    data: RunData, folder: Path, key: GenerationKey, *, epochs: int, prepare_seconds_per_clip: float
-) -> Decision:
-    """What `--cache auto` means on this machine, for this corpus and codec.
-
-    Args:
-        epochs: still to come.
-        prepare_seconds_per_clip: as measured.
-    """
-    clips = len(data.train) + len(data.validation)
-    bytes_per_clip = count_code_bytes(data) / clips if clips else 0.0
-    known = [each.records for each in list_generations(folder) if each.folder.name == key.folder_name]
-    read_s = _measure_reading(folder, key, int(bytes_per_clip))
-    return decide_policy(
-        Measured(
-            prepare_seconds_per_clip=prepare_seconds_per_clip,
-            read_seconds_per_clip=read_s or 0.0,
-            bytes_per_clip=bytes_per_clip,
-            clip_count=clips,
-            epochs=epochs,
-            free_memory_bytes=read_free_memory_bytes(),
-            free_disk_bytes=0 if read_s is None else read_free_disk_bytes(folder),
-            clips_on_disk=sum(known),
-        )
-    )
-
-
 def count_code_bytes(data: RunData) -> int:
     """The room that the codes of all clips take."""
     samples = int(data.train.samples.sum()) + int(data.validation.samples.sum())
-    return samples * CACHED_DTYPE.itemsize // SAMPLES_PER_CODE
+    return samples * DTYPE.itemsize // SAMPLES_PER_CODE
+
+
+def make_code_key(
+    weights: Mapping[str, NDArray[Any]], mel_norms: NDArray[np.float32], device: str, execution: Execution
+) -> CodeKey:
+    """All that makes two runs get the same codes from the same recording, to the last bit.
+
+    Args:
+        weights: the DVAE's.
+        device: logical name of the device that prepares.
+        execution: how its process runs operations.
+    """
+    return {
+        "version": __version__,
+        "sample_rate_hz": SAMPLE_RATE_HZ,
+        "tail_codes": TAIL_CODES,
+        "width_step_codes": WIDTH_STEP_CODES,
+        "codec": digest_arrays(weights),
+        "mel_norms": digest_arrays({"mel_norms": mel_norms}),
+        "device_kind": "gpu" if device.startswith("/GPU") else "cpu",
+        "intra_op_threads": execution.intra_op,
+        "is_deterministic": execution.is_deterministic,
+        "onednn": os.environ.get(ONEDNN, ""),
+        "xla": os.environ.get(_XLA, ""),
+    }
+
+
+def describe_key(key: CodeKey) -> dict[str, str]:
+    """What a user decides about of a key, by name."""
+    return {name: _describe(field, key[field]) for field, name in _CHOICES.items()}
+
+
+def explain_unused_codes(folder: Path, key: CodeKey) -> str | None:
+    """What keeps codes in a folder from being used, where there are some, but none of this key; else None."""
+    kept = [each for each in list_kept_codes(folder) if each.clips]
+    if not kept or find_key_folder(folder, key) in [each.folder for each in kept]:
+        return None
+    differences = {each.folder: _list_differences(each.key, key) for each in kept}
+    nearest = min(kept, key=lambda each: len(differences[each.folder]))
+    return f"The {nearest.clips} codes in {nearest.folder} cannot be used: {', '.join(differences[nearest.folder])}."
+
+
+def _list_differences(before: CodeKey, now: CodeKey) -> list[str]:
+    return [
+        f"{_CHOICES.get(field, field)} was {_describe(field, before.get(field))}, now {_describe(field, now.get(field))}"
+        for field in (*_CHOICES, *sorted((before.keys() | now.keys()) - _CHOICES.keys()))
+        if before.get(field) != now.get(field)
+    ]
+
+
+def _describe(field: str, value: Any) -> str:
+    if field in _DIGESTS:
+        return str(value)[:_SHOWN_DIGITS]
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if field == "intra_op_threads" and value == 0:
+        return "TensorFlow's choice"
+    return str(value) if value not in ("", None) else "not set"
 
 
 def _identify(corpus: Corpus, prefix: bytes) -> ClipIds:
@@ -163,18 +214,6 @@ def _identify(corpus: Corpus, prefix: bytes) -> ClipIds:
     return identify_files(paths, corpus.size_bytes, corpus.mtime_ns)
 
 
-def _measure_reading(folder: Path, key: GenerationKey, size_bytes: int) -> float | None:
-    """Seconds to read the codes of one clip back from where they would be kept; None where nothing can be kept."""
-    trial = folder / f"trial-{secrets.token_hex(8)}"
-    ids = np.arange(2 * _TRIED_CLIPS, dtype=np.uint64).reshape(-1, 2)
-    codes = [np.zeros(max(1, size_bytes // CACHED_DTYPE.itemsize), CACHED_DTYPE)] * _TRIED_CLIPS
-    try:
-        with FeatureCache.open("disk", trial, key) as cache:
-            cache.put_many(ids, codes)
-            started = time.perf_counter()
-            cache.get_many(ids)
-            return (time.perf_counter() - started) / _TRIED_CLIPS
-    except CacheFolderError:
-        return None
-    finally:
-        shutil.rmtree(trial, ignore_errors=True)
+def _can_write(folder: Path) -> bool:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return os.access(existing, os.W_OK | os.X_OK)

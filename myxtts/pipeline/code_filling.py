@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.config import DataConfig
 from myxtts.data.buckets import Bucket
-from myxtts.data.cache import CacheFolderError, ClipIds, FeatureCache
 from myxtts.data.clip_loading import LoadFailure, find_clip_file
+from myxtts.data.code_cache import CacheFolderError, ClipIds, CodeCache
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop
 from myxtts.data.errors import TooManyFailuresError
@@ -37,8 +37,6 @@ from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import CACHED_ROWS
 
 LOADS_AHEAD = 16
-_LOOKED_UP_CLIPS = 1024
-"""At a time: the cache reads what it finds, and all codes of a corpus need not fit into memory."""
 
 Clips = NDArray[np.intp]
 
@@ -106,16 +104,14 @@ def fill_codes(
                 filled.made += _encode(maker, group, engine, load)
                 _require_kept(maker.cache)
                 progress("codes", filled.clips, total)
+        maker.cache.save()
+        _require_kept(maker.cache)
     return filled
 
 
-def _find_missing(cache: FeatureCache, ids: ClipIds, clips: Clips) -> Clips:
+def _find_missing(cache: CodeCache, ids: ClipIds, clips: Clips) -> Clips:
     """Those of some clips whose codes the cache does not have."""
-    is_missing = np.zeros(len(clips), np.bool_)
-    for first in range(0, len(clips), _LOOKED_UP_CLIPS):
-        some = slice(first, first + _LOOKED_UP_CLIPS)
-        is_missing[some] = [codes is None for codes in cache.get_many(ids[clips[some]])]
-    return clips[is_missing]
+    return clips[[codes is None for codes in cache.get_many(ids[clips])]] if len(clips) else clips
 
 
 def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: Clips) -> list[_Group]:
@@ -189,8 +185,8 @@ def _note_failures(filled: FilledCodes, group: _Group, failures: dict[int, LoadF
         )
 
 
-def _require_kept(cache: FeatureCache) -> None:
-    if cache.stats().not_kept:
+def _require_kept(cache: CodeCache) -> None:
+    if cache.write_problem is not None:
         raise CacheFolderError(
             "Codes can no longer be written; the warning above says where and why. Make room there and start again: those that "
             "were written are not made again."

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.mels import TAIL_CODES, compute_dvae_mel
 from myxtts.audio.units import FRAMES_PER_CODE, SAMPLES_PER_CODE
-from myxtts.data.cache import ClipIds, FeatureCache
+from myxtts.data.code_cache import DTYPE, ClipIds, CodeCache
 from myxtts.models.dvae import DVAE
 from myxtts.pipeline.shaped_function import ShapedFunction
 
@@ -24,8 +24,6 @@ Codes = NDArray[np.integer[Any]]
 WIDTH_STEP_CODES = 16
 """A clip's mel is as wide as its codes and the silence behind them, rounded up to this, whatever its bucket. In another
 width the last bits of a convolution change, and between two codes almost equally near a last bit decides."""
-
-CACHED_DTYPE = np.dtype("<i2")
 
 
 class CodeMaker:
@@ -37,8 +35,8 @@ class CodeMaker:
     """
 
     def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
-        assert dvae.size.codes <= np.iinfo(CACHED_DTYPE).max, dvae.size.codes
-        self.cache: FeatureCache | None = None
+        assert dvae.size.codes <= np.iinfo(DTYPE).max, dvae.size.codes
+        self.cache: CodeCache | None = None
         """Of codes; None makes them every time."""
         self._dvae = dvae
         self._mel_norms = mel_norms
@@ -71,7 +69,7 @@ class CodeMaker:
         """Puts codes by row into the cache."""
         assert self.cache is not None
         if codes:
-            self.cache.put_many(clip_ids[list(codes)], [each.astype(CACHED_DTYPE) for each in codes.values()])
+            self.cache.put_many(clip_ids[list(codes)], list(codes.values()))
 
     def warm_up(self, shapes: Iterable[tuple[int, int]], widths: Iterable[int]) -> None:
         """Traces everything for groups of these rows and samples, and clips of these widths."""

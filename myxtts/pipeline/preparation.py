@@ -25,7 +25,7 @@ from myxtts.audio.resampling_tf import resample_batch
 from myxtts.audio.slices import Slices
 from myxtts.audio.slices_tf import cut_slices
 from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
-from myxtts.data.cache import ClipIds, FeatureCache
+from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.positions import Position
 from myxtts.models.dvae import DVAE
@@ -130,7 +130,7 @@ class Preparer:
         self._codes.finish(self._codes.start(wav_BS, lengths_B, clips), counts_B)
         return (time.perf_counter() - started) / rows
 
-    def use_cache(self, cache: FeatureCache) -> None:
+    def use_cache(self, cache: CodeCache) -> None:
         """Looks codes up in a cache, and keeps them there. Of no use where clips sound different every time."""
         assert self._codes is not None
         assert not self.settings.changes_waves, "what changes every time cannot be kept"

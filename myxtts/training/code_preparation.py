@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from myxtts.config import XTTSConfig
-from myxtts.data.cache import CacheFolderError, FeatureCache
+from myxtts.data.code_cache import CacheFolderError, CodeCache
 from myxtts.data.drops import DropReport
 from myxtts.data.facts import Progress
 from myxtts.data.run_data import RunData, collect_run_data
@@ -18,9 +18,8 @@ from myxtts.devices.plan import DevicePlan, PlanRequest, Task
 from myxtts.devices.planning import plan_devices
 from myxtts.devices.runtime import read_execution
 from myxtts.pipeline.clip_part import ClipPart
-from myxtts.pipeline.code_cache import choose_cache_folder
+from myxtts.pipeline.code_cache import choose_cache_folder, describe_key, explain_unused_codes, make_code_key
 from myxtts.pipeline.code_filling import FilledCodes, fill_codes
-from myxtts.pipeline.code_key import describe_key, explain_unused_codes, make_code_key
 from myxtts.pipeline.code_maker import CodeMaker
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
@@ -106,8 +105,7 @@ def prepare_codes(
             maker = CodeMaker(codec.dvae, found.mel_norms)
             key = make_code_key(codec.weights, found.mel_norms, plan.data.device, read_execution())
             unused = explain_unused_codes(cache_folder, key)
-            # Nothing in memory: it would be gone when the run begins.
-            with FeatureCache.open("disk", cache_folder, key, memory_limit_bytes=0) as maker.cache:
+            with CodeCache(cache_folder, key) as maker.cache:
                 filled = fill_codes(data, config.data, maker, part, progress)
     return PreparedCodes(
         filled=filled,

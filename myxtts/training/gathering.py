@@ -15,7 +15,7 @@ from myxtts.cluster.exchange import Exchange
 from myxtts.cluster.link import open_link
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config import XTTSConfig
-from myxtts.data.cache import digest_arrays
+from myxtts.data.code_cache import digest_arrays
 from myxtts.devices.plan import DevicePlan
 from myxtts.training.cluster_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.starting_point import MEL_STATISTICS, Codec

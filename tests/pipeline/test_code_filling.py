@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from myxtts.data.cache import CacheFolderError, FeatureCache, GenerationKey, disk_store
+from myxtts.data import code_cache
+from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey, find_key_folder
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.devices.runtime import Execution, read_execution
 from myxtts.pipeline import code_filling
@@ -17,9 +18,8 @@ from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.clip_part import ClipPart
-from myxtts.pipeline.code_cache import CacheChoice, identify_clips
+from myxtts.pipeline.code_cache import CacheChoice, describe_key, explain_unused_codes, identify_clips, make_code_key
 from myxtts.pipeline.code_filling import FilledCodes, fill_codes
-from myxtts.pipeline.code_key import describe_key, explain_unused_codes, make_code_key
 from myxtts.pipeline.code_maker import CodeMaker
 from myxtts.pipeline.codec_loading import Codec, load_codec
 from myxtts.pipeline.order import Kind
@@ -55,7 +55,7 @@ def run(folder: Path, tmp_path: Path) -> Run:
     return data, replace(production, cache_folder=tmp_path / "features")
 
 
-def make_key(codec: Codec, device: str = "/CPU:0", execution: Execution | None = None) -> GenerationKey:
+def make_key(codec: Codec, device: str = "/CPU:0", execution: Execution | None = None) -> CodeKey:
     return make_code_key(codec.weights, NORMS, device, execution or read_execution())
 
 
@@ -67,7 +67,7 @@ def fill(codec: Codec, maker: CodeMaker) -> Fill:
     """Makes the codes of a run's clips, or of a part of them."""
 
     def fill(run: Run, part: ClipPart | None = None, **arguments: Any) -> FilledCodes:
-        with FeatureCache.open("disk", run[1].cache_folder, make_key(codec), memory_limit_bytes=0) as maker.cache:
+        with CodeCache(run[1].cache_folder, make_key(codec)) as maker.cache:
             return fill_codes(run[0], run[1].config.data, maker, part or ClipPart(), **arguments)
 
     return fill
@@ -75,12 +75,12 @@ def fill(codec: Codec, maker: CodeMaker) -> Fill:
 
 def read_codes(run: Run, codec: Codec, kind: Kind) -> list[Any]:
     """The codes that are kept of all clips of a kind."""
-    with FeatureCache.open("disk", run[1].cache_folder, make_key(codec)) as cache:
+    with CodeCache(run[1].cache_folder, make_key(codec)) as cache:
         return cache.get_many(identify_clips(run[0])[kind])
 
 
-def keep_something(folder: Path, key: GenerationKey) -> None:
-    with FeatureCache.open("disk", folder, key) as cache:
+def keep_something(folder: Path, key: CodeKey) -> None:
+    with CodeCache(folder, key) as cache:
         cache.put_many(np.zeros((1, 2), np.uint64), [np.zeros(3, np.int16)])
 
 
@@ -113,7 +113,7 @@ def test_codes_of_two_parts_are_those_a_run_makes_and_a_run_then_makes_none(run:
     parts = [fill(run, ClipPart(1, 2)), fill(with_readers, ClipPart(2, 2))]
     assert all(part.made and not part.known and not part.failed for part in parts)
     assert sum(part.made for part in parts) == len(data.train) + len(data.validation) == CLIPS
-    before = sorted(production.cache_folder.rglob("*.data"))
+    before = sorted(production.cache_folder.rglob("*.npz"))
     got, cost = make_batches(run)
     assert [batch["codes_BM"].tolist() for batch in got] == [batch["codes_BM"].tolist() for batch in wanted]
     assert len({batch["codes_BM"].tobytes() for batch in got}) > BATCHES / 2
@@ -123,7 +123,7 @@ def test_codes_of_two_parts_are_those_a_run_makes_and_a_run_then_makes_none(run:
     }
     assert len(seen) == CLIPS, "training and validation clips alike"
     assert (cost.cache_hits >= CLIPS, cost.cache_misses) == (True, 0)
-    assert sorted(production.cache_folder.rglob("*.data")) == before, "the run has written nothing"
+    assert sorted(production.cache_folder.rglob("*.npz")) == before, "the run has written nothing"
 
 
 def test_what_is_there_is_not_made_again(run: Run, fill: Fill) -> None:
@@ -165,7 +165,7 @@ def test_where_too_many_cannot_be_read_it_ends(run: Run, fill: Fill, monkeypatch
 
 
 def test_a_full_disk_is_an_error(run: Run, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_store, "read_free_disk_bytes", lambda folder: 0)
+    monkeypatch.setattr(code_cache, "read_free_disk_bytes", lambda folder: 0)
     with pytest.raises(CacheFolderError, match="Codes can no longer be written"):
         fill(run)
 
@@ -174,9 +174,9 @@ def open_run_cache(run: Run, codec: Codec, cache: str = "disk") -> None:
     """Opens the cache of a run as its preparer does."""
     data, production = run
     production = replace(production, config=production.config.replace(data={"cache": cache}))
-    opened = CacheChoice(data, production, codec, "/CPU:0").open(lambda: 1.0)
+    opened = CacheChoice(data, production, codec, "/CPU:0").open()
     if opened is not None:
-        opened.close()
+        opened.save()
 
 
 def test_a_run_says_which_codes_it_finds(run: Run, codec: Codec, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +196,7 @@ def test_a_run_says_what_makes_its_codes_others(
     folder, kept = run[1].cache_folder, make_key(codec, "/GPU:0")
     keep_something(folder, kept)
     open_run_cache(run, codec, cache)
-    told = f"The 1 codes in {folder / kept.folder_name} cannot be used: preparing device was gpu, now cpu."
+    told = f"The 1 codes in {find_key_folder(folder, kept)} cannot be used: preparing device was gpu, now cpu."
     assert (told in caplog.messages) == is_told
     assert "there already" not in caplog.text
 
@@ -218,7 +218,7 @@ def test_what_codes_depend_on_is_told_in_words(codec: Codec, monkeypatch: pytest
     monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
     key = make_key(codec, execution=Execution(intra_op=0, inter_op=2, is_deterministic=True, is_synchronous=True))
     told = describe_key(key)
-    assert told["codec"] == key.encoder_digest[:12]
+    assert told["codec"] == str(key["codec"])[:12]
     del told["mel statistics"], told["MyXTTS"], told["codec"]
     assert told == {
         "preparing device": "cpu",

@@ -31,7 +31,7 @@ def test_the_command_tells_what_it_made(told: dict[str, Any]) -> None:
     count = int(part.split()[5])
     assert 0 < count < CLIPS
     assert part == f"Part 2 of 2 has {count} of {CLIPS} clips: {count} codes made, 0 were there already."
-    assert whole == f"{CLIPS} clips: {CLIPS} codes made, 0 were there already."
+    assert whole == f"{CLIPS} clips: {CLIPS - count} codes made, {count} were there already."
 
 
 def test_the_command_tells_what_codes_depend_on_and_how_to_train_on_them(told: dict[str, Any]) -> None:
@@ -39,15 +39,15 @@ def test_the_command_tells_what_codes_depend_on_and_how_to_train_on_them(told: d
     assert "  preparing device         cpu" in lines
     assert "  --deterministic          on" in lines
     assert "  threads of an operation  2" in lines
-    codec, copy = told["folder"] / "codec", told["folder"] / "copy"
-    assert f"They are in {copy}/.myxtts/features" in lines
-    assert lines[-1] == f"Train on them with --train-data {copy} --codec {codec} --deterministic --cache disk"
+    codec, corpus = told["folder"] / "codec", told["folder"] / "corpus"
+    assert f"They are in {corpus}/.myxtts/codes" in lines
+    assert lines[-1] == f"Train on them with --train-data {corpus} --codec {codec} --deterministic --cache disk"
 
 
 def test_a_run_with_the_same_settings_makes_no_code(told: dict[str, Any]) -> None:
     assert told["run"]["misses"] == 0
     assert told["run"]["hits"] > 0
-    assert len(list((told["folder"] / "copy" / ".myxtts" / "features").iterdir())) == 1, "one key"
+    assert len(list((told["folder"] / "corpus" / ".myxtts" / "codes").iterdir())) == 1, "one key"
 
 
 def plan(cards: int, **sections: Any) -> tuple[str, int | None]:

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config import XTTSConfig
-from myxtts.data.cache import Decision
 from myxtts.data.workers import Work
 from myxtts.devices.plan import put_on_one_device
 from myxtts.devices.plan_json import load_plan
 from myxtts.devices.runtime import read_execution
-from myxtts.pipeline.batch_source import SourceRequest
-from myxtts.pipeline.code_cache import choose_cache_folder, count_code_bytes, decide_cache, decide_fixed
-from myxtts.pipeline.code_key import make_code_key
+from myxtts.pipeline.code_cache import Decision, choose_cache_folder, count_code_bytes, decide_cache, make_code_key
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.devices_in_force import apply_devices
@@ -28,7 +25,7 @@ from myxtts.training.modes.measuring import (
     refuse_without_room,
 )
 from myxtts.training.modes.parallel_measuring import measure_pair
-from myxtts.training.modes.prediction import Layout, StageCosts
+from myxtts.training.modes.prediction import Layout
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.utils.commons import get_device_context
 
@@ -60,7 +57,7 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
         costs = measure_costs(setup, measure_pair if may_share else None, fits_one=fits_one)
         sampler = setup.data.sampler
         epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
-        cache = _decide_cache(asked, setup, costs, epochs)
+        cache = _decide_cache(asked, setup, epochs)
         return {
             "costs": asdict(costs),
             "epochs": epochs,
@@ -76,21 +73,14 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
     return measure
 
 
-def _decide_cache(asked: XTTSConfig, setup: ProfileSetup, costs: StageCosts, epochs: int) -> Decision:
+def _decide_cache(asked: XTTSConfig, setup: ProfileSetup, epochs: int) -> Decision:
     """What the run's own `--cache` will come to."""
     request = setup.request_source()
     if request.production.codec_folder is None:
         return Decision("off", "A codec that is trained has none.")
-    fixed = decide_fixed(asked.data.cache, request.production.preparation)
-    return fixed or _decide_auto(request, setup, costs, epochs)
-
-
-def _decide_auto(request: SourceRequest, setup: ProfileSetup, costs: StageCosts, epochs: int) -> Decision:
-    assert request.production.codec_folder is not None
     assert setup.codec is not None
-    rows = sum(bucket.rows for bucket in setup.data.sampler.plan.buckets) / len(setup.data.sampler.plan.buckets)
     with get_device_context("/CPU:0"):
         weights = load_codec(request.production.codec_folder).weights
     key = make_code_key(weights, setup.codec.mel_norms, request.plan.data.device, read_execution())
     folder = choose_cache_folder(setup.data, setup.folder)
-    return decide_cache(setup.data, folder, key, epochs=epochs, prepare_seconds_per_clip=costs.codes_s / rows)
+    return decide_cache(asked.data.cache, request.production.preparation, setup.data, folder, key, epochs=epochs)

@@ -1,0 +1,334 @@
+"""Codes of clips, made once: all of them in memory, and with a folder also in files that other runs find.
+
+    codes/
+        5f0c1a2b3c4d5e6f/                what the codes depend on besides their clips, as a digest ...
+            key.json                     ... and in words
+            codes-128-9f86d081....npz    128 clips; the digest of the file
+
+A file is written whole, under a name nobody else takes, and never changed. So any number of processes may write to one folder,
+on storage that machines share too, and one that is killed loses only what it had not written yet. A file that is not what its
+name says is not read. A second of speech is 21.5 codes of two bytes: a thousand hours are 155 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import secrets
+import time
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.devices.host_memory import read_free_memory_bytes
+from myxtts.errors import MachineError, UserError
+
+_log = logging.getLogger(__name__)
+
+Codes = NDArray[np.int16]
+"""Of one clip."""
+ClipIds = NDArray[np.uint64]
+"""Two words per clip, in rows. The ids of some clips by number are `ids[numbers]`."""
+CodeKey = Mapping[str, str | int | bool]
+"""What codes depend on besides their clips. Codes of different keys are never mixed up."""
+
+DTYPE = np.dtype("<i2")
+SAVE_EVERY_S = 60.0
+DISK_RESERVE_BYTES = 512 * 2**20
+"""Left free on the disk: codes must not be the reason why a checkpoint cannot be written."""
+MEMORY_SHARE = 0.5
+"""Of the free memory that codes may take. The rest is for what the run has yet to allocate."""
+
+_KEY_NAME = "key.json"
+_KEY_BYTES = 1 << 16
+_FILE_NAME = re.compile(r"codes-([0-9]{1,12})-([0-9a-f]{32})\.npz")
+_FILE_BYTES = 1 << 30
+_STALE_S = 3600.0
+_MEMBERS: dict[str, np.dtype[Any]] = {"ids.npy": np.dtype("<u8"), "lengths.npy": np.dtype("<i4"), "codes.npy": DTYPE}
+
+
+class CacheFolderError(MachineError):
+    """The folder of a cache cannot be made, read or written to."""
+
+
+class CacheKeyError(UserError):
+    """A folder of the cache does not hold what its name says."""
+
+
+@dataclass(frozen=True)
+class KeptCodes:
+    """Codes of one key, as found on disk."""
+
+    folder: Path
+    key: CodeKey
+    clips: int
+    """Copies counted apiece."""
+
+
+def identify_files(
+    paths: Iterable[bytes | bytearray], size_bytes: NDArray[np.int64], mtime_ns: NDArray[np.int64]
+) -> ClipIds:
+    """Ids that change when a file is replaced or renamed, and stay when the whole corpus moves.
+
+    Two corpora may hold files of equal name, size and time (archives often set one time for all): with these ids each
+    corpus needs a folder of its own.
+
+    Args:
+        paths: relative to the corpus.
+        mtime_ns: each file's time of last change.
+    """
+    stamps = np.stack([size_bytes, mtime_ns], axis=1).astype("<i8").tobytes()
+    contents = (path + stamps[16 * row : 16 * row + 16] for row, path in enumerate(paths))
+    blob = b"".join(hashlib.blake2b(content, digest_size=16, person=b"file").digest() for content in contents)
+    ids = np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
+    assert len(ids) == len(size_bytes) == len(mtime_ns), (len(ids), len(size_bytes), len(mtime_ns))
+    return ids
+
+
+def digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """A digest of named arrays, whatever their order."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        # With their lengths in front, so that no two different sets are the same bytes.
+        for part in (name.encode(), f"{array.dtype.str}{array.shape}".encode(), array.tobytes()):
+            total.update(len(part).to_bytes(8, "little") + part)
+    return total.hexdigest()
+
+
+def find_key_folder(directory: Path, key: CodeKey) -> Path:
+    """Where codes of a key are kept."""
+    return directory / hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def list_kept_codes(directory: Path) -> list[KeptCodes]:
+    """What a directory holds, by key."""
+    try:
+        folders = [entry for entry in sorted(directory.iterdir()) if (entry / _KEY_NAME).is_file()]
+    except FileNotFoundError:
+        return []
+    return [
+        KeptCodes(
+            folder, _read_key(folder) or {}, sum(int(found[1]) for found in map(_match, folder.iterdir()) if found)
+        )
+        for folder in folders
+    ]
+
+
+def read_free_disk_bytes(folder: Path) -> int:
+    """Space a user may write below a folder, which need not exist yet, without what stays reserved."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    status = os.statvfs(existing)
+    return max(0, status.f_bavail * status.f_frsize - DISK_RESERVE_BYTES)
+
+
+class CodeCache:
+    """Codes by clip id. For use in one thread.
+
+    What cannot be written (a full disk) stays in memory and is tried again later; what does not fit into memory is not kept.
+    A cache never ends a run.
+
+    Args:
+        directory: of the codes of all keys; None keeps them in memory only.
+        key: what they depend on besides their clips.
+
+    Raises:
+        CacheFolderError: there is no usable directory.
+        CacheKeyError: the folder of this key holds something else.
+    """
+
+    def __init__(self, directory: Path | None, key: CodeKey):
+        self.hits = self.misses = 0
+        self.write_problem: str | None = None
+        """Why what was given last is not on the disk, where it should be."""
+        self._folder = None if directory is None else _open_folder(directory, key)
+        self._room_bytes = int(read_free_memory_bytes() * MEMORY_SHARE)
+        self._is_full = False
+        self._chunks: list[Codes] = []
+        # Sorted by the first word of their ids: where each clip's codes lie.
+        self._ids: ClipIds = np.zeros((0, 2), np.uint64)
+        self._places = np.zeros((0, 3), np.int64)
+        self._new: dict[bytes, Codes] = {}
+        self._saved_at = time.monotonic()
+        self._load_files()
+
+    def __enter__(self) -> CodeCache:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.save()
+
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._new)
+
+    def get_many(self, ids: ClipIds) -> list[Codes | None]:
+        """The codes of each clip, read-only, or None where they are not there."""
+        found = [self._new.get(each.tobytes()) for each in np.ascontiguousarray(ids)]
+        if len(self._ids):
+            rows = np.minimum(np.searchsorted(self._ids[:, 0], ids[:, 0]), len(self._ids) - 1)
+            for place in np.flatnonzero((self._ids[rows] == ids).all(axis=1)).tolist():
+                chunk, start, length = self._places[rows[place]].tolist()
+                found[place] = self._chunks[chunk][start : start + length]
+        hits = sum(codes is not None for codes in found)
+        self.hits, self.misses = self.hits + hits, self.misses + len(found) - hits
+        return found
+
+    def put_many(self, ids: ClipIds, codes: Sequence[NDArray[np.integer[Any]]]) -> None:
+        """Keeps codes of clips that are not there yet; on the disk from time to time."""
+        for clip, own in zip(np.ascontiguousarray(ids), codes, strict=True):
+            kept = own.astype(DTYPE)
+            kept.flags.writeable = False
+            self._room_bytes -= kept.nbytes
+            if self._room_bytes >= 0:
+                self._new.setdefault(clip.tobytes(), kept)
+            elif not self._is_full:
+                self._is_full = True
+                _log.info(
+                    "No memory is left for more codes than those of %d clips. Others are made every time.", len(self)
+                )
+        if time.monotonic() - self._saved_at >= SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Writes what is new to the disk, if there is a folder. May be called at any time."""
+        self._saved_at = time.monotonic()
+        if self._folder is None or not self._new:
+            return
+        ids = np.frombuffer(b"".join(self._new), "<u8").reshape(-1, 2)
+        lengths = np.array([len(codes) for codes in self._new.values()], "<i4")
+        content = io.BytesIO()
+        np.savez(content, ids=ids, lengths=lengths, codes=np.concatenate(list(self._new.values())))
+        blob = content.getvalue()
+        name = f"codes-{len(ids)}-{hashlib.sha256(blob).hexdigest()[:32]}.npz"
+        try:
+            if read_free_disk_bytes(self._folder) < len(blob):
+                raise OSError(f"less than {DISK_RESERVE_BYTES >> 20} MB would be left on the disk")
+            _write_whole(self._folder / name, blob)
+        except OSError as error:
+            if self.write_problem is None:
+                _log.warning(
+                    "%s: codes cannot be written (%s). The run goes on; they are kept in memory.", self._folder, error
+                )
+            self.write_problem = str(error)
+            return
+        self.write_problem = None
+        self._add(ids, lengths, np.concatenate(list(self._new.values())))
+        self._new.clear()
+
+    def _load_files(self) -> None:
+        if self._folder is None:
+            return
+        for path in sorted(self._folder.iterdir()):
+            found = _match(path)
+            if found is None:
+                _remove_if_stale(path)
+                continue
+            part = _read_file(path, found[2])
+            if part is None:
+                _log.warning("%s is damaged: the codes in it are made anew. It can be removed.", path)
+                continue
+            self._add(*part)
+
+    def _add(self, ids: ClipIds, lengths: NDArray[np.int32], codes: Codes) -> None:
+        """Codes that lie behind each other, to those that can be found."""
+        codes.flags.writeable = False
+        ends = np.cumsum(lengths, dtype=np.int64)
+        places = np.stack([np.full(len(ids), len(self._chunks)), ends - lengths, lengths], axis=1)
+        self._chunks.append(codes)
+        joined, joined_places = np.concatenate([self._ids, ids]), np.concatenate([self._places, places])
+        # Two ids with the same first word do not happen by chance. If they do, one of the clips is not found.
+        _, kept = np.unique(joined[:, 0], return_index=True)
+        self._ids, self._places = joined[kept], joined_places[kept]
+
+
+def _open_folder(directory: Path, key: CodeKey) -> Path:
+    folder = find_key_folder(directory, key)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = _read_key(folder)
+        if found is None:
+            # Not written yet, or damaged: the folder's name still says what it holds.
+            _write_whole(folder / _KEY_NAME, json.dumps(dict(key), indent=2, sort_keys=True).encode() + b"\n")
+    except OSError as error:
+        raise CacheFolderError(
+            f"{folder}: the folder for codes cannot be used ({error.strerror}). Give another directory, or run with --cache memory or "
+            "--cache off."
+        ) from error
+    if found is not None and found != dict(key):
+        raise CacheKeyError(
+            f"{folder / _KEY_NAME}: must hold the key that the folder is named after, but holds another one: the folder was filled by "
+            "hand. Remove the folder; its codes are then made anew."
+        )
+    return folder
+
+
+def _read_key(folder: Path) -> dict[str, Any] | None:
+    try:
+        with open(folder / _KEY_NAME, "rb") as file:
+            found = json.loads(file.read(_KEY_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _match(path: Path) -> re.Match[str] | None:
+    return _FILE_NAME.fullmatch(path.name)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """A file that is there whole or not at all, also when the machine stops meanwhile."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _remove_if_stale(path: Path) -> None:
+    """What a writer left behind that was killed; the file of one that is at work is younger."""
+    with contextlib.suppress(OSError):
+        if path.suffix == ".tmp" and time.time() - path.stat().st_mtime > _STALE_S:
+            path.unlink()
+
+
+def _read_file(path: Path, digest: str) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:
+    """Ids, numbers of codes, and codes; None if the file is not what its name says."""
+    try:
+        if path.stat().st_size > _FILE_BYTES:
+            return None
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest()[:32] != digest:
+            return None
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            ids, lengths, codes = (_read_member(archive, name, dtype) for name, dtype in _MEMBERS.items())
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+    ids = ids.reshape(-1, 2)
+    is_whole = len(ids) == len(lengths) and (lengths >= 0).all() and lengths.sum(dtype=np.int64) == len(codes)
+    return (ids, lengths, codes) if is_whole else None
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array as NumPy has written it. Its size is that of what is there, whatever its header says."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    file = io.BytesIO(archive.read(name))
+    if np.lib.format.read_magic(file) != (1, 0) or np.lib.format.read_array_header_1_0(file)[2] != dtype:
+        raise ValueError(f"{name} has other numbers than {dtype}")
+    return np.frombuffer(file.getbuffer()[file.tell() :], dtype).copy()
