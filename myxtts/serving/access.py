@@ -24,13 +24,13 @@ class AccessGuard:
         token: of all clients; None asks for none.
         hosts: names of this server; None allows any. Without a token this is what keeps a web page out that has pointed
             its own name at the loopback address.
-        failures: counts wrong tokens. A client with too many is refused whatever it brings, so that tokens cannot be tried
-            out quickly: who guesses right among them does not learn it.
+        failures: counts wrong tokens. A client with too many is told to wait, and the right token is let in all the same:
+            somebody else may have it behind the same address.
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: Sequence[str] | None, failures: RateLimiter):
         self._app, self._hosts, self._failures = app, hosts, failures
-        self._expected = f"Bearer {token}".encode() if token else None
+        self._expected = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -52,8 +52,9 @@ class AccessGuard:
 
     def _check_token(self, given: str, client: str) -> None:
         assert self._expected is not None
-        self._failures.check(client)
-        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._expected):
+        scheme, _, token = given.partition(" ")
+        is_right = hmac.compare_digest(token.lstrip(" ").encode(errors="surrogateescape"), self._expected)
+        if not (is_right and scheme.lower() == "bearer"):
             self._failures.count(client)
             raise TokenError(
                 "A request must bring this server's token in the header `Authorization: Bearer TOKEN`, but "

@@ -8,8 +8,6 @@ from starlette.requests import Request
 
 from myxtts.serving.errors import SlowClientError, TooLargeError, WrongMediaTypeError
 
-BODY_SECONDS = 30.0
-
 
 def check_media_type(request: Request, *accepted: str) -> None:
     """Raises `WrongMediaTypeError` unless the Content-Type begins with one of these.
@@ -22,7 +20,7 @@ def check_media_type(request: Request, *accepted: str) -> None:
         raise WrongMediaTypeError(f"The Content-Type must be {wanted}, but is {given[:80] or 'missing'}.")
 
 
-async def read_body(request: Request, most_bytes: int, within_s: float = BODY_SECONDS) -> bytes:
+async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
     """The body of a request. Raises `TooLargeError` as soon as that is known, and `SlowClientError`."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > most_bytes:

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 
 from myxtts.errors import UserError
 
+RETRY_SECONDS = 5
+"""When to ask again at a full queue: about as long as a sentence takes on a processor."""
+
 
 class ServerStartError(UserError):
     """A server that cannot be started as asked: its address, its token, its voices."""
@@ -20,17 +23,19 @@ class ApiError(Exception):
     Args:
         message: what must be, what is, and what to do.
         param: the field of the request that is meant.
-        retry_after_s: when to ask again.
+        retry_after_s: when to ask again, where the kind of error does not say it.
     """
 
     status = 400
     type = "invalid_request_error"
     code: str | None = None
+    retry_after_s: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None):
         super().__init__(message)
         self.param = param
-        self.retry_after_s = retry_after_s
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -88,20 +93,30 @@ class WrongMediaTypeError(ApiError):
 class SlowClientError(ApiError):
     status = 408
     code = "request_timeout"
+    retry_after_s = RETRY_SECONDS
 
 
 class RateLimitError(ApiError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    retry_after_s = RETRY_SECONDS
 
 
 class BusyError(ApiError):
-    """The queue is full, or the server is about to stop."""
+    """The queue is full."""
 
     status = 503
     type = "server_error"
     code = "server_busy"
+    retry_after_s = RETRY_SECONDS
+
+
+class StoppingError(BusyError):
+    """The server is about to stop."""
+
+    def __init__(self) -> None:
+        super().__init__("This server is about to stop. Try again later.")
 
 
 class InternalError(ApiError):

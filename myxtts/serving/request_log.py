@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import urllib.parse
@@ -9,6 +10,8 @@ import urllib.parse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from myxtts.serving.access import find_client
+from myxtts.serving.error_answers import answer_error
+from myxtts.serving.errors import StoppingError
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +43,11 @@ class RequestLog:
         scope[FACTS] = []
         try:
             await self._app(scope, receive, note_status)
+        except asyncio.CancelledError:
+            # So uvicorn ends what is still there when it stops, with an answer that is not JSON.
+            if status != _NOT_ANSWERED:
+                raise
+            await answer_error(StoppingError())(scope, receive, note_status)
         finally:
             # Quoted: a path may hold line breaks.
             what = f"{scope['method']} {urllib.parse.quote(scope['path'][:100])}"

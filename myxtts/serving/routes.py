@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from myxtts.serving.access import find_client
 from myxtts.serving.bodies import check_media_type, read_body
-from myxtts.serving.errors import BadRequestError, BusyError, UploadsOffError
-from myxtts.serving.limits import RETRY_SECONDS, Places, RateLimiter, ServingLimits
+from myxtts.serving.errors import BadRequestError, StoppingError, UploadsOffError
+from myxtts.serving.limits import Places, RateLimiter, ServingLimits
 from myxtts.serving.model_thread import Job, JobCancelled, ModelThread
 from myxtts.serving.request_log import FACTS
 from myxtts.serving.sound_formats import FORMATS
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-SEND_SECONDS = 30.0
-"""A client that takes nothing for so long has gone."""
+PIECE_BYTES = 16 << 10
+"""Sent at a time: little enough that a slow client takes it within the time that it may take nothing."""
 
 CONSENT_GIVEN = "yes"
 
@@ -48,14 +49,15 @@ class Service:
     limiter: RateLimiter
     failures: RateLimiter
     places: Places
+    uploads: Places
     allow_upload: bool
 
     @contextlib.asynccontextmanager
     async def run(
-        self, work: Callable[[Synthesizer], Generator[Result | None, None, None]], receive: Receive
+        self, work: Callable[[Synthesizer], Generator[Result | None, None, None]], client: str, receive: Receive
     ) -> AsyncIterator[Job[Synthesizer, Result]]:
         """A job in the queue for the time of the block, cancelled at its end or when the client goes."""
-        with self.places.take():
+        with self.places.take(client):
             job = self.thread.submit(Job(work))
             listener = asyncio.create_task(_cancel_when_gone(job, receive))
             try:
@@ -63,7 +65,7 @@ class Service:
             except JobCancelled:
                 if listener.done():
                     raise ClientDisconnect from None
-                raise BusyError("This server is about to stop. Try again later.", retry_after_s=RETRY_SECONDS) from None
+                raise StoppingError from None
             finally:
                 job.cancel()
                 listener.cancel()
@@ -83,22 +85,24 @@ class SpeechRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
-        request = Request(scope, receive)
-        service.limiter.count(find_client(scope))
+        request, client = Request(scope, receive), find_client(scope)
+        service.limiter.count(client)
         check_media_type(request, "application/json")
-        body = await read_body(request, service.limits.body_bytes)
+        # Taken only when all has come: a body that does not come shall hold no place, and such a body is small.
+        service.places.check(client)
+        body = await read_body(request, service.limits.body_bytes, service.limits.body_s)
         order = read_order(body, languages=service.languages, most_characters=service.limits.text_characters)
         voice = service.shelf.find(order.voice)
         facts = SpeechFacts()
         work = partial(speak_order, order=order, voice=voice, facts=facts)
         try:
-            async with service.run(work, receive) as job:
-                await self._answer(job, order, send)
+            async with service.run(work, client, receive) as job:
+                await self._answer(job, order, facts, send)
         finally:
             kind = f"{order.format_name}{', streamed' if order.is_streamed else ''}"
             scope[FACTS] += [f"{len(order.text)} characters", order.language, kind, facts.describe()]
 
-    async def _answer(self, job: Job[Synthesizer, bytes], order: SpeechOrder, send: Send) -> None:
+    async def _answer(self, job: Job[Synthesizer, bytes], order: SpeechOrder, facts: SpeechFacts, send: Send) -> None:
         # Before the status is sent: until the first sound, everything that goes wrong can be told.
         first = await job.receive()
         rate_hz = order.sound.choose_rate(self._service.rate_hz)
@@ -108,15 +112,22 @@ class SpeechRoute:
         await send({"type": "http.response.start", "status": 200, "headers": Headers(headers).raw})
         # Neither can be told any more. The answer stays without its end, so the client sees that it is not whole.
         with contextlib.suppress(JobCancelled, TimeoutError):
-            await _send_part(send, first)
+            waited_s = await self._send(first, facts, 0.0, send)
             async for part in job:
-                await _send_part(send, part)
-            await _send_part(send, b"", is_last=True)
+                waited_s = await self._send(part, facts, waited_s, send)
+            await send({"type": "http.response.body"})
 
+    async def _send(self, part: bytes, facts: SpeechFacts, waited_s: float, send: Send) -> float:
+        """Sends a part, and gives the time that the client has kept the server waiting so far.
 
-async def _send_part(send: Send, part: bytes, *, is_last: bool = False) -> None:
-    async with asyncio.timeout(SEND_SECONDS):
-        await send({"type": "http.response.body", "body": part, "more_body": not is_last})
+        Raises `TimeoutError` for one that takes much longer than who listens while it comes.
+        """
+        started = time.perf_counter() - waited_s
+        async with asyncio.timeout(self._service.limits.send_s + facts.seconds - waited_s):
+            for first in range(0, len(part), PIECE_BYTES):
+                piece = part[first : first + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        return time.perf_counter() - started
 
 
 class VoicesRoute:
@@ -146,8 +157,8 @@ class VoicesRoute:
         )
 
     async def _upload(self, request: Request, receive: Receive) -> Response:
-        service = self._service
-        service.limiter.count(find_client(request.scope))
+        service, client = self._service, find_client(request.scope)
+        service.limiter.count(client)
         if not service.allow_upload:
             raise UploadsOffError("This server takes no recordings. Its operator can allow them with --allow-upload.")
         check_media_type(request, "audio/", "application/octet-stream")
@@ -155,9 +166,11 @@ class VoicesRoute:
             raise BadRequestError(
                 "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
             )
-        recording = await read_body(request, service.limits.upload_bytes)
-        async with service.run(partial(clone_recording, recording=recording), receive) as job:
-            voice = await job.receive()
+        service.places.check(client)
+        with service.uploads.take(client):
+            recording = await read_body(request, service.limits.upload_bytes, service.limits.body_s)
+            async with service.run(partial(clone_recording, recording=recording), client, receive) as job:
+                voice = await job.receive()
         return JSONResponse({"id": service.shelf.keep_upload(voice), "object": "voice"}, 201)
 
 

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import logging
 import signal
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.voices import Voice
 from myxtts.serving.addresses import list_hosts
 from myxtts.serving.application import build_application
-from myxtts.serving.errors import ServerStartError
-from myxtts.serving.limits import Places, RateLimiter
+from myxtts.serving.error_answers import answer_error
+from myxtts.serving.errors import (
+    ApiError,
+    BadRequestError,
+    BusyError,
+    RateLimitError,
+    ServerStartError,
+    SlowClientError,
+    StoppingError,
+)
+from myxtts.serving.limits import Places, RateLimiter, ServingLimits, name_client
 from myxtts.serving.model_thread import ModelThread
 from myxtts.serving.routes import Service
 from myxtts.serving.server_settings import ServerSettings
@@ -27,9 +42,13 @@ from myxtts.serving.voice_shelf import VoiceShelf, collect_voices
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
 
+_log = logging.getLogger(__name__)
+
 FAREWELL_SECONDS = 3
 """What is being sent may end within it when the server stops."""
-MOST_CONNECTIONS = 200
+SEND_BUFFER_BYTES = 64 << 10
+"""Of the kernel, for a connection. By itself it takes megabytes, a minute of speech, from a client that reads nothing."""
+HEADER_BYTES = 16 << 10
 WARM_UP_TEXT = "1"
 """Can be said in every language."""
 WARM_UP_CODES = 2
@@ -69,7 +88,7 @@ def run_server(
         app = build_application(service, token=settings.token, hosts=list_hosts(settings))
         # uvicorn raises the signals it was stopped by once more at its end. Taken here, so that what has to be put away is.
         with _take_signals():
-            make_server(app).run(sockets=[listener])
+            make_server(app, settings.limits).run(sockets=[listener])
     finally:
         thread.stop()
 
@@ -87,15 +106,18 @@ def make_service(
         limiter=RateLimiter(settings.limits.requests_per_minute),
         failures=RateLimiter(settings.limits.requests_per_minute, "wrong tokens"),
         places=Places(settings.limits.queue),
+        uploads=Places(settings.limits.uploads, "recordings"),
         allow_upload=settings.allow_upload,
     )
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
+def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
     """A server for an application, with what it must not do turned off."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        backlog=limits.connections,
         ws="none",
         lifespan="off",
         # A header that any client can write must not decide for whom requests are counted.
@@ -103,10 +125,145 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
         server_header=False,
         access_log=False,
         log_config=None,
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=FAREWELL_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+class Connection(H11Protocol):
+    """A connection whose client must ask within a time, and take its answer within one.
+
+    Where there are too many, who has not finished asking gives way to who comes, the greediest client first: silence locks
+    nobody out.
+
+    Args:
+        limits: how many connections there may be, and the times.
+        others: what uvicorn gives.
+    """
+
+    def __init__(self, *, limits: ServingLimits, **others: Any):
+        super().__init__(**others)
+        self._limits = limits
+        self._name = ""
+        self._since = self.loop.time()
+        self._asking: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._name = name_client(self.client[0] if self.client else "")
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        # Nothing may wait in this process unnoticed: `pause_writing` is called as soon as the kernel takes no more.
+        transport.set_write_buffer_limits(high=0)
+        self._expect_request()
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _stop(self._asking, self._taking)
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            _stop(self._asking)
+
+    def on_response_complete(self) -> None:
+        # A body that goes on after its answer is no new request either.
+        self._expect_request()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking = self.loop.call_later(self._limits.send_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        _stop(self._taking)
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(
+            BadRequestError(f"A request must be HTTP/1.1 with headers up to {HEADER_BYTES} bytes, but is not.")
+        )
+
+    def shutdown(self) -> None:
+        if self._is_asking:
+            self._refuse(StoppingError())
+        else:
+            super().shutdown()
+
+    def _expect_request(self) -> None:
+        _stop(self._asking)
+        self._since = self.loop.time()
+        error = SlowClientError(
+            f"A request must come within {self._limits.headers_s:g} s up to its body, but did not. Send it again."
+        )
+        self._asking = self.loop.call_later(self._limits.headers_s, self._refuse, error)
+
+    def _make_room(self) -> None:
+        """Ends a connection that has not finished asking if this is one too many; else this one's request is refused."""
+        crowds: defaultdict[str, list[Connection]] = defaultdict(list)
+        for each in self.connections:
+            if isinstance(each, Connection) and not each.transport.is_closing():
+                crowds[each._name].append(each)
+        error: ApiError
+        if len(crowds[self._name]) > self._limits.connections_per_client:
+            crowds = defaultdict(list, {self._name: crowds[self._name]})
+            error = RateLimitError(
+                f"A client may have {self._limits.connections_per_client} connections, but this is one more. Close some."
+            )
+        elif sum(map(len, crowds.values())) > self._limits.connections:
+            error = BusyError(
+                f"This server has {self._limits.connections} connections at most, and that many are there. Try again in a "
+                "moment."
+            )
+        else:
+            return
+        for crowd in sorted(crowds.values(), key=len, reverse=True):
+            asking = [each for each in crowd if each._is_asking and each is not self]
+            if asking:
+                # Who has sent its headers has come further.
+                min(asking, key=lambda each: (each._is_under_way, each._since))._refuse(error)
+                return
+        self.app = answer_error(error)  # type: ignore[assignment]  # a response is an application, too
+
+    @property
+    def _is_under_way(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether no whole request has come since the last answer."""
+        return not self.flow.write_paused and (not self._is_under_way or self.cycle.more_body)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Ends the connection, with the reason where a client may still be told one."""
+        is_idle = self.cycle is not None and self.cycle.response_complete and not self.conn.trailing_data[0]
+        if self.flow.write_paused:
+            self.transport.abort()
+            return
+        if is_idle or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        _log.info("%s %s: %s", self._name, error.status, error)
+        answer = answer_error(error)
+        for event in (
+            h11.Response(status_code=answer.status_code, headers=[*answer.raw_headers, (b"connection", b"close")]),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+        if self.cycle is not None:
+            # Whoever reads the body must not answer, too.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+
+def _stop(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
 
 
 @contextlib.contextmanager
