@@ -1,16 +1,19 @@
-"""A server from its address to its end."""
+"""A server from its settings and its address to its end, and the connections it lets in."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import ipaddress
 import logging
 import signal
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -20,9 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.voices import Voice
-from myxtts.serving.addresses import list_hosts
-from myxtts.serving.application import build_application
-from myxtts.serving.error_answers import answer_error
+from myxtts.serving.app import Service, build_application
 from myxtts.serving.errors import (
     ApiError,
     BadRequestError,
@@ -31,16 +32,93 @@ from myxtts.serving.errors import (
     ServerStartError,
     SlowClientError,
     StoppingError,
+    answer_error,
 )
 from myxtts.serving.limits import Places, RateLimiter, ServingLimits, name_client
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.routes import Service
-from myxtts.serving.server_settings import ServerSettings
-from myxtts.serving.speech_order import choose_language
-from myxtts.serving.voice_shelf import VoiceShelf, collect_voices
+from myxtts.serving.request import choose_language
+from myxtts.serving.voices import Voices, collect_voices
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
+
+
+TOKEN_VARIABLE = "MYXTTS_SERVE_TOKEN"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server is to be run.
+
+    Args:
+        host, port: where it listens; port 0 is any that is free.
+        token: that clients must bring.
+        allow_anyone: listen beyond this machine without a token.
+        voices: folder of voice files and recordings.
+        allow_upload: let clients clone voices.
+        limits: what it takes on.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8020
+    token: str | None = None
+    allow_anyone: bool = False
+    voices: Path | None = None
+    allow_upload: bool = False
+    limits: ServingLimits = field(default_factory=ServingLimits)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
+            raise ServerStartError(
+                f"A token must be made of visible ASCII characters, but is not. Make one with `openssl rand -hex 16`, and "
+                f"give it in {TOKEN_VARIABLE}."
+            )
+        if not 0 <= self.port <= 65535:
+            raise ServerStartError(f"--port must be from 0 to 65535, but is {self.port}.")
+
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def bind_socket(settings: ServerSettings) -> socket.socket:
+    """A socket at the server's address, not listening yet. Raises `ServerStartError` for one that is taken or not safe."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ServerStartError(f"--host must be an address of this machine, but is {settings.host!r}: {error.strerror}.") from error  # fmt: skip
+    is_open = settings.token is None and not settings.allow_anyone
+    if is_open and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        raise ServerStartError(
+            f"--host {settings.host} lets other machines in, so a token must be given, but none is. Give one in "
+            f"{TOKEN_VARIABLE}, stay on 127.0.0.1, or say --allow-anyone."
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ServerStartError(
+            f"--host {settings.host} --port {settings.port} cannot be used: {error.strerror}. Give another --port; 0 is any "
+            "that is free."
+        ) from error
+    return listener
+
+
+def name_address(listener: socket.socket) -> str:
+    """The address of a server, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def list_hosts(settings: ServerSettings) -> tuple[str, ...] | None:
+    """Names under which the server may be called; None where anybody is let in, or the token decides."""
+    if settings.token is not None or settings.allow_anyone:
+        return None
+    return (settings.host.lower(), *LOOPBACK_NAMES)
+
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +162,7 @@ def run_server(
         service = make_service(thread, synthesizer, voices, settings)
         # Before anybody is told: clients that come at once wait until they are taken.
         listener.listen()
-        tell_ready(synthesizer, service.shelf.names)
+        tell_ready(synthesizer, service.voices.names)
         app = build_application(service, token=settings.token, hosts=list_hosts(settings))
         # uvicorn raises the signals it was stopped by once more at its end. Taken here, so that what has to be put away is.
         with _take_signals():
@@ -101,7 +179,7 @@ def make_service(
         thread=thread,
         languages=synthesizer.languages,
         rate_hz=synthesizer.rate_hz,
-        shelf=VoiceShelf(voices),
+        voices=Voices(voices),
         limits=settings.limits,
         limiter=RateLimiter(settings.limits.requests_per_minute),
         failures=RateLimiter(settings.limits.requests_per_minute, "wrong tokens"),
@@ -225,7 +303,7 @@ class Connection(H11Protocol):
                 # Who has sent its headers has come further.
                 min(asking, key=lambda each: (each._is_under_way, each._since))._refuse(error)
                 return
-        self.app = answer_error(error)  # type: ignore[assignment]  # a response is an application, too
+        self.app = answer_error(error)  # A response is an application, too.
 
     @property
     def _is_under_way(self) -> bool:

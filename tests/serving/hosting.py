@@ -15,12 +15,10 @@ import numpy as np
 
 from myxtts.inference.speech import SpeechChunk, SpokenPiece
 from myxtts.inference.voices import Voice
-from myxtts.serving.addresses import bind_socket
-from myxtts.serving.application import build_application
+from myxtts.serving.app import build_application
 from myxtts.serving.limits import ServingLimits
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.server import make_server, make_service
-from myxtts.serving.server_settings import ServerSettings
+from myxtts.serving.server import ServerSettings, bind_socket, make_server, make_service
 
 WAIT_S = 60
 RATE_HZ = 22_050

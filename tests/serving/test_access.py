@@ -4,9 +4,8 @@ import socket
 
 import pytest
 
-from myxtts.serving.addresses import bind_socket, list_hosts, name_address
 from myxtts.serving.errors import ServerStartError
-from myxtts.serving.server_settings import ServerSettings
+from myxtts.serving.server import ServerSettings, bind_socket, list_hosts, name_address
 from tests.serving.hosting import VOICE, GatedSynthesizer, host
 
 TOKEN = "correct-horse"

@@ -7,8 +7,8 @@ import pytest
 from myxtts.cli import serve
 from myxtts.inference.pieces import MOST_CHARACTERS
 from myxtts.serving.limits import ServingLimits
-from myxtts.serving.sound_formats import FORMATS
-from myxtts.serving.speech_order import FIELDS
+from myxtts.serving.request import FIELDS
+from myxtts.serving.sounds import FORMATS
 from tests.support.doc_blocks import LANGUAGES
 from tests.support.processes import ROOT
 
@@ -44,7 +44,7 @@ def test_the_longest_text_is_the_programs(language):
 
 
 def test_the_defaults_of_the_flags_are_those_of_the_server(monkeypatch):
-    from myxtts.serving.server_settings import TOKEN_VARIABLE, ServerSettings
+    from myxtts.serving.server import TOKEN_VARIABLE, ServerSettings
 
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     settings = serve.read_settings(serve.build_parser("serve").parse_all(["--checkpoint", "model"]))
@@ -53,7 +53,7 @@ def test_the_defaults_of_the_flags_are_those_of_the_server(monkeypatch):
 
 
 def test_a_token_comes_from_the_flag_or_the_environment(monkeypatch):
-    from myxtts.serving.server_settings import TOKEN_VARIABLE
+    from myxtts.serving.server import TOKEN_VARIABLE
 
     def read_token(*flags):
         return serve.read_settings(serve.build_parser("serve").parse_all(["--checkpoint", "model", *flags])).token

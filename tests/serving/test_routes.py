@@ -259,7 +259,7 @@ def test_the_log_has_a_line_for_each_request_without_its_text(synthesizer, clien
         client.ask("GET", "/v1/models")
         client.ask("GET", "/a%0Ab")
         client.wait_for_requests(0)
-    lines = [record.getMessage() for record in caplog.records if record.name == "myxtts.serving.request_log"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "myxtts.serving.app"]
     speech = next(line for line in lines if SPEECH in line)
     assert speech.startswith(f"127.0.0.1 POST {SPEECH} 200 in ")
     for words in ("18 characters", "en", "pcm, streamed", "0.50 s of speech", "first sound after", "pieces cut off: 1"):
