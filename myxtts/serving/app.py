@@ -65,9 +65,6 @@ class RequestLog:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         started = time.perf_counter()
         status = _NOT_ANSWERED
 
@@ -196,7 +193,7 @@ CONSENT_GIVEN = "yes"
 
 @dataclass(frozen=True)
 class Service:
-    """What the routes share."""
+    """What the routes share, and those that answer at once or with few bytes."""
 
     thread: ModelThread[Synthesizer]
     languages: tuple[str, ...]
@@ -226,6 +223,48 @@ class Service:
             finally:
                 job.cancel()
                 listener.cancel()
+
+    async def check_health(self, request: Request) -> Response:
+        """GET /healthz: that the server is there, and how many requests it has; 503 once it has no model any more."""
+        has_died = self.thread.has_died
+        status = {"status": "failed" if has_died else "ok", "requests": self.places.taken}
+        return JSONResponse(status, 503 if has_died else 200)
+
+    async def list_models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "myxtts"} for name in MODELS]
+        return JSONResponse({"object": "list", "data": models})
+
+    async def list_voices(self, request: Request) -> Response:
+        """GET /v1/audio/voices: the voices there are, and how they can be used."""
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [{"id": name, "object": "voice"} for name in self.voices.names],
+                "languages": list(self.languages),
+                "response_formats": list(FORMATS),
+                "max_text": self.limits.text_characters,
+                "can_upload": self.allow_upload,
+            }
+        )
+
+    async def add_voice(self, request: Request) -> Response:
+        """POST /v1/audio/voices: a new voice, from a recording."""
+        client = find_client(request.scope)
+        self.limiter.count(client)
+        if not self.allow_upload:
+            raise UploadsOffError("This server takes no recordings. Its operator can allow them with --allow-upload.")
+        check_media_type(request, "audio/", "application/octet-stream")
+        if request.query_params.get("consent") != CONSENT_GIVEN:
+            raise BadRequestError(
+                "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
+            )
+        self.places.check(client)
+        with self.uploads.take(client):
+            recording = await read_body(request, self.limits.upload_bytes, self.limits.body_s)
+            async with self.run(partial(clone_upload, recording=recording), client, request.receive) as job:
+                voice = await job.receive()
+        return JSONResponse({"id": self.voices.keep_upload(voice), "object": "voice"}, 201)
 
 
 async def _cancel_when_gone(job: Job[Synthesizer, Result], receive: Receive) -> None:
@@ -289,71 +328,6 @@ class SpeechRoute:
         return time.perf_counter() - started
 
 
-class VoicesRoute:
-    """GET /v1/audio/voices: the voices there are. POST: a new one, from a recording."""
-
-    def __init__(self, service: Service):
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "POST":
-            response = await self._upload(Request(scope, receive), receive)
-        else:
-            response = self._list()
-        await response(scope, receive, send)
-
-    def _list(self) -> Response:
-        service = self._service
-        return JSONResponse(
-            {
-                "object": "list",
-                "data": [{"id": name, "object": "voice"} for name in service.voices.names],
-                "languages": list(service.languages),
-                "response_formats": list(FORMATS),
-                "max_text": service.limits.text_characters,
-                "can_upload": service.allow_upload,
-            }
-        )
-
-    async def _upload(self, request: Request, receive: Receive) -> Response:
-        service, client = self._service, find_client(request.scope)
-        service.limiter.count(client)
-        if not service.allow_upload:
-            raise UploadsOffError("This server takes no recordings. Its operator can allow them with --allow-upload.")
-        check_media_type(request, "audio/", "application/octet-stream")
-        if request.query_params.get("consent") != CONSENT_GIVEN:
-            raise BadRequestError(
-                "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
-            )
-        service.places.check(client)
-        with service.uploads.take(client):
-            recording = await read_body(request, service.limits.upload_bytes, service.limits.body_s)
-            async with service.run(partial(clone_upload, recording=recording), client, receive) as job:
-                voice = await job.receive()
-        return JSONResponse({"id": service.voices.keep_upload(voice), "object": "voice"}, 201)
-
-
-async def list_models(request: Request) -> Response:
-    """GET /v1/models."""
-    models = [{"id": name, "object": "model", "created": 0, "owned_by": "myxtts"} for name in MODELS]
-    return JSONResponse({"object": "list", "data": models})
-
-
-class HealthRoute:
-    """GET /healthz: that the server is there, and how many requests it has; 503 once it has no model any more."""
-
-    def __init__(self, service: Service):
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        requests = self._service.places.taken
-        if self._service.thread.has_died:
-            response = JSONResponse({"status": "failed", "requests": requests}, 503)
-        else:
-            response = JSONResponse({"status": "ok", "requests": requests})
-        await response(scope, receive, send)
-
-
 PAGE_NAME = "page.html"
 
 
@@ -400,9 +374,10 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
     app = Starlette(
         routes=[
             Route("/", make_page(), methods=["GET"]),
-            Route("/healthz", HealthRoute(service), methods=["GET"]),
-            Route("/v1/models", list_models, methods=["GET"]),
-            Route("/v1/audio/voices", VoicesRoute(service), methods=["GET", "POST"]),
+            Route("/healthz", service.check_health, methods=["GET"]),
+            Route("/v1/models", service.list_models, methods=["GET"]),
+            Route("/v1/audio/voices", service.list_voices, methods=["GET"]),
+            Route("/v1/audio/voices", service.add_voice, methods=["POST"]),
             Route("/v1/audio/speech", SpeechRoute(service), methods=["POST"]),
         ],
         middleware=[Middleware(AccessGuard, token=token, hosts=hosts, failures=service.failures)],
