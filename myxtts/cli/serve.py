@@ -18,7 +18,7 @@ from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.serving.server_settings import ServerSettings
+    from myxtts.serving.server import ServerSettings
 
 LIMIT_FLAGS = {
     "max_text": ("text_characters", 4096, "longest text of a request, in characters"),
@@ -76,9 +76,8 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     _check_packages()
-    from myxtts.serving.addresses import bind_socket, name_address
-    from myxtts.serving.server import run_server
-    from myxtts.serving.voice_shelf import check_voice_files
+    from myxtts.serving.server import bind_socket, name_address, run_server
+    from myxtts.serving.voices import check_voice_files
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
@@ -114,7 +113,7 @@ def _check_packages() -> None:
 def read_settings(arguments: argparse.Namespace) -> ServerSettings:
     """The server's settings in flags and environment."""
     from myxtts.serving.limits import ServingLimits
-    from myxtts.serving.server_settings import TOKEN_VARIABLE, ServerSettings
+    from myxtts.serving.server import TOKEN_VARIABLE, ServerSettings
 
     token = arguments.token if arguments.token is not None else os.environ.get(TOKEN_VARIABLE)
     return ServerSettings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ from myxtts.inference.pieces import MOST_CHARACTERS
 from myxtts.serving.errors import BusyError, RateLimitError, ServerStartError
 
 WINDOW_SECONDS = 60.0
-RETRY_SECONDS = 5
-"""When to ask again at a full queue: about as long as a sentence takes on a processor."""
 
 _BYTES_PER_CHARACTER = 12
 """The longest way to write one in JSON: a pair of escapes."""
@@ -31,12 +29,24 @@ class ServingLimits:
         requests_per_minute: of one client.
         queue: requests that may wait or be answered at a time.
         upload_bytes: largest recording.
+        uploads: recordings that may come, or wait for the model, at a time: what they can take of the memory.
+        connections: in all.
+        connections_per_client: of them, for one address.
+        headers_s: until a request has come up to its body.
+        body_s: until its body has come.
+        send_s: that a client may take nothing of its answer; and how much longer than the speech lasts it may take for all.
     """
 
     text_characters: int = 4096
     requests_per_minute: int = 60
     queue: int = 8
     upload_bytes: int = 10 << 20
+    uploads: int = 4
+    connections: int = 200
+    connections_per_client: int = 64
+    headers_s: float = 10.0
+    body_s: float = 30.0
+    send_s: float = 10.0
 
     def __post_init__(self) -> None:
         for flag, value, most in (
@@ -103,26 +113,43 @@ def name_client(address: str) -> str:
 
 
 class Places:
-    """The places in the queue. One is held until its answer was sent, so what waits for slow readers is bounded, too."""
+    """The places in the queue. One is held until its answer was sent, so what waits for slow readers is bounded, too.
 
-    def __init__(self, most: int):
-        self._most = most
-        self._taken = 0
+    The last one is for a client that has none yet: one client alone cannot keep all others out.
+
+    Args:
+        most: how many there are.
+        what: takes them, for messages.
+    """
+
+    def __init__(self, most: int, what: str = "requests"):
+        self._most, self._what = most, what
+        self._holders: Counter[str] = Counter()
 
     @property
     def taken(self) -> int:
-        return self._taken
+        return self._holders.total()
+
+    def check(self, address: str) -> None:
+        """Raises `BusyError` when there is no place."""
+        free = self._most - self.taken
+        if free > 1 or (free == 1 and name_client(address) not in self._holders):
+            return
+        raise BusyError(
+            f"This server takes {self._most} {self._what} at a time, "
+            + ("and the last place is for another client." if free else "and that many are there.")
+            + " Try again in a moment."
+        )
 
     @contextmanager
-    def take(self) -> Iterator[None]:
+    def take(self, address: str) -> Iterator[None]:
         """A place for the time of the block. Raises `BusyError` when there is none."""
-        if self._taken >= self._most:
-            raise BusyError(
-                f"This server answers {self._most} requests at a time, and that many are there. Try again in a moment.",
-                retry_after_s=RETRY_SECONDS,
-            )
-        self._taken += 1
+        self.check(address)
+        client = name_client(address)
+        self._holders[client] += 1
         try:
             yield
         finally:
-            self._taken -= 1
+            self._holders[client] -= 1
+            # A client of the past is no holder, and not remembered.
+            self._holders += Counter()

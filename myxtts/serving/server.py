@@ -1,35 +1,132 @@
-"""A server from its address to its end."""
+"""A server from its settings and its address to its end, and the connections it lets in."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import ipaddress
+import logging
 import signal
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.voices import Voice
-from myxtts.serving.addresses import list_hosts
-from myxtts.serving.application import build_application
-from myxtts.serving.errors import ServerStartError
-from myxtts.serving.limits import Places, RateLimiter
+from myxtts.serving.app import Service, build_application
+from myxtts.serving.errors import (
+    ApiError,
+    BadRequestError,
+    BusyError,
+    RateLimitError,
+    ServerStartError,
+    SlowClientError,
+    StoppingError,
+    answer_error,
+)
+from myxtts.serving.limits import Places, RateLimiter, ServingLimits, name_client
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.routes import Service
-from myxtts.serving.server_settings import ServerSettings
-from myxtts.serving.speech_order import choose_language
-from myxtts.serving.voice_shelf import VoiceShelf, collect_voices
+from myxtts.serving.request import choose_language
+from myxtts.serving.voices import Voices, collect_voices
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
 
+
+TOKEN_VARIABLE = "MYXTTS_SERVE_TOKEN"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server is to be run.
+
+    Args:
+        host, port: where it listens; port 0 is any that is free.
+        token: that clients must bring.
+        allow_anyone: listen beyond this machine without a token.
+        voices: folder of voice files and recordings.
+        allow_upload: let clients clone voices.
+        limits: what it takes on.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8020
+    token: str | None = None
+    allow_anyone: bool = False
+    voices: Path | None = None
+    allow_upload: bool = False
+    limits: ServingLimits = field(default_factory=ServingLimits)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
+            raise ServerStartError(
+                f"A token must be made of visible ASCII characters, but is not. Make one with `openssl rand -hex 16`, and "
+                f"give it in {TOKEN_VARIABLE}."
+            )
+        if not 0 <= self.port <= 65535:
+            raise ServerStartError(f"--port must be from 0 to 65535, but is {self.port}.")
+
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def bind_socket(settings: ServerSettings) -> socket.socket:
+    """A socket at the server's address, not listening yet. Raises `ServerStartError` for one that is taken or not safe."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ServerStartError(f"--host must be an address of this machine, but is {settings.host!r}: {error.strerror}.") from error  # fmt: skip
+    is_open = settings.token is None and not settings.allow_anyone
+    if is_open and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        raise ServerStartError(
+            f"--host {settings.host} lets other machines in, so a token must be given, but none is. Give one in "
+            f"{TOKEN_VARIABLE}, stay on 127.0.0.1, or say --allow-anyone."
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ServerStartError(
+            f"--host {settings.host} --port {settings.port} cannot be used: {error.strerror}. Give another --port; 0 is any "
+            "that is free."
+        ) from error
+    return listener
+
+
+def name_address(listener: socket.socket) -> str:
+    """The address of a server, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def list_hosts(settings: ServerSettings) -> tuple[str, ...] | None:
+    """Names under which the server may be called; None where anybody is let in, or the token decides."""
+    if settings.token is not None or settings.allow_anyone:
+        return None
+    return (settings.host.lower(), *LOOPBACK_NAMES)
+
+
+_log = logging.getLogger(__name__)
+
 FAREWELL_SECONDS = 3
 """What is being sent may end within it when the server stops."""
-MOST_CONNECTIONS = 200
+SEND_BUFFER_BYTES = 64 << 10
+"""Of the kernel, for a connection. By itself it takes megabytes, a minute of speech, from a client that reads nothing."""
+HEADER_BYTES = 16 << 10
 WARM_UP_TEXT = "1"
 """Can be said in every language."""
 WARM_UP_CODES = 2
@@ -65,11 +162,11 @@ def run_server(
         service = make_service(thread, synthesizer, voices, settings)
         # Before anybody is told: clients that come at once wait until they are taken.
         listener.listen()
-        tell_ready(synthesizer, service.shelf.names)
+        tell_ready(synthesizer, service.voices.names)
         app = build_application(service, token=settings.token, hosts=list_hosts(settings))
         # uvicorn raises the signals it was stopped by once more at its end. Taken here, so that what has to be put away is.
         with _take_signals():
-            make_server(app).run(sockets=[listener])
+            make_server(app, settings.limits).run(sockets=[listener])
     finally:
         thread.stop()
 
@@ -82,20 +179,23 @@ def make_service(
         thread=thread,
         languages=synthesizer.languages,
         rate_hz=synthesizer.rate_hz,
-        shelf=VoiceShelf(voices),
+        voices=Voices(voices),
         limits=settings.limits,
         limiter=RateLimiter(settings.limits.requests_per_minute),
         failures=RateLimiter(settings.limits.requests_per_minute, "wrong tokens"),
         places=Places(settings.limits.queue),
+        uploads=Places(settings.limits.uploads, "recordings"),
         allow_upload=settings.allow_upload,
     )
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
+def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
     """A server for an application, with what it must not do turned off."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        backlog=limits.connections,
         ws="none",
         lifespan="off",
         # A header that any client can write must not decide for whom requests are counted.
@@ -103,10 +203,145 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
         server_header=False,
         access_log=False,
         log_config=None,
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=FAREWELL_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+class Connection(H11Protocol):
+    """A connection whose client must ask within a time, and take its answer within one.
+
+    Where there are too many, who has not finished asking gives way to who comes, the greediest client first: silence locks
+    nobody out.
+
+    Args:
+        limits: how many connections there may be, and the times.
+        others: what uvicorn gives.
+    """
+
+    def __init__(self, *, limits: ServingLimits, **others: Any):
+        super().__init__(**others)
+        self._limits = limits
+        self._name = ""
+        self._since = self.loop.time()
+        self._asking: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._name = name_client(self.client[0] if self.client else "")
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        # Nothing may wait in this process unnoticed: `pause_writing` is called as soon as the kernel takes no more.
+        transport.set_write_buffer_limits(high=0)
+        self._expect_request()
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _stop(self._asking, self._taking)
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            _stop(self._asking)
+
+    def on_response_complete(self) -> None:
+        # A body that goes on after its answer is no new request either.
+        self._expect_request()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking = self.loop.call_later(self._limits.send_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        _stop(self._taking)
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(
+            BadRequestError(f"A request must be HTTP/1.1 with headers up to {HEADER_BYTES} bytes, but is not.")
+        )
+
+    def shutdown(self) -> None:
+        if self._is_asking:
+            self._refuse(StoppingError())
+        else:
+            super().shutdown()
+
+    def _expect_request(self) -> None:
+        _stop(self._asking)
+        self._since = self.loop.time()
+        error = SlowClientError(
+            f"A request must come within {self._limits.headers_s:g} s up to its body, but did not. Send it again."
+        )
+        self._asking = self.loop.call_later(self._limits.headers_s, self._refuse, error)
+
+    def _make_room(self) -> None:
+        """Ends a connection that has not finished asking if this is one too many; else this one's request is refused."""
+        crowds: defaultdict[str, list[Connection]] = defaultdict(list)
+        for each in self.connections:
+            if isinstance(each, Connection) and not each.transport.is_closing():
+                crowds[each._name].append(each)
+        error: ApiError
+        if len(crowds[self._name]) > self._limits.connections_per_client:
+            crowds = defaultdict(list, {self._name: crowds[self._name]})
+            error = RateLimitError(
+                f"A client may have {self._limits.connections_per_client} connections, but this is one more. Close some."
+            )
+        elif sum(map(len, crowds.values())) > self._limits.connections:
+            error = BusyError(
+                f"This server has {self._limits.connections} connections at most, and that many are there. Try again in a "
+                "moment."
+            )
+        else:
+            return
+        for crowd in sorted(crowds.values(), key=len, reverse=True):
+            asking = [each for each in crowd if each._is_asking and each is not self]
+            if asking:
+                # Who has sent its headers has come further.
+                min(asking, key=lambda each: (each._is_under_way, each._since))._refuse(error)
+                return
+        self.app = answer_error(error)  # A response is an application, too.
+
+    @property
+    def _is_under_way(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether no whole request has come since the last answer."""
+        return not self.flow.write_paused and (not self._is_under_way or self.cycle.more_body)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Ends the connection, with the reason where a client may still be told one."""
+        is_idle = self.cycle is not None and self.cycle.response_complete and not self.conn.trailing_data[0]
+        if self.flow.write_paused:
+            self.transport.abort()
+            return
+        if is_idle or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        _log.info("%s %s: %s", self._name, error.status, error)
+        answer = answer_error(error)
+        for event in (
+            h11.Response(status_code=answer.status_code, headers=[*answer.raw_headers, (b"connection", b"close")]),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+        if self.cycle is not None:
+            # Whoever reads the body must not answer, too.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+
+def _stop(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from myxtts.serving.server_settings import TOKEN_VARIABLE
+from myxtts.serving.server import TOKEN_VARIABLE
 from tests.inference.builders import write_small_model
 from tests.serving.hosting import Client
 from tests.support.processes import ROOT, clean_environ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import socket
@@ -14,12 +15,10 @@ import numpy as np
 
 from myxtts.inference.speech import SpeechChunk, SpokenPiece
 from myxtts.inference.voices import Voice
-from myxtts.serving.addresses import bind_socket
-from myxtts.serving.application import build_application
+from myxtts.serving.app import build_application
 from myxtts.serving.limits import ServingLimits
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.server import make_server, make_service
-from myxtts.serving.server_settings import ServerSettings
+from myxtts.serving.server import ServerSettings, bind_socket, make_server, make_service
 
 WAIT_S = 60
 RATE_HZ = 22_050
@@ -39,12 +38,20 @@ class Answer(NamedTuple):
 class Client:
     """Asks one server, with a new connection for each request."""
 
-    def __init__(self, port: int, timeout_s: float = WAIT_S):
-        self.port, self._timeout_s = port, timeout_s
+    def __init__(self, port: int, timeout_s: float = WAIT_S, address: str = "127.0.0.1"):
+        self.port, self._timeout_s, self._address = port, timeout_s, address
+
+    def move(self, address: str) -> Client:
+        """The same client at another loopback address, which makes it another one for the server."""
+        return Client(self.port, self._timeout_s, address)
+
+    def connect(self) -> socket.socket:
+        """A connection on which nothing was said yet."""
+        return socket.create_connection(("127.0.0.1", self.port), self._timeout_s, (self._address, 0))
 
     def start(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPConnection:
         """A request that was sent and whose answer nobody has read yet."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self._timeout_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, self._timeout_s, (self._address, 0))
         if body is not None and not isinstance(body, bytes):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
         # So that closing the response closes the socket.
@@ -89,14 +96,13 @@ def host(
     synthesizer: Any, voices: dict[str, Voice], *, thread: ModelThread | None = None, hosts: Any = None, **settings: Any
 ) -> Iterator[Client]:
     """A server for the time of the block."""
-    limits = {
-        name: settings.pop(name) for name in ("text_characters", "requests_per_minute", "queue") if name in settings
-    }
+    names = [field.name for field in dataclasses.fields(ServingLimits)]
+    limits = {name: settings.pop(name) for name in names if name in settings}
     asked = ServerSettings(port=0, limits=ServingLimits(**{"requests_per_minute": 10_000, **limits}), **settings)
     with contextlib.ExitStack() as stack:
         thread = thread or stack.enter_context(run_thread(synthesizer))
         service = make_service(thread, synthesizer, voices, asked)
-        server = make_server(build_application(service, token=asked.token, hosts=hosts))
+        server = make_server(build_application(service, token=asked.token, hosts=hosts), asked.limits)
         listener = bind_socket(asked)
         # From here on clients may come: they wait until the server takes them.
         listener.listen()
@@ -109,6 +115,13 @@ def host(
             running.join(WAIT_S)
             listener.close()
         assert not running.is_alive()
+
+
+def read_answer(connection: socket.socket) -> Answer:
+    """What a server says on a connection, whether it was asked or not."""
+    with contextlib.closing(http.client.HTTPResponse(connection)) as response:
+        response.begin()
+        return Answer(response.status, response.headers, response.read())
 
 
 def give_up(response: http.client.HTTPResponse) -> None:

@@ -1,5 +1,6 @@
 """What a server answers, with a model whose chunks the test hands out: streams, queues, limits, errors, farewells."""
 
+import contextlib
 import json
 import logging
 import threading
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 from myxtts.inference.errors import SpeechRequestError
-from myxtts.serving import routes
 from myxtts.serving.model_thread import MODEL_DIED
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, WAIT_S, GatedSynthesizer, give_up, host, run_thread
 
@@ -93,12 +93,20 @@ def test_a_client_that_goes_while_it_waits_is_never_spoken_for(synthesizer, clie
 
 
 def test_a_full_queue_says_when_to_ask_again(synthesizer):
-    with host(synthesizer, VOICES, queue=2) as client:
+    with host(synthesizer, VOICES, queue=3) as client:
         waiting = [client.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"}) for _ in range(2)]
         client.wait_for_requests(2)
         answer = client.speak()
         assert (answer.status, answer.error["code"]) == (503, "server_busy")
         assert int(answer.headers["Retry-After"]) > 0
+        assert "the last place is for another client" in answer.error["message"]
+        other = client.move("127.0.0.2")
+        waiting.append(other.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"}))
+        client.wait_for_requests(3)
+        # Told before its body comes.
+        answer = other.ask("POST", SPEECH, None, **{"Content-Type": "application/json", "Content-Length": "40"})
+        assert (answer.status, answer.error["code"]) == (503, "server_busy")
+        assert "3 requests at a time, and that many are there" in answer.error["message"]
         synthesizer.open_gate()
         for connection in waiting:
             response = connection.getresponse()
@@ -168,13 +176,11 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(synthesiz
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(synthesizer, monkeypatch):
-    monkeypatch.setattr(routes, "read_body", lambda request, most: read_body(request, most, 0.05))
-    from myxtts.serving.bodies import read_body
-
-    with host(synthesizer, VOICES) as client:
+def test_a_body_that_does_not_come_is_not_waited_for(synthesizer):
+    with host(synthesizer, VOICES, body_s=0.05) as client:
         answer = client.ask("POST", SPEECH, None, **{"Content-Type": "application/json", "Content-Length": "9"})
     assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+    assert int(answer.headers["Retry-After"]) > 0
 
 
 def test_bad_requests_are_answered_and_never_reach_the_model(synthesizer, client):
@@ -246,17 +252,6 @@ def test_what_breaks_in_the_middle_cuts_the_answer_off():
         client.wait_for_requests(0)
 
 
-def test_a_client_that_takes_nothing_loses_its_place(synthesizer, monkeypatch):
-    monkeypatch.setattr(routes, "SEND_SECONDS", 0.05)
-    loud = GatedSynthesizer(chunks=4000)
-    loud.open_gate()
-    with host(loud, VOICES) as client:
-        idle = client.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
-        client.wait_for_requests(1)
-        client.wait_for_requests(0)
-        idle.close()
-
-
 def test_the_log_has_a_line_for_each_request_without_its_text(synthesizer, client, caplog):
     synthesizer.open_gate()
     with caplog.at_level(logging.INFO, logger="myxtts.serving"):
@@ -264,7 +259,7 @@ def test_the_log_has_a_line_for_each_request_without_its_text(synthesizer, clien
         client.ask("GET", "/v1/models")
         client.ask("GET", "/a%0Ab")
         client.wait_for_requests(0)
-    lines = [record.getMessage() for record in caplog.records if record.name == "myxtts.serving.request_log"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "myxtts.serving.app"]
     speech = next(line for line in lines if SPEECH in line)
     assert speech.startswith(f"127.0.0.1 POST {SPEECH} 200 in ")
     for words in ("18 characters", "en", "pcm, streamed", "0.50 s of speech", "first sound after", "pieces cut off: 1"):
@@ -293,6 +288,19 @@ def test_a_server_that_stops_ends_what_is_being_said(synthesizer):
     assert synthesizer.ended.is_set()
     assert synthesizer.made <= 2
     response.close()
+
+
+def test_who_waits_when_the_server_stops_is_told_in_json(synthesizer):
+    with run_thread(synthesizer) as thread:
+        with host(synthesizer, VOICES, thread=thread) as client:
+            waiting = client.start("POST", SPEECH, {"input": "Hello.", "voice": "Ana"})
+            client.wait_for_requests(1)
+        with contextlib.closing(waiting):
+            response = waiting.getresponse()
+            assert response.status == 503
+            assert int(response.headers["Retry-After"]) > 0
+            assert "about to stop" in json.loads(response.read())["error"]["message"]
+        synthesizer.open_gate()
 
 
 def test_the_page_loads_nothing_but_itself(client):

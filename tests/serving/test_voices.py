@@ -8,9 +8,9 @@ import pytest
 from myxtts.audio.clip_errors import ClipError
 from myxtts.inference.errors import VoiceError
 from myxtts.inference.voices import Voice, save_voice
-from myxtts.serving import voice_shelf
+from myxtts.serving import voices as serving_voices
 from myxtts.serving.errors import ServerStartError, UnknownVoiceError
-from myxtts.serving.voice_shelf import VoiceShelf, check_voice_files, collect_voices
+from myxtts.serving.voices import Voices, check_voice_files, collect_voices
 
 
 def make_voice(width=4):
@@ -91,21 +91,21 @@ def test_files_that_give_no_voice_are_seen_without_a_model(tmp_path):
 
 
 def test_uploads_are_kept_for_those_who_know_their_names(monkeypatch):
-    monkeypatch.setattr(voice_shelf, "MOST_UPLOADS", 2)
-    shelf = VoiceShelf({"Ana": make_voice()})
+    monkeypatch.setattr(serving_voices, "MOST_UPLOADS", 2)
+    kept = Voices({"Ana": make_voice()})
     voices = [make_voice() for _ in range(3)]
-    first, second = (shelf.keep_upload(voice) for voice in voices[:2])
+    first, second = (kept.keep_upload(voice) for voice in voices[:2])
     assert first != second
-    assert shelf.names == ("Ana",)
-    assert shelf.find(first) is voices[0]
-    third = shelf.keep_upload(voices[2])
+    assert kept.names == ("Ana",)
+    assert kept.find(first) is voices[0]
+    third = kept.keep_upload(voices[2])
     # The second was not used for longest.
-    assert shelf.find(first) is voices[0]
-    assert shelf.find(third) is voices[2]
+    assert kept.find(first) is voices[0]
+    assert kept.find(third) is voices[2]
     with pytest.raises(UnknownVoiceError):
-        shelf.find(second)
+        kept.find(second)
 
 
 def test_a_server_without_voices_of_its_own_asks_for_a_recording():
     with pytest.raises(UnknownVoiceError, match="POST /v1/audio/voices"):
-        VoiceShelf({}).find("alloy")
+        Voices({}).find("alloy")

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from myxtts.serving.errors import ApiError
-from myxtts.serving.sound_formats import FORMATS
-from myxtts.serving.speech_order import FIELDS, read_order
+from myxtts.serving.request import FIELDS, read_request
+from myxtts.serving.sounds import FORMATS
 
 LEAST = {"input": "Hello.", "voice": "Ana"}
 
 
 def read(fields, languages=("en", "fa"), most=100):
-    return read_order(json.dumps(fields).encode(), languages=languages, most_characters=most)
+    return read_request(json.dumps(fields).encode(), languages=languages, most_characters=most)
 
 
 def test_the_least_that_can_be_said():
@@ -89,4 +89,4 @@ def test_what_is_wrong_is_named_with_the_field(change, param, message):
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"input": "\\ud'])
 def test_a_body_that_is_no_object_is_refused(body):
     with pytest.raises(ApiError, match=r"must be (a )?JSON"):
-        read_order(body, languages=["en"], most_characters=100)
+        read_request(body, languages=["en"], most_characters=100)

@@ -1,20 +1,30 @@
-"""The JSON body of a request for speech -> an order that can be carried out, or an error that says what to change."""
+"""The JSON body of a request for speech -> a request that can be carried out, or an error that says what to change."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from myxtts.config.section import nearest_name
 from myxtts.inference.errors import SpeechRequestError, SpeechSettingError
 from myxtts.inference.pieces import check_text
 from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechChunk
+from myxtts.inference.voices import Voice
 from myxtts.serving.errors import BadRequestError, TooLargeError, UnknownModelError
-from myxtts.serving.sound_formats import FORMATS, SoundFormat
+from myxtts.serving.sounds import FORMATS, SoundFormat, encode_stream, encode_whole
 from myxtts.text.errors import UnsupportedLanguageError
 from myxtts.text.languages import resolve_language
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+
 
 MODELS = ("myxtts", "tts-1", "tts-1-hd")
 """Names of the one model: its own, and those that some clients cannot be talked out of."""
@@ -46,7 +56,7 @@ FIELDS = {
 
 
 @dataclass(frozen=True)
-class SpeechOrder:
+class SpeechRequest:
     """What is to be said, and how it is to be sent."""
 
     text: str
@@ -61,8 +71,8 @@ class SpeechOrder:
         return FORMATS[self.format_name]
 
 
-def read_order(body: bytes, *, languages: Sequence[str], most_characters: int) -> SpeechOrder:
-    """The order in a body.
+def read_request(body: bytes, *, languages: Sequence[str], most_characters: int) -> SpeechRequest:
+    """The request in a body.
 
     Args:
         body: JSON with the fields of the OpenAI API, and those of `FIELDS` that are ours.
@@ -84,7 +94,7 @@ def read_order(body: bytes, *, languages: Sequence[str], most_characters: int) -
         check_text(text, language)
     except SpeechRequestError as error:
         raise BadRequestError(str(error), param="input") from error
-    return SpeechOrder(text, voice, language, format_name, is_streamed, _read_settings(fields))
+    return SpeechRequest(text, voice, language, format_name, is_streamed, _read_settings(fields))
 
 
 def choose_language(given: str | None, languages: Sequence[str]) -> str:
@@ -185,3 +195,51 @@ def _read_settings(fields: Mapping[str, Any]) -> SpeechSettings:
         return SpeechSettings(**given)
     except SpeechSettingError as error:
         raise BadRequestError(str(error), param=error.name) from error
+
+
+@dataclass
+class SpeechFacts:
+    """How a request went, for the log. Written by the model's thread."""
+
+    asked: float = field(default_factory=time.perf_counter)
+    waited_s: float | None = None
+    """In the queue."""
+    first_sound_s: float | None = None
+    seconds: float = 0.0
+    """Of speech."""
+    unfinished: int = 0
+    """Pieces that were cut off because the model did not stop by itself."""
+
+    def note(self, chunk: SpeechChunk, rate_hz: int) -> None:
+        if len(chunk.samples) and self.first_sound_s is None:
+            self.first_sound_s = time.perf_counter() - self.asked
+        self.seconds += len(chunk.samples) / rate_hz
+        self.unfinished += chunk.piece is not None and not chunk.piece.stopped
+
+    def describe(self) -> str:
+        parts = [f"{self.seconds:.2f} s of speech"]
+        if self.first_sound_s is not None:
+            parts.append(f"first sound after {self.first_sound_s:.2f} s")
+        if self.waited_s is not None:
+            parts.append(f"waited {self.waited_s:.2f} s")
+        if self.unfinished:
+            parts.append(f"pieces cut off: {self.unfinished}")
+        return ", ".join(parts)
+
+
+def speak(
+    synthesizer: Synthesizer, speech: SpeechRequest, voice: Voice, facts: SpeechFacts
+) -> Generator[bytes | None, None, None]:
+    """The bytes of the answer: as the sound is made, or all of them at the end."""
+    facts.waited_s = time.perf_counter() - facts.asked
+    # Whole answers are made piece by piece in batches, which is faster and gives the same sound.
+    say = synthesizer.stream if speech.is_streamed else synthesizer.speak_in_turn
+    chunks = say(speech.text, voice, speech.language, speech.settings)
+    encode = encode_stream if speech.is_streamed else encode_whole
+    yield from encode(_take_samples(chunks, facts, synthesizer.rate_hz), speech.sound, synthesizer.rate_hz)
+
+
+def _take_samples(chunks: Iterator[SpeechChunk], facts: SpeechFacts, rate_hz: int) -> Iterator[NDArray[np.float32]]:
+    for chunk in chunks:
+        facts.note(chunk, rate_hz)
+        yield chunk.samples

@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ LONGEST_UPLOAD_SECONDS = 300.0
 _SHOWN_NAMES = 40
 
 
-class VoiceShelf:
+class Voices:
     """Voices by name. Used in the event loop only.
 
     Args:
@@ -119,14 +119,14 @@ def _list_voice_files(folder: Path) -> list[Path]:
     return found
 
 
-def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Voice:
-    """The voice in the bytes of a sound file. Raises `BadRequestError`."""
+def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice | None, None, None]:
+    """The voice in the bytes of a sound file, as work for the model's thread. Raises `BadRequestError`."""
     with tempfile.TemporaryDirectory(prefix="myxtts-upload-") as folder:
         path = Path(folder) / "recording"
         path.write_bytes(recording)
         try:
             # A small file may hold hours of silence.
             check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)
-            return synthesizer.clone_samples(read_references([os.fspath(path)]))
+            yield synthesizer.clone_samples(read_references([os.fspath(path)]))
         except (ClipError, VoiceError) as error:
             raise BadRequestError(str(error).replace(str(path), "The recording")) from error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.serving.sound_formats import FORMATS, encode_stream, encode_whole, make_wav_header
+from myxtts.serving.sounds import FORMATS, encode_stream, encode_whole, make_wav_header
 
 RATE_HZ = 22_050
 TONE = (0.5 * np.sin(np.arange(RATE_HZ * 2) / 30)).astype(np.float32)

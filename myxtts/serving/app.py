@@ -1,0 +1,405 @@
+"""What the server answers: who may ask, the routes, the page, and a line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import logging
+import re
+import time
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from myxtts.serving.errors import (
+    ApiError,
+    BadRequestError,
+    ForeignHostError,
+    SlowClientError,
+    StoppingError,
+    TokenError,
+    TooLargeError,
+    UploadsOffError,
+    WrongMediaTypeError,
+    answer_error,
+    translate_error,
+    translate_http_error,
+)
+from myxtts.serving.limits import Places, RateLimiter, ServingLimits
+from myxtts.serving.model_thread import Job, JobCancelled, ModelThread
+from myxtts.serving.request import MODELS, SpeechFacts, SpeechRequest, read_request, speak
+from myxtts.serving.sounds import FORMATS
+from myxtts.serving.voices import Voices, clone_upload
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+
+
+_log = logging.getLogger(__name__)
+
+FACTS = "myxtts.facts"
+"""The key in a request's scope under which a route leaves what the line shall add."""
+
+_NOT_ANSWERED = "-"
+
+
+class RequestLog:
+    """Logs each request when it has ended."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        status = _NOT_ANSWERED
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        scope[FACTS] = []
+        try:
+            await self._app(scope, receive, note_status)
+        except asyncio.CancelledError:
+            # So uvicorn ends what is still there when it stops, with an answer that is not JSON.
+            if status != _NOT_ANSWERED:
+                raise
+            await answer_error(StoppingError())(scope, receive, note_status)
+        finally:
+            # Quoted: a path may hold line breaks.
+            what = f"{scope['method']} {urllib.parse.quote(scope['path'][:100])}"
+            facts = "".join(f", {fact}" for fact in scope[FACTS])
+            elapsed_s = time.perf_counter() - started
+            _log.info("%s %s %s in %.2f s%s", find_client(scope), what, status, elapsed_s, facts)
+
+
+OPEN_PATHS = ("/", "/healthz")
+"""The page itself and the health check need no token: they hold nothing to protect, and a browser cannot send one at first."""
+
+
+class AccessGuard:
+    """Lets requests through that bring the token and call the server by one of its names.
+
+    Args:
+        app: what is guarded.
+        token: of all clients; None asks for none.
+        hosts: names of this server; None allows any. Without a token this is what keeps a web page out that has pointed
+            its own name at the loopback address.
+        failures: counts wrong tokens. A client with too many is told to wait, and the right token is let in all the same:
+            somebody else may have it behind the same address.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Sequence[str] | None, failures: RateLimiter):
+        self._app, self._hosts, self._failures = app, hosts, failures
+        self._expected = token.encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            self._check_host(headers.get("host", ""))
+            if self._expected is not None and scope["path"] not in OPEN_PATHS:
+                self._check_token(headers.get("authorization", ""), find_client(scope))
+        except ApiError as error:
+            await answer_error(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check_host(self, host: str) -> None:
+        if self._hosts is not None and _strip_port(host) not in self._hosts:
+            raise ForeignHostError(
+                f"This server must be called {self._hosts[0]}, but the request is for {host[:80]!r}. Use that name, or "
+                "start the server with a token."
+            )
+
+    def _check_token(self, given: str, client: str) -> None:
+        assert self._expected is not None
+        scheme, _, token = given.partition(" ")
+        is_right = hmac.compare_digest(token.lstrip(" ").encode(errors="surrogateescape"), self._expected)
+        if not (is_right and scheme.lower() == "bearer"):
+            self._failures.count(client)
+            raise TokenError(
+                "A request must bring this server's token in the header `Authorization: Bearer TOKEN`, but "
+                + ("brings another one." if given else "brings none.")
+            )
+
+
+def find_client(scope: Scope) -> str:
+    """The address a request comes from."""
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def _strip_port(host: str) -> str:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    return name.strip("[]").lower()
+
+
+def check_media_type(request: Request, *accepted: str) -> None:
+    """Raises `WrongMediaTypeError` unless the Content-Type begins with one of these.
+
+    What a web page of another site may send without asking has other types: such a page shall not make this server work.
+    """
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not any(given == each or (each.endswith("/") and given.startswith(each)) for each in accepted):
+        wanted = " or ".join(f"{each}*" if each.endswith("/") else each for each in accepted)
+        raise WrongMediaTypeError(f"The Content-Type must be {wanted}, but is {given[:80] or 'missing'}.")
+
+
+async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
+    """The body of a request. Raises `TooLargeError` as soon as that is known, and `SlowClientError`."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > most_bytes:
+        raise _refuse(most_bytes)
+    parts, count = [], 0
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in request.stream():
+                count += len(part)
+                if count > most_bytes:
+                    raise _refuse(most_bytes)
+                parts.append(part)
+    except TimeoutError as error:
+        raise SlowClientError(f"A body must arrive within {within_s:g} s, but did not. Send it again.") from error
+    return b"".join(parts)
+
+
+def _refuse(most_bytes: int) -> TooLargeError:
+    return TooLargeError(f"The body may have {most_bytes} bytes at most, but has more. Send less at a time.")
+
+
+Result = TypeVar("Result")
+
+PIECE_BYTES = 16 << 10
+"""Sent at a time: little enough that a slow client takes it within the time that it may take nothing."""
+
+CONSENT_GIVEN = "yes"
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes share, and those that answer at once or with few bytes."""
+
+    thread: ModelThread[Synthesizer]
+    languages: tuple[str, ...]
+    rate_hz: int
+    voices: Voices
+    limits: ServingLimits
+    limiter: RateLimiter
+    failures: RateLimiter
+    places: Places
+    uploads: Places
+    allow_upload: bool
+
+    @contextlib.asynccontextmanager
+    async def run(
+        self, work: Callable[[Synthesizer], Generator[Result | None, None, None]], client: str, receive: Receive
+    ) -> AsyncIterator[Job[Synthesizer, Result]]:
+        """A job in the queue for the time of the block, cancelled at its end or when the client goes."""
+        with self.places.take(client):
+            job = self.thread.submit(Job(work))
+            listener = asyncio.create_task(_cancel_when_gone(job, receive))
+            try:
+                yield job
+            except JobCancelled:
+                if listener.done():
+                    raise ClientDisconnect from None
+                raise StoppingError from None
+            finally:
+                job.cancel()
+                listener.cancel()
+
+    async def check_health(self, request: Request) -> Response:
+        """GET /healthz: that the server is there, and how many requests it has; 503 once it has no model any more."""
+        has_died = self.thread.has_died
+        status = {"status": "failed" if has_died else "ok", "requests": self.places.taken}
+        return JSONResponse(status, 503 if has_died else 200)
+
+    async def list_models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "myxtts"} for name in MODELS]
+        return JSONResponse({"object": "list", "data": models})
+
+    async def list_voices(self, request: Request) -> Response:
+        """GET /v1/audio/voices: the voices there are, and how they can be used."""
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [{"id": name, "object": "voice"} for name in self.voices.names],
+                "languages": list(self.languages),
+                "response_formats": list(FORMATS),
+                "max_text": self.limits.text_characters,
+                "can_upload": self.allow_upload,
+            }
+        )
+
+    async def add_voice(self, request: Request) -> Response:
+        """POST /v1/audio/voices: a new voice, from a recording."""
+        client = find_client(request.scope)
+        self.limiter.count(client)
+        if not self.allow_upload:
+            raise UploadsOffError("This server takes no recordings. Its operator can allow them with --allow-upload.")
+        check_media_type(request, "audio/", "application/octet-stream")
+        if request.query_params.get("consent") != CONSENT_GIVEN:
+            raise BadRequestError(
+                "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
+            )
+        self.places.check(client)
+        with self.uploads.take(client):
+            recording = await read_body(request, self.limits.upload_bytes, self.limits.body_s)
+            async with self.run(partial(clone_upload, recording=recording), client, request.receive) as job:
+                voice = await job.receive()
+        return JSONResponse({"id": self.voices.keep_upload(voice), "object": "voice"}, 201)
+
+
+async def _cancel_when_gone(job: Job[Synthesizer, Result], receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    job.cancel()
+
+
+class SpeechRoute:
+    """POST /v1/audio/speech: a text as sound."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        request, client = Request(scope, receive), find_client(scope)
+        service.limiter.count(client)
+        check_media_type(request, "application/json")
+        # Taken only when all has come: a body that does not come shall hold no place, and such a body is small.
+        service.places.check(client)
+        body = await read_body(request, service.limits.body_bytes, service.limits.body_s)
+        speech = read_request(body, languages=service.languages, most_characters=service.limits.text_characters)
+        voice = service.voices.find(speech.voice)
+        facts = SpeechFacts()
+        work = partial(speak, speech=speech, voice=voice, facts=facts)
+        try:
+            async with service.run(work, client, receive) as job:
+                await self._answer(job, speech, facts, send)
+        finally:
+            kind = f"{speech.format_name}{', streamed' if speech.is_streamed else ''}"
+            scope[FACTS] += [f"{len(speech.text)} characters", speech.language, kind, facts.describe()]
+
+    async def _answer(
+        self, job: Job[Synthesizer, bytes], speech: SpeechRequest, facts: SpeechFacts, send: Send
+    ) -> None:
+        # Before the status is sent: until the first sound, everything that goes wrong can be told.
+        first = await job.receive()
+        rate_hz = speech.sound.choose_rate(self._service.rate_hz)
+        headers = {"content-type": speech.sound.media_type, "x-sample-rate": str(rate_hz), "cache-control": "no-store"}
+        if not speech.is_streamed:
+            headers["content-length"] = str(len(first))
+        await send({"type": "http.response.start", "status": 200, "headers": Headers(headers).raw})
+        # Neither can be told any more. The answer stays without its end, so the client sees that it is not whole.
+        with contextlib.suppress(JobCancelled, TimeoutError):
+            waited_s = await self._send(first, facts, 0.0, send)
+            async for part in job:
+                waited_s = await self._send(part, facts, waited_s, send)
+            await send({"type": "http.response.body"})
+
+    async def _send(self, part: bytes, facts: SpeechFacts, waited_s: float, send: Send) -> float:
+        """Sends a part, and gives the time that the client has kept the server waiting so far.
+
+        Raises `TimeoutError` for one that takes much longer than who listens while it comes.
+        """
+        started = time.perf_counter() - waited_s
+        async with asyncio.timeout(self._service.limits.send_s + facts.seconds - waited_s):
+            for first in range(0, len(part), PIECE_BYTES):
+                piece = part[first : first + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        return time.perf_counter() - started
+
+
+PAGE_NAME = "page.html"
+
+
+def make_page() -> Response:
+    """GET /: the page on which a person types a text and listens, with headers that let it load nothing but itself."""
+    text = resources.files(__package__).joinpath(PAGE_NAME).read_text(encoding="utf-8")
+    headers = {
+        "Content-Security-Policy": make_policy(text),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+def make_policy(text: str) -> str:
+    """The Content-Security-Policy under which exactly the style and the script in a page are used."""
+    digests = {}
+    for tag in ("style", "script"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
+        digests[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src 'sha256-{digests['style']}'",
+            f"script-src 'sha256-{digests['script']}'",
+            "connect-src 'self'",
+            "media-src blob:",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+def build_application(service: Service, *, token: str | None, hosts: Sequence[str] | None) -> ASGIApp:
+    """The application that a server runs.
+
+    Args:
+        service: what its routes share.
+        token: that clients must bring; None asks for none.
+        hosts: names under which it may be called; None allows any.
+    """
+    app = Starlette(
+        routes=[
+            Route("/", make_page(), methods=["GET"]),
+            Route("/healthz", service.check_health, methods=["GET"]),
+            Route("/v1/models", service.list_models, methods=["GET"]),
+            Route("/v1/audio/voices", service.list_voices, methods=["GET"]),
+            Route("/v1/audio/voices", service.add_voice, methods=["POST"]),
+            Route("/v1/audio/speech", SpeechRoute(service), methods=["POST"]),
+        ],
+        middleware=[Middleware(AccessGuard, token=token, hosts=hosts, failures=service.failures)],
+        exception_handlers={
+            ApiError: _answer_exception,
+            HTTPException: _answer_http_exception,
+            ClientDisconnect: _answer_nobody,
+            Exception: _answer_exception,
+        },
+    )
+    return RequestLog(app)
+
+
+def _answer_exception(request: Request, error: Exception) -> Response:
+    return answer_error(translate_error(error))
+
+
+def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return answer_error(translate_http_error(error))
+
+
+def _answer_nobody(request: Request, error: Exception) -> Response:
+    # Nobody reads it; the number is what the log shows.
+    return Response(status_code=499)
