@@ -59,7 +59,7 @@ bench: $(if $(NAME),$(RUN_STAMP)) ## list what can be measured; measure it: NAME
 ifdef NAME
 	$(BIN)/python -m benchmarks.$(NAME) $(FLAGS)
 else
-	@awk 'FNR == 1 {gsub(/.*\/|\.py$$/, "", FILENAME); gsub(/"""/, ""); printf "  NAME=%-12s %s\n", FILENAME, $$0}' $(BENCHES:%=benchmarks/%.py)
+	@awk 'FNR == 1 {name = FILENAME; gsub(/.*\/|\.py$$/, "", name); gsub(/"""/, ""); printf "  NAME=%-12s %s\n", name, $$0}' $(BENCHES:%=benchmarks/%.py)
 endif
 
 clean: ## remove the environment and caches

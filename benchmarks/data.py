@@ -6,7 +6,9 @@ Takes every flag of `myxtts train` and the same --config.
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -61,20 +63,8 @@ PLAIN, NAIVE = "plain loop, one thread", "naive tf.data"
 ONE_PINNED, ALL_PINNED = "one pinned process, decoding", "all pinned processes, decoding"
 
 
-class Piece(NamedTuple):
-    """What was read: clips, and samples of them."""
-
-    clips: int
-    samples: int
-
-
-class Rate(NamedTuple):
-    clips_per_s: float
-    audio_seconds_per_s: float
-
-
-Contender = Callable[[], AbstractContextManager[Iterator[Piece]]]
-"""Opens whatever reads, without end."""
+Contender = Callable[[], AbstractContextManager[Iterator[int]]]
+"""Opens whatever reads, without end: how many clips each time."""
 
 
 def main(words: Sequence[str]) -> None:
@@ -117,6 +107,11 @@ class Material:
     def make_maker(self) -> BatchMaker:
         return BatchMaker(self.corpus, self.ids, self.sampler)
 
+    def format_rate(self, name: str, clips_per_s: float | None) -> str:
+        if clips_per_s is None:
+            return f"{name:<32}    not needed"
+        return f"{name:<32}  {clips_per_s:>12.0f}  {clips_per_s * self.corpus.total_seconds / len(self.corpus):>9.0f}"
+
 
 def prepare_material(config: XTTSConfig, folder: Path) -> Material:
     """Clips from all over the corpus of a run, with their texts and batches."""
@@ -138,12 +133,12 @@ def bench_stages(material: Material, seconds: float) -> None:
     decoded = {clip: read_clip(corpus.find_file(clip), rates_hz[clip]) for clip in clips}
     foreign = [clip for clip in clips if rates_hz[clip] != SAMPLE_RATE_HZ]
 
-    def work_on(work: Callable[[int], Any], chosen: Sequence[int] = clips) -> Iterator[Piece]:
+    def work_on(work: Callable[[int], Any], chosen: Sequence[int] = clips) -> Iterator[int]:
         for clip in itertools.cycle(chosen):
             work(clip)
-            yield Piece(1, int(corpus.samples[clip]))
+            yield 1
 
-    stages: Mapping[str, Iterator[Piece]] = {
+    stages: Mapping[str, Iterator[int]] = {
         "read bytes": work_on(lambda clip: corpus.find_file(clip).read_bytes()),
         "decode": work_on(lambda clip: read_clip(corpus.find_file(clip), rates_hz[clip])),
         "resample": work_on(lambda clip: resample_clip(decoded[clip], rates_hz[clip], SAMPLE_RATE_HZ), foreign),
@@ -153,12 +148,10 @@ def bench_stages(material: Material, seconds: float) -> None:
     print("\nstage (one thread, alone)         utterances/s  audio s/s")
     for name, pieces in stages.items():
         is_needed = name != "resample" or foreign
-        print(
-            format_rate(name, count_pieces(pieces, seconds)) if is_needed else f"{name:<32}    not needed", flush=True
-        )
+        print(material.format_rate(name, count_clips(pieces, seconds) if is_needed else None), flush=True)
 
 
-def assemble(material: Material) -> Iterator[Piece]:
+def assemble(material: Material) -> Iterator[int]:
     """Makes the first batch again and again from samples that are in memory."""
     maker, batch = material.make_maker(), material.sampler.make_batch(0)
     clips, bucket = batch.micro_batches[0].clips.tolist(), batch.micro_batches[0].bucket
@@ -169,7 +162,7 @@ def assemble(material: Material) -> Iterator[Piece]:
             if clip >= 0:
                 wav_BS[row, : len(wavs[clip])] = wavs[clip]
         maker.make_batch(batch, Position(0), wav_BS)
-        yield Piece(len(wavs), sum(map(len, wavs.values())))
+        yield len(wavs)
 
 
 def bench_readers(material: Material, data: DataConfig, seconds: float, rounds: int) -> None:
@@ -194,59 +187,53 @@ def bench_readers(material: Material, data: DataConfig, seconds: float, rounds: 
     taken = windows.take_turns(
         {name: partial(time_window, each, seconds, least.get(name, 1)) for name, each in contenders.items()}, rounds
     )
-    rates = {name: Rate(*(median(numbers) for numbers in zip(*found, strict=True))) for name, found in taken.items()}
-    in_force, plain = f"ours, {choice.engine}", rates[PLAIN].clips_per_s
+    rates = {name: median(found) for name, found in taken.items()}
+    in_force, plain = f"ours, {choice.engine}", rates[PLAIN]
     print(f"\nbatches of {data.batch_size:<20}   utterances/s  audio s/s  x plain loop")
     for name, rate in rates.items():
         mark = "  <- a run uses this" if name == in_force else ""
-        print(f"{format_rate(name, rate)}  {rate.clips_per_s / plain:>12.2f}{mark}")
+        print(f"{material.format_rate(name, rate)}  {rate / plain:>12.2f}{mark}")
     why = f"not in force: {choice.why_not_native}" if choice.why_not_native else "in force"
     print(f"\nTF-native loading is {why}.")
-    ours = rates[in_force].clips_per_s
+    ours = rates[in_force]
     if data.prompt_from == "speaker":
         print("Training reads a second clip for each voice prompt (prompt_from speaker), so")
         print(f"it gets at most {ours / 2:.0f} utterances/s of what is read here.")
     # With one worker the same thing is measured twice: what differs is the machine's mood.
-    gain = rates[ALL_PINNED].clips_per_s / rates[ONE_PINNED].clips_per_s if workers > 1 else 1.0
+    gain = rates[ALL_PINNED] / rates[ONE_PINNED] if workers > 1 else 1.0
     print(f"The machine's own parallel gain: {gain:.2f} ({workers} pinned processes over one).")
     print(
         f"Target   {TARGET_SHARE} of it, {TARGET_SHARE * gain:.2f} times the plain loop: {ours / plain:.2f}, ", end=""
     )
     print(windows.judge(ours / plain >= TARGET_SHARE * gain))
-    over_naive = ours / rates[NAIVE].clips_per_s
+    over_naive = ours / rates[NAIVE]
     print(
         f"Target   not below naive tf.data: {over_naive:.2f} times as fast, {windows.judge(over_naive >= 1)}\n{windows}"
     )
 
 
-def time_window(contender: Contender, seconds: float, least: int) -> Rate:
-    """The rate of a contender, after so many pieces as it may have had ready, and some time."""
-    with contender() as pieces:
-        count_pieces(pieces, 0.3 * seconds, least)
-        return count_pieces(pieces, seconds)
+def time_window(contender: Contender, seconds: float, least: int) -> float:
+    """The rate of a contender, after so many batches as it may have had ready, and some time."""
+    with contender() as batches:
+        count_clips(batches, 0.3 * seconds, least)
+        return count_clips(batches, seconds)
 
 
-def count_pieces(pieces: Iterator[Piece], seconds: float, least: int = 1) -> Rate:
-    """The rate at which pieces come, over at least so many seconds and pieces."""
-    taken: list[Piece] = []
+def count_clips(batches: Iterator[int], seconds: float, least: int = 1) -> float:
+    """Clips per second, over at least so many seconds and batches."""
+    taken: list[int] = []
     begun = time.perf_counter()
     while (elapsed := time.perf_counter() - begun) < seconds or len(taken) < least:
-        taken.append(next(pieces))
-    return Rate(
-        sum(each.clips for each in taken) / elapsed, sum(each.samples for each in taken) / SAMPLE_RATE_HZ / elapsed
-    )
-
-
-def format_rate(name: str, rate: Rate) -> str:
-    return f"{name:<32}  {rate.clips_per_s:>12.0f}  {rate.audio_seconds_per_s:>9.0f}"
+        taken.append(next(batches))
+    return sum(taken) / elapsed
 
 
 @contextmanager
-def open_plain_loop(material: Material) -> Iterator[Iterator[Piece]]:
+def open_plain_loop(material: Material) -> Iterator[Iterator[int]]:
     """What one would write first: read, tokenise and pad, one clip after the other."""
     corpus = material.corpus
 
-    def loop() -> Iterator[Piece]:
+    def loop() -> Iterator[int]:
         for clips in material.iterate_batches():
             wavs = [read_clip(corpus.find_file(clip)) for clip in clips]
             texts = [material.tokenizer.encode(corpus.text[clip], corpus.language[clip]) for clip in clips]
@@ -255,21 +242,20 @@ def open_plain_loop(material: Material) -> Iterator[Iterator[Piece]]:
             for row, (wav, text) in enumerate(zip(wavs, texts, strict=True)):
                 wav_BS[row, : len(wav)] = wav
                 text_BL[row, : len(text)] = text
-            yield Piece(len(clips), sum(map(len, wavs)))
+            yield len(clips)
 
     yield loop()
 
 
 @contextmanager
-def open_reader(material: Material, make_engine: Callable[[], LoadingEngine], depth: int) -> Iterator[Iterator[Piece]]:
+def open_reader(material: Material, make_engine: Callable[[], LoadingEngine], depth: int) -> Iterator[Iterator[int]]:
     """Our reader, as a run uses it."""
     report = DropReport(lines=len(material.corpus), kept_seconds=material.corpus.total_seconds)
 
-    def loop(reader: BatchReader) -> Iterator[Piece]:
+    def loop(reader: BatchReader) -> Iterator[int]:
         position = Position(0)
         while True:
-            batch = reader.read(position)
-            yield Piece(int(np.count_nonzero(batch.weights_B)), int(batch.wav_lengths_B.sum()))
+            yield int(np.count_nonzero(reader.read(position).weights_B))
             position = follow_position(material.sampler, position)
 
     with make_engine() as engine, BatchReader(material.make_maker(), engine, depth=depth, report=report) as reader:
@@ -277,7 +263,7 @@ def open_reader(material: Material, make_engine: Callable[[], LoadingEngine], de
 
 
 @contextmanager
-def open_naive_dataset(material: Material, batch_size: int, is_plain_wav: bool) -> Iterator[Iterator[Piece]]:
+def open_naive_dataset(material: Material, batch_size: int, is_plain_wav: bool) -> Iterator[Iterator[int]]:
     """Clips in the order of the run through `map`, `padded_batch` and `prefetch`, each with tf.data's own tuning.
 
     Its texts are tokenised beforehand, which is more than it would get in life. Plain wav is decoded by TensorFlow's own
@@ -298,8 +284,7 @@ def open_naive_dataset(material: Material, batch_size: int, is_plain_wav: bool) 
         return wav_S
 
     def load(path: Any, text: Any) -> Any:
-        wav_S = decode_wav(path) if is_plain_wav else decode_anything(path)
-        return wav_S, tf.shape(wav_S)[0], text
+        return decode_wav(path) if is_plain_wav else decode_anything(path), text
 
     steps = range(material.sampler.steps_per_epoch)
     order = np.concatenate([material.sampler.make_batch(step).clips for step in steps]).astype(np.intp)
@@ -308,44 +293,39 @@ def open_naive_dataset(material: Material, batch_size: int, is_plain_wav: bool) 
     texts = tf.RaggedTensor.from_row_splits(ids.ids.astype(np.int32), ids.offsets)
     dataset = tf.data.Dataset.from_tensor_slices((paths, texts)).repeat().map(load, num_parallel_calls=tf.data.AUTOTUNE)
     batches = dataset.padded_batch(batch_size).prefetch(tf.data.AUTOTUNE)
-    yield (Piece(len(wav_BS), int(lengths_B.numpy().sum())) for wav_BS, lengths_B, _ in batches)
+    yield (len(wav_BS) for wav_BS, _ in batches)
 
 
 @contextmanager
-def open_pinned_processes(material: Material, count: int, seconds: float) -> Iterator[Iterator[Piece]]:
-    """Processes that only decode, each on a core of its own. A piece is what all of them do in `seconds`, at the same time."""
+def open_pinned_processes(material: Material, count: int, seconds: float) -> Iterator[Iterator[int]]:
+    """Processes that only decode, each on a core of its own. Counts what all of them do in `seconds`, at the same time."""
     cores = sorted(os.sched_getaffinity(0))
     paths = [str(material.corpus.find_file(clip)) for clip in material.take_clips(STAGE_CLIPS)]
     with ExitStack() as stack:
         children = [start_module("benchmarks.data", "decode", str(cores[n % len(cores)])) for n in range(count)]
         for child in children:
-            stack.enter_context(child).ask(paths)
+            stack.enter_context(child).send(paths)
 
-        def loop() -> Iterator[Piece]:
+        def loop() -> Iterator[int]:
             while True:
                 for child in children:
                     child.send(seconds)
-                yield Piece(*map(sum, zip(*(child.receive() for child in children), strict=True)))
+                yield sum(child.receive() for child in children)
 
         yield loop()
 
 
 def decode_when_asked(core: int) -> None:
-    """The work of a pinned process: is given paths, then seconds, and answers with the clips and samples decoded in them."""
+    """The work of a pinned process: is given paths, then seconds, and answers with the clips decoded in them."""
     os.sched_setaffinity(0, [core])
-    order: Iterator[str] = iter(())
+    order = itertools.cycle(json.loads(sys.stdin.readline()))
 
-    def decode(question: Any) -> Piece | None:
-        nonlocal order
-        if isinstance(question, list):
-            order = itertools.cycle(question)
-            return None
-        clips = samples = 0
-        end = time.perf_counter() + question
+    def decode(seconds: float) -> int:
+        clips, end = 0, time.perf_counter() + seconds
         while time.perf_counter() < end:
-            samples += len(read_clip(next(order)))
+            read_clip(next(order))
             clips += 1
-        return Piece(clips, samples)
+        return clips
 
     answer_questions(decode)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -25,8 +26,8 @@ from myxtts.pipeline.ring import copy_arrays, time_ring
 
 LEAST_EFFICIENCY = {DUAL: 0.97, ISOLATED: 0.95}
 MOST_VARIATION = 0.05
-SLOWEST_S = (0.050, 0.010)
-"""max(p, t), the time of the slower stage; the first is judged."""
+JUDGED_MS = 50.0
+"""max(p, t), the time of the slower stage, at which hand-offs are judged."""
 RATIOS = (0.5, 1.0, 2.0)
 """p / t: preparation time by training time."""
 BUSY_PROCESSES = (0, 2)
@@ -35,7 +36,7 @@ ALONE_ITEMS = 20
 
 PREPARE, TRAIN, SERIES, DATASET = "prepare alone", "train alone", "series", "tf.data prefetch"
 THREADS, PROCESSES = "side by side, two threads", "side by side, two processes"
-WRITER, PREPARER, TRAINER, BOTH = "writer", "preparer", "trainer", "both"
+PREPARER, TRAINER, BOTH = "preparer", "trainer", "both"
 ASKED = {
     TRAIN: TRAINER,
     PREPARE: PREPARER,
@@ -64,25 +65,24 @@ def main(words: Sequence[str]) -> None:
         "--hand-overs", type=int, default=400, metavar="N", help="of the round trip in c (default: 400)"
     )
     parser.add_argument("--updates", type=int, default=10, metavar="N", help="of each window in d (default: 10)")
+    parser.add_argument(
+        "--slowest-ms", type=float, action="append", metavar="N", help="max(p, t) in a (default: 50, 10)"
+    )
     arguments = parser.parse_args(words)
     parts = set(arguments.part or "abcd")
     print_machine()
     if "a" in parts:
-        bench_hand_offs(arguments.paced_batches)
-    if parts & {"b", "d"}:
-        with TemporaryDirectory(prefix="myxtts-bench-") as folder:
-            with start_process(WRITER, folder):
-                pass
-            if "b" in parts:
-                bench_modes(folder, arguments.batches)
-            if "d" in parts:
-                bench_watch(folder, arguments.updates)
+        bench_hand_offs(arguments.paced_batches, arguments.slowest_ms or (JUDGED_MS, 10.0))
+    if "b" in parts:
+        bench_modes(arguments.batches)
     if "c" in parts:
         bench_ring(arguments.hand_overs)
+    if "d" in parts:
+        bench_watch(arguments.updates)
     print_load("after")
 
 
-def bench_hand_offs(batches: int) -> None:
+def bench_hand_offs(batches: int, all_slowest_ms: Sequence[float]) -> None:
     """Efficiency is the slowest stage's time alone, divided by the time per batch in the running pipeline."""
     print(f"a  Hand-offs: {batches} batches of {BATCH_BYTES >> 20} MB through stages that hold their")
     print("   device for a set time without using the CPU. It proves the hand-offs, nothing\n   else. Times in ms.\n")
@@ -90,18 +90,18 @@ def bench_hand_offs(batches: int) -> None:
     windows, verdicts = Windows(), []
     for busy in BUSY_PROCESSES:
         with keep_busy(busy):
-            for slowest_s, ratio, mode in ((s, r, m) for s in SLOWEST_S for r in RATIOS for m in (DUAL, ISOLATED)):
-                alone_s, intervals = windows.find_quiet(partial(time_paced, mode, slowest_s, ratio, batches))
+            for slowest_ms, ratio, mode in product(all_slowest_ms, RATIOS, (DUAL, ISOLATED)):
+                alone_s, intervals = windows.find_quiet(partial(time_paced, mode, slowest_ms / 1e3, ratio, batches))
                 batch_s, variation = intervals.mean(), intervals.std() / intervals.mean()
                 is_met = alone_s / batch_s >= LEAST_EFFICIENCY[mode] and variation < MOST_VARIATION
-                verdict = windows.judge(is_met, windows.is_quiet) if slowest_s == SLOWEST_S[0] else ""
+                verdict = windows.judge(is_met, windows.is_quiet) if slowest_ms == JUDGED_MS else ""
                 verdicts += [verdict] if verdict else []
-                row = f"{f'{busy} busy' if busy else 'idle':<7} {mode:<9} {slowest_s * 1e3:>8.0f} {ratio:>4g} {alone_s * 1e3:>6.2f} "
+                row = f"{f'{busy} busy' if busy else 'idle':<7} {mode:<9} {slowest_ms:>8.0f} {ratio:>4g} {alone_s * 1e3:>6.2f} "
                 row += f"{batch_s * 1e3:>10.2f} {alone_s / batch_s:>11.3f} {variation:>10.3f}  {verdict}"
                 print(row.rstrip(), flush=True)
     least = ", ".join(f"{share} {mode}" for mode, share in LEAST_EFFICIENCY.items())
     told = ", ".join(f"{verdicts.count(word)} {word}" for word in ("met", "missed", "noisy") if word in verdicts)
-    print(f"Target   at {SLOWEST_S[0] * 1e3:g} ms: efficiency at least {least},")
+    print(f"Target   at {JUDGED_MS:g} ms: efficiency at least {least},")
     print(f"         variation below {MOST_VARIATION}: {told}\n{windows}\n", flush=True)
 
 
@@ -137,18 +137,22 @@ def keep_busy(processes: int) -> Iterator[None]:
         yield
 
 
-def start_process(name: str, folder: str) -> Child:
+@contextmanager
+def start_process(name: str) -> Iterator[Child]:
     """A process of parts b and d, ready and idle."""
-    process = start_module("benchmarks.pipeline_processes", name, folder)
-    process.ask(None)
-    return process
+    with (
+        TemporaryDirectory(prefix="myxtts-bench-") as folder,
+        start_module("benchmarks.pipeline_processes", name, folder) as process,
+    ):
+        process.ask(None)
+        yield process
 
 
-def bench_modes(folder: str, batches: int) -> None:
+def bench_modes(batches: int) -> None:
     """Medians over windows in which all contenders take turns, on rehearsal devices of one core each."""
     windows = Windows()
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(start_process(name, folder)) for name in (PREPARER, TRAINER, BOTH)}
+        processes = {name: stack.enter_context(start_process(name)) for name in (PREPARER, TRAINER, BOTH)}
 
         def time_both() -> float:
             """Both stages in two processes at the same time; over when the slower is done."""
@@ -211,10 +215,10 @@ def time_hand_over(count: int) -> float:
     return float(np.median(np.diff(moments)))
 
 
-def bench_watch(folder: str, updates: int) -> None:
+def bench_watch(updates: int) -> None:
     """What the watch of a real run takes by its own account."""
     windows = Windows()
-    with start_process(WATCH, folder) as process:
+    with start_process(WATCH) as process:
         taken: list[list[float]] = windows.find_quiet(partial(process.ask, [WATCH, updates]))
     update_ms, inside_ms = ([1e3 * seconds / updates for seconds in each] for each in zip(*taken, strict=True))
     share = median(inside / update for inside, update in zip(inside_ms, update_ms, strict=True))

@@ -1,12 +1,12 @@
 """The processes behind parts b and d of the pipeline bench: `python -m benchmarks.pipeline_processes NAME FOLDER`.
 
-A small run: the tiny model, some clips of the demo corpus, a codec of random weights, no cache. Each process has its devices,
-is warmed up once, and answers (contender, batches) with seconds, once everything stands still again.
+Each has its devices, is warmed up once, and answers (contender, batches) with seconds, once everything stands still again.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,46 +27,27 @@ from myxtts.devices import runtime
 # isort: split
 import tensorflow as tf
 
+from benchmarks import pipeline as bench
 from benchmarks.measuring import answer_questions
-from benchmarks.pipeline import (
-    BOTH,
-    DATASET,
-    DUAL,
-    ISOLATED,
-    PREPARE,
-    PREPARER,
-    SERIES,
-    THREADS,
-    TRAIN,
-    TRAINER,
-    WATCH,
-    WATCH_WINDOWS,
-    WRITER,
-)
 from myxtts.config import XTTSConfig
-from myxtts.data.run_data import RunData, collect_run_data, load_run_data, save_run_data
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, put_on_one_device
+from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
 from myxtts.devices.planning import plan_devices
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_facts import HOST_ARRAYS
 from myxtts.pipeline.batch_meters import METERS
-from myxtts.pipeline.batch_source import PRODUCER_FOLDER, BatchSource, SourceRequest
-from myxtts.pipeline.code_cache import FOLDER_NAME
+from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import SLOTS, Handoff
-from myxtts.pipeline.preparation_settings import Target
-from myxtts.pipeline.production import Production
 from myxtts.pipeline.sources import open_source
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training import stage_run
-from myxtts.training.endless_production import NEVER, describe_endless_production
+from myxtts.training.endless_production import NEVER
+from myxtts.training.profiling.run import SyncedTraining
+from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.random_codec import write_random_codec
 from myxtts.training.run_watch import RunWatch
-from myxtts.training.starting_point import Codec, fit_model_config, read_codec
-from myxtts.training.step import Turn
-from myxtts.training.trained_model import build_gpt_step
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.commons import get_device_context
 
@@ -81,65 +62,30 @@ as they last, and two stages of nearly the same speed can live on them for a who
 WARM_UP = 2
 """Batches until a pipeline that starts empty is at its own speed."""
 LOOK_SECONDS, IDLE_SHARE, MOST_IDLE_WAIT_S = 0.1, 0.1, 20.0
-RATE = 1e-5
+
+Contenders = Mapping[str, Callable[[int], Any]]
 
 
 def make_config(folder: Path, mode: Mode, **training: Any) -> XTTSConfig:
+    """A small run: the tiny model, some clips of the demo corpus, no cache."""
+    # All clips in one bucket: every batch costs the same, and one shape is traced.
+    clips = {"min_clip_seconds": 2.61, "max_clip_seconds": 2.965, "max_text_length": 32, "prompt_seconds": 1.0}
+    # Reading belongs to preparing here: reader processes would need a core of their own.
+    reading = {"num_workers": 0, "use_tf_native_loading": False, "prefetch_buffer_size": 3, "model_start_delay": 0.0}
     return XTTSConfig(
         model={"size": "tiny", "dvae_width": DVAE_WIDTH},
-        data={
-            "batch_size": 4,
-            # All in one bucket: every batch costs the same, and one shape is traced.
-            "min_clip_seconds": 2.61,
-            "max_clip_seconds": 2.965,
-            "max_text_length": 32,
-            "prompt_seconds": 1.0,
-            "cache": "off",
-            # Reading belongs to preparing here: reader processes would need a core of their own.
-            "num_workers": 0,
-            "use_tf_native_loading": False,
-            "prefetch_buffer_size": 3,
-            "model_start_delay": 0.0,
-        },
+        data={"batch_size": 4, "cache": "off", **clips, **reading},
         training={"rehearsal": True, "mode": str(mode), "checkpoint_dir": str(folder), **training},
     )
 
 
-def write_run(folder: Path) -> None:
-    """Writes what all processes read: the order of the clips, and the codec."""
-    config = make_config(folder, Mode.SINGLE)
-    save_run_data(collect_run_data(config, folder=folder), folder)
-    write_random_codec(config, folder / "codec")
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """The run as one process sees it."""
-
-    folder: Path
-    config: XTTSConfig
-    plan: DevicePlan
-    data: RunData
-    codec: Codec
-    production: Production
-
-    def open_source(self, plan: DevicePlan) -> BatchSource:
-        order = self.production.make_order(self.data)
-        return open_source(SourceRequest(plan, self.data, order, self.production, self.folder / PRODUCER_FOLDER))
-
-
-def open_bench_run(folder: Path, mode: Mode) -> Run:
-    """The run in a folder, with the plan of a mode in force in this process."""
-    asked = make_config(folder, mode)
-    plan = plan_devices(PlanRequest.from_config(asked), read_machine())
+def set_up(folder: Path, mode: Mode) -> ProfileSetup:
+    """The run with a codec of random weights, its plan in force in this process."""
+    config = make_config(folder, mode)
+    plan = plan_devices(PlanRequest.from_config(config), read_machine())
     runtime.set_thread_pools(INTRA_OP, INTER_OP)
     runtime.apply_plan(plan, Process.TRAINER)
-    data, codec = load_run_data(folder), read_codec(folder / "codec")
-    config = fit_model_config(asked, None, codec.config, data.text_tokens)
-    production = describe_endless_production(
-        config, Target.GPT, codec.mel_norms, codec_folder=codec.folder, cache_folder=folder / FOLDER_NAME
-    )
-    return Run(folder, config, plan, data, codec, production)
+    return set_up_profile(config, plan, folder)
 
 
 def keep_to_one_core() -> Any:
@@ -150,8 +96,8 @@ def keep_to_one_core() -> Any:
 class Preparation:
     """Makes batches on one core."""
 
-    def __init__(self, run: Run):
-        self._factory = BatchFactory(run.data, run.production, run.plan.data.device)
+    def __init__(self, setup: ProfileSetup):
+        self._factory = BatchFactory(setup.data, setup.request_source().production, setup.plan.data.device)
         self.close = self._factory.close
         with keep_to_one_core():
             self._factory.warm_up()
@@ -186,74 +132,67 @@ class Preparation:
 
 
 class Training:
-    """Trains on batches on one core: of a source, or on the first one there was again and again."""
+    """Trains on batches on one core, each update done before the next: of a source, or on the first one again and again."""
 
-    def __init__(self, run: Run):
-        self._device = run.plan.model.device
+    def __init__(self, setup: ProfileSetup):
+        self._device = setup.plan.model.device
         with get_device_context(self._device):
-            self.model = build_gpt_step(run.config, run.data, run.codec, None)
-        self.kept: DeviceBatch | None = None
-
-    def train(self, batch: DeviceBatch) -> None:
-        """One update, done when this returns."""
-        step = self.model.step
-        with get_device_context(self._device), keep_to_one_core():
-            step.apply(step.compute(batch.tensors, Turn(batch.facts.updates, 0, 1)), RATE).numpy()
-        self.kept = self.kept or batch
+            self._training = SyncedTraining(setup.build_model().step, accumulation=1, retries=False)
+        self._kept: DeviceBatch | None = None
 
     def run(self, batches: int) -> float:
         """Seconds for so many updates for which nothing is waited."""
-        assert self.kept is not None, "no batch was trained on yet"
-        return self._time(itertools.repeat(self.kept, batches), 0)
+        return self._time(lambda: self._kept, batches)
 
     def run_source(self, source: BatchSource, batches: int, warm_up: int = 0, ready: int = 0) -> float:
         """Seconds for so many batches of a source, after `ready` that are thrown away and `warm_up` that are not counted."""
 
-        def iterate(count: int) -> Iterator[DeviceBatch]:
-            for _ in range(count):
-                yield source.take()
-                source.advance()
-                source.release()
+        def give_back() -> None:
+            source.advance()
+            source.release()
 
-        for _ in iterate(ready):
-            pass
-        return self._time(iterate(warm_up + batches), warm_up)
+        for _ in range(ready):
+            source.take()
+            give_back()
+        return self._time(source.take, batches, warm_up, give_back)
 
-    def run_prepared(self, prepared: Iterator[Any], warm_up: int) -> float:
-        """Seconds for all batches but the first few, each copied to the model device before its step."""
-        return self._time((place_batch(arrays, self._device) for arrays in prepared), warm_up)
+    def run_prepared(self, prepared: Iterator[Any], batches: int, warm_up: int) -> float:
+        """Seconds for so many batches, each copied to the model device before its step, after `warm_up` that are not counted."""
+        return self._time(lambda: place_batch(next(prepared), self._device), batches, warm_up)
 
-    def _time(self, batches: Iterator[DeviceBatch], warm_up: int) -> float:
-        for batch in itertools.islice(batches, warm_up):
-            self.train(batch)
-        started = time.perf_counter()
-        for batch in batches:
-            self.train(batch)
+    def _time(
+        self, take: Callable[[], Any], batches: int, warm_up: int = 0, give_back: Callable[[], None] = lambda: None
+    ) -> float:
+        started = 0.0
+        for number in range(warm_up + batches):
+            if number == warm_up:
+                started = time.perf_counter()
+            batch = take()
+            # Not around the batch too: a source that prepares it in this thread was not traced for one core.
+            with get_device_context(self._device), keep_to_one_core():
+                self._training.train(batch)
+            self._kept = self._kept or batch
+            give_back()
         return time.perf_counter() - started
 
 
-def open_dual_source(run: Run, closing_: ExitStack) -> StagedSource:
+def open_dual_source(setup: ProfileSetup, stack: ExitStack) -> StagedSource:
     """The dual mode's stages and hand-offs, with a data thread that keeps to one core."""
-    preparation = Preparation(run)
-    prepared: Handoff[Any] = Handoff("prepared", run.config.data.prefetch_depth)
-    closing_.callback(preparation.close)
-    source = StagedSource(
-        prepared,
-        unpack=dict,
-        stages=[Stage("prepare", preparation.make_next, Feed(iter(range(NEVER))), prepared)],
-        resources=ExitStack(),
-        device=run.plan.model.device,
-        start_delay_s=run.config.data.model_start_delay,
-    )
-    return closing_.enter_context(closing(source))
+    preparation = Preparation(setup)
+    stack.callback(preparation.close)
+    prepared: Handoff[Any] = Handoff("prepared", setup.config.data.prefetch_depth)
+    stages = [Stage("prepare", preparation.make_next, Feed(iter(range(NEVER))), prepared)]
+    device = setup.plan.model.device
+    source = StagedSource(prepared, unpack=dict, stages=stages, resources=ExitStack(), device=device, start_delay_s=0.0)
+    return stack.enter_context(closing(source))
 
 
-def run_side_by_side(prepare: Callable[[int], float], train: Callable[[int], float], batches: int) -> float:
+def run_side_by_side(preparation: Preparation, training: Training, batches: int) -> float:
     """Seconds until so many batches were prepared by one thread and so many trained on by this one, without a hand-off."""
     started = time.perf_counter()
     with ThreadPoolExecutor(1) as beside:
-        preparing = beside.submit(prepare, batches)
-        train(batches)
+        preparing = beside.submit(preparation.run, batches)
+        training.run(batches)
         preparing.result()
     return time.perf_counter() - started
 
@@ -292,77 +231,66 @@ class TimedWatch(RunWatch):
 
 
 def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
-    """Of some windows of so many updates of a real run: seconds, and those that the watch took of them."""
+    """Of some windows of so many updates of a real run on two devices: seconds, and those that the watch took of them."""
     stage_run.RunWatch = TimedWatch
-    config = make_config(
-        folder / "watched",
-        Mode.DUAL,
-        codec=str(folder / "codec"),
-        speak=False,
-        max_steps=WARM_UP + 1 + WATCH_WINDOWS * updates,
-    )
-    XTTSTrainer(config).train()
+    write_random_codec(make_config(folder, Mode.SINGLE), folder / "codec")
+    last = WARM_UP + 1 + bench.WATCH_WINDOWS * updates
+    XTTSTrainer(
+        make_config(folder / "run", Mode.DUAL, codec=str(folder / "codec"), speak=False, max_steps=last)
+    ).train()
     marks = TimedWatch.moments[WARM_UP::updates]
     return [(end - start, own_end - own_start) for (start, own_start), (end, own_end) in itertools.pairwise(marks)]
 
 
-Contenders = Mapping[str, Callable[[int], Any]]
+def open_watched(folder: Path, stack: ExitStack) -> Contenders:
+    return {bench.WATCH: partial(run_watched, folder)}
 
 
-def open_writer(folder: Path, closing_: ExitStack) -> Contenders:
-    write_run(folder)
-    return {}
-
-
-def open_watched(folder: Path, closing_: ExitStack) -> Contenders:
-    """A real run on two devices with the watch of a real run."""
-    return {WATCH: partial(run_watched, folder)}
-
-
-def open_preparer(folder: Path, closing_: ExitStack) -> Contenders:
+def open_preparer(folder: Path, stack: ExitStack) -> Contenders:
     """Only prepares, on the first core."""
     first, _ = find_cores()
     pin_process(first)
-    preparation = Preparation(open_bench_run(folder, Mode.ISOLATED))
-    closing_.callback(preparation.close)
+    preparation = Preparation(set_up(folder, Mode.ISOLATED))
+    stack.callback(preparation.close)
     preparation.run(1)
     pin_process(first)
-    return {PREPARE: preparation.run}
+    return {bench.PREPARE: preparation.run}
 
 
-def open_trainer(folder: Path, closing_: ExitStack) -> Contenders:
+def open_trainer(folder: Path, stack: ExitStack) -> Contenders:
     """Trains on the last core: on batches of a producer on the first, on some it prepares itself, or on one again and again."""
     first, last = find_cores()
     # A child stays on the core of the thread that starts it.
     pin_process(first)
-    run = open_bench_run(folder, Mode.ISOLATED)
-    isolated = closing_.enter_context(closing(run.open_source(run.plan)))
+    setup = set_up(folder, Mode.ISOLATED)
+    request = setup.request_source()
+    isolated = stack.enter_context(closing(open_source(request)))
     pin_process(last)
-    series = closing_.enter_context(closing(run.open_source(put_on_one_device(run.plan))))
-    training = Training(run)
+    series = stack.enter_context(closing(open_source(replace(request, plan=put_on_one_device(setup.plan)))))
+    training = Training(setup)
     training.run_source(isolated, 1)
     training.run_source(series, 1)
     # Whatever threads there are by now.
     pin_process(last)
     return {
-        SERIES: lambda batches: training.run_source(series, batches, 1),
-        ISOLATED: lambda batches: training.run_source(isolated, batches, WARM_UP, READY),
-        TRAIN: training.run,
+        bench.SERIES: lambda batches: training.run_source(series, batches, 1),
+        bench.ISOLATED: lambda batches: training.run_source(isolated, batches, WARM_UP, READY),
+        bench.TRAIN: training.run,
     }
 
 
-def open_both(folder: Path, closing_: ExitStack) -> Contenders:
+def open_both(folder: Path, stack: ExitStack) -> Contenders:
     """Has both devices, each with one core's worth of threads."""
     pin_process(*find_cores())
-    run = open_bench_run(folder, Mode.DUAL)
-    source = open_dual_source(run, closing_)
-    preparation, training = Preparation(run), Training(run)
-    closing_.callback(preparation.close)
+    setup = set_up(folder, Mode.DUAL)
+    source = open_dual_source(setup, stack)
+    preparation, training = Preparation(setup), Training(setup)
+    stack.callback(preparation.close)
     training.run_source(source, 1)
     return {
-        DUAL: lambda batches: training.run_source(source, batches, WARM_UP, READY),
-        DATASET: lambda batches: training.run_prepared(preparation.iterate_dataset(WARM_UP + batches), WARM_UP),
-        THREADS: lambda batches: run_side_by_side(preparation.run, training.run, batches),
+        bench.DUAL: lambda batches: training.run_source(source, batches, WARM_UP, READY),
+        bench.DATASET: lambda n: training.run_prepared(preparation.iterate_dataset(WARM_UP + n), n, WARM_UP),
+        bench.THREADS: partial(run_side_by_side, preparation, training),
     }
 
 
@@ -391,11 +319,17 @@ def await_idle() -> None:
 
 
 def main() -> None:
+    # What is set aside of the corpus is no news here.
+    logging.disable(logging.WARNING)
     name, folder = sys.argv[1:]
-    openers = {WRITER: open_writer, WATCH: open_watched}
-    openers |= {PREPARER: open_preparer, TRAINER: open_trainer, BOTH: open_both}
-    with ExitStack() as closing_:
-        contenders = openers[name](Path(folder), closing_)
+    openers = {
+        bench.PREPARER: open_preparer,
+        bench.TRAINER: open_trainer,
+        bench.BOTH: open_both,
+        bench.WATCH: open_watched,
+    }
+    with ExitStack() as stack:
+        contenders = openers[name](Path(folder), stack)
 
         def measure(question: Any) -> Any:
             # The first question is whether it is ready.
