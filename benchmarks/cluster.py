@@ -6,30 +6,25 @@ The same batches are trained by one process on one core and by two on two cores,
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.measuring import print_load, print_machine, run_bench
+from benchmarks.measuring import print_load, print_machine, report_result, run_bench, run_together, write_cluster
 from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.link import open_link
-from myxtts.cluster.loopback import make_cluster_file
 from myxtts.cluster.private_network import enter_private_network
-from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.cluster.spec import find_cluster
-from myxtts.devices.child_environment import make_importable
 from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import TrainRow
 
 PAIR = 2
 SUM_MB, SUM_ROUNDS = (0, 1, 16, 64), 7
-SUMS = "@sums "
+MYXTTS = "myxtts.cli.main"
 SIMULATED_WORKERS, SIMULATED_GIGABITS = (1, 2, 4, 8, 16), (1, 10, 100)
 BIG_GRADIENT_BYTES, BIG_STEP_S = 4 * 441e6, 2.0
 """Of the published GPT, in float32, and an assumed time of one worker for a batch of it."""
@@ -66,7 +61,7 @@ def main(words: Sequence[str]) -> None:
 
 def bench_trainers(folder: Path, flags: Sequence[str], steps: int, rounds: int) -> None:
     codec = str(folder / "codec")
-    run_pinned([[*flags, "--stage", "codec", "--max-steps", "20", "--checkpoint-dir", codec]])
+    run_together(MYXTTS, [[*flags, "--stage", "codec", "--max-steps", "20", "--checkpoint-dir", codec]])
     flags = [*flags, *RARE, "--codec", codec, "--max-steps", str(steps)]
     steps_s: dict[int, list[float]] = {1: [], PAIR: []}
     for number in range(rounds):
@@ -82,7 +77,8 @@ def bench_trainers(folder: Path, flags: Sequence[str], steps: int, rounds: int) 
 def time_steps(run: Path, flags: Sequence[str], workers: int) -> float:
     """Median seconds of a step."""
     words = [*flags, "--checkpoint-dir", str(run)]
-    run_pinned([words] if workers == 1 else [[*words, *each] for each in list_cluster_flags(run.parent)])
+    pair = [["--cluster", path, "--worker-index", index] for path, index in write_cluster(run.parent, PAIR)]
+    run_together(MYXTTS, [words] if workers == 1 else [[*words, *each] for each in pair])
     rows = read_metrics(run / "metrics.jsonl").rows
     times_s = [time_s for row in rows if isinstance(row, TrainRow) for time_s in row.step_times_s]
     if not times_s:
@@ -90,29 +86,10 @@ def time_steps(run: Path, flags: Sequence[str], workers: int) -> float:
     return median(times_s)
 
 
-def list_cluster_flags(folder: Path) -> list[list[str]]:
-    path = folder / "cluster.yaml"
-    path.write_text(make_cluster_file(PAIR), encoding="utf-8")
-    return [["--cluster", str(path), "--worker-index", str(index)] for index in range(PAIR)]
-
-
-def run_pinned(commands: Sequence[Sequence[str]], module: str = "myxtts.cli.main") -> list[str]:
-    """What processes say, each of which has a core of its own."""
-    said: list[str] = []
-    python, environ = [sys.executable, "-P", "-m", module], make_importable(os.environ)
-    pinned = [
-        Command(["taskset", "-c", str(core), *python, *words], environ)
-        for core, words in zip(sorted(os.sched_getaffinity(0)), commands, strict=False)
-    ]
-    if any(ProcessGroup(pinned, tell=lambda index, line: said.append(line)).run()):
-        raise ClusterError("A trainer of the bench failed:\n" + "\n".join(said[-20:]))
-    return said
-
-
 def bench_sums(folder: Path) -> None:
-    said = run_pinned([["sum", *each[1::2]] for each in list_cluster_flags(folder)], "benchmarks.cluster")
+    found = run_together("benchmarks.cluster", [["sum", *worker] for worker in write_cluster(folder, PAIR)])
     print("measured: a sum over two processes by gRPC")
-    for what, seconds in json.loads(next(line for line in said if line.startswith(SUMS)).removeprefix(SUMS)).items():
+    for what, seconds in found.items():
         print(f"{what:<28} {seconds * 1e3:>9.2f} ms")
 
 
@@ -148,7 +125,7 @@ def time_sums(path: str, index: str) -> None:
             time_median(f"{size} MB of gradients", lambda _, tensor=tensor: exchange.sum([tensor])[0].numpy())
         time_median("six numbers over the chief", lambda number: link.add_up(f"round {number}", [1.0] * 6))
     if spec.is_chief:
-        print(f"{SUMS}{json.dumps(found)}")
+        report_result(found)
 
 
 def print_simulation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -13,6 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from myxtts.cluster.errors import ClusterError
+from myxtts.cluster.loopback import make_cluster_file
+from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.devices.child_environment import make_importable
 from myxtts.devices.child_processes import end_child
 from myxtts.errors import MyXTTSError
@@ -23,6 +27,7 @@ MOST_STEAL = 0.05
 MOST_DISCARDED = 2
 """Windows in a row that are tried again before one is taken as it is."""
 STOP_SECONDS = 60.0
+RESULT = "@result "
 
 
 class Windows:
@@ -138,6 +143,28 @@ class Child:
             code, command = self._process.wait(), " ".join(self._words)
             sys.exit(f"error: a process of the bench ended with code {code}; what it said is above. It was: {command}")
         return json.loads(line)
+
+
+def run_together(module: str, commands: Sequence[Sequence[str]]) -> Any:
+    """Runs a module in processes that stand and fall together, each on a core of its own; what `report_result` was given in one."""
+    said: list[str] = []
+    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    python, environ = [sys.executable, "-P", "-m", module], make_importable(os.environ)
+    pinned = [Command(["taskset", "-c", str(next(cores)), *python, *words], environ) for words in commands]
+    if any(ProcessGroup(pinned, tell=lambda index, line: said.append(line)).run()):
+        raise ClusterError("A process of the bench failed:\n" + "\n".join(said[-20:]))
+    return next((json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)), None)
+
+
+def report_result(result: Any) -> None:
+    print(f"{RESULT}{json.dumps(result)}", flush=True)
+
+
+def write_cluster(folder: Path, workers: int) -> list[list[str]]:
+    """Of each worker of a cluster on this machine: the cluster's file, and its index."""
+    path = folder / "cluster.yaml"
+    path.write_text(make_cluster_file(workers), encoding="utf-8")
+    return [[str(path), str(index)] for index in range(workers)]
 
 
 def start_module(module: str, *words: str) -> Child:

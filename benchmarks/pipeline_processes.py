@@ -46,7 +46,6 @@ from myxtts.training import stage_run
 from myxtts.training.endless_production import NEVER
 from myxtts.training.profiling.run import SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
-from myxtts.training.random_codec import write_random_codec
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.commons import get_device_context
@@ -201,10 +200,11 @@ class TimedWatch(RunWatch):
     """A watch that adds up what it takes: its calls, and its threads on the processor."""
 
     moments: ClassVar[list[tuple[float, float]]] = []
-    """Of every batch: when it came, and what the watch had taken until then, in seconds."""
+    """Of every batch of the last stage: when it came, and what the watch had taken until then, in seconds."""
 
     def __init__(self, *arguments: Any, **facts: Any):
         self._calls_s = 0.0
+        self.moments.clear()
         self._others = set(threading.enumerate())
         super().__init__(*arguments, **facts)
 
@@ -233,11 +233,9 @@ class TimedWatch(RunWatch):
 def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
     """Of some windows of so many updates of a real run on two devices: seconds, and those that the watch took of them."""
     stage_run.RunWatch = TimedWatch
-    write_random_codec(make_config(folder, Mode.SINGLE), folder / "codec")
     last = WARM_UP + 1 + bench.WATCH_WINDOWS * updates
-    XTTSTrainer(
-        make_config(folder / "run", Mode.DUAL, codec=str(folder / "codec"), speak=False, max_steps=last)
-    ).train()
+    # Its codec is trained for a step, in a stage with a watch of its own.
+    XTTSTrainer(make_config(folder, Mode.DUAL, codec_steps=1, speak=False, max_steps=last)).train()
     marks = TimedWatch.moments[WARM_UP::updates]
     return [(end - start, own_end - own_start) for (start, own_start), (end, own_end) in itertools.pairwise(marks)]
 

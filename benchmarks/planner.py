@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +18,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.measuring import Windows, print_load, print_machine, run_bench
+from benchmarks.measuring import (
+    Windows,
+    print_load,
+    print_machine,
+    report_result,
+    run_bench,
+    run_together,
+    write_cluster,
+)
 from benchmarks.paced import BATCH_BYTES, SERIES, hold, make_batch, run_paced
-from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.link import open_link
-from myxtts.cluster.loopback import make_cluster_file
-from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.cluster.spec import find_cluster
-from myxtts.devices.child_environment import make_importable
 from myxtts.pipeline.ring import copy_arrays, time_ring
 from myxtts.training.modes.choice import choose_mode
 from myxtts.training.modes.prediction import WINDOWS, WORKERS, Candidate, Circumstances, Layout, StageCosts
@@ -35,7 +37,6 @@ from myxtts.training.modes.prediction import WINDOWS, WORKERS, Candidate, Circum
 MOST_REGRET = 0.05
 """How much slower than the best the choice may be."""
 FILL_BATCHES = 10
-DONE = "@done "
 HEAD = """\
 Prepare, copy and train hold their device for so many ms per batch; half:
 training with half the clips; exch: the exchange of gradients, where both
@@ -181,19 +182,13 @@ def time_mode(layout: Layout, workload: Workload, batches: int) -> float:
     return float(np.diff(done[FILL_BATCHES - 1 :]).mean())
 
 
-def run_workers(prepare_s: float, train_s: float, exchange_s: float, batches: int) -> list[float]:
+def run_workers(*pace: float) -> list[float]:
     """The moments at which the chief of two workers, which meet in every batch over the link of a real run, was done."""
-    said: list[str] = []
     with TemporaryDirectory(prefix="myxtts-bench-") as folder:
-        path = Path(folder) / "cluster.yaml"
-        path.write_text(make_cluster_file(WORKERS), encoding="utf-8")
-        words = [sys.executable, "-P", "-m", "benchmarks.planner", "worker", str(path)]
-        pace, environ = json.dumps([prepare_s, train_s, exchange_s, batches]), make_importable(os.environ)
-        commands = [Command([*words, str(index), pace], environ) for index in range(WORKERS)]
-        codes = ProcessGroup(commands, tell=lambda index, line: said.append(line)).run()
-    if any(codes):
-        raise ClusterError("A worker of the bench failed:\n" + "\n".join(said[-20:]))
-    done: list[float] = json.loads(next(line for line in said if line.startswith(DONE)).removeprefix(DONE))
+        workers = write_cluster(Path(folder), WORKERS)
+        done: list[float] = run_together(
+            "benchmarks.planner", [["worker", *worker, json.dumps(pace)] for worker in workers]
+        )
     return done
 
 
@@ -212,7 +207,7 @@ def work_in_turn(path: str, index: str, pace: str) -> None:
             hold(exchange_s)
             done.append(time.perf_counter())
     if spec.is_chief:
-        print(f"{DONE}{json.dumps(done)}")
+        report_result(done)
 
 
 if __name__ == "__main__":
