@@ -23,9 +23,11 @@ PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
 ifeq ($(HAS_GPU),)
 REHEARSAL := --rehearsal --mode isolated
 endif
+# What `make bench` lists; the other files in benchmarks/ are parts of these.
+BENCHES := cluster data model pipeline planner corpus_scan
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types unit soak clean setup
+.PHONY: help train test lint types unit soak bench clean setup
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,13 @@ unit: $(TEST_STAMP) ## the tests alone
 
 soak: $(TEST_STAMP) ## the long tests
 	$(BIN)/python -m pytest -m soak $(PYTEST_FLAGS)
+
+bench: $(if $(NAME),$(RUN_STAMP)) ## list what can be measured; measure it: NAME=model FLAGS="--seconds 3"
+ifdef NAME
+	$(BIN)/python -m benchmarks.$(NAME) $(FLAGS)
+else
+	@awk 'FNR == 1 {name = FILENAME; gsub(/.*\/|\.py$$/, "", name); gsub(/"""/, ""); printf "  NAME=%-12s %s\n", name, $$0}' $(BENCHES:%=benchmarks/%.py)
+endif
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

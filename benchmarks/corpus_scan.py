@@ -1,4 +1,4 @@
-"""What a scan costs: `python benchmarks/corpus_scan.py {scan,lines,padding} [--help]`.
+"""What a scan costs: FLAGS is one of scan, lines and padding.
 
 - `scan`: a corpus of symbolic links to real clips, scanned cold (no index) and warm (nothing changed).
 - `lines`: as many lines as asked for, with a check that opens no file: the memory and time that lines alone cost.
@@ -17,24 +17,24 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+import numpy as np
+import soundfile
 
-import numpy as np  # noqa: E402  the project need not be installed, so its folder comes first
-import soundfile  # noqa: E402
-
-from myxtts.data.buckets import plan_buckets  # noqa: E402
-from myxtts.data.checks import CLIP_TASK  # noqa: E402
-from myxtts.data.scan import scan_corpus  # noqa: E402
-from myxtts.data.workers import Task, Work  # noqa: E402
+from benchmarks.measuring import run_bench
+from myxtts.data.buckets import plan_buckets
+from myxtts.data.checks import CLIP_TASK
+from myxtts.data.scan import scan_corpus
+from myxtts.data.workers import Task, Work
+from myxtts.devices.child_environment import make_importable
 
 LJSPEECH_LINES = 13_100
 RATE_HZ = 22050
-UNOPENED_TASK = Task("corpus_scan:make_constant_check")
+UNOPENED_TASK = Task("benchmarks.corpus_scan:make_constant_check")
 """Says of every clip that it is fine, without a look at it."""
 
 
@@ -54,9 +54,9 @@ def make_corpus(folder: Path, clips: list[Path], lines: int) -> None:
 
 def measure_scan(corpus: Path, index: Path, *, opens_clips: bool) -> dict[str, Any]:
     """Scan in another process: seconds, without Python's start; its highest memory; what was kept and looked at."""
-    command = [sys.executable, __file__, "one", str(corpus), str(index), *([] if opens_clips else ["--unopened"])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)])}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    command = [sys.executable, "-P", "-m", "benchmarks.corpus_scan", "one", str(corpus), str(index)]
+    command += [] if opens_clips else ["--unopened"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=make_importable(os.environ))
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
 
@@ -119,8 +119,7 @@ def find_clips(folder: Path | None, scratch: Path) -> list[Path]:
     return [scratch / "tone.wav"]
 
 
-def main() -> int:
-    """Measure. Returns the exit code."""
+def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
     for name in ("scan", "lines"):
@@ -132,10 +131,10 @@ def main() -> int:
     one.add_argument("corpus", type=Path)
     one.add_argument("index", type=Path)
     one.add_argument("--unopened", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.part == "one":
         print(json.dumps(scan_here(arguments.corpus, arguments.index, opens_clips=not arguments.unopened)))
-        return 0
+        return
     load = os.getloadavg()[0]
     if arguments.part == "padding":
         figures = bench_padding(LJSPEECH_LINES)
@@ -145,8 +144,7 @@ def main() -> int:
             figures = bench_scan(clips, arguments.lines, opens_clips=arguments.part == "scan")
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load": [load, os.getloadavg()[0]]}
     print(json.dumps({**figures, **machine}, indent=1))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_bench(main)

@@ -1,4 +1,4 @@
-"""Does the pieces of work of `myxtts bench model` with Coqui's own PyTorch modules; started by that command.
+"""Does the pieces of work of `model.py` with Coqui's own PyTorch modules: `PEER_PYTHON peer_coqui.py CODES`; started by it.
 
 Reads lines of JSON, `{"prepare": NAME}` and `{"run": NAME}`, and answers each with one line. Runs in a Python that has
 torch and coqui-tts, and imports nothing of MyXTTS.
@@ -22,7 +22,8 @@ from TTS.tts.layers.xtts.dvae import DiscreteVAE  # noqa: E402
 from TTS.tts.layers.xtts.gpt import GPT  # noqa: E402
 
 THREADS = 2
-ROWS, TEXT_TOKENS, CODES, PROMPT_FRAMES, CLIP_FRAMES = 4, 100, 200, 517, 862
+ROWS, TEXT_TOKENS, PROMPT_FRAMES, CLIP_FRAMES = 4, 100, 517, 862
+CODES = int(sys.argv[1])
 TEXT_VOCABULARY, STOP = 6681, 1025
 
 Work = Callable[[], object]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.cli.bench import BENCHES
 from myxtts.cli.main import COMMANDS, MODULES
 from myxtts.config.config import SECTIONS
 from myxtts.config.presets import MODEL_SIZES, START_BATCHES, START_LEARNING_RATES
@@ -73,7 +72,6 @@ ENGLISH = Words(
         "MYXTTS_MODE_CHOICE": "set by `myxtts train` for the workers that `--mode auto` starts: what was chosen, and why",
         "MYXTTS_SERVE_TOKEN": "the token that `myxtts serve` asks for, instead of a flag others can read in the process list",
         "MYXTTS_JUDGE_PYTHON": "the Python of the environment with the judges of `myxtts evaluate`",
-        "MYXTTS_PEER_PYTHON": "the Python of the environment with torch and coqui-tts, for `myxtts bench model --against coqui`",
     },
     exits="Exit codes",
     exit_columns=("code", "meaning"),
@@ -108,7 +106,6 @@ PERSIAN = Words(
         "MYXTTS_MODE_CHOICE": "‎`myxtts train`‎ برای کارگرهایی می‌گذارد که ‎`--mode auto`‎ راه می‌اندازد: چه برگزیده شد و چرا",
         "MYXTTS_SERVE_TOKEN": "رمزی که ‎`myxtts serve`‎ می‌خواهد، به‌جای پرچمی که دیگران در فهرست پردازه‌ها می‌بینند",
         "MYXTTS_JUDGE_PYTHON": "پایتونِ محیطی که داورهای ‎`myxtts evaluate`‎ در آن نصب است",
-        "MYXTTS_PEER_PYTHON": "پایتونِ محیطی که torch و coqui-tts در آن نصب است، برای ‎`myxtts bench model --against coqui`‎",
     },
     exits="کدهای خروج",
     exit_columns=("کد", "معنا"),
@@ -183,14 +180,8 @@ def _list_sizes() -> Iterator[tuple[str, ...]]:
 def _describe_commands(words: Words) -> Iterator[str]:
     for name, help in COMMANDS.items():
         yield f"### `myxtts {name}`"
-        if name == "bench":
-            for what, bench_help in BENCHES.items():
-                yield f"`myxtts bench {what}`: {bench_help}"
-                yield from _describe_flags(f"bench_{what}", words)
-        elif name == "train":
-            yield help
-        else:
-            yield help
+        yield help
+        if name != "train":
             yield from _describe_flags(MODULES.get(name, name), words)
 
 

@@ -29,7 +29,6 @@ COMMANDS: Mapping[str, str] = {
     "compare": "put the curves and figures of two or more runs side by side",
     "configure": "measure this machine with your run, and write settings that suit it",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
-    "bench": "measure a part of MyXTTS against plain ways of doing the same",
     "selfcheck": "try on your cards what depends on real GPUs, and write a report to post",
     "bug-report": "write one file to attach to a bug report, with nothing private in it",
     "import": "convert a Coqui XTTS checkpoint to a model directory",

@@ -2,7 +2,7 @@
 
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.data import LANGUAGES
-from myxtts.config.resolve import load_config, resolve_config, save_config
+from myxtts.config.resolve import resolve_config
 
 __all__ = [
     "LANGUAGES",
@@ -10,7 +10,5 @@ __all__ = [
     "ModelConfig",
     "TrainingConfig",
     "XTTSConfig",
-    "load_config",
     "resolve_config",
-    "save_config",
 ]

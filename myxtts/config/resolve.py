@@ -10,7 +10,7 @@ from typing import Any
 
 from myxtts.config.config import SECTIONS, XTTSConfig, list_names, suggest_name
 from myxtts.config.section import NOT_A_SETTING
-from myxtts.config.yaml_file import YamlSettings, dump_yaml, read_yaml
+from myxtts.config.yaml_file import YamlSettings, read_yaml
 from myxtts.errors import ConfigError
 
 REHEARSAL_VARIABLE = "MYXTTS_REHEARSAL"
@@ -56,16 +56,6 @@ def resolve_config(
         raise ConfigError([_add_origin(key, text, given) for key, text in error.problems]) from None
     config._origins |= {_main_key(key): entry.origin for key, entry in given.items()}
     return config
-
-
-def load_config(path: str | Path) -> XTTSConfig:
-    """The configuration in a YAML file."""
-    return resolve_config(yaml_path=Path(path))
-
-
-def save_config(config: XTTSConfig, path: str | Path) -> None:
-    """Writes every value, so that the file gives the same configuration whatever later presets say."""
-    Path(path).write_text(dump_yaml(dump_sections(config)), encoding="utf-8")
 
 
 def dump_sections(config: XTTSConfig) -> dict[str, dict[str, Any]]:

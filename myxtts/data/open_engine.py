@@ -112,7 +112,7 @@ def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
     if not data.use_tf_native_loading:
         return EngineChoice(others, "use_tf_native_loading is off")
     if data.use_tf_native_loading == "auto" and others is Engine.PROCESSES:
-        # Measured by `myxtts bench data`: three times as fast on plain wav, where TensorFlow spends its time on page faults.
+        # Measured by the bench `data`: three times as fast on plain wav, where TensorFlow spends its time on page faults.
         return EngineChoice(others, "reader processes are faster")
     objection = explain_no_native_loading(corpora)
     return EngineChoice(others if objection else Engine.NATIVE, objection)

@@ -12,14 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from myxtts.errors import UserError
-from myxtts.models.decoding import Decoding, generate
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.layers import Part
-from myxtts.models.sampling import Greedy, Sampling
 from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.models.speaker import SpeakerEncoder
-from myxtts.models.waveform import WaveformDecoder, change_speed
+from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import Weight, list_xtts_weights
 
 
@@ -31,9 +29,6 @@ class XTTS(Part):
     """A GPT with what surrounds it. Which parts there are depends on the job: training needs the GPT, an imported
     voice adds decoder and speaker encoder, a voice trained from scratch speaks through its DVAE.
 
-    `generate`, `decode_speech` and `decode_mel` are the plain way from a text to sound, which tests compare the reference and
-    streaming with; `inference` speaks by its own.
-
     Args:
         gpt: text and prompt -> codes and latents.
         decoder: latents -> speech.
@@ -43,9 +38,9 @@ class XTTS(Part):
     Example:
         >>> xtts = build_xtts(config, seed=1)
         >>> load_checkpoint_arrays(xtts, arrays).require_complete()
-        >>> prompt = xtts.make_reference_prompt([mel_1FM])
-        >>> said = xtts.generate(prompt, text_BT, rule=Sampling(), max_codes=400, seeds_B2=seeds)
-        >>> wav = xtts.decode_speech(said.latents_BMC[:, : said.count], xtts.embed_speaker(speaker_mel))
+        >>> prompt, speaker = xtts.make_reference_prompt([mel_1FM]), xtts.embed_speaker(speaker_mel)
+        >>> said = generate(xtts.gpt, prompt, text_BT, rule=Sampling(), max_codes=400, seeds_B2=seeds)
+        >>> wav = xtts.decoder(said.latents_BMC[:, : said.count], speaker)
     """
 
     def __init__(
@@ -79,41 +74,6 @@ class XTTS(Part):
     def encode_audio(self, mel_BFM: tf.Tensor) -> tf.Tensor:
         """Codes of DVAE mels, one per four frames, int64."""
         return self._need("dvae").encode(mel_BFM)
-
-    def decode_mel(self, codes_BM: tf.Tensor) -> tf.Tensor:
-        """DVAE mels of codes; the voice of a model that has no waveform decoder yet."""
-        return self._need("dvae").decode(codes_BM)
-
-    def generate(
-        self,
-        prompt_BPC: tf.Tensor,
-        text_BT: tf.Tensor,
-        *,
-        rule: Sampling | Greedy,
-        max_codes: int,
-        text_lengths_B: tf.Tensor | None = None,
-        seeds_B2: tf.Tensor | None = None,
-    ) -> Decoding:
-        """Codes and latents of texts; see `start_decoding` for the arguments."""
-        return generate(
-            self.gpt,
-            prompt_BPC,
-            text_BT,
-            rule=rule,
-            max_codes=max_codes,
-            text_lengths_B=text_lengths_B,
-            seeds_B2=seeds_B2,
-        )
-
-    def decode_speech(self, latents_BLC: tf.Tensor, speaker_BG: tf.Tensor, *, speed: float = 1.0) -> tf.Tensor:
-        """Speech (B, samples) at 24 kHz in [-1, 1].
-
-        Args:
-            latents_BLC: of rows of equal length.
-            speaker_BG: from `embed_speaker`.
-            speed: above 1 speaks faster.
-        """
-        return self._need("decoder")(change_speed(latents_BLC, speed), speaker_BG)
 
     def _need(self, name: str) -> Any:
         part = getattr(self, name)

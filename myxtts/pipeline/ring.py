@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -148,3 +150,28 @@ def _list_sizes(layout: Layout) -> str:
         f"{spec.name} {spec.dtype}{list(spec.shape)} {format_bytes(spec.size_bytes)}"
         for spec in sorted(layout, key=lambda spec: -spec.size_bytes)
     )
+
+
+def time_ring(batch_bytes: int, rounds: int) -> tuple[float, float]:
+    """Median seconds to pack a batch of so many bytes into a slot, and to read and copy it out."""
+    batch = {"values": np.random.default_rng(0).integers(0, 256, batch_bytes, dtype=np.uint8)}
+    reader = Ring.create(3, 2 * batch_bytes)
+    writer = Ring.attach(os.dup(reader.fileno()), reader.slots, reader.slot_bytes)
+    try:
+        content = writer.pack(0, batch)
+        return (
+            _time_median(lambda: writer.pack(0, batch), rounds),
+            _time_median(lambda: copy_arrays(reader.read(0, content), np.array), rounds),
+        )
+    finally:
+        reader.close()
+        writer.close()
+
+
+def _time_median(action: Callable[[], object], rounds: int) -> float:
+    seconds = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from myxtts.cli import configure, main
-from myxtts.config.resolve import load_config
+from myxtts.config.resolve import resolve_config
 from myxtts.errors import MachineError
 from myxtts.training.tuning import configurator as tuning
 from myxtts.training.tuning.candidates import VARIABLES, Candidate
@@ -70,7 +70,7 @@ def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
     assert "COMPARED, one run of each (--verify: three)\n" in out
     assert "XLA: on\n  measured: on 70 ms a step; before 100 ms\n" in out
     assert "precision: unchanged\n" in out
-    config = load_config(path)
+    config = resolve_config(yaml_path=path)
     assert (config.data.enable_xla, config.data.batch_size, config.data.mixed_precision) == (True, 4, "float32")
     text = path.read_text()
     assert "  # measured: on 70 ms a step; before 100 ms\n  enable_xla: true\n" in text
@@ -112,7 +112,7 @@ def test_settings_that_gain_nothing_are_withdrawn_in_words(run_configure, tuned_
     assert "IN FORCE with the defaults" in out
     assert re.search(r"threads inside operations +1", out)
     assert "the defaults stay in force" in path.read_text()
-    assert load_config(path).data.enable_xla is False
+    assert resolve_config(yaml_path=path).data.enable_xla is False
     assert "export" not in variables
 
 

@@ -135,10 +135,6 @@ def test_a_command_that_fails_leaves_the_old_report(tmp_path, monkeypatch, words
     "words",
     [
         ["compare", "nothere", "neither", "--json"],
-        ["bench", "planner", "--json"],
-        ["bench", "data", "--json"],
-        ["bench", "model", "--json"],
-        ["bench", "pipeline", "--json"],
         ["selfcheck", "--rehearsal", "--out"],
     ],
 )

@@ -7,7 +7,6 @@ import termios
 
 import pytest
 
-from myxtts.cli import bench
 from myxtts.cli.export_model import build_parser as build_export_parser
 from myxtts.cli.import_model import build_parser as build_import_parser
 from myxtts.cli.listen import build_parser as build_listen_parser
@@ -66,9 +65,8 @@ def test_errors_are_wrapped(terminal, monkeypatch):
     assert max(map(len, lines)) <= 50
 
 
-@pytest.mark.parametrize("text", [format_help(), bench.format_help("myxtts bench")], ids=["myxtts", "bench"])
-def test_overviews_fit_eighty_columns(text):
-    assert max(map(len, text.splitlines())) <= 80
+def test_the_overview_fits_eighty_columns():
+    assert max(map(len, format_help().splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

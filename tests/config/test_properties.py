@@ -7,7 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from myxtts.config import XTTSConfig, load_config, resolve_config
+from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.config import SECTIONS
 from myxtts.config.flags import iterate_flags
 from myxtts.config.resolve import dump_sections
@@ -46,7 +46,7 @@ def test_any_file_gives_a_configuration_or_our_error(tmp_path, text):
     path = tmp_path / "any.yaml"
     path.write_text(text, encoding="utf-8")
     with contextlib.suppress(ConfigError):
-        load_config(path)
+        resolve_config(yaml_path=path)
 
 
 valid = st.fixed_dictionaries(
@@ -87,7 +87,7 @@ def test_yaml_out_and_in_gives_the_same_configuration(tmp_path, values):
     config = XTTSConfig(**values)
     path = tmp_path / "same.yaml"
     path.write_text(dump_yaml(dump_sections(config)), encoding="utf-8")
-    assert load_config(path) == config
+    assert resolve_config(yaml_path=path) == config
 
 
 @settings(max_examples=150, deadline=None)

@@ -7,7 +7,6 @@ import shlex
 
 import pytest
 
-from myxtts.cli.bench import BENCHES
 from myxtts.cli.main import COMMANDS, MODULES
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import resolve_config
@@ -64,11 +63,7 @@ def parse(name, words):
     assert name in COMMANDS, name
     if "--help" in words:
         return
-    if name == "bench":
-        assert words[0] in BENCHES
-        module, words = f"bench_{words[0]}", words[1:]
-    else:
-        module = MODULES.get(name, name)
+    module = MODULES.get(name, name)
     arguments = importlib.import_module(f"myxtts.cli.{module}").build_parser(name).parse_all(words)
     if hasattr(arguments, "given"):
         resolve_config(flags=arguments.given, yaml_path=arguments.config and find_config(arguments.config))

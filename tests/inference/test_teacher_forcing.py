@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from myxtts.inference.teacher_forcing import TeacherForcing
 from myxtts.inference.voices import Voice
+from myxtts.models.decoding import generate
 from myxtts.models.sampling import Greedy
 from myxtts.models.sequences import SequenceTooLongError
 from tests.inference.builders import build_reference_xtts
@@ -30,7 +31,7 @@ def teacher(xtts):
 
 
 def test_what_the_model_says_by_itself_it_predicts_to_the_last_code(xtts, teacher, voice):
-    said = xtts.generate(tf.constant(voice.prompt_PC[None]), tf.constant([IDS]), rule=Greedy(1.0), max_codes=20)
+    said = generate(xtts.gpt, tf.constant(voice.prompt_PC[None]), tf.constant([IDS]), rule=Greedy(1.0), max_codes=20)
     codes = said.codes_BM[0, : int(said.count)].numpy().astype(np.int32)
     assert codes.max() < xtts.gpt.size.start_audio_token
     hits = teacher.count_hits(codes, IDS, voice)

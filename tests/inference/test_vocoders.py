@@ -9,6 +9,7 @@ from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.mel_vocoder import AHEAD_FRAMES, PAST_FRAMES, WINDOW_FRAMES, MelVocoder
 from myxtts.inference.synthesizer import STREAM_CODES
 from myxtts.inference.voices import Voice
+from myxtts.models.waveform import change_speed
 from tests.inference.builders import build_reference_xtts
 
 RNG = np.random.default_rng(2)
@@ -58,7 +59,7 @@ def test_the_first_chunk_of_a_stream_is_heard(vocoder):
 @pytest.mark.parametrize("speed", [1.0, 0.8])
 def test_windows_give_what_the_decoder_gives_at_once(xtts, speed, monkeypatch):
     monkeypatch.setattr(decoder_vocoder, "MOST_FRAMES", 100)
-    whole = xtts.decode_speech(tf.constant(LATENTS[None]), tf.constant(VOICE.speaker_G[None]), speed=speed)[0].numpy()
+    whole = xtts.decoder(change_speed(tf.constant(LATENTS[None]), speed), tf.constant(VOICE.speaker_G[None]))[0].numpy()
     np.testing.assert_allclose(render_in_steps(DecoderVocoder(xtts.decoder), speed, [72])[0], whole, atol=1e-5)
 
 
@@ -108,5 +109,5 @@ def test_mel_windows_match_a_decoding_of_everything(xtts):
     rendering = vocoder.start(None, 1.0)
     for step in (5, 30, 31, 90):
         rendering.render(CODES[:step], is_last=step == 90)
-    whole = xtts.decode_mel(tf.constant(CODES[None, :90]))[0].numpy()
+    whole = xtts.dvae.decode(tf.constant(CODES[None, :90]))[0].numpy()
     np.testing.assert_allclose(rendering._mel_FB, whole, atol=1e-5)

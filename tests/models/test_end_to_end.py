@@ -7,12 +7,13 @@ import tensorflow as tf
 from myxtts.audio.mels import compute_conditioning_mel, compute_dvae_mel, compute_slice_mel, compute_speaker_mel
 from myxtts.audio.resampling_tf import resample_batch
 from myxtts.audio.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
+from myxtts.models.decoding import generate
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT, GPTBatch
 from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.sampling import Greedy
 from myxtts.models.speaker import SpeakerEncoder
-from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.waveform import WaveformDecoder, change_speed
 from myxtts.models.weights import DVAE_PREFIX
 from myxtts.models.xtts import XTTS, PartMissingError
 from tests.models.reference import (
@@ -73,13 +74,13 @@ def test_text_to_speech(xtts, spoken):
     prompt, text = tf.constant(spoken["out/cond_latents_30s_chunk4"]), tf.constant(spoken["in/text_ids"])
     speaker = tf.constant(spoken["out/speaker_embedding"][..., 0])
     said = tf.function(
-        lambda prompt, text: xtts.generate(prompt, text, rule=Greedy(5.0), max_codes=57), autograph=False
+        lambda prompt, text: generate(xtts.gpt, prompt, text, rule=Greedy(5.0), max_codes=57), autograph=False
     )(prompt, text)
     latents = said.latents_BMC[:, : said.count]
     np.testing.assert_array_equal(said.codes_BM[:, : said.count], spoken["out/codes"])
     assert differ(latents, spoken["out/gpt_latents"]) < 1e-4
-    assert differ(xtts.decode_speech(latents, speaker)[0], spoken["out/wav"]) < 1e-3
-    assert differ(xtts.decode_speech(latents, speaker, speed=0.8)[0], spoken["out/wav_speed0.8"]) < 1e-3
+    assert differ(xtts.decoder(latents, speaker)[0], spoken["out/wav"]) < 1e-3
+    assert differ(xtts.decoder(change_speed(latents, 0.8), speaker)[0], spoken["out/wav_speed0.8"]) < 1e-3
 
 
 def test_training_batch_from_audio(xtts):
@@ -106,13 +107,9 @@ def test_training_batch_from_audio(xtts):
     assert differ(plain.audio.mean, arrays["out/loss_mel_no_cond_idxs"]) < 1e-4
 
 
-def test_codes_become_a_mel_where_there_is_no_decoder_yet(xtts):
-    assert xtts.decode_mel(tf.constant([[1, 2, 3]])).shape == (1, 12, 80)
-
-
 def test_a_part_that_is_not_there_is_named():
     alone = XTTS(build_small_gpt())
     with pytest.raises(PartMissingError, match="takes the model's dvae"):
-        alone.decode_mel(tf.constant([[1]]))
-    with pytest.raises(PartMissingError, match="takes the model's decoder"):
-        alone.decode_speech(tf.zeros([1, 2, 16]), tf.zeros([1, 4]))
+        alone.encode_audio(tf.zeros([1, 4, 80]))
+    with pytest.raises(PartMissingError, match="takes the model's speaker_encoder"):
+        alone.embed_speaker(tf.zeros([1, 4, 64]))

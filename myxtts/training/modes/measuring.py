@@ -19,7 +19,7 @@ from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
-from myxtts.pipeline.ring_bench import time_ring
+from myxtts.pipeline.ring import time_ring
 from myxtts.pipeline.sources import open_source
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import ProfileError
@@ -97,7 +97,7 @@ def measure_costs(setup: ProfileSetup, measure_pair: MeasurePair | None = None, 
         with closing(open_source(replace(request, plan=plan))) as source:
             single_s = time_best_window(source, trained, batches).batch_s if fits_one else prepare_s + train_s
             pair = measure_pair(setup.plan, step, source, trained) if measure_pair is not None else {}
-        pack_s, _, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
+        pack_s, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
         return StageCosts(
             prepare_s=prepare_s,
             transfer_s=fmean(spans.transfer.seconds for spans in alone),

@@ -25,7 +25,7 @@ from myxtts.training.updates import split_rows
 from myxtts.utils.commons import get_device_context
 
 GRPC_BYTES_PER_S = 300e6
-"""Between processes without GPUs, as `myxtts bench cluster` found it: docs/benchmarks/2026-11-16-cluster.md."""
+"""Between processes without GPUs, as the bench `cluster` found it: docs/benchmarks/2026-11-16-cluster.md."""
 _REPEATS = 3
 _COPIED_BYTES = 32 << 20
 _MATRIX_WIDTH = 512

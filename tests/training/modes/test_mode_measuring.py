@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +17,6 @@ from myxtts.devices.nvml import CardScan
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process, Role, put_on_one_device
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.errors import MemoryBillError
-from myxtts.pipeline.paced_task import hold
 from myxtts.training.memory_estimate import RunShape
 from myxtts.training.modes import measuring as mode_measuring
 from myxtts.training.modes import parallel_measuring
@@ -68,7 +68,7 @@ class Training:
         return next(self._traces)
 
     def settle(self) -> None:
-        hold(self._owed * TRAIN_S)
+        time.sleep(self._owed * TRAIN_S)
         self._owed = 0
 
 
@@ -143,7 +143,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(mode_measuring, "replace", lambda request, plan: Request(plan))
         monkeypatch.setattr(mode_measuring, "put_on_one_device", lambda plan: SimpleNamespace(mode=Mode.SINGLE))
         monkeypatch.setattr(mode_measuring, "SyncedTraining", lambda *_, **__: steps)
-        monkeypatch.setattr(mode_measuring, "time_ring", lambda *_: (0.0, 0.0, 0.0))
+        monkeypatch.setattr(mode_measuring, "time_ring", lambda *_: (0.0, 0.0))
         monkeypatch.setattr(mode_measuring, "_count_batch_bytes", lambda _: 1)
         monkeypatch.setattr(mode_measuring, "_measure_codes", lambda _: 0.0)
         plan = SimpleNamespace(mode=Mode.DUAL, model=SimpleNamespace(device="/CPU:0"))
@@ -198,7 +198,7 @@ def test_the_faster_of_two_windows_counts() -> None:
             self.settled += 1
             # The second of a window's two: the one that is timed.
             if self.settled == 2:
-                hold(2.0)
+                time.sleep(2.0)
 
     window = time_best_window(Batches(), Hiccup(never_trace()), 4)  # type: ignore[arg-type]
     assert window.batch_s < 0.5

@@ -27,7 +27,6 @@ from myxtts.pipeline import single_source
 from myxtts.pipeline.batch_facts import FACTS
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.paced_task import hold
 from myxtts.pipeline.producer_process import FilledSlot
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
@@ -40,7 +39,7 @@ from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.utils import gpu_memory
 from myxtts.utils.gpu_memory import GpuMemory
 from tests.monitoring.profiles import make_run
-from tests.training.paced_stages import Pace, PacedFactory, make_producer
+from tests.training.paced_stages import Pace, PacedFactory, hold, make_producer
 
 STEPS = 16
 

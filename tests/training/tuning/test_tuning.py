@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.config.resolve import load_config
+from myxtts.config.resolve import resolve_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
@@ -264,7 +264,7 @@ def test_what_two_processes_do_is_left_to_auto(is_auto: bool, stays: bool, can_l
     assert ("--mode auto trains so (data-parallel)" in evidence) == (can_launch and not is_auto)
     path = tmp_path / "tuned.yaml"
     path.write_text(format_yaml(config, tuned.lines, []))
-    assert load_config(path).training.mode == ("auto" if stays else None)
+    assert resolve_config(yaml_path=path).training.mode == ("auto" if stays else None)
 
 
 def test_the_reason_for_a_mode_is_shown_beside_its_trial() -> None:
@@ -348,7 +348,7 @@ def test_what_gains_nothing_in_the_end_is_withdrawn(tmp_path: Path, later: float
     assert tuned.verification.in_force == {"words": ""}, "what stays in force are the defaults"
     path = tmp_path / "tuned.yaml"
     path.write_text(format_yaml(REHEARSED, tuned.lines, []))
-    assert load_config(path) == REHEARSED
+    assert resolve_config(yaml_path=path) == REHEARSED
 
 
 def test_what_the_user_gives_stays() -> None:
@@ -406,7 +406,7 @@ def test_the_file_loads_as_what_was_tried_and_every_line_has_its_evidence(tmp_pa
     text = format_yaml(config, tuned.lines, ["A note."])
     path = tmp_path / "tuned.yaml"
     path.write_text(text)
-    loaded = load_config(path)
+    loaded = resolve_config(yaml_path=path)
     assert loaded.data.enable_xla is True
     assert loaded.training.mode == "dual"
     assert (loaded.model.size, loaded.data.batch_size, loaded.training.rehearsal) == ("tiny", 4, True)
@@ -471,7 +471,7 @@ def test_auto_is_answered_by_the_mode_that_was_measured(tmp_path: Path, speeds: 
     assert list_settings(tuned)["training.mode"] == mode
     path = tmp_path / "tuned.yaml"
     path.write_text(format_yaml(config, tuned.lines, []))
-    assert load_config(path).training.mode == mode
+    assert resolve_config(yaml_path=path).training.mode == mode
 
 
 def test_with_several_training_cards_the_mode_is_no_question() -> None:

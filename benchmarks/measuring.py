@@ -1,0 +1,181 @@
+"""What the benches share: turns, quiet windows, facts of the machine, and processes that measure when they are asked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from myxtts.cluster.errors import ClusterError
+from myxtts.cluster.loopback import make_cluster_file
+from myxtts.cluster.process_group import Command, ProcessGroup
+from myxtts.devices.child_environment import make_importable
+from myxtts.devices.child_processes import end_child
+from myxtts.errors import MyXTTSError
+
+T = TypeVar("T")
+MOST_STEAL = 0.05
+"""Share of the processor time that the host may have taken away in a window that counts."""
+MOST_DISCARDED = 2
+"""Windows in a row that are tried again before one is taken as it is."""
+STOP_SECONDS = 60.0
+RESULT = "@result "
+
+
+class Windows:
+    """Measures again what the host has spoilt, and counts how often."""
+
+    def __init__(self) -> None:
+        self.taken = self.discarded = self.noisy = 0
+        self.is_quiet = True
+        """Whether the last window was."""
+
+    def find_quiet(self, measure: Callable[[], T]) -> T:
+        """The first figures during which the host took little away, or the last tried."""
+        self.taken += 1
+        for attempt in range(MOST_DISCARDED + 1):
+            steal_before, total_before = read_processor_ticks()
+            figures = measure()
+            steal, total = read_processor_ticks()
+            self.is_quiet = steal - steal_before <= MOST_STEAL * (total - total_before)
+            if self.is_quiet:
+                break
+            self.discarded += attempt < MOST_DISCARDED
+        self.noisy += not self.is_quiet
+        return figures
+
+    def take_turns(self, contenders: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+        """What each contender measured in each round. All within a round, so that a busy minute hits all of them."""
+        figures: dict[str, list[T]] = {name: [] for name in contenders}
+        for _ in range(rounds):
+            for name, contender in contenders.items():
+                figures[name].append(self.find_quiet(contender))
+        return figures
+
+    def judge(self, is_met: bool, is_quiet: bool | None = None) -> str:
+        """The word for a target; another one for what the host has spoilt (default: any window of these)."""
+        quiet = not self.noisy if is_quiet is None else is_quiet
+        return ("met" if is_met else "missed") if quiet else "noisy"
+
+    def __str__(self) -> str:
+        text = f"Windows  {self.discarded} discarded for more than {MOST_STEAL:.0%} steal"
+        return f"{text}; {self.noisy} taken all the same, after that" if self.noisy else text
+
+
+def read_processor_ticks() -> tuple[int, int]:
+    """Of the whole machine since its start: what the host took away, and all. Zeros where the kernel does not say."""
+    try:
+        words = Path("/proc/stat").read_text().partition("\n")[0].split()[1:]
+    except OSError:
+        return 0, 0
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+    ticks = [int(word) for word in words[:8]]
+    return (ticks[7] if len(ticks) > 7 else 0), sum(ticks)
+
+
+def print_machine() -> None:
+    """What the figures depend on."""
+    processor, cores = "unknown processor", len(os.sched_getaffinity(0))
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
+    versions = f"TensorFlow {version('tensorflow')}, NumPy {version('numpy')}"
+    print(f"Machine  {processor}\n         {cores} cores, Python {platform.python_version()}, {versions}")
+    print_load("before")
+    if os.getloadavg()[0] > cores / 4:
+        print("Warning  the machine was busy already: targets may be missed for that alone")
+    print(flush=True)
+
+
+def print_load(when: str) -> None:
+    print(f"Load     {', '.join(f'{each:.2f}' for each in os.getloadavg())} {when} (over 1, 5, 15 minutes)", flush=True)
+
+
+def run_bench(main: Callable[[Sequence[str]], None]) -> None:
+    """Runs a bench with the words of the command line; a mistake in them ends in one message."""
+    try:
+        main(sys.argv[1:])
+    except MyXTTSError as error:
+        sys.exit(f"error: {error}")
+
+
+class Child:
+    """A process that answers each line of JSON on its standard input with one on its standard output; a context."""
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()):
+        self._words = list(words)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        environment = {**make_importable(os.environ), **(environ or {})}
+        self._process = subprocess.Popen(self._words, env=environment, pass_fds=pass_fds, **pipes)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if failure[0] is not None:
+            self._process.kill()
+        end_child(self._process, STOP_SECONDS)
+
+    def ask(self, question: Any) -> Any:
+        """The answer, however long it takes."""
+        self.send(question)
+        return self.receive()
+
+    def send(self, question: Any) -> None:
+        assert self._process.stdin is not None
+        # That it has died is seen, and said, where its answer is missing.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code, command = self._process.wait(), " ".join(self._words)
+            sys.exit(f"error: a process of the bench ended with code {code}; what it said is above. It was: {command}")
+        return json.loads(line)
+
+
+def run_together(module: str, commands: Sequence[Sequence[str]]) -> Any:
+    """Runs a module in processes that stand and fall together, each on a core of its own; what `report_result` was given in one."""
+    said: list[str] = []
+    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    python, environ = [sys.executable, "-P", "-m", module], make_importable(os.environ)
+    pinned = [Command(["taskset", "-c", str(next(cores)), *python, *words], environ) for words in commands]
+    if any(ProcessGroup(pinned, tell=lambda index, line: said.append(line)).run()):
+        raise ClusterError("A process of the bench failed:\n" + "\n".join(said[-20:]))
+    return next((json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)), None)
+
+
+def report_result(result: Any) -> None:
+    print(f"{RESULT}{json.dumps(result)}", flush=True)
+
+
+def write_cluster(folder: Path, workers: int) -> list[list[str]]:
+    """Of each worker of a cluster on this machine: the cluster's file, and its index."""
+    path = folder / "cluster.yaml"
+    path.write_text(make_cluster_file(workers), encoding="utf-8")
+    return [[str(path), str(index)] for index in range(workers)]
+
+
+def start_module(module: str, *words: str) -> Child:
+    """A child that runs a module of this folder."""
+    return Child([sys.executable, "-P", "-m", module, *words])
+
+
+def answer_questions(work: Callable[[Any], Any]) -> None:
+    """The other side of `Child`: does the work for each question until the parent has no more."""
+    # Libraries may print; the answers have the real standard output for themselves.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            print(json.dumps(work(json.loads(line))), file=answers, flush=True)

@@ -1,1 +1,0 @@
-"""What `myxtts bench` runs of a training."""

@@ -1,0 +1,109 @@
+"""Each bench runs with tiny numbers, in a process of its own, and its figures make sense. Not how fast this machine is."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.support.processes import ROOT, run_python
+
+
+def run_bench(name, *flags):
+    result = run_python(["-m", f"benchmarks.{name}", *flags])
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert result.stdout.startswith("Machine  ")
+    return result.stdout
+
+
+def read_rows(text, head):
+    """Of the table below a line that contains `head`: its rows, name -> numbers."""
+    lines = text.partition(head)[2].partition("\n\n")[0].splitlines()[1:]
+    found = (re.fullmatch(r"(\D.*?)  +(\d[\d.s ]*?)(?:  [^\d ].*)?", line) for line in lines)
+    return {row[1]: [float(word.strip("s")) for word in row[2].split()] for row in found if row}
+
+
+def test_reading_is_measured_beside_what_one_would_write_first():
+    text = run_bench("data", "--seconds", "0.01", "--rounds", "1", "--buffer-size", "2", "--num-workers", "2")
+    rows = read_rows(text, "x plain loop")
+    assert list(rows) == [
+        "plain loop, one thread", "naive tf.data", "one pinned process, decoding", "all pinned processes, decoding", "ours, reader processes",
+    ]  # fmt: skip
+    assert rows["plain loop, one thread"][2] == 1.0
+    assert all(min(numbers) > 0 for numbers in (*rows.values(), *read_rows(text, "stage (one thread, alone)").values()))
+    assert "resample                            not needed" in text
+
+
+def test_the_network_is_measured_beside_a_peer_and_the_speed_of_memory(tmp_path):
+    peer = tmp_path / "python"
+    # In the place of a Python with torch: whatever it is asked, it took a hundred seconds.
+    peer.write_text('#!/bin/sh\nwhile read line; do echo "{\\"seconds\\": 100}"; done\n')
+    peer.chmod(0o755)
+    flags = [word for name in ("step 4x256", "decode", "read memory") for word in ("--only", name)]
+    text = run_bench("model", *flags, "--seconds", "0.01", "--codes", "3", "--peer-python", str(peer))
+    assert "tiny       11.1      3.6      1.2      8.1     24.0" in text
+    rows = read_rows(text, "codes/s")
+    best, median, rate, *theirs = rows["decode"]
+    assert best <= median
+    assert rate == pytest.approx(3 / best, rel=0.1)
+    assert theirs == [100.0, 0.0, 0.0]
+    assert len(rows["read memory"]) == 2
+    assert re.search(r"step 4x256 at most 0.75 of the peer's time: 0\.\d\d, met", text)
+    assert "one sentence at least 0.8 of the roof" in text
+
+
+def test_hand_offs_and_ring_are_measured():
+    flags = ["--part", "a", "--part", "c", "--paced-batches", "4", "--slowest-ms", "2", "--hand-overs", "3"]
+    text = run_bench("pipeline", *flags)
+    cases = re.findall(
+        r"^(idle|2 busy) +(dual|isolated) +2 +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)", text, re.MULTILINE
+    )
+    assert len(cases) == 12
+    # No sleep is too short, so no stage alone is faster than its pace.
+    assert all(float(alone) >= 2.0 and float(batch) > 0 for *_, alone, batch, _ in cases)
+    assert all(speed > 0 for (speed,) in read_rows(text, "c  The ring").values())
+
+
+@pytest.mark.soak
+def test_the_modes_and_the_watch_are_measured_with_the_real_model():
+    text = run_bench("pipeline", "--part", "b", "--part", "d", "--batches", "2", "--updates", "2")
+    rows = read_rows(text, "ms/batch")
+    assert len(rows) == 8
+    assert all(least <= batch <= most for batch, least, most, *_ in rows.values())
+    assert rows["series"][3] == 1.0
+    assert re.search(r"Inside   the watch: [\d.]+ ms, [\d.]+%", text)
+
+
+def test_the_planner_s_choice_is_compared_with_every_mode():
+    text = run_bench("planner", "--workloads", "1", "--measured", "1", "--batches", "2")
+    (row,) = re.findall(
+        r"^  60    55    1    20   10   40   2  (\S+) +([\d.]+) +([\d.]+)  (\S+) +([\d.]+)%", text, re.MULTILINE
+    )
+    taken, _, reached, fastest, lost = row
+    assert {taken, fastest} <= {mode + star for mode in ("sing", "dual", "isol", "para") for star in ("", "*")}
+    assert float(reached) > 0
+    assert (float(lost) == 0) == (taken == fastest)
+
+
+@pytest.mark.soak
+def test_two_trainers_are_measured_against_one():
+    text = run_bench("cluster", "--steps", "14", "--rounds", "1", "--batch-size", "4", "--open-ports")
+    (one,), (two,) = (
+        re.findall(r"^ +1   (\d+) ms$", text, re.MULTILINE),
+        re.findall(r"^ +2   (\d+) ms$", text, re.MULTILINE),
+    )
+    (gain,) = re.findall(r"speed-up   ([\d.]+)x of at most 2x", text)
+    assert float(gain) == pytest.approx(int(one) / int(two), abs=0.1)
+    assert "six numbers over the chief" in text
+    assert re.search(r"SIMULATED, not measured.*^ +2 +0\.13x +0\.83x +1\.75x$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_padding_is_counted():
+    result = run_python(["-m", "benchmarks.corpus_scan", "padding"])
+    assert '"audio": 0.078' in result.stdout, result.stderr
+
+
+def test_make_lists_every_bench():
+    text = subprocess.run(["make", "bench"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    listed = {line.split()[0].removeprefix("NAME=") for line in text.splitlines()}
+    runs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "run_bench(main)" in path.read_text()}
+    assert listed == runs
