@@ -33,7 +33,7 @@ from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_setting
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
-from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_source import PipelineFacts
@@ -122,9 +122,13 @@ class RunWatch:
         self.ledger.begin_loop()
         self.clock.begin()
 
-    def count_batch(self, facts: BatchFacts, memory: BatchMemory) -> None:
-        """A batch is trained on."""
-        self._meter.count_batch(facts.clips, facts.samples, facts.padded_samples)
+    def count_batch(
+        self, facts: BatchFacts, memory: BatchMemory, *, has_traced: bool = False, is_retrace: bool = False
+    ) -> None:
+        """A batch was trained on; see `IntervalMeter.count_batch`."""
+        self._meter.count_batch(
+            facts.clips, facts.samples, facts.padded_samples, has_traced=has_traced, is_retrace=is_retrace
+        )
         self._watch_preparation(facts.updates, memory)
 
     def end_phase(self, step: int, phase: Phase, *, has_traced: bool = False) -> None:
@@ -143,7 +147,6 @@ class RunWatch:
         losses: Sequence[float],
         learning_rate: float,
         scalars: Mapping[str, float],
-        retraces: int,
         pipeline: PipelineFacts,
     ) -> None:
         """The steps since the last call."""
@@ -155,14 +158,15 @@ class RunWatch:
             learning_rate=learning_rate,
             scalars=scalars,
             flow=Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs),
-            retraces=retraces,
             memory=self._read_memory(),
         )
         self._last_row = row
         self._log.write(row)
         self._log_machine(step)
         next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
-        progress = self._progress.measure(step, next_checkpoint if next_checkpoint > step else None)
+        progress = self._progress.measure(
+            step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
+        )
         self._view.show(Picture(row, progress, self.clock.read(), self._validation))
         if self.board is not None:
             self.board.write_train_row(row)

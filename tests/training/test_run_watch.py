@@ -34,7 +34,7 @@ from tests.monitoring.runs import make_flow, make_run_row
 def log_steps(watch: RunWatch, step: int) -> None:
     facts = PipelineFacts((), (), BatchMeters())
     watch.log_steps(
-        step=step, epoch=0, losses=[3.0], learning_rate=1e-4, scalars={}, retraces=0, pipeline=facts
+        step=step, epoch=0, losses=[3.0], learning_rate=1e-4, scalars={}, pipeline=facts
     )  # fmt: skip
 
 

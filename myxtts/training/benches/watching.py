@@ -203,7 +203,7 @@ class NoWatch:
     def begin_loop(self) -> None:
         """Nothing is counted."""
 
-    def count_batch(self, facts: BatchFacts, memory: BatchMemory) -> None:
+    def count_batch(self, facts: BatchFacts, memory: BatchMemory, *, has_traced: bool, is_retrace: bool) -> None:
         """Nothing is counted."""
 
     def end_phase(self, step: int, phase: Phase, *, has_traced: bool) -> None:
