@@ -203,7 +203,6 @@ def _list_rates(row: TrainRow) -> list[str]:
     return [f"{format_number(rate, 3)} {unit}" for rate, unit in rates if rate is not None]
 
 
-
 def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
     """Per hand-off how often a batch was ready, and which side waited."""
     width = max((len(handoff.name) for handoff in flow.handoffs), default=0)

@@ -88,6 +88,7 @@ class RunWatch:
         self._later: deque[tuple[str, str]] = deque()
         self._memory = MemoryWatch(row.stage)
         self._producer: BatchMemory | None = None
+        self._producer_peak_bytes: int | None = None
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
         self._row = row
@@ -138,6 +139,11 @@ class RunWatch:
             Memory.TRAINER: read_private_bytes(os.getpid()),
         }
         self._tell_leaks(step, self._memory.add(step, phase, used, counts=not has_traced))
+
+    def read_producer_memory(self) -> tuple[int | None, int | None]:
+        """Bytes that the producer process held with its last batch, and the most with any: on its card, or in a rehearsal on the host.
+        None is unknown, as before the first batch."""
+        return self._find_producer_bytes(), self._producer_peak_bytes
 
     def log_steps(
         self,
@@ -237,8 +243,16 @@ class RunWatch:
                 self._memory.forget(Memory.PRODUCER)
                 self._memory.forget(Memory.DATA_DEVICE)
             self._producer = made
+            now = self._find_producer_bytes()
+            if now is not None:
+                self._producer_peak_bytes = max(now, self._producer_peak_bytes or 0)
             used[Memory.PRODUCER] = made.host_bytes
         self._tell_leaks(step, self._memory.add(step, Phase.PREPARATION, used))
+
+    def _find_producer_bytes(self) -> int | None:
+        if self._producer is None:
+            return None
+        return self._producer.host_bytes if self._plan.rehearsal else self._producer.device_bytes
 
     def _tell_leaks(self, step: int, leaks: Sequence[Leak]) -> None:
         for leak in leaks:

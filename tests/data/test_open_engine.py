@@ -133,7 +133,11 @@ def test_reading_ahead_is_said_where_something_reads_ahead(lj, caplog, settings,
     caplog.set_level(logging.INFO)
     with open_engine(DataConfig(**settings), [lj.corpus], AHEAD, batches=AHEAD):
         pass
-    lines = [record.getMessage() for record in caplog.records if "ahead" in record.getMessage() or "Buffer" in record.getMessage()]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "ahead" in record.getMessage() or "Buffer" in record.getMessage()
+    ]
     assert len(lines) == len(said)
     assert all(words in line for words, line in zip(said, lines, strict=True))
 

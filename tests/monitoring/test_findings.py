@@ -136,9 +136,13 @@ def test_the_dearest_finding_comes_first():
 
 @pytest.mark.parametrize(("steps", "is_blamed"), [(99, False), (100, True)])
 def test_validation_is_blamed_only_where_it_came_as_often_as_it_was_set(steps, is_blamed):
-    facts = make_facts(spent={Cause.STEP: 50.0, Cause.VALIDATION: 50.0}, times=measure_durations([1.0] * 40, steps - 40))
+    facts = make_facts(
+        spent={Cause.STEP: 50.0, Cause.VALIDATION: 50.0}, times=measure_durations([1.0] * 40, steps - 40)
+    )
     said = str(find_limit(facts))
-    assert said.startswith("Validation limits the run" if is_blamed else "This run is too short to judge: validation took 50.0%")
+    assert said.startswith(
+        "Validation limits the run" if is_blamed else "This run is too short to judge: validation took 50.0%"
+    )
     assert ("--validation-interval" in said) == is_blamed
     assert is_blamed or "every 50 updates and at the end, and 99 were made. Try first: a longer run" in said
 

@@ -111,7 +111,9 @@ def test_what_is_unknown_is_shown_as_unknown():
 
 
 def test_waiting_is_told_in_single_mode_too_where_nothing_is_handed_over():
-    picture = make_picture(flow=Flow(10.0, (), ()), spent={Cause.START_UP: 90.0, Cause.STEP: 6.0, Cause.DATA_STALL: 4.0})
+    picture = make_picture(
+        flow=Flow(10.0, (), ()), spent={Cause.START_UP: 90.0, Cause.STEP: 6.0, Cause.DATA_STALL: 4.0}
+    )
     assert "waits 40.0%" in format_line(picture)
 
 

@@ -148,7 +148,9 @@ def test_what_took_no_time_worth_a_figure_is_not_named():
 
 
 def test_throughput_leaves_out_what_was_traced():
-    traced = make_train_row(10, spent={Cause.TRACE: 90.0, Cause.DATA_STALL: 5.0}, clips_per_s=None, audio_seconds_per_s=None)
+    traced = make_train_row(
+        10, spent={Cause.TRACE: 90.0, Cause.DATA_STALL: 5.0}, clips_per_s=None, audio_seconds_per_s=None
+    )
     slow = make_train_row(20, spent={Cause.STEP: 30.0}, clips_per_s=4.0, audio_seconds_per_s=8.0)
     summary = summarise_run([make_run_row(), traced, slow, make_train_row(30, audio_seconds_per_s=16.0)])
     assert (summary.clips_per_s, summary.audio_seconds_per_s) == (7.0, 10.0)

@@ -75,7 +75,9 @@ def test_no_wait_is_announced_that_does_not_happen(batches, delay_s, caplog):
     for _ in range(batches):
         give_batch(prepared)
     prepared.finish()
-    source = StagedSource(prepared, unpack=dict, stages=[], resources=ExitStack(), device="/CPU:0", start_delay_s=delay_s)
+    source = StagedSource(
+        prepared, unpack=dict, stages=[], resources=ExitStack(), device="/CPU:0", start_delay_s=delay_s
+    )
     with closing(source):
         # All that there is stands ready before it is asked for.
         assert source.placed.wait_until_full(60)
