@@ -163,6 +163,7 @@ def _choose_plan(config: XTTSConfig, command: Sequence[str]) -> DevicePlan:
 
 def _format_stats(stats: Mapping[str, Any]) -> str:
     known = {
-        name: "unknown" if stats[name] is None else f"{stats[name]:.0f} MB" for name in ("used_mb", "peak_mb", "limit_mb")
+        name: "unknown" if stats[name] is None else f"{stats[name]:.0f} MB"
+        for name in ("used_mb", "peak_mb", "limit_mb")
     }
     return f"{stats['device']}, used {known['used_mb']}, peak {known['peak_mb']}, limit {known['limit_mb']}"
