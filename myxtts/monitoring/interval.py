@@ -37,6 +37,7 @@ class IntervalMeter:
         self._samples += samples
         self._padded_samples += padded_samples
         self._retraces += is_retrace
+        self._traced_batches += has_traced
         if not has_traced:
             self._timed_clips += clips
             self._timed_samples += samples
@@ -74,6 +75,7 @@ class IntervalMeter:
             left_out=left_out,
             spent=spent,
             batches=self._batches,
+            traced_batches=self._traced_batches,
             clips=self._clips,
             samples=self._samples,
             padded_samples=self._padded_samples,
@@ -89,4 +91,4 @@ class IntervalMeter:
 
     def _clear(self) -> None:
         self._batches = self._clips = self._samples = self._padded_samples = self._retraces = 0
-        self._timed_clips = self._timed_samples = 0
+        self._timed_clips = self._timed_samples = self._traced_batches = 0

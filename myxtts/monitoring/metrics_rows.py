@@ -73,6 +73,8 @@ class TrainRow:
     left_out: int
     spent: Mapping[Cause, float]
     batches: int
+    traced_batches: int = 0
+    """Of them, those that something was traced for."""
     clips: int
     samples: int
     padded_samples: int
@@ -199,6 +201,7 @@ def _load_train(content: Mapping[str, Any]) -> TrainRow:
     plain = ("time_s", "step", "epoch", "left_out", "batches", "clips", "samples", "padded_samples", "retraces")
     return TrainRow(
         **{name: content[name] for name in plain},
+        traced_batches=content.get("traced_batches", 0),
         losses=tuple(float(loss) for loss in content["losses"]),
         learning_rate=_load_float(content["learning_rate"]),
         scalars=_load_floats(content["scalars"]),

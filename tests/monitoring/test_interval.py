@@ -54,6 +54,7 @@ def test_rates_leave_out_the_clips_of_a_step_whose_time_they_leave_out(traced, r
         meter.count_batch(clips=5, samples=5 * 22050, padded_samples=5 * 22050, has_traced=has_traced)
     row = meter.close(step=2, epoch=0, losses=[], learning_rate=None)
     assert (row.clips, row.clips_per_s, row.audio_seconds_per_s) == (10, rate, rate)
+    assert (row.batches, row.traced_batches) == (2, sum(traced))
 
 
 @pytest.mark.parametrize(("steps", "traced_s", "left_s"), [(1, 0, None), (9, 0, None), (10, 11, None), (10, 10, 160.0)])

@@ -154,3 +154,9 @@ def test_throughput_leaves_out_what_was_traced():
     slow = make_train_row(20, spent={Cause.STEP: 30.0}, clips_per_s=4.0, audio_seconds_per_s=8.0)
     summary = summarise_run([make_run_row(), traced, slow, make_train_row(30, audio_seconds_per_s=16.0)])
     assert (summary.clips_per_s, summary.audio_seconds_per_s) == (7.0, 10.0)
+
+
+def test_the_time_of_a_batch_leaves_out_batches_that_were_traced():
+    traced = make_train_row(10, spent={Cause.TRACE: 90.0, Cause.STEP: 1.0}, batches=20, traced_batches=19)
+    summary = summarise_run([make_run_row(), load_row(dump_row(traced))])
+    assert summary.speed_up.train_s == 1.0
