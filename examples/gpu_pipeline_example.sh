@@ -17,8 +17,8 @@ if [ "$cards" -lt 2 ]; then
   rehearsal=(--rehearsal)
 fi
 
-# Card 0 prepares, card 1 trains. The host keeps up to 50 batches ready, and training starts as soon as all slots on the
-# model's card are full, after 2 seconds at the latest.
+# Card 0 prepares, card 1 trains. The host keeps up to 50 batches ready. Training waits for the first batch as long as that
+# takes, then at most 2 seconds for the other slots on the model's card to fill.
 flags=(
   --data-gpu 0 --model-gpu 1 --buffer-size 50 --model-start-delay 2.0
   --model-size tiny --codec-steps 40 --max-steps 20 --checkpoint-dir runs/gpu_pipeline

@@ -77,6 +77,7 @@ from pathlib import Path
 from myxtts.config import XTTSConfig
 from myxtts.utils.gpu_memory import setup_gpu_memory_isolation
 setup_gpu_memory_isolation(data_gpu_id=0, model_gpu_id=1)
+from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.training.errors import NotTrainingError
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
@@ -102,6 +103,7 @@ with tempfile.TemporaryDirectory() as folder:
         "memory": {role: [stats["id"], stats["device"]] for role, stats in trainer.get_memory_stats().items()},
         "batch": [batch.tensors["mel_BFM"].device[-5:], batch.facts.updates],
         "trains": trainer._train_step_impl(batch).shape.rank,
+        "interval": read_metrics(Path(folder) / "metrics.jsonl").rows[0].settings["training"]["validation_interval"],
         "refused": refused,
         "folder": [result.stage.report.is_file(), any(result.stage.board.iterdir()), (Path(folder) / "producer").exists()],
     })
@@ -116,6 +118,7 @@ with tempfile.TemporaryDirectory() as folder:
         self.assertEqual(found["memory"], {"data": [0, "/CPU:1"], "model": [1, "/CPU:2"]})
         self.assertEqual(found["batch"], ["CPU:2", 0])
         self.assertEqual(found["trains"], 1)
+        self.assertGreaterEqual(found["interval"], 100, "advice would be made from it: it is not cut to a short run")
         self.assertEqual(["train()" in text and "Call that first." in text for text in found["refused"]], [True, True])
         # No producer process, so no folder for one.
         self.assertEqual(found["folder"], [True, True, False])

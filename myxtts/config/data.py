@@ -102,7 +102,7 @@ class DataConfig(Section):
     )
     model_start_delay: float = setting(
         2.0,
-        "longest time in seconds the model waits for the buffer to fill",
+        "longest time in seconds the model waits, once the first batch is ready, for the other slots to fill",
         Flag("--model-start-delay", metavar="SECONDS"),
         ge=0.0,
         le=86400.0,

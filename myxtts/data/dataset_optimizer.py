@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from myxtts.config import DataConfig
+from myxtts.devices.runtime import require_device
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +50,10 @@ def apply_aggressive_prefetching(
     """The dataset with batches ready ahead on the host and, where a device is given, on the device.
 
     How many follows from the batch size as `--prefetch-buffer-size auto` does, unless `depth` is given. Must be the last
-    step of a pipeline.
+    step of a pipeline. Raises `DevicePlanError` for a device that is not there.
     """
+    if prefetch_to_device is not None:
+        require_device(prefetch_to_device)
     depth = DataConfig(batch_size=batch_size).prefetch_depth if depth is None else depth
     dataset = dataset.prefetch(depth)
     if prefetch_to_device is None:

@@ -79,16 +79,7 @@ def choose_read_ahead(
     fitting = int(free_bytes * MEMORY_SHARE) // (slot_samples * 4)
     # One more than an update's, so that its successor is begun while it is taken.
     least = accumulation + 1
-    ahead = ReadAhead(max(least, min(data.pipeline_buffer_size, fitting)), slot_samples)
-    if ahead.depth < data.pipeline_buffer_size:
-        _log.warning(
-            "Reading ahead %d batches instead of %d: %.1f GB of memory are free, and a quarter of it is for them.",
-            ahead.depth,
-            data.pipeline_buffer_size,
-            free_bytes / 1e9,
-        )
-    _log.info("Reading ahead up to %d batches (%.0f MB of host memory).", ahead.depth, ahead.size_bytes / 1e6)
-    return ahead
+    return ReadAhead(max(least, min(data.pipeline_buffer_size, fitting)), slot_samples)
 
 
 class Engine(StrEnum):
@@ -118,17 +109,41 @@ def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
     return EngineChoice(others if objection else Engine.NATIVE, objection)
 
 
-def open_engine(data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead) -> LoadingEngine:
-    """The engine for these corpora, started. The log says which one it is and why."""
+def open_engine(
+    data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead, *, batches: ReadAhead | None = None
+) -> LoadingEngine:
+    """The engine for these corpora, started. The log says which one it is and why.
+
+    Args:
+        ahead: all that is loaded ahead.
+        batches: of that, the batches of the training; the log says how many, where anything is loaded ahead at all.
+    """
     choice = choose_engine(data, corpora)
     workers = choose_workers(data)
     if choice.engine is Engine.NATIVE:
         _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, workers))
     elif choice.engine is Engine.HERE:
-        _log.info("TF-native loading is not in force (%s): clips are read in this process.", choice.why_not_native)
+        _log.info(
+            "TF-native loading is not in force (%s): clips are read in this process. Nothing is read ahead.",
+            choice.why_not_native,
+        )
     else:
         _log.info("TF-native loading is not in force (%s): %d reader processes.", choice.why_not_native, workers)
+    if batches is not None and choice.engine is not Engine.HERE:
+        _announce_read_ahead(data, batches)
     return start_engine(choice.engine, data, ahead)
+
+
+def _announce_read_ahead(data: DataConfig, ahead: ReadAhead) -> None:
+    if ahead.depth < data.pipeline_buffer_size:
+        _log.warning(
+            "Reading ahead %d batches instead of %d: one takes up to %.0f MB, and they get a quarter of the free memory.",
+            ahead.depth,
+            data.pipeline_buffer_size,
+            ahead.size_bytes / ahead.depth / 1e6,
+        )
+    _log.info("Reading ahead up to %d batches (%.0f MB of host memory).", ahead.depth, ahead.size_bytes / 1e6)
+    _log.info("Buffer Size: %d", ahead.depth)
 
 
 def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingEngine:

@@ -35,8 +35,8 @@ class PeakHistory:
 
     CAPACITY = 8
     RISING = 4
-    SLOWING = 0.5
-    """Growth that falls to less than this share within the last stretches is on its way to a plateau."""
+    SLOWING = 0.7
+    """Growth that has fallen to less than this share of what it was at first is on its way to a plateau."""
     JUMP = 0.75
     """Growth of which a larger share came between two stretches came once, as when a validation is traced."""
     STANDSTILL = 0.1
@@ -64,8 +64,11 @@ class PeakHistory:
             a.peak < b.peak and a.low < b.low for a, b in itertools.pairwise(recent)
         ):
             return 0.0
-        # Pools and caches fill fast, then slowly, then no more; a leak goes on as it began.
-        first, last = recent[1].middle - recent[0].middle, recent[-1].middle - recent[-2].middle
+        # Pools and caches fill fast, then slowly, then no more; a leak goes on as it began. Looked at over the whole history: what
+        # fills ever more slowly seems to grow evenly for a while.
+        middles = [stretch.middle for stretch in self.stretches]
+        first = max(middles[1] - middles[0], recent[1].middle - recent[0].middle)
+        last = (middles[-1] - middles[-3]) / 2
         growth = recent[-1].peak - recent[0].peak
         if _has_jumped([stretch.low for stretch in recent]) or _has_jumped([stretch.peak for stretch in recent]):
             return 0.0

@@ -19,7 +19,7 @@ from myxtts.devices.memory import Limit
 from myxtts.devices.native_stderr import drop_lines
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, RolePlan
 from myxtts.devices.topology import find_bus_ids
-from myxtts.errors import DeviceMismatchError, DevicesInUseError
+from myxtts.errors import DeviceMismatchError, DevicePlanError, DevicesInUseError
 
 # CUDA counts cards once. Where TensorFlow was there first, it may have counted them by speed already.
 _MAY_BE_MISCOUNTED = "tensorflow" in sys.modules and os.environ.get(DEVICE_ORDER) != "PCI_BUS_ID"
@@ -202,6 +202,24 @@ def set_synchronous_execution(is_synchronous: bool) -> None:
 def list_logical_devices() -> list[str]:
     """The logical devices of this process, short names. Initialises TensorFlow: what is in force is now final."""
     return [f"/{device.device_type}:{device.name.rpartition(':')[2]}" for device in tf.config.list_logical_devices()]
+
+
+def require_device(device: str) -> None:
+    """Raises `DevicePlanError` unless this process has the device. Initialises TensorFlow.
+
+    TensorFlow itself places work for a device that is not there on the CPU, without a word.
+    """
+    present = list_logical_devices()
+    try:
+        spec = tf.DeviceSpec.from_string(device)
+        name = f"/{spec.device_type}:{spec.device_index or 0}"
+    except ValueError:
+        name = device
+    if name not in present:
+        raise DevicePlanError(
+            f"There is no device {device!r} in this process; there are {', '.join(present)}. Give one of these. Cards are "
+            "counted from 0 among those this process sees: `myxtts devices` lists them."
+        )
 
 
 def read_bus_ids() -> list[str]:

@@ -46,7 +46,7 @@ class MelVocoder:
     rate_hz = SAMPLE_RATE_HZ
     how = (
         "Sound: no trained waveform decoder is used; mel spectrograms are turned into sound by Griffin-Lim, 22.05 kHz. "
-        "It is understandable but rough."
+        "That sounds rough, however well the model is trained."
     )
 
     def __init__(self, dvae: DVAE, mel_norms_B: NDArray[np.float32]):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from myxtts.monitoring.advice import advise_faster, advise_rarer, advise_smaller_batch, advise_steadier
 from myxtts.monitoring.flow import TRAINING, Flow, find_slowest
+from myxtts.monitoring.progress import ENOUGH_STEPS
 from myxtts.monitoring.settings_in_force import Settings
 from myxtts.monitoring.step_clock import StepTimes
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed
@@ -13,11 +14,13 @@ from myxtts.monitoring.words import format_share
 
 HIGH_VARIATION = 0.3
 """Standard deviation over mean of the step time."""
-ENOUGH_STEPS = 10
-"""Fewer say nothing about a run."""
 WORTH_NAMING = 0.1
 """A smaller share of the time is not what limits a run."""
 MUCH_PADDING = 0.3
+ENOUGH_ROUNDS = 2
+"""Intervals of validations or checkpoints. In a shorter run the one at its end weighs more than it would in a longer one."""
+TOO_SHORT = "This run is too short to judge"
+LONGER = "a longer run"
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def list_findings(facts: RunFacts) -> list[Finding]:
     candidates = [
         _find_data_stall(facts),
         _find_cause(facts, Cause.TRANSFER, "Moving batches to the model device", advise_faster("transfer", facts.mode, facts.settings)),
-        _find_cause(facts, Cause.CHECKPOINT, "Saving checkpoints", _rarer(facts, "checkpoint_interval")),
-        _find_cause(facts, Cause.VALIDATION, "Validation", _rarer(facts, "validation_interval")),
+        _find_rounds(facts, Cause.CHECKPOINT, "Saving checkpoints", "checkpoint_interval"),
+        _find_rounds(facts, Cause.VALIDATION, "Validation", "validation_interval"),
         _find_cause(facts, Cause.RECOVERY, "Recovering from failures", advise_smaller_batch(facts.settings)),
         _find_cause(facts, Cause.OTHER_WORKERS, "Waiting for other workers", "look at who is slowest: every worker has its own metrics, in worker-1, worker-2, ..."),
         _find_retraces(facts),
@@ -87,7 +90,8 @@ def find_limit(facts: RunFacts) -> Finding | None:
     # The first step of each shape counts as tracing, and a very short run may have no other.
     if step_s + facts.spent.get(Cause.TRACE, 0.0) <= 0:
         return None
-    if (too_short := _find_too_short(facts)) is not None:
+    # What traces again and again is not mended by going on.
+    if facts.retraces < ENOUGH_STEPS and (too_short := _find_too_short(facts)) is not None:
         return too_short
     findings = list_findings(facts)
     if findings:
@@ -106,7 +110,7 @@ def _find_too_short(facts: RunFacts) -> Finding | None:
         return None
     share = trace_s / (trace_s + loop_s)
     evidence = f"{steps} steps were timed, and tracing took {format_share(share)} of the time after start-up"
-    return Finding("This run is too short to judge", evidence, "a longer run", share)
+    return Finding(TOO_SHORT, evidence, LONGER, share)
 
 
 def _measure_loop(spent: Spent) -> float:
@@ -148,7 +152,7 @@ def _find_retraces(facts: RunFacts) -> Finding | None:
         return None
     share = facts.spent.get(Cause.TRACE, 0.0) / elapsed_s
     flag = "--enable-static-shapes" if facts.settings.find("data.pad_to_fixed_length") is False else None
-    evidence = f"{facts.retraces} retraces took {format_share(share)} of the time after start-up"
+    evidence = f"{facts.retraces} retraces; tracing took {format_share(share)} of the time after start-up"
     return Finding("Tracing anew limits the run", evidence, flag, share)
 
 
@@ -161,5 +165,15 @@ def _find_padding(facts: RunFacts) -> Finding | None:
     return Finding("Padding limits the run", evidence, advise_smaller_batch(facts.settings), share)
 
 
-def _rarer(facts: RunFacts, name: str) -> str | None:
-    return advise_rarer("--" + name.replace("_", "-"), facts.settings.find_number(f"training.{name}"))
+def _find_rounds(facts: RunFacts, cause: Cause, title: str, name: str) -> Finding | None:
+    """What comes every so many updates, and once at the end."""
+    interval = facts.settings.find_number(f"training.{name}")
+    found = _find_cause(facts, cause, title, advise_rarer("--" + name.replace("_", "-"), interval))
+    steps = 0 if facts.times is None else facts.times.steps + facts.times.left_out
+    if found is None or interval is None or steps >= ENOUGH_ROUNDS * interval:
+        return found
+    evidence = (
+        f"{cause} took {format_share(found.share)} of the time after start-up. It comes every {interval} updates and at the end, "
+        f"and {steps} were made"
+    )
+    return Finding(TOO_SHORT, evidence, LONGER, found.share)

@@ -145,11 +145,10 @@ def format_line(picture: Picture) -> str:
         f"epoch {_format_epoch(picture)}",
         f"loss {format_number(row.loss)}" + (f" ({parts})" if (parts := format_parts(row.loss_parts)) else ""),
         f"lr {format_number(row.learning_rate, 3)}",
-        f"{format_step_time(row.step_s)}/step",
-        f"{format_number(row.clips_per_s, 3)} clips/s",
-        f"{format_number(row.audio_seconds_per_s, 3)} audio-s/s",
-        f"waits {_format_stall(row.flow)}",
-        f"left {format_duration(progress.left_s)}",
+        *([] if row.step_s is None else [f"{format_step_time(row.step_s)}/step"]),
+        *_list_rates(row),
+        *([] if row.data_stall is None else [f"waits {format_share(row.data_stall)}"]),
+        *([] if progress.left_s is None else [f"left {format_duration(progress.left_s)}"]),
     ]
     return "  ".join(parts)
 
@@ -164,8 +163,7 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
         f"loss {format_number(row.loss)}   validation {_format_validation(picture.validation)}   "
         f"lr {format_number(row.learning_rate, 3)}",
         *([parts] if (parts := format_parts(row.loss_parts)) else []),
-        f"step time {format_step_time(row.step_s)} (p95 {format_step_time(picture.times.p95_s if picture.times else None)})   "
-        f"{format_number(row.clips_per_s, 3)} clips/s   {format_number(row.audio_seconds_per_s, 3)} audio-s/s",
+        GAP.join([_format_step_times(picture), *_list_rates(row)]),
         *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),
         *_wrap("memory", [_format_memory(use) for use in row.memory] or [UNKNOWN]),
         f"next checkpoint {_format_checkpoint(progress)}",
@@ -195,10 +193,14 @@ def _format_validation(row: ValidationRow | None) -> str:
     return "-" if row is None else f"{format_number(row.loss)} (step {format_count(row.step)})"
 
 
-def _format_stall(flow: Flow | None) -> str:
-    if flow is None or not flow.handoffs:
-        return UNKNOWN
-    return format_share(flow.share(flow.handoffs[-1].taker_wait_s))
+def _format_step_times(picture: Picture) -> str:
+    p95_s = None if picture.times is None else picture.times.p95_s
+    return f"step time {format_step_time(picture.row.step_s)} (p95 {format_step_time(p95_s)})"
+
+
+def _list_rates(row: TrainRow) -> list[str]:
+    rates = ((row.clips_per_s, "clips/s"), (row.audio_seconds_per_s, "audio-s/s"))
+    return [f"{format_number(rate, 3)} {unit}" for rate, unit in rates if rate is not None]
 
 
 def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:

@@ -16,6 +16,8 @@ READINGS_PER_STRETCH = 30
 """So a leak is told after 150 readings at the earliest: what builds up and falls again every hundred steps is none."""
 LEAST_GROWTH_BYTES = 32 * MIB
 """Over the stretches looked at. Allocators, threads and logs move by less for reasons of their own."""
+LEAST_GROWTH_SHARE = 0.03
+"""Of what was used after the warm-up, likewise: what is large moves by more."""
 SURE = 3.0
 """Standard errors between what a phase takes each time and nothing."""
 LEAK_EVENT = "memory keeps growing"
@@ -132,7 +134,7 @@ class _Series:
 
     def find_growth(self, step: int) -> float:
         """Bytes per step while memory keeps growing, else 0; told once, and again whenever it has doubled."""
-        if self.history.measure_growth() < LEAST_GROWTH_BYTES:
+        if self.history.measure_growth() < max(LEAST_GROWTH_BYTES, LEAST_GROWTH_SHARE * self.base_bytes):
             return 0.0
         grown = self.history.last_peak - self.base_bytes
         if grown < 2 * self.told_bytes:

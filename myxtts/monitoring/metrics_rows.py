@@ -73,14 +73,17 @@ class TrainRow:
     left_out: int
     spent: Mapping[Cause, float]
     batches: int
+    traced_batches: int = 0
+    """Of them, those that something was traced for."""
     clips: int
     samples: int
     padded_samples: int
     """Samples with their padding."""
     clips_per_s: float | None
     audio_seconds_per_s: float | None
+    """Both without batches that something was traced for; None where there are no others."""
     retraces: int
-    """Traces of shapes that had been traced before."""
+    """Batches whose bucket had another shape before, or for which something was traced again."""
     flow: Flow | None
     memory: tuple[MemoryUse, ...] = ()
 
@@ -98,6 +101,12 @@ class TrainRow:
     def step_s(self) -> float | None:
         """The mean time of the steps that count."""
         return math.fsum(self.step_times_s) / len(self.step_times_s) if self.step_times_s else None
+
+    @property
+    def data_stall(self) -> float | None:
+        """Share of the time after start-up in which the training waited for a batch."""
+        loop_s = math.fsum(seconds for cause, seconds in self.spent.items() if cause is not Cause.START_UP)
+        return self.spent.get(Cause.DATA_STALL, 0.0) / loop_s if loop_s > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +201,7 @@ def _load_train(content: Mapping[str, Any]) -> TrainRow:
     plain = ("time_s", "step", "epoch", "left_out", "batches", "clips", "samples", "padded_samples", "retraces")
     return TrainRow(
         **{name: content[name] for name in plain},
+        traced_batches=content.get("traced_batches", 0),
         losses=tuple(float(loss) for loss in content["losses"]),
         learning_rate=_load_float(content["learning_rate"]),
         scalars=_load_floats(content["scalars"]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from myxtts.monitoring.advice import advise_faster, advise_steadier
-from myxtts.monitoring.findings import ENOUGH_STEPS, HIGH_VARIATION
+from myxtts.monitoring.findings import HIGH_VARIATION
 from myxtts.monitoring.profile_facts import STAGES, Part, Profile
+from myxtts.monitoring.progress import ENOUGH_STEPS
 from myxtts.monitoring.settings_in_force import Settings
 from myxtts.monitoring.words import format_share, format_step_time
 

@@ -17,7 +17,7 @@ class Progress:
     next_checkpoint: int | None
     """The step of it; None when none is to come."""
     step_s: float | None
-    """Wall time per step of this session, validating and saving included; None until there is one."""
+    """Wall time per step of this session, validating and saving included; None while too few steps tell."""
 
     @property
     def share(self) -> float:
@@ -35,6 +35,10 @@ class Progress:
         return self.step_s * max(0, self.next_checkpoint - self.step)
 
 
+ENOUGH_STEPS = 10
+"""Fewer say nothing about the pace of a run."""
+
+
 class ProgressMeter:
     """Measures the pace of a session from its first step on."""
 
@@ -43,13 +47,21 @@ class ProgressMeter:
         self._epochs = epochs
         self._clock = clock
         self._base: tuple[int, float] | None = None
+        self._traced_s = 0.0
 
-    def measure(self, step: int, next_checkpoint: int | None = None) -> Progress:
-        """Where the session stands with so many updates done. The first call starts the clock."""
+    def measure(self, step: int, next_checkpoint: int | None = None, *, traced_s: float = 0.0) -> Progress:
+        """Where the session stands with so many updates done. The first call starts the clock.
+
+        Args:
+            traced_s: time that tracing took since the last call. While it is most of the time, there is no pace yet.
+        """
         now = self._clock()
         if self._base is None:
             # The steps so far have traced their shapes: they would make the whole run look slow.
             self._base = step, now
+        else:
+            self._traced_s += traced_s
         base_step, since = self._base
-        step_s = (now - since) / (step - base_step) if step > base_step else None
+        is_known = step - base_step >= ENOUGH_STEPS and now - since >= 2 * self._traced_s
+        step_s = (now - since) / (step - base_step) if is_known else None
         return Progress(step, self._end_step, self._epochs, next_checkpoint, step_s)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.monitoring.findings import Finding, RunFacts, find_limit, find_timing_variation
 from myxtts.monitoring.flow import Flow, add_flows
 from myxtts.monitoring.memory_watch import LEAK_EVENT
@@ -125,7 +124,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         audio_seconds_per_s=audio_seconds_per_s,
         padding_waste=padding,
         retraces=retraces,
-        speed_up=measure_speed_up(flow, spent, sum(row.batches for row in trains)),
+        speed_up=measure_speed_up(flow, spent, sum(row.batches - row.traced_batches for row in trains)),
         limit=find_limit(facts),
         variation=find_timing_variation(times, flow, mode or "", settings),
         memory=trains[-1].memory if trains else (),
@@ -184,11 +183,14 @@ def _measure_padding(trains: Sequence[TrainRow]) -> float | None:
 
 
 def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | None]:
-    training_s = math.fsum(measure_training(row.spent) for row in trains)
+    """The rates of all rows that have any, each with the weight of its time."""
+    timed = [(measure_training(row.spent), row.clips_per_s, row.audio_seconds_per_s) for row in trains]
+    known = [(s, clips, audio) for s, clips, audio in timed if clips is not None and audio is not None]
+    training_s = math.fsum(s for s, _, _ in known)
     if training_s <= 0:
         return None, None
-    clips, samples = sum(row.clips for row in trains), sum(row.samples for row in trains)
-    return clips / training_s, samples / SAMPLE_RATE_HZ / training_s
+    clips = math.fsum(s * rate for s, rate, _ in known)
+    return clips / training_s, math.fsum(s * rate for s, _, rate in known) / training_s
 
 
 def _list_leaks(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class SpeedUp:
 def measure_speed_up(flow: Flow | None, spent: Spent, batches: int) -> SpeedUp | None:
     """Bound and what was reached over some batches; None while preparing or training has not been measured.
 
+    Batches that something was traced for do not count, since their time is not that of steps.
     The first of the stages, reading included, is what runs on the data device; copying counts to neither.
     """
     train_s = spent.get(Cause.STEP, 0.0)

@@ -88,8 +88,8 @@ def _format_loss(summary: RunSummary) -> str:
 def _format_badput(spent: Spent) -> str:
     elapsed_s = measure_elapsed(spent)
     parts = [(seconds, cause) for cause, seconds in spent.items() if cause is not Cause.STEP and seconds > 0]
-    shown = [f"{cause} {format_share(seconds / elapsed_s)}" for seconds, cause in sorted(parts, reverse=True)]
-    return ", ".join(shown) or "nothing"
+    shown = [(cause, format_share(seconds / elapsed_s)) for seconds, cause in sorted(parts, reverse=True)]
+    return ", ".join(f"{cause} {share}" for cause, share in shown if share != format_share(0.0)) or "nothing"
 
 
 def _format_throughput(clips_per_s: float | None, audio_seconds_per_s: float | None) -> str:

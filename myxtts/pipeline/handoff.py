@@ -68,8 +68,6 @@ class Handoff(Generic[T]):
         """The next item, in the order of commits. Raises the giver's failure, `EndOfStream` or `Stopped`."""
         with self._changed:
             self._wait_for_item(None)
-            if not self._ready:
-                raise EndOfStream
             item = self._ready.popleft()
             self._meter.note_taken(self._clock())
             return item
@@ -111,9 +109,12 @@ class Handoff(Generic[T]):
     def _wait_for_item(self, timeout_s: float | None) -> bool:
         self._meter.taker.begin(self._clock())
         try:
-            return self._wait_until(lambda: bool(self._ready) or self._finished, timeout_s)
+            self._wait_until(lambda: bool(self._ready) or self._finished, timeout_s)
         finally:
             self._meter.taker.end(self._clock())
+        if self._finished and not self._ready:
+            raise EndOfStream
+        return bool(self._ready)
 
     def _wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
         self._changed.wait_for(lambda: self._failure is not None or self._stopped or is_true(), timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,8 +21,6 @@ from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind, Place, RunOrder
-
-_log = logging.getLogger(__name__)
 
 VALIDATION_DEPTH = 4
 """Validation batches read ahead. A round is short, and what was read ahead of training waits meanwhile."""
@@ -71,14 +68,14 @@ class HostSource:
         ahead = choose_read_ahead(
             config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if reads_prompts else 1
         )
-        _log.info("Buffer Size: %d", ahead.depth)
         depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
         journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
         corpora = [data.train, data.validation][: len(makers)]
         self.reads_prompts = reads_prompts
         self._makers = makers
-        self._engine = open_engine(config, corpora, replace(ahead, depth=sum(depths[kind] for kind in makers)))
+        total = replace(ahead, depth=sum(depths[kind] for kind in makers))
+        self._engine = open_engine(config, corpora, total, batches=ahead)
         self._readers = {
             kind: BatchReader(
                 maker, self._engine, depth=depths[kind], report=data.report, journal=journals[kind], end_step=ends[kind]

@@ -196,14 +196,19 @@ class Stage(Generic[In, Out]):
 
 
 def take_watched(last: Handoff[T], stages: Sequence[Stage[Any, Any]], patience: Patience) -> T:
-    """The next item of the last hand-off, as `take`; a stage that makes no progress meanwhile is named, and in the end an error."""
+    """The next item of the last hand-off, as `take`, while its stages are watched as by `wait_watched`."""
+    wait_watched(last, stages, patience)
+    return last.take()
+
+
+def wait_watched(last: Handoff[Any], stages: Sequence[Stage[Any, Any]], patience: Patience) -> None:
+    """Waits until `take` need not wait; a stage that makes no progress meanwhile is named, and in the end an error."""
     watches = [(stage, StallWatch(patience)) for stage in stages]
     while not last.wait_for_item(patience.look_s):
         for stage, watch in watches:
             stall = watch.look(stage.read_work())
             if stall is not None:
                 _tell_stall(stall, stage.format_stack())
-    return last.take()
 
 
 def _tell_stall(stall: Stall, stack: str) -> None:

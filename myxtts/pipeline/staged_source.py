@@ -15,7 +15,7 @@ from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.patience import Patience, Work
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.producer_process import ProducerProcess
-from myxtts.pipeline.stage import Source, Stage, StageFacts, stop_stages, take_watched
+from myxtts.pipeline.stage import Source, Stage, StageFacts, stop_stages, take_watched, wait_watched
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.pipeline.waiting import HandoffFacts
 
@@ -39,7 +39,8 @@ class StagedSource:
         stages: the stages before it, not yet started.
         resources: what has to be closed when all stages have ended. They stay the caller's if this fails.
         device: the model device.
-        start_delay_s: the longest wait for all slots to be full before the first batch is handed on.
+        start_delay_s: the longest wait for the other slots to fill once the first batch is ready. That one has no limit but
+            `patience`.
         patience: with the stages; by default that of the settings' default.
         title: of the mode, for the log.
         producer: of the isolated modes.
@@ -94,14 +95,21 @@ class StagedSource:
             self._is_waiting = False
 
     def _take(self) -> DeviceBatch:
-        if self._has_started:
-            return take_watched(self._placed, self._stages, self._patience)
-        _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
-        self._placed.wait_until_full(self._start_delay_s)
-        batch = take_watched(self._placed, self._stages, self._patience)
+        if not self._has_started:
+            self._fill_slots()
+            self._has_started = True
+        return take_watched(self._placed, self._stages, self._patience)
+
+    def _fill_slots(self) -> None:
+        """Waits for the first batch, then for at most the start delay until every slot has one."""
+        _log.info("%s: Waiting for the first batch...", self._title)
+        began_s = time.perf_counter()
+        wait_watched(self._placed, self._stages, self._patience)
+        _log.info("%s: The first batch was ready after %.1fs", self._title, time.perf_counter() - began_s)
+        if self._start_delay_s and not self._placed.wait_until_full(0.0):
+            _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
+            self._placed.wait_until_full(self._start_delay_s)
         _log.info("Model training starting now")
-        self._has_started = True
-        return batch
 
     def advance(self) -> None:
         """Nothing to do: the next batches are prepared meanwhile."""

@@ -105,6 +105,8 @@ class TrainingLoop:
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
         self._seen_shapes: set[tuple[Any, ...]] = set()
+        self._seen_buckets: set[int] = set()
+        """Of the training."""
         self._is_result_due = False
         """Whether a batch of the step under way has a shape that no result was looked at for."""
         self._metrics: dict[str, float] = {}
@@ -161,7 +163,7 @@ class TrainingLoop:
                 batch = self._source.take()
             except EndOfStream:
                 return None
-        with self._watch.ledger.spend(Cause.OTHER_WORKERS):
+        with self._watch.ledger.spend(Cause.OTHER_WORKERS) if self._team.size > 1 else nullcontext():
             batch, self._is_stopping = self._team.merge(batch, self._stop.signal is not None)
         return batch
 
@@ -176,15 +178,20 @@ class TrainingLoop:
         is_new = self._check_inputs(batch)
         self._is_result_due |= is_new
         self._keeper.note_failures(batch.replaced)
-        self._watch.count_batch(facts, batch.memory)
-        traces = self._trained.step.count_traces()
+        step = self._trained.step
+        traces, retraces = step.count_traces(), step.count_retraces()
         with self._watch.ledger.spend(Cause.STEP) as span:
             span.is_first = is_new
             result = self._updates.add(batch.tensors, facts)
-            if self._trained.step.count_traces() != traces:
+            has_traced = step.count_traces() != traces
+            if has_traced:
                 span.cause = Cause.TRACE
                 self._watch.clock.leave_out()
                 self._has_traced = True
+        # A bucket has one shape where shapes are fixed. Each further one costs what that would have saved.
+        is_retrace = (is_new and facts.bucket_number in self._seen_buckets) or step.count_retraces() != retraces
+        self._seen_buckets.add(facts.bucket_number)
+        self._watch.count_batch(facts, batch.memory, has_traced=has_traced, is_retrace=is_retrace)
         with self._watch.ledger.spend(Cause.DATA_STALL):
             self._source.advance()
         if result is not None:
@@ -233,7 +240,6 @@ class TrainingLoop:
             losses=[values["loss"] for values in named],
             learning_rate=self._choose_rate(self._progress.step - 1),
             scalars=scalars,
-            retraces=step.count_retraces(),
             pipeline=self._source.read_facts(),
         )
 

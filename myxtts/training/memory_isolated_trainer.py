@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from myxtts.config import XTTSConfig
 from myxtts.devices import runtime
 from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib
+from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.errors import DevicePlanError
 from myxtts.pipeline.batch_meters import METERS
@@ -21,7 +22,7 @@ from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training.errors import NotTrainingError
 from myxtts.training.modes.auto_mode import plan_run
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.gpu_memory import read_role_memory
+from myxtts.utils.gpu_memory import RoleMemory, read_role_memory
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +103,23 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         return place_batch({name: array for name, array in prepared.items() if name != METERS}, self.model_device)
 
     def get_memory_stats(self) -> dict[str, dict[str, Any]]:
-        """Per role: id, device, limit, used and peak memory in MB; None is unknown."""
-        return {str(role.role): asdict(read_role_memory(role)) for role in (self.plan.data, self.plan.model)}
+        """Per role: id, device, limit, used and peak memory in MB; None is unknown.
+
+        Of a producer process, what it held with the last batch of the training and the most with any: nothing before that.
+        """
+        data, model = self.plan.data, self.plan.model
+        stats = {data: self._read_producer_memory() if self.plan.has_producer else read_role_memory(data)}
+        stats[model] = read_role_memory(model)
+        return {str(role.role): asdict(memory) for role, memory in stats.items()}
+
+    def _read_producer_memory(self) -> RoleMemory:
+        role = self.plan.data
+        watch = None if self._stage is None else self._stage.watch
+        sizes_bytes = (None, None) if watch is None else watch.read_producer_memory()
+        used_mb, peak_mb = (None if size is None else size / MIB for size in sizes_bytes)
+        if self.plan.rehearsal:
+            return RoleMemory(role.physical_id, role.device, role.limit_mib, used_mb, peak_mb)
+        return replace(read_role_memory(role), used_mb=used_mb, peak_mb=peak_mb, pool_mb=used_mb)
 
     def optimize_dataset_for_dual_gpu(self, dataset: Any, prefetch_buffer_size: int = 4) -> Any:
         """A dataset with the options that help a second card, and a prefetch to it as the last element.
@@ -147,6 +163,7 @@ def _choose_plan(config: XTTSConfig, command: Sequence[str]) -> DevicePlan:
 
 def _format_stats(stats: Mapping[str, Any]) -> str:
     known = {
-        name: "unknown" if stats[name] is None else f"{stats[name]:g} MB" for name in ("used_mb", "peak_mb", "limit_mb")
+        name: "unknown" if stats[name] is None else f"{stats[name]:.0f} MB"
+        for name in ("used_mb", "peak_mb", "limit_mb")
     }
     return f"{stats['device']}, used {known['used_mb']}, peak {known['peak_mb']}, limit {known['limit_mb']}"

@@ -33,7 +33,7 @@ from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_setting
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
-from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_source import PipelineFacts
@@ -88,6 +88,7 @@ class RunWatch:
         self._later: deque[tuple[str, str]] = deque()
         self._memory = MemoryWatch(row.stage)
         self._producer: BatchMemory | None = None
+        self._producer_peak_bytes: int | None = None
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
         self._row = row
@@ -122,9 +123,13 @@ class RunWatch:
         self.ledger.begin_loop()
         self.clock.begin()
 
-    def count_batch(self, facts: BatchFacts, memory: BatchMemory) -> None:
-        """A batch is trained on."""
-        self._meter.count_batch(facts.clips, facts.samples, facts.padded_samples)
+    def count_batch(
+        self, facts: BatchFacts, memory: BatchMemory, *, has_traced: bool = False, is_retrace: bool = False
+    ) -> None:
+        """A batch was trained on; see `IntervalMeter.count_batch`."""
+        self._meter.count_batch(
+            facts.clips, facts.samples, facts.padded_samples, has_traced=has_traced, is_retrace=is_retrace
+        )
         self._watch_preparation(facts.updates, memory)
 
     def end_phase(self, step: int, phase: Phase, *, has_traced: bool = False) -> None:
@@ -135,6 +140,11 @@ class RunWatch:
         }
         self._tell_leaks(step, self._memory.add(step, phase, used, counts=not has_traced))
 
+    def read_producer_memory(self) -> tuple[int | None, int | None]:
+        """Bytes that the producer process held with its last batch, and the most with any: on its card, or in a rehearsal on the host.
+        None is unknown, as before the first batch."""
+        return self._find_producer_bytes(), self._producer_peak_bytes
+
     def log_steps(
         self,
         *,
@@ -143,7 +153,6 @@ class RunWatch:
         losses: Sequence[float],
         learning_rate: float,
         scalars: Mapping[str, float],
-        retraces: int,
         pipeline: PipelineFacts,
     ) -> None:
         """The steps since the last call."""
@@ -155,14 +164,15 @@ class RunWatch:
             learning_rate=learning_rate,
             scalars=scalars,
             flow=Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs),
-            retraces=retraces,
             memory=self._read_memory(),
         )
         self._last_row = row
         self._log.write(row)
         self._log_machine(step)
         next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
-        progress = self._progress.measure(step, next_checkpoint if next_checkpoint > step else None)
+        progress = self._progress.measure(
+            step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
+        )
         self._view.show(Picture(row, progress, self.clock.read(), self._validation))
         if self.board is not None:
             self.board.write_train_row(row)
@@ -233,8 +243,16 @@ class RunWatch:
                 self._memory.forget(Memory.PRODUCER)
                 self._memory.forget(Memory.DATA_DEVICE)
             self._producer = made
+            now = self._find_producer_bytes()
+            if now is not None:
+                self._producer_peak_bytes = max(now, self._producer_peak_bytes or 0)
             used[Memory.PRODUCER] = made.host_bytes
         self._tell_leaks(step, self._memory.add(step, Phase.PREPARATION, used))
+
+    def _find_producer_bytes(self) -> int | None:
+        if self._producer is None:
+            return None
+        return self._producer.host_bytes if self._plan.rehearsal else self._producer.device_bytes
 
     def _tell_leaks(self, step: int, leaks: Sequence[Leak]) -> None:
         for leak in leaks:

@@ -99,8 +99,7 @@ class StageRun:
         config, data = request.config, request.data
         training = config.training
         self.end_step = count_updates(config, data.sampler, request.run.stage)
-        interval = choose_validation_interval(training, data.sampler)
-        self._validation_interval = min(interval, self.end_step)
+        self._validation_interval = choose_validation_interval(training, data.sampler)
         self._intervals = Intervals(
             log=training.log_interval,
             checkpoint=choose_checkpoint_interval(training, self._validation_interval),

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager[Any]:
-    """A scope that places work on `device`, else on the first GPU, else on the CPU.
+    """A scope that places work on `device`, else on the first GPU, else on the CPU. Initialises TensorFlow.
 
-    The caller of a step opens it: a scope inside a `tf.function` does not place the function's results.
+    The caller of a step opens it: a scope inside a `tf.function` does not place the function's results. Raises
+    `DevicePlanError` for a device that is not there.
     """
     tf = _load_tensorflow()
-    return tf.device(device or find_default_device())  # type: ignore[no-any-return]
+    if device is None:
+        return tf.device(find_default_device())  # type: ignore[no-any-return]
+    from myxtts.devices.runtime import require_device
+
+    require_device(device)
+    return tf.device(device)  # type: ignore[no-any-return]
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:

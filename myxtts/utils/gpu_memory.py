@@ -181,7 +181,8 @@ def read_role_memory(role: RolePlan) -> RoleMemory:
     limit = role.limit_mib
     if role.physical_id is None:
         return RoleMemory(None, role.device, limit, None, None)
-    (reading,) = monitor_gpu_memory(role.physical_id)
+    # Not by whether this process rehearses: a plan for a rehearsal may not be in force yet.
+    (reading,) = monitor_gpu_memory(role.physical_id) if role.is_gpu else (_read_host(role.physical_id),)
     pool, process = reading.pool_used_mb, reading.process_mb
     return RoleMemory(
         role.physical_id,

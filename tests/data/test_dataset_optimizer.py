@@ -1,8 +1,10 @@
 """tf.data settings: really set, in the order that works, and read back."""
 
+import pytest
 import tensorflow as tf
 
 from myxtts.data import dataset_optimizer as optimizer
+from myxtts.errors import DevicePlanError
 from tests.support.processes import run_code
 
 
@@ -65,3 +67,18 @@ def test_a_device_prefetch_is_last_and_does_not_hide_the_options():
     devices, summary = run_code(DEVICE)
     assert devices == [":CPU:1"]
     assert "parallel_batch: True" in summary
+
+
+@pytest.mark.parametrize("device", ["/GPU:0", "gpu:7", "/job:localhost/replica:0/task:0/device:GPU:1", "cuda:0", ""])
+def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(device, caplog):
+    caplog.set_level("INFO")
+    for prefetch in (optimizer.apply_aggressive_prefetching, optimizer.optimize_dataset_pipeline):
+        with pytest.raises(DevicePlanError, match=f"There is no device '{device}' in this process; there are /CPU:0"):
+            prefetch(make_dataset(), 128, device)
+    assert "Prefetching to" not in caplog.text
+
+
+@pytest.mark.parametrize("device", ["/CPU:0", "cpu:0", "/device:CPU:0", "/CPU"])
+def test_a_device_that_is_there_may_be_named_as_tensorflow_allows(device):
+    dataset = optimizer.apply_aggressive_prefetching(make_dataset(), 4, device)
+    assert values(dataset) == values(make_dataset())

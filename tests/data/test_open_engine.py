@@ -111,26 +111,44 @@ def test_automatic_workers_are_as_many_as_cores_but_not_too_many(monkeypatch):
     assert choose_workers(DataConfig(num_workers=40)) == 40
 
 
-def test_read_ahead_is_what_was_asked_for_where_memory_allows(lj, caplog):
-    caplog.set_level(logging.INFO)
+def test_read_ahead_is_what_was_asked_for_where_memory_allows(lj):
     plan = make_sampler(lj.corpus).plan
     largest = max(bucket.rows * bucket.samples for bucket in plan.buckets)
 
     ahead = choose_read_ahead(DataConfig(pipeline_buffer_size=50), [plan], accumulation=1, free_bytes=1 << 40)
 
     assert (ahead.depth, ahead.slot_samples) == (50, largest)
-    assert f"Reading ahead up to 50 batches ({50 * largest * 4 / 1e6:.0f} MB of host memory)." in caplog.text
-    assert "instead of" not in caplog.text
 
 
-def test_read_ahead_shrinks_with_the_memory_and_it_is_said(lj, caplog):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_workers": 1, "pipeline_buffer_size": 3}, ["Reading ahead up to 3 batches (13 MB of host memory)", "Buffer Size: 3"]),
+        ({"num_workers": 1}, ["Reading ahead 3 batches instead of 50: one takes up to 4 MB", "Reading ahead up to 3", "Buffer Size: 3"]),
+        ({"num_workers": 0}, ["Reading ahead 3 batches instead of 50: one takes up to 4 MB", "Reading ahead up to 3", "Buffer Size: 3"]),
+        ({"num_workers": 0, "use_tf_native_loading": False}, ["clips are read in this process. Nothing is read ahead."]),
+    ],
+)  # fmt: skip
+def test_reading_ahead_is_said_where_something_reads_ahead(lj, caplog, settings, said):
+    caplog.set_level(logging.INFO)
+    with open_engine(DataConfig(**settings), [lj.corpus], AHEAD, batches=AHEAD):
+        pass
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "ahead" in record.getMessage() or "Buffer" in record.getMessage()
+    ]
+    assert len(lines) == len(said)
+    assert all(words in line for words, line in zip(said, lines, strict=True))
+
+
+def test_read_ahead_shrinks_with_the_memory(lj):
     plan = make_sampler(lj.corpus).plan
     largest = max(bucket.rows * bucket.samples for bucket in plan.buckets)
 
     ahead = choose_read_ahead(DataConfig(), [plan], accumulation=1, free_bytes=largest * 4 * 4 * 10)
 
     assert ahead.depth == 10
-    assert "Reading ahead 10 batches instead of 50" in caplog.text
 
 
 def test_a_second_clip_for_each_prompt_takes_twice_the_memory_and_is_read_half_as_far_ahead(lj):

@@ -68,7 +68,7 @@ def test_the_better_figure_is_marked_by_what_better_means_for_it(compare_rows):
 
 
 def test_a_higher_rate_is_better(compare_rows):
-    fast = [make_run_row(), make_train_row(10, clips=320)]
+    fast = [make_run_row(), make_train_row(10, clips_per_s=32.0)]
     comparison = compare_rows([make_run_row(), make_train_row(10)], fast)
     assert find_figure(comparison, "clips per s").best == {1}
 

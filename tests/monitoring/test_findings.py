@@ -10,6 +10,7 @@ from myxtts.pipeline.stage import StageFacts
 from tests.monitoring.runs import SETTINGS, make_flow
 
 JITTER = measure_durations([1.0, 3.0] * 20)
+LONG = measure_durations([1.0, 1.1] * 100)
 STEADY = measure_durations([1.0, 1.1] * 20)
 TWO_CARDS = Surroundings((0, 1), 16)
 
@@ -111,8 +112,9 @@ def test_a_data_stall_is_blamed_on_the_stage_that_causes_it(flow, mode, stage, f
 @pytest.mark.parametrize(
     ("spent", "changes", "title", "flag"),
     [
-        ({Cause.CHECKPOINT: 30.0}, {}, "Saving checkpoints", "--checkpoint-interval 200"),
-        ({Cause.VALIDATION: 30.0}, {}, "Validation", "--validation-interval 100"),
+        ({Cause.CHECKPOINT: 30.0}, {"times": LONG}, "Saving checkpoints", "--checkpoint-interval 200"),
+        ({Cause.VALIDATION: 30.0}, {"times": LONG}, "Validation", "--validation-interval 100"),
+        ({Cause.TRACE: 400.0}, {"retraces": 12, "times": None}, "Tracing anew", None),
         ({Cause.TRANSFER: 30.0}, {"mode": "dual"}, "Moving batches", "--prefetch-buffer-size 8"),
         ({Cause.TRANSFER: 30.0}, {}, "Moving batches", None),
         ({Cause.RECOVERY: 30.0}, {}, "Recovering", "--batch-size 4 --grad-accum 4"),
@@ -128,7 +130,21 @@ def test_whatever_takes_most_of_the_time_is_named(spent, changes, title, flag):
 
 def test_the_dearest_finding_comes_first():
     spent = {Cause.STEP: 50.0, Cause.CHECKPOINT: 20.0, Cause.VALIDATION: 30.0}
-    assert [finding.title.split()[0] for finding in list_findings(make_facts(spent=spent))] == ["Validation", "Saving"]
+    findings = list_findings(make_facts(spent=spent, times=LONG))
+    assert [finding.title.split()[0] for finding in findings] == ["Validation", "Saving"]
+
+
+@pytest.mark.parametrize(("steps", "is_blamed"), [(99, False), (100, True)])
+def test_validation_is_blamed_only_where_it_came_as_often_as_it_was_set(steps, is_blamed):
+    facts = make_facts(
+        spent={Cause.STEP: 50.0, Cause.VALIDATION: 50.0}, times=measure_durations([1.0] * 40, steps - 40)
+    )
+    said = str(find_limit(facts))
+    assert said.startswith(
+        "Validation limits the run" if is_blamed else "This run is too short to judge: validation took 50.0%"
+    )
+    assert ("--validation-interval" in said) == is_blamed
+    assert is_blamed or "every 50 updates and at the end, and 99 were made. Try first: a longer run" in said
 
 
 def test_before_anything_was_trained_there_is_no_verdict():

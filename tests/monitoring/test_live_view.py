@@ -5,9 +5,11 @@ import sys
 import pytest
 
 from myxtts.monitoring.bars import draw_bar
+from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.live_view import LiveView, Picture, PlainView, format_line, format_picture, open_view
 from myxtts.monitoring.metrics_rows import MemoryUse, ValidationRow
 from myxtts.monitoring.progress import Progress
+from myxtts.monitoring.time_ledger import Cause
 from tests.monitoring.runs import make_train_row
 
 
@@ -39,7 +41,7 @@ def test_without_a_terminal_there_is_one_plain_line_per_picture():
     assert first.startswith("gpt  step 200/400  epoch 3 of 4  loss 3.1")
     assert "920 ms/step" in first
     assert "16 clips/s" in first
-    assert "waits 2.0%" in first
+    assert "waits 5.0%" in first
     assert first.endswith("left 3 min 10 s")
     assert second.startswith("gpt  step 210/400")
     assert "\x1b" not in out.getvalue()
@@ -105,7 +107,14 @@ def test_what_is_unknown_is_shown_as_unknown():
     assert "memory   unknown" in text
     assert "left unknown" in text
     assert "next checkpoint none" in text
-    assert " 0 " not in format_line(picture)
+    assert format_line(picture) == "step 10/400  epoch 1  loss unknown  lr unknown  58 audio-s/s  waits 5.0%"
+
+
+def test_waiting_is_told_in_single_mode_too_where_nothing_is_handed_over():
+    picture = make_picture(
+        flow=Flow(10.0, (), ()), spent={Cause.START_UP: 90.0, Cause.STEP: 6.0, Cause.DATA_STALL: 4.0}
+    )
+    assert "waits 40.0%" in format_line(picture)
 
 
 def test_lines_of_the_log_scroll_by_above_the_picture_and_come_back_afterwards(monkeypatch):

@@ -36,6 +36,16 @@ def plateau(step: int, draw: random.Random) -> float:
     return 60.0 * (1 - math.exp(-step / 300))
 
 
+def slow_plateau(step: int, draw: random.Random) -> float:
+    """Arenas that fit rare batches, too, in the end: level after half a run."""
+    return 100.0 * (1 - math.exp(-step / 600))
+
+
+def ever_slower(step: int, draw: random.Random) -> float:
+    """The same where batches have many shapes."""
+    return 60.0 * math.log(1 + step / 50)
+
+
 def large_plateau(step: int, draw: random.Random) -> float:
     """One that fills within the first steps."""
     return 800.0 * (1 - math.exp(-step / 30))
@@ -72,6 +82,8 @@ NOISES: dict[str, tuple[Noise, ...]] = {
     "saw": (saw,),
     "shapes": (shapes,),
     "plateau": (plateau,),
+    "slow plateau": (slow_plateau,),
+    "ever slower": (ever_slower,),
     "large plateau": (large_plateau,),
     "jump": (jump,),
     "early jump": (early_jump,),

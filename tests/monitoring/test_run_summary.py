@@ -21,7 +21,7 @@ def test_figures_of_a_known_run():
     assert (summary.step, summary.status, summary.sessions, summary.retraces) == (400, "finished", 1, 0)
     assert summary.best_validation == (400, pytest.approx(3.1134, abs=1e-3))
     assert summary.times.steps == 400
-    assert summary.clips_per_s == pytest.approx(6400 / (356 + 39))
+    assert summary.clips_per_s == pytest.approx(16.0)
     assert summary.speed_up.bound > summary.speed_up.reached > 1
 
 
@@ -138,3 +138,25 @@ def test_memory_cards_and_host_are_in_the_summary_and_what_grows_is_a_finding():
         == 1
     )
     assert json.loads(json.dumps(dump_summary(summarise_run(rows))))["leaks"] == [str(leak)]
+
+
+def test_what_took_no_time_worth_a_figure_is_not_named():
+    row = make_train_row(10, spent={Cause.STEP: 9.0, Cause.DATA_STALL: 1.0, Cause.OTHER_WORKERS: 0.0004})
+    text = format_summary(summarise_run([make_run_row(), row]))
+    assert "data stall 10.0%" in text
+    assert "other workers" not in text
+
+
+def test_throughput_leaves_out_what_was_traced():
+    traced = make_train_row(
+        10, spent={Cause.TRACE: 90.0, Cause.DATA_STALL: 5.0}, clips_per_s=None, audio_seconds_per_s=None
+    )
+    slow = make_train_row(20, spent={Cause.STEP: 30.0}, clips_per_s=4.0, audio_seconds_per_s=8.0)
+    summary = summarise_run([make_run_row(), traced, slow, make_train_row(30, audio_seconds_per_s=16.0)])
+    assert (summary.clips_per_s, summary.audio_seconds_per_s) == (7.0, 10.0)
+
+
+def test_the_time_of_a_batch_leaves_out_batches_that_were_traced():
+    traced = make_train_row(10, spent={Cause.TRACE: 90.0, Cause.STEP: 1.0}, batches=20, traced_batches=19)
+    summary = summarise_run([make_run_row(), load_row(dump_row(traced))])
+    assert summary.speed_up.train_s == 1.0

@@ -134,7 +134,8 @@ def test_waiting_for_an_item_ends_with_the_time_or_the_item():
     assert handoff.wait_for_item(0.0) is True
     assert handoff.take() == 1
     handoff.finish()
-    assert handoff.wait_for_item(0.0) is True, "the end need not be waited for"
+    with pytest.raises(EndOfStream):
+        handoff.wait_for_item(60.0)
 
 
 def test_readiness_is_the_share_of_time_with_something_ready():

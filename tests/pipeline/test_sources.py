@@ -127,7 +127,7 @@ def test_the_log_says_what_is_in_force(told: dict[str, Any]) -> None:
     for line in (
         "Intelligent GPU Pipeline: Multi-GPU Mode",
         "Smart Prefetching: Enabled",
-        "Multi-GPU Mode: Waiting up to 2.0s for data pipeline to warm up...",
+        "Multi-GPU Mode: Waiting for the first batch...",
         "Model training starting now",
         "Buffer Size: 50",
         "Codes are not kept. --cache is off.",

@@ -2,9 +2,13 @@
 
 import json
 import sys
+from unittest.mock import Mock
 
 import pytest
 
+from myxtts.config import XTTSConfig
+from myxtts.devices.nvml import MIB
+from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from tests.support.processes import clean_environ, run_code
 from tests.training.runs import finish, read_events, read_losses, start_command
 
@@ -27,8 +31,10 @@ training = {"codec": str(codec), "max_steps": 4, "checkpoint_dir": str(folder / 
             "deterministic": True, "checkpoint_interval": 2, "keep_last": 9, "warmup_steps": 0}
 config = XTTSConfig(model=model, data=data, training=training)
 trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=0, model_gpu_id=1)
+before = trainer.get_memory_stats()["data"]
 first = trainer.train()
-told = {"producer": trainer.plan.data.process is Process.PRODUCER, "steps": first.stage.step}
+told = {"producer": trainer.plan.data.process is Process.PRODUCER, "steps": first.stage.step,
+        "memory": [before["used_mb"], trainer.get_memory_stats()]}
 losses = (folder / "run" / "metrics.jsonl").read_bytes()
 (folder / "first.jsonl").write_bytes(losses)
 again = XTTSTrainer(trainer.config, resume_checkpoint=folder / "run" / "step-00000002")
@@ -52,6 +58,10 @@ def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_aga
     assert said.code == 0, said.text[-6000:]
     told = json.loads(said.text.rpartition("@@")[2].splitlines()[0])
     assert told["producer"]
+    before, stats = told["memory"]
+    assert before is None, "there was no producer yet"
+    assert 0 < stats["data"]["used_mb"] <= stats["data"]["peak_mb"] <= stats["data"]["limit_mb"], "the producer's"
+    assert stats["data"]["used_mb"] != stats["model"]["used_mb"]
     assert (told["steps"], told["again"]) == (4, 4)
     assert (tmp_path / "script_was_run").read_text() == "once\n", "the producer does not import the script"
     assert "producer started" in {event.name for event in read_events(tmp_path / "run")}
@@ -62,6 +72,16 @@ def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_aga
     assert losses == read_losses(tmp_path / "first"), "from a checkpoint that was named, to the last bit"
     assert (tmp_path / "run" / "newer-step-00000004").is_dir()
     assert "belongs to the producer process" in told["refused"]
+
+
+def test_the_data_role_has_the_memory_of_the_producer_and_not_that_of_the_trainer():
+    trainer = MemoryIsolatedDualGPUTrainer(XTTSConfig(training={"rehearsal": True}), data_gpu_id=0, model_gpu_id=1)
+    stats = trainer.get_memory_stats()
+    assert (stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (None, None), "there is no producer yet"
+    assert stats["model"]["used_mb"] > 0, "before the plan is in force, too"
+    trainer._stage = Mock(watch=Mock(read_producer_memory=lambda: (300 * MIB, 400 * MIB)))
+    stats = trainer.get_memory_stats()
+    assert (stats["data"]["id"], stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (0, 300, 400)
 
 
 DATASET = """

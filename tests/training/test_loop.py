@@ -15,7 +15,7 @@ import tensorflow as tf
 from myxtts.data.buckets import Bucket
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, MicroBatch
-from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind
@@ -103,7 +103,7 @@ def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None, **oth
         ),
         data=others.get("data"),
         keeper=keeper,
-        watch=Mock(ledger=TimeLedger(), folder=others.get("folder", os.curdir), board=None),
+        watch=others.get("watch") or Mock(ledger=TimeLedger(), folder=others.get("folder", os.curdir), board=None),
         intervals=Intervals(log=100, checkpoint=100, early_stopping=0),
         stop=stop,
         listener=Mock(hear=raise_out_of_memory),
@@ -182,6 +182,27 @@ def test_results_are_looked_at_once_for_every_shape_of_a_batch(step, monkeypatch
     assert ending.is_finished
     update, sums = (len(step.objective.sum_names) + 4,), (len(step.objective.sum_names),)
     assert looked_at == [update, sums, update, sums]
+
+
+def test_a_second_shape_of_a_bucket_is_a_retrace_and_its_batch_is_not_timed():
+    """As where shapes are not fixed: each costs a trace, though by a function of its own."""
+    watch = Mock(ledger=TimeLedger(), board=None)
+    buckets_and_rows = [(0, 4), (1, 5), (0, 4), (0, 6), (1, 5), (1, 6)]
+    batches = [cut_batch(Kind.TRAIN, number, rows) for number, (_, rows) in enumerate(buckets_and_rows)]
+    for batch, (bucket, _) in zip(batches, buckets_and_rows, strict=True):
+        batch.facts = batch.facts._replace(bucket_number=bucket)
+    with StopRequests() as stop:
+        run_loop(make_step(), ListSource(*batches), stop, end_step=9, interval=9, watch=watch)
+    told = [call.kwargs for call in watch.count_batch.call_args_list]
+    assert [each["has_traced"] for each in told] == [True, True, False, True, False, False]
+    assert [each["is_retrace"] for each in told] == [False, False, False, True, False, False]
+
+
+def test_alone_no_time_is_booked_as_waiting_for_others(step):
+    watch = Mock(ledger=TimeLedger(), board=None)
+    with StopRequests() as stop:
+        run_loop(step, ListSource(make_batch(Kind.TRAIN, 0)), stop, interval=9, watch=watch)
+    assert watch.ledger.read()[Cause.OTHER_WORKERS] == 0.0
 
 
 def test_a_step_that_is_not_finite_is_told_with_its_clips_and_their_prompts(tmp_path):

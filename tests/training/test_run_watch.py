@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
+from myxtts.errors import NvmlError
 from myxtts.monitoring.memory_watch import LEAK_EVENT, Phase
 from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, SummaryRow, TrainRow
@@ -34,7 +36,7 @@ from tests.monitoring.runs import make_flow, make_run_row
 def log_steps(watch: RunWatch, step: int) -> None:
     facts = PipelineFacts((), (), BatchMeters())
     watch.log_steps(
-        step=step, epoch=0, losses=[3.0], learning_rate=1e-4, scalars={}, retraces=0, pipeline=facts
+        step=step, epoch=0, losses=[3.0], learning_rate=1e-4, scalars={}, pipeline=facts
     )  # fmt: skip
 
 
@@ -116,6 +118,7 @@ def test_memory_of_the_producer_is_told_apart_and_begins_anew_with_each_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_watch, "read_private_bytes", lambda pid: 500 * MIB)
+    monkeypatch.setattr(run_watch, "read_role_memory", Mock(side_effect=NvmlError("it does not answer")))
     with open_watch(tmp_path, "isolated") as watch:
         watch.begin_loop()
         for step in range(1, 2 * STEPS):
@@ -127,6 +130,7 @@ def test_memory_of_the_producer_is_told_apart_and_begins_anew_with_each_process(
         log_steps(watch, STEPS)
     assert [name for _, name, _ in list_events(tmp_path)] == [LEAK_EVENT]
     assert "host memory of the producer" in list_events(tmp_path)[0][2]
+    assert watch.read_producer_memory() == (299 * MIB, 299 * MIB)
     (row,) = (row for row in read_metrics(tmp_path / "metrics.jsonl").rows if isinstance(row, TrainRow))
     used = {use.device: use.used_bytes for use in row.memory}
     assert (used["host, trainer"], used["host, producer"]) == (500 * MIB, 299 * MIB)

@@ -8,7 +8,7 @@ import psutil
 
 from myxtts.config import DataConfig, XTTSConfig
 from myxtts.data import workers
-from myxtts.data.open_engine import choose_engine, choose_read_ahead
+from myxtts.data.open_engine import Engine, choose_engine, choose_read_ahead
 from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.devices.runtime import PoolSizes, list_logical_devices
 from myxtts.errors import NvmlError
@@ -53,22 +53,23 @@ def read_step(step: TrainStep, config: XTTSConfig) -> dict[str, str]:
 def read_pipeline(setup: ProfileSetup, source: BatchSource) -> dict[str, str]:
     """Readers, buffers and kept codes of a source that is open."""
     data = setup.config.data
+    corpora = [setup.data.train, setup.data.validation][: 2 if len(setup.data.validation) else 1]
+    engine = choose_engine(data, corpora).engine
     meters = source.read_facts().meters
     clips = meters.cache_hits + meters.cache_misses
     return {
-        "readers": _describe_readers(setup),
-        "batches read ahead": str(_count_read_ahead(setup)),
+        "readers": _describe_readers(engine),
+        "batches read ahead": "none" if engine is Engine.HERE else str(_count_read_ahead(setup)),
         "batches prepared ahead": _describe_prefetch(setup.plan.mode, data),
         "codes found": f"of {meters.cache_hits} of {clips} clips" if clips else "none: no codes are kept",
     }
 
 
-def _describe_readers(setup: ProfileSetup) -> str:
+def _describe_readers(engine: Engine) -> str:
     count = _count_readers()
     if count:
         return f"{count} process{'es' if count > 1 else ''}"
-    corpora = [setup.data.train, setup.data.validation][: 2 if len(setup.data.validation) else 1]
-    return f"no process of their own: {choose_engine(setup.config.data, corpora).engine} reads"
+    return f"no process of their own: {engine} reads"
 
 
 def _count_readers() -> int:
