@@ -32,7 +32,6 @@ SHOWN = (
     "training.codec",
     "training.init_from",
     "training.deterministic",
-    "training.rehearsal",
 )
 _LISTED_CLIPS = 3
 

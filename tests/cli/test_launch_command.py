@@ -58,6 +58,14 @@ def test_workers_never_share_cards_untold(monkeypatch, codec, flags):
         launch.run(["--workers", "2", "--", "train", *codec, *flags], "myxtts launch")
 
 
+@pytest.mark.parametrize("which", [["--workers", "2"], ["--gpus", "4,7"]])
+def test_the_launcher_itself_can_be_asked_to_rehearse(monkeypatch, codec, which):
+    make_machine(monkeypatch, [])
+    monkeypatch.setattr("myxtts.cluster.private_network.enter_private_network", lambda: (_ for _ in ()).throw(Replaced))
+    with pytest.raises(Replaced):
+        launch.run([*which, "--rehearsal", "--", "train", *codec], "myxtts launch")
+
+
 def test_a_service_in_a_file_is_seen_too(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("training:\n  rehearsal: true\ndata:\n  data_service: a:1\n", encoding="utf-8")
