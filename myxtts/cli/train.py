@@ -7,6 +7,8 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
 
 from myxtts.cli.parser import Parser, spell_command
@@ -56,7 +58,11 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.print_config:
-        print(format_config(config))
+        # Not imported above: --help needs none of it.
+        from myxtts.training.starting_point import find_fixed_settings
+
+        with TemporaryDirectory(prefix="myxtts-config-") as folder:
+            print(format_config(config, find_fixed_settings(config, Path(folder))))
         return 0
     command = _find_command(words, prog)
     is_worker = _check_cluster(config)
