@@ -50,7 +50,7 @@ def run(words: Sequence[str], prog: str) -> int:
     check_corpora(config)
     with quiet_scan():
         result, validation = scan_corpora(config)
-    overview = describe_corpus(result.corpus, *_list_parts(config, result, validation), config.data.batch_size)
+    overview = describe_corpus(result.corpus, *list_parts(config, result, validation), config.data.batch_size)
     print(format_overview(result, overview, validation))
     if arguments.html:
         write_text(arguments.html, format_page(result, overview, validation))
@@ -68,7 +68,7 @@ def run(words: Sequence[str], prog: str) -> int:
     return 0
 
 
-def _list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | None) -> tuple[Corpus, Corpus]:
+def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | None) -> tuple[Corpus, Corpus]:
     """What a run would train on, and what it would validate with."""
     from myxtts.data.split import split_corpus
 

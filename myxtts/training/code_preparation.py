@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,9 +49,13 @@ class PreparedCodes:
     """Why codes that were there before were of no use, if there were any."""
 
 
-def plan_preparing_device(config: XTTSConfig, machine: Machine) -> DevicePlan:
-    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
-    request = PlanRequest.from_config(config)
+def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequence[str] = ()) -> DevicePlan:
+    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU.
+
+    Args:
+        command: the words that started the program, for advice that can be pasted.
+    """
+    request = PlanRequest.from_config(config, command)
     alone = replace(
         request,
         mode="single",

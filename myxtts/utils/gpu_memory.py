@@ -171,8 +171,10 @@ def get_optimal_memory_limits(
     if shared and model_fraction is None and data_fraction is not None:
         model_fraction = 1 - data_fraction
     return (
-        _compute_limit(LimitRequest("data", None), data, data_fraction, processes=2 if shared else 1),
-        _compute_limit(LimitRequest("model", None), model, model_fraction, processes=2 if shared else 1),
+        _compute_limit(LimitRequest("data", None, "data_fraction"), data, data_fraction, processes=2 if shared else 1),
+        _compute_limit(
+            LimitRequest("model", None, "model_fraction"), model, model_fraction, processes=2 if shared else 1
+        ),
     )
 
 
