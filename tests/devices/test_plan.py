@@ -1,9 +1,11 @@
 """Plans: every mode, any order of ids, limits that fit, and errors that say what would work."""
 
+import re
 import shlex
 
 import pytest
 
+from myxtts.cli.devices import format_devices
 from myxtts.cli.train import build_parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.devices.environment import prepare_environment, select_visible
@@ -186,6 +188,13 @@ def test_notes_for_python_name_no_flags(request_values):
     made = plan(command=(), **request_values)
     assert made.notes
     assert "--" not in " ".join(made.notes)
+
+
+def test_the_command_that_the_list_of_devices_names_has_two_roles():
+    told = re.search(r"`myxtts train (.*)` tries two roles", format_devices(make_machine(0), []))[1]
+    config = resolve_config(flags=build_parser("myxtts train").parse_all(told.split()).given)
+    made = plan_devices(PlanRequest.from_config(config), make_machine(0))
+    assert made.data.device != made.model.device
 
 
 def test_a_card_that_was_lost_is_named_in_the_error():
