@@ -154,6 +154,8 @@ class PlanRequest:
     command: tuple[str, ...] = ()
     """The command as given, for advice that can be pasted; none where Python asks, which is advised by the names of settings."""
     task: Task = Task.TRAIN
+    limit_names: tuple[str, str] = ("data.data_gpu_memory", "data.model_gpu_memory")
+    """What the limits are called where Python asks."""
 
     @classmethod
     def from_config(cls, config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
@@ -171,7 +173,5 @@ class PlanRequest:
 
     @property
     def limits(self) -> tuple[LimitRequest, LimitRequest]:
-        data, model = (
-            ("--data-gpu-memory", "--model-gpu-memory") if self.command else ("data_gpu_memory", "model_gpu_memory")
-        )
+        data, model = ("--data-gpu-memory", "--model-gpu-memory") if self.command else self.limit_names
         return LimitRequest("data", self.data_limit_mib, data), LimitRequest("model", self.model_limit_mib, model)

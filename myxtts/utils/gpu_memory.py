@@ -95,6 +95,7 @@ def setup_gpu_memory_isolation(
         data_limit_mib=_read_limit("data_gpu_memory_limit", data_gpu_memory_limit),
         model_limit_mib=_read_limit("model_gpu_memory_limit", model_gpu_memory_limit),
         rehearsal=_is_rehearsal(),
+        limit_names=("data_gpu_memory_limit", "model_gpu_memory_limit"),
     )
     plan = plan_devices(request, read_machine(), in_process=True)
     for note in plan.notes:

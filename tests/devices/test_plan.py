@@ -171,9 +171,9 @@ def test_who_asks_from_another_command_is_told_that_one():
     [
         ({"data_gpu": 0, "model_gpu": 9}, "leave out data.data_gpu, data.model_gpu"),
         ({"mode": "dual", "data_gpu": 8, "model_gpu": 9}, "training.rehearsal or MYXTTS_REHEARSAL=1"),
-        ({"data_gpu": 0, "model_gpu": 0}, "data_gpu_memory and model_gpu_memory"),
-        ({"data_gpu": 0, "model_gpu": 1, "isolation": True, "data_limit_mib": 99999}, "data_gpu_memory 99999"),
-        ({"data_gpu": 0, "model_gpu": 0, "rehearsal": True}, "both data_gpu_memory and model_gpu_memory"),
+        ({"data_gpu": 0, "model_gpu": 0}, "data.data_gpu_memory and data.model_gpu_memory"),
+        ({"data_gpu": 0, "model_gpu": 1, "isolation": True, "data_limit_mib": 99999}, "data.data_gpu_memory 99999"),
+        ({"data_gpu": 0, "model_gpu": 0, "rehearsal": True}, "both data.data_gpu_memory and data.model_gpu_memory"),
     ],
 )
 def test_who_asks_from_python_is_told_settings_and_no_flags(request_values, said):
