@@ -71,7 +71,7 @@ fi
 
 say "4/5 What to do"
 if ((code == 0)); then
-    echo "Nothing serious was found. What is worth changing is in the list of the diagnosis."
+    echo "Nothing serious was found. If the diagnosis lists an issue above, it is a small one."
 else
     echo "Start with issue 1 of the diagnosis, then run this again: one cause often hides another."
 fi

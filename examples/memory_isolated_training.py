@@ -55,7 +55,7 @@ def train() -> None:
     if cards < 2:
         log.info("Two cards are needed, %d found: rehearsing on the CPU.", cards)
     trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=arguments.data_gpu, model_gpu_id=arguments.model_gpu)
-    log.info("%s prepares, %s trains.", trainer.data_device, trainer.model_device)
+    log.info("A process of its own prepares on %s, this one trains on %s.", trainer.data_device, trainer.model_device)
     try:
         result = trainer.train()
     except RunFinishedError as finished:

@@ -35,7 +35,7 @@ class IsolationPlan(unittest.TestCase):
 
     def test_a_limit_that_does_not_fit_is_refused_before_anything_starts(self) -> None:
         request = PlanRequest(data_gpu=0, model_gpu=1, isolation=True, model_limit_mib=20000)
-        with self.assertRaisesRegex(DevicePlanError, "--model-gpu-memory 20000 does not fit"):
+        with self.assertRaisesRegex(DevicePlanError, r"data\.model_gpu_memory 20000 does not fit"):
             plan_devices(request, make_machine(24000, 18000))
 
     def test_one_card_needs_both_limits(self) -> None:

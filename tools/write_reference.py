@@ -15,8 +15,9 @@ from typing import Any
 
 from myxtts.cli.main import COMMANDS, MODULES
 from myxtts.config.config import SECTIONS
+from myxtts.config.flags import CollectValue
 from myxtts.config.presets import MODEL_SIZES, START_BATCHES, START_LEARNING_RATES
-from myxtts.config.setting import GIVEN, Flag, read_setting_info
+from myxtts.config.setting import GIVEN, Flag, read_setting_info, spell_value
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
@@ -34,6 +35,7 @@ class Words:
     sizes: str
     size_columns: tuple[str, ...]
     commands: str
+    for_every_command: str
     flag_columns: tuple[str, ...]
     all_run_flags: str
     variables: str
@@ -61,8 +63,10 @@ ENGLISH = Words(
         "learning rate from nothing",
     ),
     commands="Commands",
+    for_every_command="Every command and tool takes `--rehearsal`: the same work on logical CPU devices, also where there are GPUs. "
+    "Where no device is used, it changes nothing.",
     flag_columns=("flag", "meaning"),
-    all_run_flags="It takes the flags of a run as well.",
+    all_run_flags="It takes the flags of a run as well, `--config` and `--set` among them.",
     variables="Environment variables",
     variable_columns=("variable", "meaning"),
     variable_rows={
@@ -95,8 +99,10 @@ PERSIAN = Words(
     sizes="اندازه‌ها",
     size_columns=("اندازه", "لایه", "پهنا", "سر", "نخستین دسته برای کارت کوچک، متوسط، بزرگ", "نرخ یادگیری از صفر"),
     commands="فرمان‌ها",
+    for_every_command="همهٔ فرمان‌ها و ابزارها ‎`--rehearsal`‎ را می‌پذیرند: همان کار روی دستگاه‌های منطقیِ CPU، حتی اگر GPU باشد. جایی که دستگاهی "
+    "به کار نمی‌رود، چیزی عوض نمی‌شود.",
     flag_columns=("پرچم", "معنا"),
-    all_run_flags="پرچم‌های اجرای آموزش را هم می‌پذیرد.",
+    all_run_flags="پرچم‌های اجرای آموزش را هم می‌پذیرد، از جمله ‎`--config`‎ و ‎`--set`‎.",
     variables="متغیرهای محیطی",
     variable_columns=("متغیر", "معنا"),
     variable_rows={
@@ -129,7 +135,7 @@ def write_page(words: Words) -> str:
     for section, cls in SECTIONS.items():
         parts += [f"## {words.settings}: {section}", _draw_table(words.setting_columns, _list_settings(section, cls))]
     parts += [f"## {words.sizes}", _draw_table(words.size_columns, _list_sizes())]
-    parts += [f"## {words.commands}", *_describe_commands(words)]
+    parts += [f"## {words.commands}", words.for_every_command, *_describe_commands(words)]
     parts += [f"## {words.variables}", _draw_table(words.variable_columns, _list_pairs(words.variable_rows))]
     parts += [f"## {words.exits}", _draw_table(words.exit_columns, _list_pairs(words.exit_rows))]
     if is_persian:
@@ -153,14 +159,13 @@ def _keep_left_to_right(part: str) -> str:
 def _list_settings(section: str, cls: Any) -> Iterator[tuple[str, ...]]:
     for name, field in cls.model_fields.items():
         info = read_setting_info(field)
-        flags = ", ".join(f"`{_spell(flag)}`" for flag in info.flags)
+        flags = ", ".join(f"`{_spell(flag, spell_value(field, flag))}`" for flag in info.flags)
         yield flags or f"`--set {section}.{name}=`", f"`{section}.{name}`", _spell_default(field.default), info.help
 
 
-def _spell(flag: Flag) -> str:
+def _spell(flag: Flag, value: str | None) -> str:
     if flag.value is not GIVEN:
         return flag.name
-    value = flag.metavar or "VALUE"
     return f"{flag.name} {value}" if flag.bare is GIVEN else f"{flag.name} [{value}]"
 
 
@@ -181,23 +186,24 @@ def _describe_commands(words: Words) -> Iterator[str]:
     for name, help in COMMANDS.items():
         yield f"### `myxtts {name}`"
         yield help
-        if name != "train":
-            yield from _describe_flags(MODULES.get(name, name), words)
+        yield from _describe_flags(MODULES.get(name, name), words)
 
 
 def _describe_flags(module: str, words: Words) -> Iterator[str]:
     parser = importlib.import_module(f"myxtts.cli.{module.replace('-', '_')}").build_parser(module)
-    rows = list(_list_own_flags(parser))
+    takes_settings = parser.get_default("given") is not None and module != "train"
+    rows = list(_list_own_flags(parser, left_out=("--config", "--set") if takes_settings else ()))
     if rows:
         yield _draw_table(words.flag_columns, rows)
-    if parser.get_default("given") is not None:
+    if takes_settings:
         yield words.all_run_flags
 
 
-def _list_own_flags(parser: argparse.ArgumentParser) -> Iterator[tuple[str, ...]]:
-    """The flags that are not settings of a run."""
+def _list_own_flags(parser: argparse.ArgumentParser, left_out: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The flags that are neither settings of a run nor taken by every command."""
     for action in parser._actions:
-        if action.dest in ("given", "help", "config") or action.help == argparse.SUPPRESS:
+        is_told = isinstance(action, CollectValue) or action.dest in ("help", "rehearsal")
+        if is_told or action.help == argparse.SUPPRESS or set(left_out) & set(action.option_strings):
             continue
         name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
         takes_value = action.option_strings and action.nargs != 0

@@ -48,7 +48,6 @@ def build_parser(prog: str) -> Parser:
     parser.add_argument(
         "--out", type=Path, default=Path(FILE_NAME), metavar="FILE", help=f"where to write it (default: {FILE_NAME})"
     )
-    parser.add_argument("--rehearsal", action="store_true", help="accepted as everywhere; the report is the same")
     return parser
 
 

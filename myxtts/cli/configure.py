@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.files import check_writable, write_text
-from myxtts.cli.parser import Parser
+from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.profile import SHOWN
 from myxtts.cli.telling import tell
@@ -53,7 +53,8 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.training.profiling.plan import describe_workers, refuse_decoder
+    from myxtts.devices.planning import plan_devices
+    from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
     from myxtts.training.tuning.configurator import tune
 
     refuse_decoder(config)
@@ -63,9 +64,13 @@ def run(words: Sequence[str], prog: str) -> int:
     check_corpora(config)
     check_models(config)
     prepare_environment(os.environ)
+    machine = read_machine()
+    if config.training.mode != "auto":
+        # What cannot be had is refused first, with the command that was given.
+        plan_devices(request_one(config, spell_command(prog, words)), machine)
     tuned = tune(
         config,
-        read_machine(),
+        machine,
         verifies=arguments.verify,
         tell=tell,
         find_launch_obstacle=find_launch_obstacle,
@@ -148,14 +153,23 @@ def _describe_before(tuned: Tuned) -> str:
 
     step = format_step_time(tuned.before.step_s)
     if not tuned.refusal:
-        return f"With the defaults a step takes {step} on this machine."
+        return f"With the defaults a step takes {step} in a short trial on this machine."
     refusal = tuned.refusal.partition("\n")[0].rstrip(".")
-    return f"There is no memory for the defaults ({refusal}). With the batch that fits a step takes {step}."
+    return f"There is no memory for the defaults ({refusal}). With the batch that fits a step takes {step} in a short trial."
 
 
 def _describe_origin(tuned: Tuned) -> list[str]:
+    from myxtts.monitoring.words import format_step_time
+
     checked = tuned.verification
     notes = [_describe_before(tuned)]
+    if checked is not None and checked.default_s:
+        # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
+        compared = {"the defaults": checked.default_s, "what was found": checked.tuned_s}
+        medians = [
+            f"{format_step_time(statistics.median(each))} with {name}" for name, each in compared.items() if each
+        ]
+        notes.append(f"As a run has it, a step took {' and '.join(medians)}.")
     if checked is None or checked.is_unchanged:
         return [*notes, "Nothing faster was found, so the defaults stay in force."]
     if checked.failure:

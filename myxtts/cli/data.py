@@ -16,6 +16,7 @@ from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
 if TYPE_CHECKING:
+    from myxtts.data.corpus import Corpus
     from myxtts.data.scan import ScanResult
 
 SHOWN = (
@@ -49,7 +50,7 @@ def run(words: Sequence[str], prog: str) -> int:
     check_corpora(config)
     with quiet_scan():
         result, validation = scan_corpora(config)
-    overview = describe_corpus(result.corpus, config.data.batch_size)
+    overview = describe_corpus(result.corpus, *list_parts(config, result, validation), config.data.batch_size)
     print(format_overview(result, overview, validation))
     if arguments.html:
         write_text(arguments.html, format_page(result, overview, validation))
@@ -65,6 +66,16 @@ def run(words: Sequence[str], prog: str) -> int:
         write_text(arguments.json, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
         print(f"Facts   {arguments.json}")
     return 0
+
+
+def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | None) -> tuple[Corpus, Corpus]:
+    """What a run would train on, and what it would validate with."""
+    from myxtts.data.split import split_corpus
+
+    if validation is not None:
+        return result.corpus, validation.corpus
+    split = split_corpus(result.corpus, config.training.seed)
+    return result.corpus.take(split.train), result.corpus.take(split.validation)
 
 
 def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:

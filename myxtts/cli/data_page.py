@@ -39,7 +39,7 @@ def format_page(result: ScanResult, overview: Overview, validation: ScanResult |
         _draw_shares("Speaker", overview.speakers),
         "<h2>Languages</h2>",
         _draw_shares("Language", overview.languages),
-        "<h2>Batches</h2>",
+        f"<h2>Batches</h2><p>A run trains on {overview.train_clips} of the clips.</p>",
         _draw_bucketings(overview),
         "<h2>Set aside</h2>",
         _draw_drops(result),

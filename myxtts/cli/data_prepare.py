@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from myxtts.cli.parser import Parser
+from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.telling import quiet_scan, show_progress
 from myxtts.config import XTTSConfig, resolve_config
@@ -31,7 +31,6 @@ SHOWN = (
     "training.codec",
     "training.init_from",
     "training.deterministic",
-    "training.rehearsal",
 )
 _LISTED_CLIPS = 3
 
@@ -63,7 +62,7 @@ def run(words: Sequence[str], prog: str) -> int:
     check_corpora(config)
     _load_training(config)
     check_models(config)
-    _make_codes(config, part)
+    _make_codes(config, part, spell_command(prog, words))
     return 0
 
 
@@ -93,12 +92,12 @@ def _load_training(config: XTTSConfig) -> None:
     require_use(config)
 
 
-def _make_codes(config: XTTSConfig, part: ClipPart) -> None:
+def _make_codes(config: XTTSConfig, part: ClipPart, command: Sequence[str]) -> None:
     from myxtts.cli.plan_view import describe_single_device
     from myxtts.devices.machine import read_machine
     from myxtts.training.code_preparation import plan_preparing_device, prepare_codes
 
-    plan = plan_preparing_device(config, read_machine())
+    plan = plan_preparing_device(config, read_machine(), command)
     print(describe_single_device(plan), file=sys.stderr, flush=True)
     with quiet_scan():
         prepared = prepare_codes(config, plan, part, _show_progress)

@@ -26,12 +26,24 @@ def format_overview(result: ScanResult, overview: Overview, validation: ScanResu
         + _format_histogram(overview.histogram),
         _format_shares("speaker", overview.speakers),
         _format_shares("language", overview.languages),
-        _format_bucketings(overview.bucketings),
+        f"{_describe_parts(overview, validation)}\n{_format_bucketings(overview.bucketings)}",
         format_plan(overview.plan),
     ]
     if validation is not None:
         blocks += [f"Validation  {validation.corpus.root}", validation.drops.format_table()]
+    folders = dict.fromkeys(scan.kept_in for scan in (result, validation) if scan is not None)
+    blocks += [
+        f"Kept    {folder} (what was found out; deleting it costs time only)"
+        if folder
+        else "Kept    nowhere: no folder can be written to"
+        for folder in folders
+    ]
     return "\n\n".join(blocks)
+
+
+def _describe_parts(overview: Overview, validation: ScanResult | None) -> str:
+    apart = overview.clips - overview.train_clips if validation is None else len(validation.corpus)
+    return f"A run trains on {overview.train_clips} clips and validates with {apart}:"
 
 
 def _format_links(result: ScanResult) -> str:

@@ -20,9 +20,6 @@ def build_parser(prog: str) -> Parser:
     """The flags of `myxtts devices`."""
     parser = Parser(prog=prog, description="List the GPUs of this machine, their memory and how they are connected.")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON; unknown values are null")
-    parser.add_argument(
-        "--rehearsal", action="store_true", help="accepted as everywhere; the cards are listed all the same"
-    )
     return parser
 
 
@@ -47,7 +44,9 @@ def format_devices(machine: Machine, links: Sequence[Link]) -> str:
     if machine.scan.problem:
         lines.append(f"GPUs    {machine.scan.problem}")
     elif not machine.cards and not machine.scan.lost:
-        lines.append("GPUs    none: no NVIDIA driver found. `myxtts train --rehearsal` tries two roles on the CPU.")
+        lines.append(
+            "GPUs    none: no NVIDIA driver found. `myxtts train --rehearsal --mode dual` tries two roles on the CPU."
+        )
     lines += [f"Link    {link.explain()}" for link in links]
     lines += [f"Note    {remark}"] if remark else []
     return "\n".join(lines)

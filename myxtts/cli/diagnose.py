@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from myxtts.cli.data import list_parts, scan_corpora
 from myxtts.cli.files import check_writable, write_text
-from myxtts.cli.parser import Parser
+from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.profile import SHOWN
 from myxtts.cli.telling import quiet_scan, tell
 from myxtts.config import XTTSConfig, resolve_config
@@ -57,7 +58,8 @@ def run(words: Sequence[str], prog: str) -> int:
 
     environ = dict(os.environ)
     prepare_environment(os.environ)
-    diagnosis = diagnose(config, environ, tests_speed=not arguments.skip_speed_test)
+    command = spell_command(prog, words)
+    diagnosis = diagnose(config, environ, tests_speed=not arguments.skip_speed_test, command=command)
     print(format_diagnosis(diagnosis))
     if arguments.json is not None:
         write_text(arguments.json, format_diagnosis_json(diagnosis) + "\n")
@@ -65,12 +67,15 @@ def run(words: Sequence[str], prog: str) -> int:
     return 1 if diagnosis.is_serious else 0
 
 
-def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) -> Diagnosis:
+def diagnose(
+    config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool, command: Sequence[str] = ()
+) -> Diagnosis:
     """Everything that can be found out about a configuration on this machine.
 
     Args:
         environ: variables as the user has them, before MyXTTS sets its own.
         tests_speed: whether to profile a few batches.
+        command: the words that started the program, for advice that can be pasted.
     """
     from myxtts.devices.machine import read_machine
     from myxtts.devices.topology import read_links
@@ -87,7 +92,7 @@ def diagnose(config: XTTSConfig, environ: dict[str, str], *, tests_speed: bool) 
     corpus = _look_at_corpus(config, issues)
     # Without TensorFlow there is no run to test; that is an issue already.
     has_run = tests_speed and software.tensorflow is not None
-    profile = _test_speed(config, issues) if has_run else None
+    profile = _test_speed(config, issues, command) if has_run else None
     samples, card_problem = (profile.samples, profile.card_problem) if profile is not None else _look_at_cards(machine)
     issues += check_cards(summarise_cards(samples))
     return Diagnosis(
@@ -140,22 +145,24 @@ def _list_asked_cards(config: XTTSConfig) -> tuple[list[int], str]:
 
 def _look_at_corpus(config: XTTSConfig, issues: list[Issue]) -> CorpusFacts | None:
     """Facts of the corpus; a corpus that cannot be read is an issue, and the rest is still looked at."""
-    from myxtts.data.scan_choice import choose_text_task, scan_train_data
+    from myxtts.data.overview import describe_corpus
     from myxtts.monitoring.corpus_checks import check_corpus, describe_speed_of_corpus
 
     tell("looking at the corpus")
     try:
         with quiet_scan():
-            found = scan_train_data(config, choose_text_task(config))
+            found, validation = scan_corpora(config)
     except MyXTTSError as error:
         issues.append(_explain_failure("The corpus cannot be used", str(error)))
         return None
-    facts = describe_speed_of_corpus(found.corpus, config.data.batch_size, len(found.drops.drops))
+    parts = list_parts(config, found, validation)
+    plan = describe_corpus(found.corpus, *parts, config.data.batch_size).plan
+    facts = describe_speed_of_corpus(found.corpus, plan, len(found.drops.drops))
     issues += check_corpus(facts, config.data.batch_size, config.training.gradient_accumulation_steps)
     return facts
 
 
-def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
+def _test_speed(config: XTTSConfig, issues: list[Issue], command: Sequence[str]) -> Profile | None:
     from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.profile import measure
     from myxtts.devices.machine import read_machine
@@ -167,7 +174,7 @@ def _test_speed(config: XTTSConfig, issues: list[Issue]) -> Profile | None:
     # Read anew: by now the variables are those that a run has.
     machine = read_machine()
     try:
-        planned = plan_profile(config, machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
+        planned = plan_profile(config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle)
         profile = measure(planned, STEPS)
     except MyXTTSError as error:
         issues.append(_explain_failure("The speed test could not be run", str(error)))

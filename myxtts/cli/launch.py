@@ -56,7 +56,8 @@ def run(words: Sequence[str], prog: str) -> int:
     workers = len(gpus) if gpus is not None else arguments.workers
     given = os.environ.get(LAUNCH_COMMAND)
     launched_as = [*prog.split(), *words] if given is None else json.loads(given)
-    return launch(command[1:], workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
+    flags = [*command[1:], *(["--rehearsal"] if arguments.rehearsal else [])]
+    return launch(flags, workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
 
 
 def _read_ids(text: str) -> list[int]:
@@ -85,7 +86,8 @@ def launch(
     if not 2 <= workers <= MOST_WORKERS:
         raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
     config = _read_settings(words)
-    visible = None if gpus is None else find_uuids(gpus)
+    # In a rehearsal ids only name the workers.
+    visible = None if gpus is None or config.training.rehearsal else find_uuids(gpus)
     if gpus is None and not config.training.rehearsal:
         _refuse_shared_cards(workers)
     # Once, instead of by every worker.

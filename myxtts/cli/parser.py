@@ -14,7 +14,10 @@ _NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse` without abbreviations, whose mistakes are `CommandLineError`s that know the nearest flag."""
+    """`argparse` without abbreviations, whose mistakes are `CommandLineError`s that know the nearest flag.
+
+    Every command takes `--rehearsal`. Indented lines of the description are commands, and stay whole.
+    """
 
     def __init__(self, prog: str, description: str):
         # Abbreviations would turn a new flag into a breaking change for whoever used its beginning.
@@ -24,6 +27,13 @@ class Parser(argparse.ArgumentParser):
             description=description,
             allow_abbrev=False,
             formatter_class=_HelpFormatter,
+            # Where the settings of a run are taken, their --rehearsal is in the place of the one below.
+            conflict_handler="resolve",
+        )
+        self.add_argument(
+            "--rehearsal",
+            action="store_true",
+            help="use logical CPU devices, also where there are GPUs; taken everywhere, also where no device is used",
         )
         self._words: Sequence[str] = ()
 
@@ -34,7 +44,9 @@ class Parser(argparse.ArgumentParser):
         """What argparse says, in words of ours where its own are those of Python."""
         # It speaks so when a value follows a flag that takes none.
         if needless := re.fullmatch(r"argument (\S+): ignored explicit argument .*", message):
-            return f"{needless[1]} takes no value"
+            names = needless[1].split("/")
+            given = next((name for name in names if any(word.startswith(f"{name}=") for word in self._words)), names[0])
+            return f"{given} takes no value"
         if odd := re.fullmatch(r"argument (\S+): invalid (int|float) value: (.*)", message, re.DOTALL):
             return f"{odd[1]} must be {_NUMBERS[odd[2]]}, but is {odd[3]}"
         if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
@@ -77,6 +89,13 @@ class Parser(argparse.ArgumentParser):
 class _HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = (
+            line if line[:1].isspace() else super(_HelpFormatter, self)._fill_text(line, width, indent)
+            for line in text.split("\n")
+        )
+        return "\n".join(lines)
 
 
 def spell_command(prog: str, words: Sequence[str]) -> tuple[str, ...]:

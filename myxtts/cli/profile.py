@@ -26,7 +26,7 @@ FEWEST_STEPS = 5
 SHOWN = {
     "data.train_data", "data.batch_size", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
     "data.data_gpu_memory", "data.model_gpu_memory", "data.num_workers", "data.pipeline_buffer_size", "data.cache",
-    "data.mixed_precision", "data.enable_xla", "model.size", "training.mode", "training.rehearsal", "training.codec",
+    "data.mixed_precision", "data.enable_xla", "model.size", "training.mode", "training.codec",
     "training.init_from", "training.stage",
 }  # fmt: skip
 """Settings whose flags stand in the help; those of all others are taken too."""

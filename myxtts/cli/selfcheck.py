@@ -39,7 +39,6 @@ def build_parser(prog: str) -> Parser:
         "--only", action="append", default=[], metavar="NAME", help="this check and what it needs; may be repeated"
     )
     parser.add_argument("--list", action="store_true", help="show the checks and what each proves, and stop")
-    parser.add_argument("--rehearsal", action="store_true", help="run the same list on logical CPU devices")
     parser.add_argument(
         "--open-ports",
         action="store_true",

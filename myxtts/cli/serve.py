@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.speaking_flags import CONSENT, add_checkpoint_flag, add_rehearsal_flag, add_vocoder_flag
+from myxtts.cli.speaking_flags import CONSENT, add_checkpoint_flag, add_vocoder_flag
 from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def build_parser(prog: str) -> Parser:
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
         )
     add_vocoder_flag(parser)
-    add_rehearsal_flag(parser)
     return parser
 
 

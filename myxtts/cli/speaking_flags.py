@@ -46,7 +46,6 @@ def add_speaking_flags(parser: Parser) -> None:
         parser.add_argument(_spell_flag(name), metavar=metavar, type=kind, help=help)
     parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
     add_vocoder_flag(parser)
-    add_rehearsal_flag(parser)
 
 
 def add_vocoder_flag(parser: Parser) -> None:
@@ -58,11 +57,6 @@ def add_vocoder_flag(parser: Parser) -> None:
         help="what makes the sound: Griffin-Lim, which is rough, or the waveform decoder, as good as it was trained; auto is "
         "the decoder where there is one (default: auto)",
     )
-
-
-def add_rehearsal_flag(parser: Parser) -> None:
-    """Whether to leave GPUs alone."""
-    parser.add_argument("--rehearsal", action="store_true", help="use a logical CPU device, also where there are GPUs")
 
 
 def read_speech_settings(arguments: argparse.Namespace) -> SpeechSettings:

@@ -7,6 +7,8 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
 
 from myxtts.cli.parser import Parser, spell_command
@@ -15,7 +17,7 @@ from myxtts.cli.telling import tell
 from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.display import format_config
-from myxtts.config.flags import add_setting_flags
+from myxtts.config.flags import CONFIGURATION, PARALLEL, add_setting_flags
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -29,22 +31,26 @@ _AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null
 
 def build_parser(prog: str) -> Parser:
     """The parser of all training flags; none of them needs TensorFlow."""
+    command = " ".join(spell_command(prog, ["--train-data", "my_corpus"]))
     parser = Parser(
         prog=prog,
         description="Train XTTS. Without GPU flags: one GPU, or the CPU where there is none. Flags win over YAML, YAML over "
-        "presets. What a yes/no flag turns on, its --no- form turns off.",
+        f"presets.\n\n  {command} --checkpoint-dir runs/voice\n  {command} --data-gpu 0 --model-gpu 1",
     )
-    parser.add_argument(
+    groups = add_setting_flags(parser)
+    parser._optionals.title = "the flags that matter in most runs"
+    groups[CONFIGURATION].add_argument(
         "--print-config", action="store_true", help="show every setting and where it comes from, and stop"
     )
-    parser.add_argument("--print-plan", action="store_true", help="show which device does which job, and stop")
-    parser.add_argument(
+    groups[CONFIGURATION].add_argument(
+        "--print-plan", action="store_true", help="show which device does which job, and stop"
+    )
+    groups[PARALLEL].add_argument(
         "--open-ports",
         action="store_true",
         help="with --model-gpus or --mode auto: let workers use the machine's own network, where a container allows no other; whoever "
-        "has a login here can then reach TensorFlow's ports on loopback, which have no password",
+        "has a login here can then reach TensorFlow's ports on loopback, which have no password (default: off)",
     )
-    add_setting_flags(parser)
     return parser
 
 
@@ -52,7 +58,11 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.print_config:
-        print(format_config(config))
+        # Not imported above: --help needs none of it.
+        from myxtts.training.starting_point import find_fixed_settings
+
+        with TemporaryDirectory(prefix="myxtts-config-") as folder:
+            print(format_config(config, find_fixed_settings(config, Path(folder))))
         return 0
     command = _find_command(words, prog)
     is_worker = _check_cluster(config)

@@ -45,7 +45,10 @@ class DataConfig(Section):
         min_length=1,
     )
     language: str = setting(
-        "en", "language of clips whose metadata names none", Flag("--language", metavar="CODE"), min_length=1
+        "en",
+        f"language of clips whose metadata names none: {', '.join(LANGUAGES)}",
+        Flag("--language", metavar="CODE"),
+        min_length=1,
     )
     vocabulary: str | None = setting(
         None,
@@ -64,26 +67,22 @@ class DataConfig(Section):
     )
     prompt_seconds: float = setting(
         6.0,
-        "longest voice prompt in training; shorter ones are followed by silence up to it",
+        "longest voice prompt in training; shorter ones are followed by silence up to it (default: 6; tiny 2)",
         Flag("--prompt-seconds", metavar="SECONDS"),
         ge=0.5,
         le=6.0,
     )
     prompt_from: PromptSource = setting(
         "speaker",
-        "what a voice prompt in training is cut from: another clip of the speaker, or the clip itself",
-        Flag("--prompt-from", metavar="speaker|clip"),
+        "what a voice prompt in training is cut from: another clip of the speaker, or the clip itself (default: speaker; fine-tuning "
+        "clip)",
+        Flag("--prompt-from"),
     )
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
-    follow_symlinks: bool = setting(
-        True,
-        "use clips behind symbolic links",
-        Flag("--follow-symlinks", value=True, hidden=True),
-        Flag("--no-follow-symlinks", value=False, help="set clips behind symbolic links aside"),
-    )
+    follow_symlinks: bool = switch(True, "use clips behind symbolic links", "--follow-symlinks", "--no-follow-symlinks")
     batch_size: int = setting(
         8,
-        "clips in a batch of usual length (default: by model size)",
+        "clips in a batch of usual length (default: by model size; fine-tuning 3)",
         Flag("--batch-size", metavar="N"),
         ge=1,
         le=65536,
@@ -115,16 +114,16 @@ class DataConfig(Section):
     enable_parallel_batch: bool = setting(True, "copy the clips of a batch in parallel")
     enable_map_fusion: bool = setting(True, "let tf.data fuse neighbouring map stages")
     prefetch_to_gpu: bool = setting(True, "keep prepared batches on the device instead of on the host")
-    pad_to_fixed_length: bool = setting(
+    pad_to_fixed_length: bool = switch(
         True,
-        "pad to a finite set of bucket shapes, each traced once",
-        Flag("--enable-static-shapes", value=True),
-        Flag("--disable-static-shapes", value=False, help="pad to the longest clip of each batch instead"),
+        "pad to a finite set of bucket shapes, each traced once, instead of to the longest clip of each batch",
+        "--enable-static-shapes",
+        "--disable-static-shapes",
     )
     cache: CachePolicy = setting(
         "auto",
-        "where prepared codes are kept: off, memory, disk or auto",
-        Flag("--cache", metavar="WHERE"),
+        "where prepared codes are kept; auto measures (default: auto; optimization level basic off)",
+        Flag("--cache"),
     )
     augment_gain_db: float = setting(
         0.0, "augmentation: louder or softer by up to so many dB; 0 is off", ge=0.0, le=40.0
@@ -137,22 +136,28 @@ class DataConfig(Section):
     )
     augment_frame_masks: int = setting(0, "augmentation: stretches of the prompt's mel made silent", ge=0, le=16)
     augment_band_masks: int = setting(0, "augmentation: groups of the prompt's mel bands made silent", ge=0, le=16)
-    enable_xla: bool = switch(False, "compile the training step with XLA", "--enable-xla", "--no-enable-xla")
+    enable_xla: bool = switch(
+        False,
+        "compile the training step with XLA (default: off; optimization level experimental on)",
+        "--enable-xla",
+        "--no-enable-xla",
+    )
     mixed_precision: Precision = setting(
         "float32",
-        "float32, mixed_float16 or mixed_bfloat16; the bare flag means mixed_float16",
-        Flag("--mixed-precision", bare="mixed_float16", metavar="PRECISION"),
+        "what the network computes in; the bare flag means mixed_float16 (default: float32; optimization level experimental "
+        "mixed_float16)",
+        Flag("--mixed-precision", bare="mixed_float16"),
     )
     data_gpu: int | None = setting(
         None,
-        "physical id (as nvidia-smi shows it) of the GPU that prepares",
+        "physical id (as nvidia-smi shows it) of the GPU that prepares (default: one device does both)",
         Flag("--data-gpu", metavar="ID"),
         ge=0,
         le=1023,
     )
     model_gpu: int | None = setting(
         None,
-        "physical id (as nvidia-smi shows it) of the GPU that trains",
+        "physical id (as nvidia-smi shows it) of the GPU that trains (default: one device does both)",
         Flag("--model-gpu", metavar="ID"),
         ge=0,
         le=1023,

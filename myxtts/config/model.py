@@ -19,8 +19,8 @@ class ModelConfig(Section):
 
     size: ModelSize = setting(
         "base",
-        "size of the network: tiny, small, base (= normal) or big (= the published XTTS v2)",
-        Flag("--model-size", metavar="SIZE"),
+        "size of the network; normal is base, and big the published XTTS v2",
+        Flag("--model-size"),
     )
     gpt_layers: int = setting(16, "GPT blocks", ge=1, le=256)
     gpt_width: int = setting(768, "channels of the GPT, the conditioning encoder and the latents", ge=8, le=16384)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from myxtts.config.presets import DRIVEN_BY_PRESETS
+from myxtts.config.setting import split_union
 from myxtts.errors import ConfigError
 
 NOT_A_SETTING = "is not a setting."
@@ -56,22 +56,14 @@ class Section(BaseModel):
 
 
 def _takes(annotation: Any, *kinds: type) -> bool:
-    return any(member in kinds for member in _union_members(annotation))
-
-
-def _union_members(annotation: Any) -> tuple[Any, ...]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _union_members(typing.get_args(annotation)[0])
-    return (annotation,)
+    return any(member in kinds for member in split_union(annotation))
 
 
 def describe_type(annotation: Any) -> str:
     """What kind of value a setting takes, in words."""
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing (null)"}
     parts: list[str] = []
-    for member in _union_members(annotation):
+    for member in split_union(annotation):
         if typing.get_origin(member) is typing.Literal:
             parts += [f'"{choice}"' for choice in typing.get_args(member)]
         elif member in words:

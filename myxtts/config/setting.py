@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,8 +26,6 @@ class Flag:
     metavar: str | None = None
     help: str | None = None
     """Overrides the setting's help, for a second flag of the same setting."""
-    hidden: bool = False
-    """Left out of --help: the way back from a yes/no flag, of which the help speaks once for all."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,24 @@ def setting(default: Any, help: str, *flags: Flag, **limits: Any) -> Any:
 
 def switch(default: bool, help: str, on: str, off: str) -> Any:
     """A yes/no field with a flag for each answer, so that a flag can also undo what YAML says."""
-    return setting(default, help, Flag(on, value=True), Flag(off, value=False, hidden=True))
+    return setting(default, help, Flag(on, value=True), Flag(off, value=False))
+
+
+def spell_value(field: FieldInfo, flag: Flag) -> str | None:
+    """What stands for the value of a flag in help: its choices, else its kind."""
+    members = [member for member in split_union(field.annotation) if member is not type(None)]
+    if all(typing.get_origin(member) is Literal for member in members):
+        return "{" + ",".join(str(choice) for member in members for choice in typing.get_args(member)) + "}"
+    return flag.metavar
+
+
+def split_union(annotation: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return split_union(typing.get_args(annotation)[0])
+    return (annotation,)
 
 
 def read_setting_info(field: FieldInfo) -> SettingInfo:

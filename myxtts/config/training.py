@@ -17,17 +17,22 @@ class TrainingConfig(Section):
     """The run: what is trained, for how long, in which mode, and what is kept."""
 
     stage: Literal["codec", "gpt", "decoder"] = setting(
-        "gpt", "what to train: codec (DVAE), gpt or decoder (HiFi-GAN)", Flag("--stage", metavar="STAGE")
+        "gpt", "what to train: the codec (DVAE), the GPT or the decoder (HiFi-GAN)", Flag("--stage")
     )
     init_from: str | None = setting(
         None,
-        "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for)",
+        "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for) (default: "
+        "start from nothing)",
         Flag("--init-from", metavar="PATH"),
         min_length=1,
     )
     epochs: int = setting(100, "passes over the corpus", Flag("--epochs", metavar="N"), ge=1, le=1_000_000)
     max_steps: int | None = setting(
-        None, "stop after this many updates", Flag("--max-steps", metavar="N"), ge=1, le=1_000_000_000
+        None,
+        "stop after this many updates (default: after the last epoch)",
+        Flag("--max-steps", metavar="N"),
+        ge=1,
+        le=1_000_000_000,
     )
     learning_rate: float = setting(
         2e-4,
@@ -38,8 +43,8 @@ class TrainingConfig(Section):
     )
     lr_schedule: Literal["cosine", "constant"] = setting(
         "cosine",
-        "cosine (falls to a tenth over the run) or constant (default: cosine; fine-tuning constant)",
-        Flag("--lr-schedule", metavar="SHAPE"),
+        "cosine falls to a tenth over the run (default: cosine; fine-tuning constant)",
+        Flag("--lr-schedule"),
     )
     warmup_steps: int = setting(
         100,
@@ -71,7 +76,11 @@ class TrainingConfig(Section):
     )
     blank_prompt: bool = setting(False, "leave out of the loss what the voice prompt was cut from")
     gradient_accumulation_steps: int = setting(
-        1, "batches whose gradients make one update", Flag("--grad-accum", metavar="N"), ge=1, le=65536
+        1,
+        "batches whose gradients make one update (default: 1; fine-tuning as many as make 252 clips)",
+        Flag("--grad-accum", metavar="N"),
+        ge=1,
+        le=65536,
     )
     checkpoint_dir: str = setting(
         "checkpoints", "where checkpoints and logs of the run go", Flag("--checkpoint-dir", metavar="DIR"), min_length=1
@@ -79,7 +88,11 @@ class TrainingConfig(Section):
     resume: Literal["auto", "require", "reset"] = setting(
         "auto",
         "auto: continue an unfinished run if there is one",
-        Flag("--resume", value="require", help="continue the run in --checkpoint-dir; an error if there is none"),
+        Flag(
+            "--resume",
+            value="require",
+            help="continue the run in --checkpoint-dir, or fail (default: continue, or start one)",
+        ),
         Flag("--reset-training", value="reset", help="start anew and keep the old run aside"),
     )
     validation_interval: int | Auto = setting(
@@ -99,7 +112,7 @@ class TrainingConfig(Section):
         1, "best checkpoints that are kept beside them", Flag("--keep-best", metavar="N"), ge=0, le=10_000
     )
     best_metric: Literal["val_loss", "train_loss"] = setting(
-        "val_loss", "what makes a checkpoint the best", Flag("--best-metric", metavar="METRIC")
+        "val_loss", "what makes a checkpoint the best", Flag("--best-metric")
     )
     early_stopping: int = setting(
         0,
@@ -145,17 +158,17 @@ class TrainingConfig(Section):
     )
     on_oom: Literal["retry", "stop"] = setting(
         "retry",
-        "out of memory: retry (half the micro-batch, twice the accumulation) or stop",
-        Flag("--on-oom", metavar="WHAT"),
+        "out of memory: retry with half the micro-batch and twice the accumulation, or stop",
+        Flag("--on-oom"),
     )
     mode: RequestedMode | None = setting(
         None,
-        "auto (measured), single, dual or isolated (default: follows from the GPU flags)",
-        Flag("--mode", metavar="MODE"),
+        "how devices share the work; auto measures (default: follows from the GPU flags)",
+        Flag("--mode"),
     )
     model_gpus: str | None = setting(
         None,
-        "physical ids of several GPUs that all train, as in 0,1: a process for each, which share every batch",
+        "physical ids of several GPUs that all train, as in 0,1: a process for each, which share every batch (default: one trains)",
         Flag("--model-gpus", metavar="IDS"),
         min_length=1,
     )
@@ -164,8 +177,8 @@ class TrainingConfig(Section):
     )
     optimization_level: Literal["basic", "enhanced", "experimental"] = setting(
         "enhanced",
-        "preset: basic, enhanced or experimental (see --print-config)",
-        Flag("--optimization-level", metavar="LEVEL"),
+        "preset of precision, XLA, caching and reading (--print-config shows it)",
+        Flag("--optimization-level"),
     )
     cluster: str | None = setting(
         None,

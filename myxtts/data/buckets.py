@@ -138,11 +138,12 @@ def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> lis
     The shapes follow from all clips together, so each is traced once whichever part asks for it first.
 
     Args:
-        parts: their clips' lengths in samples and in tokens, at least one clip each.
-        batch_size: as for `plan_buckets`.
+        parts: their clips' lengths in samples and in tokens, at least one clip each; what is trained on first.
+        batch_size: as for `plan_buckets`, but never more than the clips there are to train on: rows beyond them would be
+            computed for nothing.
     """
     samples_N, tokens_N = (np.concatenate(lengths) for lengths in zip(*parts, strict=True))
-    buckets = plan_buckets(samples_N, tokens_N, batch_size=batch_size).buckets
+    buckets = plan_buckets(samples_N, tokens_N, batch_size=min(batch_size, len(parts[0][0]))).buckets
     plans = [assign_buckets(buckets, *part) for part in parts]
     # Enough clips for a batch may be too few in each part. They all move on then, so their bucket is no shape at all.
     is_used = np.any([plan.batches_of_bucket for plan in plans], axis=0)

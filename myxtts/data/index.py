@@ -139,7 +139,7 @@ class Index:
             return []
         own = Path(self._journal.name) if self._journal is not None else None
         parts = (path for path in self._folder.glob(f"{self._name}.*.part") if path != own)
-        return [self._folder / f"{self._name}.index", *sorted(parts)]
+        return [path for path in (self._folder / f"{self._name}.index", *sorted(parts)) if not path.is_symlink()]
 
 
 def _seal(rows: Rows) -> memoryview:
@@ -161,28 +161,37 @@ def _unseal(file: Path | BinaryIO, columns: int) -> Rows:
     return rows if good.all() else rows[good]
 
 
-def choose_index_folder(root: Path, *, given: Path | None = None, prefer_cache: bool = False) -> Path | None:
-    """Where the index of a corpus goes: beside the clips, or in the user's cache when that folder cannot be written.
+def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None:
+    """Where what is found out about a corpus goes: the user's cache, or the corpus itself once `claim_corpus_folder` was called.
 
     Args:
         root: the corpus folder.
         given: take this folder, or fail.
-        prefer_cache: leave the corpus folder alone.
 
     Returns:
-        An existing, writable folder, or None when there is none at all.
+        An existing, writable folder, or None when there is none at all. Its name in the cache follows from the real path of the
+        corpus.
     """
     if given is not None:
         if _make_writable(given):
             return given
         raise IndexFolderError(f"The folder for scan results, {given}, cannot be written to. Give another one.")
-    key = f"{digest64(os.fsencode(root.resolve())) & (1 << 64) - 1:016x}"
-    cached = _find_cache_home() / "myxtts" / "scans" / key
-    for folder in [cached] if prefer_cache or _is_marked_read_only(root) else [root / FOLDER_NAME, cached]:
-        if _make_writable(folder):
-            return folder
-    _log.warning("Neither %s nor %s can be written to: the scan is not remembered.", root, cached)
+    own = root / FOLDER_NAME
+    if own.is_dir() and not _is_marked_read_only(root) and _make_writable(own):
+        return own
+    cached = _find_cached_folder(root)
+    if cached is not None and _make_writable(cached):
+        return cached
+    _log.warning("%s cannot be written to: the scan is not remembered.", cached or "The user's cache folder")
     return None
+
+
+def claim_corpus_folder(root: Path) -> bool:
+    """Whether what is found out about a corpus is kept in the corpus itself from now on, where other users and machines find it.
+
+    Never through a symbolic link.
+    """
+    return not _is_marked_read_only(root) and _make_writable(root / FOLDER_NAME)
 
 
 def _is_marked_read_only(folder: Path) -> bool:
@@ -190,12 +199,21 @@ def _is_marked_read_only(folder: Path) -> bool:
     return not folder.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _find_cache_home() -> Path:
+def _find_cached_folder(root: Path) -> Path | None:
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    try:
+        home = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    except RuntimeError:
+        # A user without a home folder, as containers have them.
+        return None
+    return home / "myxtts" / "corpora" / f"{digest64(os.fsencode(root.resolve())) & (1 << 64) - 1:016x}"
 
 
 def _make_writable(folder: Path) -> bool:
+    if folder.is_symlink():
+        # Whoever made the corpus would say where we write.
+        _log.warning("%s is a symbolic link, which is not followed.", folder)
+        return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f"{secrets.token_hex(8)}.tmp"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
-from myxtts.data.buckets import BucketPlan, PaddingWaste, plan_buckets
+from myxtts.data.buckets import BucketPlan, PaddingWaste, plan_shared_buckets
 from myxtts.data.columns import NameColumn
 from myxtts.data.corpus import Corpus
 
@@ -48,6 +48,8 @@ class Overview:
     """What `myxtts data` shows."""
 
     clips: int
+    train_clips: int
+    """Of them, those that a run trains on."""
     seconds: float
     shortest_s: float
     median_s: float
@@ -57,16 +59,22 @@ class Overview:
     languages: tuple[Share, ...]
     bucketings: tuple[Bucketing, ...]
     plan: BucketPlan
-    """The shapes for the batch size asked for."""
+    """The shapes of a run with the batch size asked for."""
 
 
-def describe_corpus(corpus: Corpus, batch_size: int) -> Overview:
-    """The overview of a corpus that has at least one clip."""
+def describe_corpus(corpus: Corpus, train: Corpus, validation: Corpus, batch_size: int) -> Overview:
+    """The overview of a corpus that has at least one clip.
+
+    Args:
+        train, validation: what a run makes of it; the second may be of another corpus, or empty.
+    """
     seconds_N = corpus.samples / SAMPLE_RATE_HZ
-    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
-    sizes = sorted({max(1, batch_size // 2), batch_size, batch_size * 2})
+    parts = [(part.samples, part.tokens) for part in (train, validation) if len(part)]
+    sizes = sorted({min(size, len(train)) for size in (max(1, batch_size // 2), batch_size, batch_size * 2)})
+    plans = {size: plan_shared_buckets(parts, batch_size=size)[0] for size in sizes}
     return Overview(
         clips=len(corpus),
+        train_clips=len(train),
         seconds=corpus.total_seconds,
         shortest_s=float(seconds_N.min()),
         median_s=float(np.median(seconds_N)),
@@ -74,8 +82,10 @@ def describe_corpus(corpus: Corpus, batch_size: int) -> Overview:
         histogram=_count_durations(seconds_N),
         speakers=_share_out(corpus.speaker, seconds_N),
         languages=_share_out(corpus.language, seconds_N),
-        bucketings=tuple(_try_batch_size(corpus, size) for size in sizes),
-        plan=plan,
+        bucketings=tuple(
+            Bucketing(size, len(plan.buckets), plan.batches_per_epoch, plan.waste) for size, plan in plans.items()
+        ),
+        plan=plans[min(batch_size, len(train))],
     )
 
 
@@ -90,8 +100,3 @@ def _share_out(column: NameColumn, seconds_N: NDArray[np.float64]) -> tuple[Shar
     seconds = np.bincount(column.codes, weights=seconds_N, minlength=len(column.names)).tolist()
     shares = [Share(name, int(n), s) for name, n, s in zip(column.names, clips, seconds, strict=True)]
     return tuple(sorted(shares, key=lambda share: -share.clips))
-
-
-def _try_batch_size(corpus: Corpus, batch_size: int) -> Bucketing:
-    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
-    return Bucketing(batch_size, len(plan.buckets), plan.batches_per_epoch, plan.waste)

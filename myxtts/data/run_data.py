@@ -17,9 +17,9 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReport
 from myxtts.data.errors import SnapshotError
 from myxtts.data.facts import Progress
+from myxtts.data.index import choose_index_folder
 from myxtts.data.resume import Fingerprint, take_fingerprint
 from myxtts.data.sampler import IndexSampler
-from myxtts.data.scan import find_index_folder
 from myxtts.data.scan_choice import choose_workers, scan_train_data, scan_val_data
 from myxtts.data.snapshot import (
     Columns,
@@ -98,8 +98,9 @@ def collect_run_data(
             _Part(found.corpus.take(clips), found.ids.take(clips)) for clips in (split.train, split.validation)
         )
         report = scan.drops
+    _warn_of_large_batch(config.data.batch_size, len(train.corpus))
     parts = [(part.corpus.samples, part.corpus.tokens) for part in (train, validation) if len(part.corpus)]
-    plans = plan_shared_buckets(parts, batch_size=_choose_batch_size(config, len(train.corpus)))
+    plans = plan_shared_buckets(parts, batch_size=config.data.batch_size)
     seed = config.training.seed
     sampler = IndexSampler(plans[0], seed=seed, accumulation=config.training.gradient_accumulation_steps)
     return RunData(
@@ -129,21 +130,18 @@ def _tokenise(config: XTTSConfig, corpus: Corpus, tokenizer: Tokenizer, progress
         corpus,
         tokenizer.path,
         workers=choose_workers(config),
-        folder=find_index_folder(corpus.root),
+        folder=choose_index_folder(corpus.root),
         progress=progress,
     )
     # Absolute: the processes of a run need not work in the folder it was started in.
     return _Part(replace(corpus, root=corpus.root.absolute()), ids)
 
 
-def _choose_batch_size(config: XTTSConfig, clips: int) -> int:
-    """The batch size asked for, or all clips there are: rows beyond them would be computed for nothing."""
-    asked = config.data.batch_size
+def _warn_of_large_batch(asked: int, clips: int) -> None:
     if asked > clips:
         _log.warning(
             "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.", asked, clips, clips
         )
-    return min(asked, clips)
 
 
 def _join_reports(train: DropReport, validation: DropReport) -> DropReport:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from myxtts.data.checks import CHARACTER_TASK, CLIP_TASK
 from myxtts.data.clip_files import LocatedClips, locate_clips
 from myxtts.data.corpus import Corpus
-from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReport
 from myxtts.data.errors import NothingToTrainOnError
 from myxtts.data.facts import Asking, Progress, collect_clip_facts, collect_text_facts
@@ -39,6 +38,8 @@ class ScanResult:
     """Audio files that had to be read; those known from an earlier scan are not."""
     linked: int
     """Clips that are symbolic links, or lie behind one."""
+    kept_in: Path | None
+    """Where all this is remembered, for whoever looks at the corpus next."""
 
 
 def scan_corpus(
@@ -69,7 +70,7 @@ def scan_corpus(
         follow_symlinks: whether clips behind symbolic links are used or set aside.
         strict: make it an error to set anything aside.
         workers: processes; None is one per core, 0 is this process.
-        index_folder: where results are remembered; None is beside the clips, or the user's cache.
+        index_folder: where results are remembered; None is where `choose_index_folder` says.
         progress: called now and then while clips and texts are looked at.
     """
     metadata = read_metadata(path, split=split, language=language)
@@ -78,7 +79,7 @@ def scan_corpus(
     is_duplicate = _find_duplicates(clips)
     wanted = clips.is_found & ~is_duplicate & (follow_symlinks | ~clips.is_linked)
     asking = Asking(
-        folder=find_index_folder(metadata.root, index_folder),
+        folder=choose_index_folder(metadata.root, given=index_folder),
         workers=count_workers() if workers is None else workers,
         progress=progress or _ignore_progress,
     )
@@ -99,12 +100,8 @@ def scan_corpus(
         lines=len(metadata) + len(malformed), kept_seconds=corpus.total_seconds, drops=[*malformed, *drops]
     )
     _judge_report(path, report, corpus, limits, strict)
-    return ScanResult(corpus, report, clip_facts.checked, int(clips.is_linked.sum()))
-
-
-def find_index_folder(root: Path, given: Path | None = None) -> Path | None:
-    """Where what was found out about a corpus is remembered: never in the demo corpus, which is part of the program."""
-    return choose_index_folder(root, given=given, prefer_cache=root.resolve() == demo_corpus_path())
+    _log.info("What was found out is kept in %s.", asking.folder or "memory only")
+    return ScanResult(corpus, report, clip_facts.checked, int(clips.is_linked.sum()), asking.folder)
 
 
 def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:

@@ -6,17 +6,12 @@ from pathlib import Path
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import XTTSConfig
-from myxtts.data.checks import CHARACTER_TASK, make_vocabulary_task
+from myxtts.data.checks import CHARACTER_TASK
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.facts import Progress
 from myxtts.data.scan import ScanResult, TextTaskMaker, scan_corpus
 from myxtts.data.verdicts import ClipLimits
 from myxtts.data.workers import Task, count_workers
-
-
-def choose_text_task(config: XTTSConfig) -> Task:
-    """How texts are measured with the vocabulary in the configuration; for want of one, in characters."""
-    return make_vocabulary_task(Path(config.data.vocabulary)) if config.data.vocabulary else CHARACTER_TASK
 
 
 def choose_workers(config: XTTSConfig) -> int:

@@ -51,10 +51,8 @@ class LimitRequest:
 
     role: str
     asked_mib: int | None
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.role}-gpu-memory"
+    flag: str
+    """What it is called by whoever asks: a flag, or a setting."""
 
     @property
     def default_mib(self) -> int:
@@ -97,14 +95,14 @@ def check_split_card(data: LimitRequest, model: LimitRequest, card: Card) -> tup
     """Both limits of one shared card; they must be given and fit together."""
     if data.asked_mib is None or model.asked_mib is None:
         raise DevicePlanError(
-            f"--data-gpu and --model-gpu are both {card.physical_id}. One card can be split between two processes only with "
-            "both limits given. Give two ids from `nvidia-smi -L`, or --data-gpu-memory and --model-gpu-memory that fit "
-            f"this card together{_describe_room(card)}."
+            f"Both roles are to be on GPU {card.physical_id}. One card can be split between two processes only with both limits "
+            f"given. Give two ids from `nvidia-smi -L`, or {data.flag} and {model.flag} that fit this card together"
+            f"{_describe_room(card)}."
         )
     room = find_room_mib(card, processes=2)
     if room is not None and data.asked_mib + model.asked_mib > room:
         raise DevicePlanError(
-            f"--data-gpu-memory {data.asked_mib} and --model-gpu-memory {model.asked_mib} together do not fit GPU "
+            f"{data.flag} {data.asked_mib} and {model.flag} {model.asked_mib} together do not fit GPU "
             f"{card.physical_id} ({card.name}): it has {card.free_mib} MB free, of which {2 * CONTEXT_MIB} MB are kept for CUDA. "
             f"Give limits that sum to at most {room}."
         )
@@ -116,7 +114,7 @@ def choose_rehearsal_limits(data: LimitRequest, model: LimitRequest, host_free_m
     asked = (data.asked_mib or 0) + (model.asked_mib or 0)
     if asked > host_free_mib:
         raise DevicePlanError(
-            f"--data-gpu-memory and --model-gpu-memory ask for {asked} MB, but this rehearsal has {host_free_mib} MB of host "
+            f"{data.flag} and {model.flag} ask for {asked} MB, but this rehearsal has {host_free_mib} MB of host "
             "memory free. Give smaller limits, or leave them out: they are then scaled to this machine."
         )
     open_requests = [request for request in (data, model) if request.asked_mib is None]

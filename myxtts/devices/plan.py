@@ -151,12 +151,14 @@ class PlanRequest:
     data_limit_mib: int | None = None
     model_limit_mib: int | None = None
     rehearsal: bool = False
-    command: tuple[str, ...] = ("python", "train_main.py")
-    """The command as given, for advice that can be pasted."""
+    command: tuple[str, ...] = ()
+    """The command as given, for advice that can be pasted; none where Python asks, which is advised by the names of settings."""
     task: Task = Task.TRAIN
+    limit_names: tuple[str, str] = ("data.data_gpu_memory", "data.model_gpu_memory")
+    """What the limits are called where Python asks."""
 
     @classmethod
-    def from_config(cls, config: XTTSConfig, command: Sequence[str] = ("python", "train_main.py")) -> PlanRequest:
+    def from_config(cls, config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
         data = config.data
         return cls(
             mode=config.training.mode,
@@ -171,4 +173,5 @@ class PlanRequest:
 
     @property
     def limits(self) -> tuple[LimitRequest, LimitRequest]:
-        return LimitRequest("data", self.data_limit_mib), LimitRequest("model", self.model_limit_mib)
+        data, model = ("--data-gpu-memory", "--model-gpu-memory") if self.command else self.limit_names
+        return LimitRequest("data", self.data_limit_mib, data), LimitRequest("model", self.model_limit_mib, model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from myxtts.devices.environment import VISIBLE_DEVICES
 from myxtts.devices.machine import Machine
@@ -18,19 +19,20 @@ def note_unused_limits(request: PlanRequest) -> list[str]:
         return []
     return [
         f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect in this mode: it lets memory grow as needed. "
-        "Limits apply with --enable-memory-isolation or a split card."
+        f"Limits apply with {'--enable-memory-isolation' if request.command else 'enable_memory_isolation'} or a split card."
     ]
 
 
-def note_unused_cards(task: Task, card: Card, others: Sequence[Card]) -> str:
+def note_unused_cards(request: PlanRequest, card: Card, others: Sequence[Card]) -> str:
     """That cards stay unused, and how to use them."""
     other = others[0].physical_id
-    advice = (
-        f"For two cards add --data-gpu {other} --model-gpu {card.physical_id}."
-        if task is Task.TRAIN
-        else f"For another one set {VISIBLE_DEVICES}={other}."
-    )
-    return f"{task} on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(others)}). {advice}"
+    if request.task is not Task.TRAIN:
+        advice = f"For another one set {VISIBLE_DEVICES}={other}."
+    elif request.command:
+        advice = f"For two cards add --data-gpu {other} --model-gpu {card.physical_id}."
+    else:
+        advice = f"For two cards give data.data_gpu {other} and data.model_gpu {card.physical_id}."
+    return f"{request.task} on GPU {card.physical_id} alone; other cards stay unused ({_list_ids(others)}). {advice}"
 
 
 def explain_no_gpu(task: Task, machine: Machine) -> str:
@@ -59,7 +61,19 @@ def explain_insufficient(
     problem = f" {machine.scan.problem}" if machine.scan.problem else ""
     return (
         f"Insufficient GPUs for Multi-GPU Mode: {wanted}, but {present}.{lost}{problem} "
-        f"Give ids from `nvidia-smi -L`, train on one device with\n  {suggest_single_command(request.command)}\n"
+        f"Give ids from `nvidia-smi -L`, {_suggest_other_ways(request)}"
+    )
+
+
+def _suggest_other_ways(request: PlanRequest) -> str:
+    if not request.command:
+        return (
+            "leave out data.data_gpu, data.model_gpu and memory isolation to train on one device, or rehearse both roles on the CPU with "
+            "training.rehearsal or MYXTTS_REHEARSAL=1."
+        )
+    what = "train" if "train" in PurePath(request.command[1]).stem else "do the same"
+    return (
+        f"{what} on one device with\n  {suggest_single_command(request.command)}\n"
         "or rehearse both roles on the CPU by adding --rehearsal."
     )
 

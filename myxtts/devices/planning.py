@@ -73,7 +73,7 @@ def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]
     card = next((card for card in visible if card.physical_id == request.model_gpu), visible[0])
     others = [other for other in visible if other is not card]
     if others:
-        notes.append(note_unused_cards(request.task, card, others))
+        notes.append(note_unused_cards(request, card, others))
     data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
     visible_card = VisibleCard(Role.MODEL, card.physical_id, visible.index(card), Growth())
     trainer = ProcessPlan(Process.TRAINER, (visible_card,))
@@ -132,8 +132,8 @@ def _plan_rehearsal(request: PlanRequest, mode: Mode, machine: Machine, in_proce
         return _rehearse_one_process(mode, ids, (None, None), note_unused_limits(request))
     if mode is Mode.SPLIT and None in (request.data_limit_mib, request.model_limit_mib):
         raise DevicePlanError(
-            f"--data-gpu and --model-gpu are both {ids[0]}. Give two different ids, or both --data-gpu-memory and "
-            "--model-gpu-memory to rehearse a split card."
+            f"Both roles are to be on GPU {ids[0]}. Give two different ids, or both "
+            f"{' and '.join(limit.flag for limit in request.limits)} to rehearse a split card."
         )
     limits = memory.choose_rehearsal_limits(*request.limits, machine.host_free_mib)
     if in_process:

@@ -303,5 +303,5 @@ def _explain_missing(ids: Sequence[int], found: int) -> str:
     names = " and ".join(f"GPU {id}" for id in ids)
     return (
         f"The driver shows {names}, but TensorFlow {tf.__version__} finds {found} GPU(s). Usually its CUDA libraries are missing: "
-        "`pip install 'tensorflow[and-cuda]'` (on Linux or WSL2), then try again. To rehearse on the CPU add --rehearsal."
+        "`pip install 'tensorflow[and-cuda]'` (on Linux or WSL2), then try again. To rehearse on the CPU: --rehearsal, or MYXTTS_REHEARSAL=1."
     )

@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
-from myxtts.data.buckets import plan_buckets
+from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
 from myxtts.monitoring.advice import split_batch
 from myxtts.monitoring.health import Issue, Severity
@@ -47,11 +47,10 @@ class CorpusFacts:
     """Clips that the metadata names and a run cannot use."""
 
 
-def describe_speed_of_corpus(corpus: Corpus, batch_size: int, set_aside: int = 0) -> CorpusFacts:
-    """The facts of a corpus with at least one clip; the headers of a few files are read."""
+def describe_speed_of_corpus(corpus: Corpus, plan: BucketPlan, set_aside: int = 0) -> CorpusFacts:
+    """The facts of a corpus with at least one clip and of the batches that a run makes; the headers of a few files are read."""
     seconds_N = corpus.samples / SAMPLE_RATE_HZ
     median_s, p95_s = np.quantile(seconds_N, (0.5, 0.95)).tolist()
-    plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=batch_size)
     rates = _probe_rates(corpus)
     return CorpusFacts(
         clips=len(corpus),

@@ -101,6 +101,14 @@ class ProfiledRun:
     def has_two_devices(self) -> bool:
         return self.mode != "single"
 
+    @property
+    def roles(self) -> str:
+        """Which device prepares and which trains. Each process counts its own devices, so two may have one name."""
+        if not self.has_two_devices:
+            return f"{self.model_device} prepares and trains"
+        where = "" if self.mode == "dual" else " in a process of its own"
+        return f"{self.data_device} prepares{where}, {self.model_device} trains"
+
 
 @dataclass(frozen=True)
 class Cost:

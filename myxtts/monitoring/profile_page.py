@@ -36,7 +36,7 @@ def format_page(profile: Profile, verdict: Verdict) -> str:
     facts = [run.model, run.corpus, f"{run.batch_size} clips per batch", *run.notes]
     body = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(f'{run.data_device} prepares, {run.model_device} trains')}"
+        f"<p>{escape(run.roles)}"
         f"{' (rehearsal on logical CPU devices)' if run.is_rehearsal else ''}. {escape('; '.join(facts))}</p>",
         *_draw_verdict(profile, verdict),
         _draw_tiles(profile),

@@ -32,7 +32,7 @@ def _list_head(profile: Profile) -> Iterator[str]:
     run = profile.run
     yield "DUAL GPU BOTTLENECK PROFILE" if run.has_two_devices else "BOTTLENECK PROFILE"
     rehearsal = ", rehearsal on logical CPU devices" if run.is_rehearsal else ""
-    yield from _wrap("Mode", f"{run.mode}: {run.data_device} prepares, {run.model_device} trains{rehearsal}")
+    yield from _wrap("Mode", f"{run.mode}: {run.roles}{rehearsal}")
     yield from _wrap("Model", run.model)
     per_update = "1 batch" if run.accumulation == 1 else f"{run.accumulation} batches"
     yield from _wrap("Data", f"{run.corpus}; {run.batch_size} clips per batch, {per_update} per update")

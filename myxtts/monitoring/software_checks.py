@@ -160,7 +160,7 @@ def _explain_no_card(facts: SoftwareFacts, machine: Machine) -> Issue:
         Severity.SERIOUS,
         "This machine has no NVIDIA GPU that can be seen: training runs on the CPU",
         facts.driver_problem or "the driver counts no card",
-        "install the NVIDIA driver (Ubuntu: sudo ubuntu-drivers install), or try both roles with --rehearsal; "
+        "install the NVIDIA driver (Ubuntu: sudo ubuntu-drivers install), or try both roles with --rehearsal --mode dual; "
         "in a container: --gpus all",
         CPU_SPEED,
     )

@@ -29,8 +29,8 @@ from myxtts.data.code_cache import (
     read_free_disk_bytes,
 )
 from myxtts.data.corpus import Corpus
+from myxtts.data.index import choose_index_folder
 from myxtts.data.run_data import RunData
-from myxtts.data.scan import find_index_folder
 from myxtts.devices.environment import ONEDNN
 from myxtts.devices.host_memory import read_free_memory_bytes
 from myxtts.devices.runtime import Execution, read_execution
@@ -132,7 +132,11 @@ def decide_cache(
 
 def choose_cache_folder(data: RunData, run_folder: Path) -> Path:
     """Where codes of a corpus are kept on disk: beside what its scan found out, so that every run finds them."""
-    return (find_index_folder(data.train.root) or run_folder) / FOLDER_NAME
+    folder = (choose_index_folder(data.train.root) or run_folder) / FOLDER_NAME
+    if not folder.is_symlink():
+        return folder
+    _log.warning("%s is a symbolic link, which is not followed: codes go to the folder of the run.", folder)
+    return run_folder / FOLDER_NAME
 
 
 def identify_clips(data: RunData) -> dict[Kind, ClipIds]:

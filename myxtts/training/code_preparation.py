@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +11,8 @@ from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache
 from myxtts.data.drops import DropReport
 from myxtts.data.facts import Progress
+from myxtts.data.index import choose_index_folder, claim_corpus_folder
 from myxtts.data.run_data import RunData, collect_run_data
-from myxtts.data.scan import find_index_folder
 from myxtts.devices.machine import Machine
 from myxtts.devices.plan import DevicePlan, PlanRequest, Task
 from myxtts.devices.planning import plan_devices
@@ -48,9 +48,13 @@ class PreparedCodes:
     """Why codes that were there before were of no use, if there were any."""
 
 
-def plan_preparing_device(config: XTTSConfig, machine: Machine) -> DevicePlan:
-    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
-    request = PlanRequest.from_config(config)
+def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequence[str] = ()) -> DevicePlan:
+    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU.
+
+    Args:
+        command: the words that started the program, for advice that can be pasted.
+    """
+    request = PlanRequest.from_config(config, command)
     alone = replace(
         request,
         mode="single",
@@ -96,6 +100,10 @@ def prepare_codes(
     """
     require_use(config)
     apply_devices(config, plan)
+    if config.data.train_data:
+        # Chosen on purpose: other machines that share the corpus are to find the codes. The demo corpus is part of the program.
+        path = Path(config.data.train_data)
+        claim_corpus_folder(path if path.is_dir() else path.parent)
     # For what a run keeps in its folder: a vocabulary made from the corpus, a model that was imported.
     with TemporaryDirectory(prefix="myxtts-codes-") as folder:
         data, found = _read_run(config, Path(folder))
@@ -134,7 +142,7 @@ def _read_run(config: XTTSConfig, folder: Path) -> tuple[RunData, Codec]:
 
 def _choose_folder(data: RunData) -> Path:
     root = data.train.root
-    if find_index_folder(root) is None:
+    if choose_index_folder(root) is None:
         raise CacheFolderError(
             f"Neither {root} nor the user's cache folder can be written to, so codes have no place where a run would look for them. "
             "Make one of them writable."

@@ -94,7 +94,7 @@ class XTTSTrainer:
         self.config = config = fix_cache(config, self._choice)
         if model_device is not None and model_device != self.plan.model.device:
             raise DevicePlanError(
-                f"model_device is {model_device}, but the plan trains on {self.plan.model.device}. Leave it out, or give flags "
+                f"model_device is {model_device}, but the plan trains on {self.plan.model.device}. Leave it out, or give settings "
                 "that plan it so."
             )
         self._model = model

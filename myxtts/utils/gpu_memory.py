@@ -95,6 +95,7 @@ def setup_gpu_memory_isolation(
         data_limit_mib=_read_limit("data_gpu_memory_limit", data_gpu_memory_limit),
         model_limit_mib=_read_limit("model_gpu_memory_limit", model_gpu_memory_limit),
         rehearsal=_is_rehearsal(),
+        limit_names=("data_gpu_memory_limit", "model_gpu_memory_limit"),
     )
     plan = plan_devices(request, read_machine(), in_process=True)
     for note in plan.notes:
@@ -171,8 +172,10 @@ def get_optimal_memory_limits(
     if shared and model_fraction is None and data_fraction is not None:
         model_fraction = 1 - data_fraction
     return (
-        _compute_limit(LimitRequest("data", None), data, data_fraction, processes=2 if shared else 1),
-        _compute_limit(LimitRequest("model", None), model, model_fraction, processes=2 if shared else 1),
+        _compute_limit(LimitRequest("data", None, "data_fraction"), data, data_fraction, processes=2 if shared else 1),
+        _compute_limit(
+            LimitRequest("model", None, "model_fraction"), model, model_fraction, processes=2 if shared else 1
+        ),
     )
 
 

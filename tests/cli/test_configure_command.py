@@ -63,10 +63,17 @@ def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_measured(t
     assert "trying" not in result.stderr
 
 
+def test_cards_that_are_not_there_are_refused_with_the_command_that_was_given():
+    result = run_python([SCRIPT, "--data-gpu", "0", "--model-gpu", "1", "--verify"])
+    assert result.returncode == 2
+    assert f"do the same on one device with\n  python {SCRIPT} --verify\n" in result.stderr
+    assert "trying" not in result.stderr
+
+
 def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
     checked = Verification((0.100,), DEFAULT_IN_FORCE, (0.060,), IN_FORCE)
     out, path, variables = run_configure(make_tuned(verification=checked))
-    assert "With the defaults a step takes 100 ms on this machine.\n" in out
+    assert "With the defaults a step takes 100 ms in a short trial on this machine.\n" in out
     assert "COMPARED, one run of each (--verify: three)\n" in out
     assert "XLA: on\n  measured: on 70 ms a step; before 100 ms\n" in out
     assert "precision: unchanged\n" in out
@@ -89,6 +96,9 @@ def test_a_gain_is_told_with_what_is_in_force(run_configure):
     assert "IN FORCE with these settings" in out
     assert re.search(r"threads inside operations +2", out)
     assert "Verified: 30.0% faster" in path.read_text()
+    assert (
+        "# As a run has it, a step took 100 ms with the defaults and 70 ms with what was found.\n" in path.read_text()
+    )
     head = out.partition("Settings   ")[0]
     assert max(map(len, head.splitlines())) <= 80
 
@@ -133,7 +143,7 @@ def test_defaults_without_memory_are_said_to_have_none(run_configure):
     tuned = replace(make_tuned(), refusal="/GPU:0 (model device) needs about 30 GB, and 24 GB are free.\nTry less.")
     out, path, _ = run_configure(tuned)
     assert "There is no memory for the defaults (/GPU:0 (model device)" in out
-    assert "With the batch that fits a step takes 100 ms." in path.read_text()
+    assert "With the batch that fits a step takes 100 ms in a short trial." in path.read_text()
     assert max(map(len, out.partition("Settings   ")[0].splitlines())) <= 80
     checked = Verification((0.1,), DEFAULT_IN_FORCE, (0.2,), IN_FORCE)
     out, *_ = run_configure(replace(tuned, verification=checked))

@@ -1,12 +1,16 @@
 """`myxtts data`: what is in a corpus, in the terminal, as a page and as facts."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import soundfile
 
 from myxtts.cli.main import main
+from myxtts.config import XTTSConfig
+from myxtts.data.run_data import collect_run_data
+from tests.data.runs import write_corpus
 from tests.support.processes import run_python
 
 
@@ -45,6 +49,34 @@ def test_the_table_shows_durations_speakers_drops_and_padding(corpus):
     assert "missing" in result.stdout
     assert "audio padding" in result.stdout
     assert (result.stdout + result.stderr).count("clips can be used") == 1
+
+
+def test_the_corpus_is_left_as_it_is_and_the_place_of_what_is_kept_is_told(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "link").symlink_to(corpus)
+    before = sorted(corpus.rglob("*"))
+    assert main(["data", "--train-data", str(tmp_path / "link"), "--num-workers", "0"]) == 0
+    assert sorted(corpus.rglob("*")) == before
+    (folder,) = (tmp_path / "cache" / "myxtts" / "corpora").iterdir()
+    assert f"Kept    {folder} (" in capsys.readouterr().out
+    assert list(folder.glob("*.index"))
+
+
+@pytest.mark.parametrize("batch_size", [2, 64])
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_shapes_and_batches_are_those_of_the_run(corpus, tmp_path, has_validation, batch_size):
+    lengths = [0.6, 0.7, 0.9, 1.0, 1.1, 1.3, 1.6, 2.0, 2.4, 2.9, 3.1, 3.6]
+    train = write_corpus(tmp_path / "train", lengths)
+    facts = tmp_path / "facts.json"
+    sections = {"train_data": str(train), "batch_size": batch_size, "num_workers": 0}
+    sections |= {"val_data": str(corpus)} if has_validation else {}
+    words = [word for name, value in sections.items() for word in ("--set", f"data.{name}={value}")]
+    assert main(["data", *words, "--json", str(facts)]) == 0
+    run = collect_run_data(XTTSConfig(data=sections), folder=tmp_path / "run")
+    told = json.loads(facts.read_text())
+    assert told["plan"] == [asdict(bucket) for bucket in run.sampler.plan.buckets]
+    (own,) = (row for row in told["bucketings"] if row["batch_size"] == min(batch_size, len(run.train)))
+    assert (own["batches"], told["train_clips"]) == (run.sampler.plan.batches_per_epoch, len(run.train))
 
 
 def test_links_are_followed_and_it_is_said(corpus, tmp_path):

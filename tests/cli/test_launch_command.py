@@ -56,6 +56,14 @@ def test_workers_never_share_cards_untold(monkeypatch, codec, flags):
         launch.run(["--workers", "2", "--", "train", *codec, *flags], "myxtts launch")
 
 
+@pytest.mark.parametrize("which", [["--workers", "2"], ["--gpus", "4,7"]])
+def test_the_launcher_itself_can_be_asked_to_rehearse(monkeypatch, codec, which):
+    make_machine(monkeypatch, [])
+    monkeypatch.setattr("myxtts.cluster.private_network.enter_private_network", lambda: (_ for _ in ()).throw(Replaced))
+    with pytest.raises(Replaced):
+        launch.run([*which, "--rehearsal", "--", "train", *codec], "myxtts launch")
+
+
 @pytest.mark.parametrize("flags", [[], ["--open-ports"]])
 def test_cards_of_a_container_are_trained_on_when_its_network_may_be_used(monkeypatch, codec, flags):
     launched = []

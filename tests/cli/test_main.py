@@ -10,7 +10,7 @@ import pytest
 from myxtts.cli.export_model import build_parser as build_export_parser
 from myxtts.cli.import_model import build_parser as build_import_parser
 from myxtts.cli.listen import build_parser as build_listen_parser
-from myxtts.cli.main import format_help, main
+from myxtts.cli.main import COMMANDS, format_help, main
 from myxtts.cli.wrapping import wrap_message
 from myxtts.errors import CommandLineError
 from tests.support.processes import run_code
@@ -42,6 +42,13 @@ def test_a_terminal_gets_whole_words_and_whole_commands(terminal):
     # A flag is not broken at its hyphens, though half of it would fit.
     assert wrap_message("x" * 40 + " --data-gpu", terminal) == "x" * 40 + "\n--data-gpu"
     assert wrap_message("x" * 40 + " `myxtts train --resume`", terminal) == "x" * 40 + "\n`myxtts train --resume`"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_rehearsal(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--rehearsal", "--help"])
+    assert "\n  --rehearsal" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", [0, 20])

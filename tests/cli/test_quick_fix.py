@@ -32,6 +32,7 @@ def test_it_diagnoses_and_names_the_next_commands(flags, make_machine):
     ]
     assert "SOFTWARE" in result.stdout
     assert ("Nothing serious was found" if flags else "Start with issue 1") in result.stdout
+    assert "list of the diagnosis" not in result.stdout, "there may be none"
     assert f"  python train_main.py --batch-size 2{' --rehearsal' if flags else ''}\n" in result.stdout
     assert "--html profile.html --trace profile.json --batch-size 2" in result.stdout
     assert "Not measured, because of --skip-speed-test" in result.stdout

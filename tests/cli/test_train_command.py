@@ -1,10 +1,13 @@
 """`train_main.py` and `myxtts train`: parse, plan, print; wrong input gives one message and exit code 2."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
+from myxtts.cli.train import build_parser
+from myxtts.config.flags import GROUPS, CollectValue, iterate_flags
 from tests.support.nvml import StubCard
 from tests.support.processes import ROOT, clean_environ, run_python, run_train
 
@@ -20,7 +23,29 @@ def test_help_lists_every_promised_flag():
         "--init-from", "--strict", "--on-oom", "--cluster", "--gradient-checkpointing",
         "--tensorboard-log-dir", "--language",
     ):  # fmt: skip
-        assert f"\n  {flag} " in text or f"\n  {flag}\n" in text, flag
+        assert re.search(rf"(?m)^  (--\S+, )?{flag}[ ,\n]", text), flag
+
+
+def test_help_begins_with_an_example_and_the_dozen_flags_of_most_runs():
+    introduction, first, *others = run_train("--help").stdout.split("\n\n")[2:]
+    assert introduction.startswith("  python train_main.py --train-data ")
+    rows = [line.split()[0] for line in first.splitlines() if line.startswith("  --")]
+    assert rows[:3] == ["--train-data", "--language", "--checkpoint-dir"]
+    assert {"--data-gpu", "--model-gpu", "--rehearsal,"} < set(rows)
+    assert len(rows) <= 13
+    assert [group.partition(":")[0] for group in others] == list(GROUPS)
+
+
+def test_help_says_what_holds_where_a_flag_is_not_given():
+    parser = build_parser("myxtts train")
+    rows = {action.option_strings[0]: action for action in parser._actions if isinstance(action, CollectValue)}
+    assert {action.key for action in rows.values()} == {key for key, _, _ in iterate_flags()}
+    assert [name for name, action in rows.items() if "(default: " not in action.help] == ["--reset-training"]
+    assert rows["--speak"].option_strings == ["--speak", "--no-speak"]
+    assert rows["--speak"].help.endswith("(default: on)")
+    assert rows["--strict"].help.endswith("(default: off)")
+    assert rows["--mode"].metavar == "{auto,single,dual,isolated}"
+    assert rows["--num-workers"].metavar == "N"
 
 
 def test_both_commands_are_the_same():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from myxtts.data.errors import IndexFolderError
-from myxtts.data.index import Index, choose_index_folder
+from myxtts.data.index import Index, choose_index_folder, claim_corpus_folder
 
 
 def find(index: Index, *keys: int) -> list[list[int] | None]:
@@ -106,36 +106,56 @@ class TestFolder:
     @pytest.fixture
     def cache(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        return tmp_path / "cache" / "myxtts" / "scans"
+        return tmp_path / "cache" / "myxtts" / "corpora"
 
-    def test_is_beside_the_clips(self, tmp_path, cache):
-        assert choose_index_folder(tmp_path) == tmp_path / ".myxtts"
-        assert not cache.exists()
+    @pytest.fixture
+    def corpus(self, tmp_path):
+        (tmp_path / "corpus").mkdir()
+        return tmp_path / "corpus"
 
-    def test_is_the_cache_where_the_corpus_cannot_be_written(self, tmp_path, cache):
-        # A file in its place: permissions do not stop the tests' user everywhere.
-        (tmp_path / ".myxtts").touch()
-
-        folder = choose_index_folder(tmp_path)
+    def test_is_the_users_cache_by_the_real_path_of_the_corpus(self, tmp_path, corpus, cache):
+        folder = choose_index_folder(corpus)
 
         assert folder.parent == cache
         assert folder.is_dir()
-        assert choose_index_folder(tmp_path) == folder
-        (tmp_path / "other").mkdir()
-        assert choose_index_folder(tmp_path / "other", prefer_cache=True) != folder
+        (tmp_path / "link").symlink_to(corpus)
+        assert choose_index_folder(tmp_path / "link") == folder
+        assert choose_index_folder(tmp_path) != folder
+        assert list(corpus.iterdir()) == []
 
-    def test_is_the_cache_where_the_corpus_is_marked_read_only_even_for_root(self, tmp_path, cache):
-        corpus = tmp_path / "corpus"
-        corpus.mkdir(mode=0o555)
+    def test_is_in_the_corpus_once_that_was_chosen(self, corpus, cache):
+        assert claim_corpus_folder(corpus)
 
+        assert choose_index_folder(corpus) == corpus / ".myxtts"
+        assert not cache.exists()
+
+    @pytest.mark.parametrize("is_claimed", [False, True])
+    def test_is_never_behind_a_link(self, tmp_path, corpus, cache, is_claimed):
+        (tmp_path / "elsewhere").mkdir()
+        (corpus / ".myxtts").symlink_to(tmp_path / "elsewhere")
+
+        assert not is_claimed or not claim_corpus_folder(corpus)
+        assert choose_index_folder(corpus).parent == cache
+        assert list((tmp_path / "elsewhere").iterdir()) == []
+
+    def test_is_the_cache_where_the_corpus_cannot_be_written(self, corpus, cache):
+        # A file in its place: permissions do not stop the tests' user everywhere.
+        (corpus / ".myxtts").touch()
+
+        assert not claim_corpus_folder(corpus)
+        assert choose_index_folder(corpus).parent == cache
+
+    def test_is_the_cache_where_the_corpus_is_marked_read_only_even_for_root(self, corpus, cache):
+        corpus.chmod(0o555)
+
+        assert not claim_corpus_folder(corpus)
         assert choose_index_folder(corpus).parent == cache
         assert list(corpus.iterdir()) == []
 
-    def test_may_be_nowhere(self, tmp_path, cache, caplog):
-        (tmp_path / ".myxtts").touch()
+    def test_may_be_nowhere(self, tmp_path, corpus, cache, caplog):
         (tmp_path / "cache").touch()
 
-        assert choose_index_folder(tmp_path) is None
+        assert choose_index_folder(corpus) is None
         assert "not remembered" in caplog.text
 
     def test_that_was_given_and_cannot_be_written_is_an_error(self, tmp_path):

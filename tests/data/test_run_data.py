@@ -29,12 +29,6 @@ from tests.data.test_buckets import make_ljspeech_lengths
 LENGTHS = [0.6, 0.7, 0.9, 1.0, 1.1, 1.3, 1.6, 2.0, 2.4, 2.9]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    """What is remembered about the demo corpus goes into the user's cache: not in a test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 @pytest.fixture
 def corpus(tmp_path) -> Path:
     return write_corpus(tmp_path / "corpus", LENGTHS)

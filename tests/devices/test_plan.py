@@ -1,9 +1,11 @@
 """Plans: every mode, any order of ids, limits that fit, and errors that say what would work."""
 
+import re
 import shlex
 
 import pytest
 
+from myxtts.cli.devices import format_devices
 from myxtts.cli.train import build_parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.devices.environment import prepare_environment, select_visible
@@ -25,8 +27,8 @@ def make_machine(count=4, environ=None, **card):
     return Machine(CardScan(cards, (), None), host_free_mib=20000, environ=environ or {})
 
 
-def plan(machine=None, in_process=False, **request):
-    return plan_devices(PlanRequest(**request), machine or make_machine(), in_process)
+def plan(machine=None, in_process=False, command=("python", "train_main.py"), **request):
+    return plan_devices(PlanRequest(**request, command=command), machine or make_machine(), in_process)
 
 
 def cards_of(plan, process=Process.TRAINER):
@@ -153,6 +155,46 @@ def test_cards_that_do_not_exist_are_an_error_with_the_command_that_works(reques
     assert "python train_main.py --epochs 5\n" in text
     for id in range(count):
         assert f"GPU {id} (NVIDIA GeForce RTX 4090)" in text
+
+
+def test_who_asks_from_another_command_is_told_that_one():
+    command = ("python", "utilities/dual_gpu_bottleneck_profiler.py", "--num-steps", "9", "--data-gpu", "0")
+    with pytest.raises(DevicePlanError) as caught:
+        plan(make_machine(1), command=command, data_gpu=0, model_gpu=1)
+    assert "do the same on one device with\n  python utilities/dual_gpu_bottleneck_profiler.py --num-steps 9\n" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_values", "said"),
+    [
+        ({"data_gpu": 0, "model_gpu": 9}, "leave out data.data_gpu, data.model_gpu"),
+        ({"mode": "dual", "data_gpu": 8, "model_gpu": 9}, "training.rehearsal or MYXTTS_REHEARSAL=1"),
+        ({"data_gpu": 0, "model_gpu": 0}, "data.data_gpu_memory and data.model_gpu_memory"),
+        ({"data_gpu": 0, "model_gpu": 1, "isolation": True, "data_limit_mib": 99999}, "data.data_gpu_memory 99999"),
+        ({"data_gpu": 0, "model_gpu": 0, "rehearsal": True}, "both data.data_gpu_memory and data.model_gpu_memory"),
+    ],
+)
+def test_who_asks_from_python_is_told_settings_and_no_flags(request_values, said):
+    with pytest.raises(DevicePlanError) as caught:
+        plan(command=(), **request_values)
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize("request_values", [{}, {"data_limit_mib": 500}])
+def test_notes_for_python_name_no_flags(request_values):
+    made = plan(command=(), **request_values)
+    assert made.notes
+    assert "--" not in " ".join(made.notes)
+
+
+def test_the_command_that_the_list_of_devices_names_has_two_roles():
+    told = re.search(r"`myxtts train (.*)` tries two roles", format_devices(make_machine(0), []))[1]
+    config = resolve_config(flags=build_parser("myxtts train").parse_all(told.split()).given)
+    made = plan_devices(PlanRequest.from_config(config), make_machine(0))
+    assert made.data.device != made.model.device
 
 
 def test_a_card_that_was_lost_is_named_in_the_error():

@@ -1,11 +1,14 @@
 """The reference pages are what the code says."""
 
+import importlib
 import re
 import subprocess
 import sys
 
 import pytest
+from myxtts.cli.bench import BENCHES
 
+from myxtts.cli.main import COMMANDS, MODULES
 from tests.support.processes import ROOT
 from tools.write_reference import PAGES, write_page
 
@@ -14,6 +17,16 @@ from tools.write_reference import PAGES, write_page
 def test_the_page_is_not_behind_the_code(language):
     page = (ROOT / "docs" / language / "reference.md").read_text(encoding="utf-8")
     assert page == write_page(PAGES[language]), "run `python tools/write_reference.py`"
+
+
+@pytest.mark.parametrize("words", PAGES.values(), ids=PAGES)
+def test_every_flag_of_every_parser_is_on_the_page(words):
+    page = write_page(words)
+    modules = [MODULES.get(name, name) for name in COMMANDS if name != "bench"] + [f"bench_{name}" for name in BENCHES]
+    for module in modules:
+        parser = importlib.import_module(f"myxtts.cli.{module}").build_parser("myxtts")
+        flags = {flag for action in parser._actions for flag in action.option_strings} - {"-h", "--help"}
+        assert {flag for flag in flags if not re.search(rf"`{flag}[ `]", page)} == set(), module
 
 
 def test_every_variable_that_is_read_has_its_line():

@@ -17,7 +17,7 @@ from myxtts.monitoring.profile_view import format_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.timeline_svg import Bar, Lane, draw_timeline
 from myxtts.pipeline.batch_spans import BatchSpans, Span
-from tests.monitoring.profiles import Stages, make_profile
+from tests.monitoring.profiles import Stages, make_profile, make_run
 
 SETTINGS = Settings(
     {"data": {"num_workers": 2, "cache": "off", "prefetch_buffer_size": 4, "pipeline_buffer_size": 50, "max_clip_seconds": 12}},
@@ -285,3 +285,20 @@ def test_a_lane_with_nothing_in_it_says_so():
     assert picture.count("it was done before") == 1
     assert "train 1: " in picture
     assert ">0</text>" in picture
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("single", "/CPU:1 prepares and trains"),
+        ("dual", "/CPU:1 prepares, /CPU:1 trains"),
+        ("isolated", "/CPU:1 prepares in a process of its own, /CPU:1 trains"),
+        ("split", "/CPU:1 prepares in a process of its own, /CPU:1 trains"),
+    ],
+)
+def test_two_processes_are_told_apart_where_their_devices_have_one_name(mode, said):
+    run = replace(make_run(mode), data_device="/CPU:1", model_device="/CPU:1")
+    assert run.roles == said
+    profile = replace(make_profile(Stages()), run=run)
+    assert said in " ".join(format_profile(profile, judge(profile)).split())
+    assert said in format_page(profile, judge(profile))

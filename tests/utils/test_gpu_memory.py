@@ -185,7 +185,7 @@ def test_isolation_in_this_process_rehearses_with_the_roles_in_place():
     ("call", "words"),
     [
         ("0, 5", "Insufficient GPUs for Multi-GPU Mode: asked for GPU 0 and GPU 5"),
-        ("0, 1, 30000", "--data-gpu-memory 30000 does not fit"),
+        ("0, 1, 30000", "data_gpu_memory_limit 30000 does not fit"),
         ("0, 0, 100, 100", "Isolation inside one process needs two cards"),
         (
             "0, 1, -5",
@@ -194,7 +194,7 @@ def test_isolation_in_this_process_rehearses_with_the_roles_in_place():
         ("0, 1, 4096.7", "but is 4096.7"),
         ("0, 1, '4096'", "but is '4096'"),
         ("0, '1'", "model_gpu_id must be the number of a card"),
-        ("0, 2, 4096, 16384", "--model-gpu-memory 16384 does not fit"),
+        ("0, 2, 4096, 16384", "model_gpu_memory_limit 16384 does not fit"),
     ],
 )
 def test_isolation_that_cannot_be_had_is_a_clear_error(make_machine, call, words):

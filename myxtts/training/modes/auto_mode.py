@@ -94,7 +94,7 @@ def plan_run(
         measure: a measurement of the stages; by default in a process of its own.
         find_launch_obstacle: asked only where it matters; by default this program starts no workers.
     """
-    request = PlanRequest.from_config(config, command) if command else PlanRequest.from_config(config)
+    request = PlanRequest.from_config(config, command)
     machine = machine or read_machine()
     if request.mode != "auto":
         return PlannedRun(plan_devices(request, machine))

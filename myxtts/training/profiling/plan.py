@@ -32,7 +32,7 @@ def plan_profile(
     config: XTTSConfig,
     machine: Machine,
     *,
-    command: Sequence[str] = ("python", "train_main.py"),
+    command: Sequence[str] = (),
     tell: Tell,
     environ: Mapping[str, str] = os.environ,
     find_launch_obstacle: FindObstacle = explain_one_process,
@@ -65,7 +65,7 @@ def _describe_parallel(planned: PlannedRun) -> tuple[str, ...]:
     return ()
 
 
-def request_one(config: XTTSConfig, command: Sequence[str] = ("python", "train_main.py")) -> PlanRequest:
+def request_one(config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
     """What one process of the run asks for: with `--model-gpus` the first of those cards."""
     request, gpus = PlanRequest.from_config(config, command), config.training.model_gpus
     if gpus is None:
