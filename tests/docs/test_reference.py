@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from myxtts.cli.bench import BENCHES
 
 from myxtts.cli.main import COMMANDS, MODULES
 from tests.support.processes import ROOT
@@ -22,7 +21,7 @@ def test_the_page_is_not_behind_the_code(language):
 @pytest.mark.parametrize("words", PAGES.values(), ids=PAGES)
 def test_every_flag_of_every_parser_is_on_the_page(words):
     page = write_page(words)
-    modules = [MODULES.get(name, name) for name in COMMANDS if name != "bench"] + [f"bench_{name}" for name in BENCHES]
+    modules = [MODULES.get(name, name) for name in COMMANDS]
     for module in modules:
         parser = importlib.import_module(f"myxtts.cli.{module}").build_parser("myxtts")
         flags = {flag for action in parser._actions for flag in action.option_strings} - {"-h", "--help"}
