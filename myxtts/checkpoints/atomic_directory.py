@@ -15,7 +15,7 @@ is nobody's. (Where a file system knows no locks, nothing is removed.)
 
 Some file systems (NFS, some FUSE) cannot exchange names. There, the old directory is first renamed to
 `.<target>.old-<random>`, and for a moment the target is missing; `recover_directory` puts the old one back, and every
-reader and writer of this room calls it first.
+writer of this room calls it first. A reader changes nothing.
 """
 
 from __future__ import annotations
