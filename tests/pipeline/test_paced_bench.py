@@ -8,7 +8,7 @@ import pytest
 from myxtts.pipeline import paced_bench, ring_bench
 from myxtts.pipeline.busy_processes import keep_busy
 from myxtts.pipeline.paced_bench import DUAL, ISOLATED, SERIES, PacedCases, PacedOutcome, bench_pacing, run_paced
-from myxtts.pipeline.paced_task import make_batch
+from myxtts.pipeline.paced_task import hold, make_batch
 from myxtts.pipeline.ring_bench import bench_ring
 
 SMALL_BYTES = 64 << 10
@@ -33,11 +33,14 @@ def test_every_batch_comes_through_and_none_faster_than_the_slowest_stage(engine
     assert (done[-1] - done[0]) / 11 >= 0.004
 
 
-def test_in_series_nothing_is_copied_and_beside_each_other_a_slow_copy_counts():
-    paces = {"prepare_s": 0.002, "train_s": 0.002, "batches": 8, "batch_bytes": SMALL_BYTES, "transfer_s": 0.1}
-    series, dual = (run_paced(engine, **paces) for engine in (SERIES, DUAL))
-    assert 0.004 <= (series[-1] - series[0]) / 7 < 0.1
-    assert (dual[-1] - dual[0]) / 7 >= 0.1
+def test_in_series_nothing_is_copied_and_beside_each_other_a_slow_copy_counts(monkeypatch):
+    paces = {"prepare_s": 0.002, "train_s": 0.002, "batches": 8, "batch_bytes": SMALL_BYTES, "transfer_s": 0.05}
+    held = []
+    monkeypatch.setattr(paced_bench, "hold", lambda seconds: (held.append(seconds), hold(seconds)))
+    assert len(run_paced(SERIES, **paces)) == 8
+    assert 0.05 not in held
+    dual = run_paced(DUAL, **paces)
+    assert (dual[-1] - dual[0]) / 7 >= 0.05
 
 
 def test_all_cases_are_run_once_in_turn():
@@ -47,8 +50,8 @@ def test_all_cases_are_run_once_in_turn():
         (DUAL, 0, 2.0, 0.5),
         (DUAL, 0, 2.0, 2.0),
     ]
-    # A sleep is never too short, so no efficiency is much above one.
-    assert all(o.alone_ms >= 2.0 and 0 < o.efficiency < 3 for o in outcomes)
+    # A sleep is never too short; beside other work it may be much too long.
+    assert all(o.alone_ms >= 2.0 and o.per_batch_ms >= 2.0 for o in outcomes)
 
 
 @pytest.mark.parametrize(
