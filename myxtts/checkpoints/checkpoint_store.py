@@ -70,7 +70,9 @@ class CheckpointReader:
         again from nothing, as if nothing had been trained, is for the user to decide.
         """
         found = self._find_whole(reversed(self.list()))
-        damaged = [path.name for path in (*self._damaged, *_list_directories(self.folder, re.compile(rf"{_DAMAGED}-.+")))]
+        damaged = [
+            path.name for path in (*self._damaged, *_list_directories(self.folder, re.compile(rf"{_DAMAGED}-.+")))
+        ]
         if found is None and damaged:
             raise NoWholeCheckpointError(
                 f"{self.folder}: no checkpoint is whole; these are damaged: {', '.join(sorted(damaged))}. Copy one back from a "

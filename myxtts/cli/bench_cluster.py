@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -51,6 +50,8 @@ def build_parser(prog: str) -> Parser:
 
 
 def run(words: Sequence[str], prog: str) -> int:
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
+
     arguments = build_parser(prog).parse_all(words)
     from myxtts.cli.bench_pipeline import describe_machine
     from myxtts.cli.files import check_writable, write_text
@@ -66,8 +67,8 @@ def run(words: Sequence[str], prog: str) -> int:
     check_writable(arguments.json)
     print(f"{format_machine(figures['machine'], figures['load_average_before'])}\n", flush=True)
     flags = ["--model-size", arguments.model_size, "--batch-size", str(arguments.batch_size)]
-    with tempfile.TemporaryDirectory(prefix="myxtts-bench-") as folder:
-        bench = _Bench(Path(folder), [*_TRAIN, *flags], arguments.steps)
+    with open_scratch_folder("bench") as folder:
+        bench = _Bench(folder, [*_TRAIN, *flags], arguments.steps)
         figures |= bench.measure(arguments.rounds)
     if arguments.json:
         write_text(arguments.json, json.dumps(figures, indent=1) + "\n")

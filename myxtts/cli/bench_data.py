@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from myxtts.cli.bench_seconds import add_seconds_flag, read_seconds
@@ -45,6 +44,8 @@ def build_parser(prog: str) -> Parser:
 
 
 def run(words: Sequence[str], prog: str) -> int:
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
+
     arguments = build_parser(prog).parse_all(words)
     seconds = read_seconds(arguments)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
@@ -57,8 +58,8 @@ def run(words: Sequence[str], prog: str) -> int:
     # Reading needs no GPU, and TensorFlow would take the memory of each that it sees.
     os.environ[VISIBLE_DEVICES] = ""
     prepare_environment(os.environ)
-    with TemporaryDirectory(prefix="myxtts-bench-") as folder:
-        material = prepare_material(config, Path(folder))
+    with open_scratch_folder("bench") as folder:
+        material = prepare_material(config, folder)
         result = bench_reading(material, config.data, seconds, ROUNDS)
     print(format_result(result, material.corpus.root))
     if arguments.json:

@@ -8,7 +8,6 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from myxtts.cli.parser import Parser
@@ -101,9 +100,10 @@ def _bench_hand_offs() -> list[dict[str, Any]]:
 
 
 def _bench_model(cases: ModelCases, parts: set[str]) -> tuple[ModelOutcome | None, WatchOutcome | None]:
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.training.benches.pipeline import ModelBench
 
-    with TemporaryDirectory(prefix="myxtts-bench-") as folder, ModelBench(Path(folder)) as bench:
+    with open_scratch_folder("bench") as folder, ModelBench(folder) as bench:
         model = bench.measure_pipelines(cases) if "b" in parts else None
         watch = bench.measure_watch(cases) if "d" in parts else None
     return model, watch

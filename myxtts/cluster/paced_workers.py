@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.link import open_link
 from myxtts.cluster.loopback import make_cluster_file
@@ -41,8 +40,8 @@ class Pace:
 def run_paced_workers(workers: int, pace: Pace) -> list[float]:
     """The moments at which the chief was done with its batches, in seconds from any beginning."""
     said: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="myxtts-paced-") as folder:
-        path = Path(folder) / "cluster.yaml"
+    with open_scratch_folder("paced") as folder:
+        path = folder / "cluster.yaml"
         path.write_text(make_cluster_file(workers), encoding="utf-8")
         python = [sys.executable, "-P", "-m", __name__, str(path)]
         environ = make_importable(os.environ)

@@ -188,7 +188,9 @@ def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> Metadata
         )
     text = normalised or text
     if len(text) > MOST_TEXT_CHARACTERS:
-        return MalformedLine(number, f"has {len(text)} characters of text, where a clip may have {MOST_TEXT_CHARACTERS} at most.")
+        return MalformedLine(
+            number, f"has {len(text)} characters of text, where a clip may have {MOST_TEXT_CHARACTERS} at most."
+        )
     return MetadataLine(number, audio, text, speaker, language)
 
 

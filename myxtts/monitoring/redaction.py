@@ -104,8 +104,8 @@ class Redactor:
     def clean(self, text: str) -> str:
         """The text without anything private. What was clean stays as it is."""
         # Longest first: a value may be the beginning of another.
-        for secret in sorted({form for secret in self.secrets for form in _list_forms(secret)}, key=len, reverse=True):
-            text = text.replace(secret, SECRET)
+        for form in sorted({form for secret in self.secrets for form in _list_forms(secret)}, key=len, reverse=True):
+            text = text.replace(form, SECRET)
         for own in sorted(set(self.texts), key=len, reverse=True):
             text = text.replace(own, TEXT) if len(own) >= SHORTEST_TEXT else text
         text = _hide_shapes(text)

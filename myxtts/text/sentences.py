@@ -14,9 +14,7 @@ from myxtts.text.languages import character_limit, resolve_language
 _CLOSING = r"[\"'’”»)\]」』）】]*"
 # These end a sentence wherever they stand; the marks of the Latin script only before a space. A run of marks is tried from its
 # first one alone: from each, a hundred thousand dots take minutes.
-_SENTENCE_END = re.compile(
-    rf"[。｡！？؟؛।॥]+[.!?…]*{_CLOSING}\s*|(?<![.!?…])[.!?…]++{_CLOSING}(?:\s+|$)|\n\s*\n\s*"
-)
+_SENTENCE_END = re.compile(rf"[。｡！？؟؛।॥]+[.!?…]*{_CLOSING}\s*|(?<![.!?…])[.!?…]++{_CLOSING}(?:\s+|$)|\n\s*\n\s*")
 _CLAUSE_END = re.compile(rf"[、，；：]{_CLOSING}\s*|[,،;:؛]{_CLOSING}\s+|\s[-–—]\s+")
 _WORD_END = re.compile(r"\s+")
 

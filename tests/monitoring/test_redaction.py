@@ -79,7 +79,14 @@ def test_what_looks_like_a_secret_does_not_come_through(text):
 
 @pytest.mark.parametrize("line_end", ["\n", "\\n"])
 def test_a_private_key_that_is_cut_off_takes_nothing_else_with_it(line_end):
-    lines = ["-----BEGIN PRIVATE " + "KEY-----", "MIIE" * 16, "abcd" * 16, "efgh" * 6 + "==", "2026-11-16 INFO step 7", "end"]
+    lines = [
+        "-----BEGIN PRIVATE " + "KEY-----",
+        "MIIE" * 16,
+        "abcd" * 16,
+        "efgh" * 6 + "==",
+        "2026-11-16 INFO step 7",
+        "end",
+    ]
     cleaned = Redactor().clean(line_end.join(["before", *lines]))
     assert cleaned == line_end.join(["before", "<secret>", "2026-11-16 INFO step 7", "end"])
 
@@ -144,21 +151,43 @@ def test_of_the_environment_only_what_was_asked_for_and_is_no_secret_is_shown():
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "GIT_AUTH", "WANDB_APIKEY", "A_KEY", "MY_PAT", "DB_PASS"],
+    [
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "OPENAI_API_KEY",
+        "DB_PASSWORD",
+        "GIT_AUTH",
+        "WANDB_APIKEY",
+        "A_KEY",
+        "MY_PAT",
+        "DB_PASS",
+    ],
 )
 def test_names_that_may_hold_a_secret(name):
     assert is_secret_name(name)
     assert not is_secret_name("TF_XLA_FLAGS")
 
 
-@pytest.mark.parametrize("form", [r'pa\"ss wörd/9', "pa%22ss%20w%C3%B6rd%2F9", r'pa\"ss w\u00f6rd/9'])
+@pytest.mark.parametrize("form", [r"pa\"ss wörd/9", "pa%22ss%20w%C3%B6rd%2F9", r"pa\"ss w\u00f6rd/9"])
 def test_a_secret_does_not_come_through_in_another_form(form):
     assert form not in Redactor(secrets=('pa"ss wörd/9',)).clean(f"<{form}>")
 
 
 def test_long_runs_do_not_take_quadratic_time():
     start_s = time.process_time()
-    for run in ("a", "a.", "1.", "a:", "a-", "token", "_key", "\\a", "C:/", "https://", "-----BEGIN PRIVATE " + "KEY-----"):
+    for run in (
+        "a",
+        "a.",
+        "1.",
+        "a:",
+        "a-",
+        "token",
+        "_key",
+        "\\a",
+        "C:/",
+        "https://",
+        "-----BEGIN PRIVATE " + "KEY-----",
+    ):
         Redactor().clean(run * (30_000 // len(run)))
     # Measured: some 2 s; minutes where a pattern is tried from every letter.
     assert time.process_time() - start_s < 30
