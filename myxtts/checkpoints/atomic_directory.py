@@ -15,7 +15,7 @@ is nobody's. (Where a file system knows no locks, nothing is removed.)
 
 Some file systems (NFS, some FUSE) cannot exchange names. There, the old directory is first renamed to
 `.<target>.old-<random>`, and for a moment the target is missing; `recover_directory` puts the old one back, and every
-reader and writer of this room calls it first.
+writer of this room calls it first. A reader changes nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ import os
 import re
 import secrets
 import shutil
+import stat
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +43,9 @@ _RENAME_EXCHANGE = 2
 _NO_EXCHANGE_ERRORS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST)
+_SCRATCH_NAME = re.compile(r"myxtts-[a-z]+-\w{8}")
+_SCRATCH_IS_NEW_S = 60.0
+"""So old a scratch folder is locked by whoever made it, if that one is still there."""
 _TEMPORARY_NAME = re.compile(r"\.(?P<target>.+)\.(?:new|old|gone)-[0-9a-f]{16}")
 
 
@@ -103,6 +109,30 @@ def remove_directory_atomically(target: str | os.PathLike[str]) -> None:
         # Else a power cut could keep the old name and lose the files behind it.
         _flush(target.parent)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def open_scratch_folder(purpose: str) -> Iterator[Path]:
+    """An empty folder in the system's temporary folder until the block ends. What killed processes left there is removed first.
+
+    Args:
+        purpose: a word in small letters, for its name.
+    """
+    _remove_abandoned_scratch(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=f"myxtts-{purpose}-") as name, _lock(Path(name), wait=False):
+        yield Path(name)
+
+
+def _remove_abandoned_scratch(parent: Path) -> None:
+    for folder in [entry for entry in parent.iterdir() if _SCRATCH_NAME.fullmatch(entry.name)]:
+        # Others look through the same folder: it may be gone by now. What is another user's stays.
+        with contextlib.suppress(OSError):
+            facts = folder.lstat()
+            is_old = stat.S_ISDIR(facts.st_mode) and time.time() - facts.st_ctime > _SCRATCH_IS_NEW_S
+            if is_old and facts.st_uid == os.getuid():
+                with _lock(folder, wait=False) as is_held:
+                    if is_held:
+                        shutil.rmtree(folder, ignore_errors=True)
 
 
 def recover_folder(folder: str | os.PathLike[str]) -> None:

@@ -40,8 +40,91 @@ _DAMAGED = "damaged"
 _NEWER = "newer"
 
 
-class CheckpointStore:
-    """The checkpoints in a folder.
+class CheckpointReader:
+    """The checkpoints in a folder that is somebody's: nothing in it is changed.
+
+    Args:
+        folder: where they are; need not be there.
+        best_metric: what makes a checkpoint the best; as the run had it unless given.
+    """
+
+    def __init__(self, folder: Path, *, best_metric: str | None = None):
+        self.folder = Path(folder)
+        self._best_metric = read_best_metric(self.folder) if best_metric is None else best_metric
+        self._damaged: set[Path] = set()
+
+    def list(self) -> list[Checkpoint]:
+        """The checkpoints by step, oldest first. Their content is not verified."""
+        found = []
+        for path in _list_directories(self.folder, _STEP_NAME):
+            try:
+                found.append(self._describe(path))
+            except DamagedFileError as error:
+                self._pass_over(path, error)
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, every byte verified; None where there has never been one.
+
+        Damaged ones are passed over with a warning. Raises `NoWholeCheckpointError` when only such were there: to begin
+        again from nothing, as if nothing had been trained, is for the user to decide.
+        """
+        found = self._find_whole(reversed(self.list()))
+        damaged = [
+            path.name for path in (*self._damaged, *_list_directories(self.folder, re.compile(rf"{_DAMAGED}-.+")))
+        ]
+        if found is None and damaged:
+            raise NoWholeCheckpointError(
+                f"{self.folder}: no checkpoint is whole; these are damaged: {', '.join(sorted(damaged))}. Copy one back from a "
+                "backup under its old name (step-...), or start anew with --reset-training, which keeps all of this aside."
+            )
+        return found
+
+    def best(self) -> Checkpoint | None:
+        """The whole checkpoint with the lowest metric; None where no checkpoint has that metric."""
+        return self._find_whole(rank_by_metric(self.list(), self._best_metric))
+
+    def find(self, step: int) -> Checkpoint | None:
+        """The whole checkpoint of a step; None where there is none."""
+        return self._find_whole(checkpoint for checkpoint in self.list() if checkpoint.step == step)
+
+    def _describe(self, path: Path) -> Checkpoint:
+        manifest = read_manifest(path, KIND, FORMAT_VERSION)
+        match = _STEP_NAME.fullmatch(path.name)
+        assert match, path
+        return Checkpoint(
+            path=path,
+            step=int(match[1]),
+            metrics=manifest.facts.get("metrics", {}),
+            size_bytes=sum(file.size_bytes for file in manifest.files.values()),
+        )
+
+    def _find_whole(self, candidates: Iterable[Checkpoint]) -> Checkpoint | None:
+        for checkpoint in candidates:
+            try:
+                read_training_checkpoint(checkpoint.path)
+            except DamagedFileError as error:
+                self._pass_over(checkpoint.path, error)
+            else:
+                return checkpoint
+        return None
+
+    def _pass_over(self, path: Path, error: DamagedFileError) -> None:
+        if not path.exists() or path in self._damaged:
+            # Removed meanwhile by the process that trains, which is no damage; or told already.
+            return
+        place = self._set_damaged_aside(path)
+        if path.exists():
+            self._damaged.add(path)
+        _log.warning("%s %s, and an older checkpoint is taken where there is one.", error, place)
+
+    def _set_damaged_aside(self, path: Path) -> str:
+        """Where a damaged checkpoint is now, as the beginning of a sentence."""
+        return "It stays as it is"
+
+
+class CheckpointStore(CheckpointReader):
+    """The checkpoints in a folder of one's own: what was interrupted is recovered, and what is damaged set aside.
 
     Args:
         folder: where they are; made when the first one is saved.
@@ -52,10 +135,9 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, *, keep_last: int, keep_best: int, best_metric: str):
         assert keep_last >= 1, "the one just saved must stay"
-        self.folder = Path(folder)
+        super().__init__(folder, best_metric=best_metric)
         self._keep_last = keep_last
         self._keep_best = keep_best
-        self._best_metric = best_metric
 
     def save(self, *, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint:
         """Saves a checkpoint, and only when it is whole on the disk removes those that are no longer kept.
@@ -74,40 +156,9 @@ class CheckpointStore:
         return self._describe(path)
 
     def list(self) -> list[Checkpoint]:
-        """The checkpoints by step, oldest first. Their content is not verified."""
-        found = []
-        for path in _list_directories(self.folder, _STEP_NAME):
-            try:
-                found.append(self._describe(path))
-            except DamagedFileError as error:
-                self._set_damaged_aside(path, error)
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
-
-    def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, every byte verified; None where there has never been one.
-
-        Damaged ones are set aside with a warning. Raises `NoWholeCheckpointError` when only such were there: to begin
-        again from nothing, as if nothing had been trained, is for the user to decide.
-        """
+        """The same, after what was interrupted is recovered."""
         recover_folder(self.folder)
-        found = self._find_whole(reversed(self.list()))
-        damaged = [path.name for path in _list_directories(self.folder, re.compile(rf"{_DAMAGED}-.+"))]
-        if found is None and damaged:
-            raise NoWholeCheckpointError(
-                f"{self.folder}: no checkpoint is whole; these are damaged: {', '.join(sorted(damaged))}. Copy one back from a "
-                "backup under its old name (step-...), or start anew with --reset-training, which keeps all of this aside."
-            )
-        return found
-
-    def best(self) -> Checkpoint | None:
-        """The whole checkpoint with the lowest metric; None where no checkpoint has that metric."""
-        recover_folder(self.folder)
-        return self._find_whole(rank_by_metric(self.list(), self._best_metric))
-
-    def find(self, step: int) -> Checkpoint | None:
-        """The whole checkpoint of a step; None where there is none."""
-        recover_folder(self.folder)
-        return self._find_whole(checkpoint for checkpoint in self.list() if checkpoint.step == step)
+        return super().list()
 
     def rewind(self, step: int) -> None:
         """Sets the checkpoints after a step aside, for a run that goes on from there: they are of another history."""
@@ -127,36 +178,11 @@ class CheckpointStore:
             free_bytes=shutil.disk_usage(folder).free,
         )
 
-    def _describe(self, path: Path) -> Checkpoint:
-        manifest = read_manifest(path, KIND, FORMAT_VERSION)
-        match = _STEP_NAME.fullmatch(path.name)
-        assert match, path
-        return Checkpoint(
-            path=path,
-            step=int(match[1]),
-            metrics=manifest.facts.get("metrics", {}),
-            size_bytes=sum(file.size_bytes for file in manifest.files.values()),
-        )
-
-    def _find_whole(self, candidates: Iterable[Checkpoint]) -> Checkpoint | None:
-        for checkpoint in candidates:
-            try:
-                read_training_checkpoint(checkpoint.path)
-            except DamagedFileError as error:
-                self._set_damaged_aside(checkpoint.path, error)
-            else:
-                return checkpoint
-        return None
-
-    def _set_damaged_aside(self, path: Path, error: DamagedFileError) -> None:
-        if not path.exists():
-            # Removed meanwhile by the process that trains: no damage.
-            return
+    def _set_damaged_aside(self, path: Path) -> str:
         try:
-            place = f"It is set aside as {self._set_aside(path, _DAMAGED)}"
+            return f"It is set aside as {self._set_aside(path, _DAMAGED)}"
         except OSError as refusal:
-            place = f"It cannot be set aside ({refusal.strerror})"
-        _log.warning("%s %s, and an older checkpoint is taken where there is one.", error, place)
+            return f"It cannot be set aside ({refusal.strerror})"
 
     def _set_aside(self, path: Path, why: str) -> Path:
         name = f"{why}-{path.name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from myxtts.checkpoints.checkpoint_store import CheckpointStore, read_best_metric
+from myxtts.checkpoints.checkpoint_store import CheckpointReader
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND, MODEL_NAME, ModelDirectory
 from myxtts.checkpoints.safetensors_file import open_safetensors
@@ -78,6 +78,6 @@ def count_decoder_updates(directory: ModelDirectory) -> int | None:
 
 
 def _find_checkpoint(folder: Path) -> Path | None:
-    store = CheckpointStore(folder, keep_last=1, keep_best=1, best_metric=read_best_metric(folder))
-    found = store.best() or store.latest()
+    checkpoints = CheckpointReader(folder)
+    found = checkpoints.best() or checkpoints.latest()
     return None if found is None else found.path

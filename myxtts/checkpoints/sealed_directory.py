@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from myxtts import __version__
-from myxtts.checkpoints.atomic_directory import recover_directory, write_directory_atomically
+from myxtts.checkpoints.atomic_directory import write_directory_atomically
 from myxtts.checkpoints.errors import CheckpointWriteError, DamagedFileError, ModelFileError
 
 MANIFEST_NAME = "manifest.json"
@@ -141,7 +141,6 @@ def open_sealed_directory(
 ) -> Manifest:
     """The manifest of a directory whose files are all there, with the right size and, unless waived, checksum."""
     directory = Path(path)
-    recover_directory(directory)
     if not directory.is_dir():
         raise ModelFileError(
             directory, "there is no such directory." if not directory.exists() else "is not a directory."

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
@@ -80,6 +79,7 @@ def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | 
 
 def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
     """What a run would find in `--train-data`, and in `--val-data` where it is given."""
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.data.checks import make_vocabulary_task
     from myxtts.data.scan_choice import scan_train_data, scan_val_data
     from myxtts.data.text_measure import TextMeasure
@@ -88,8 +88,8 @@ def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
     if given is not None:
         # Refused here, if it is none, and not after the scan.
         make_vocabulary_task(given)
-    with TemporaryDirectory(prefix="myxtts-data-") as folder:
-        texts = TextMeasure(config, Path(folder), given)
+    with open_scratch_folder("data") as folder:
+        texts = TextMeasure(config, folder, given)
         result = scan_train_data(config, texts.choose_task, _show_progress)
         if not config.data.val_data:
             return result, None

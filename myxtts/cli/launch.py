@@ -7,9 +7,7 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from myxtts.cli.parser import Parser
@@ -78,6 +76,7 @@ def launch(
         open_ports: whether TensorFlow may listen on the machine's own network.
         launched_as: the command that was given, to be shown as the way to resume.
     """
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.cluster.private_network import enter_private_network
     from myxtts.cluster.process_group import Command, ProcessGroup
     from myxtts.devices.child_environment import make_importable
@@ -95,8 +94,8 @@ def launch(
     check_run_paths(config)
     if not open_ports:
         enter_private_network()
-    with tempfile.TemporaryDirectory(prefix="myxtts-launch-") as folder:
-        path = Path(folder) / "cluster.yaml"
+    with open_scratch_folder("launch") as folder:
+        path = folder / "cluster.yaml"
         path.write_text(make_cluster_file(workers), encoding="utf-8")
         commands = []
         for index in range(workers):

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from myxtts.cli.files import check_writable, write_text
@@ -79,14 +78,15 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def measure(planned: ProfilePlan, steps: int) -> Profile:
     """The profile of a configuration; what is being done is told on standard error."""
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.training.devices_in_force import apply_devices
     from myxtts.training.profiling.run import profile_run
     from myxtts.training.profiling.setup import set_up_profile
 
     apply_devices(planned.config, planned.plan)
-    with TemporaryDirectory(prefix="myxtts-profile-") as folder:
+    with open_scratch_folder("profile") as folder:
         tell("reading the corpus")
-        setup = set_up_profile(planned.config, planned.plan, Path(folder), planned.notes)
+        setup = set_up_profile(planned.config, planned.plan, folder, planned.notes)
         return profile_run(setup, steps, tell)
 
 

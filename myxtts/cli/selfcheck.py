@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -53,6 +52,8 @@ def build_parser(prog: str) -> Parser:
 
 
 def run(words: Sequence[str], prog: str) -> int:
+    from myxtts.checkpoints.atomic_directory import open_scratch_folder
+
     arguments = build_parser(prog).parse_all(words)
     # Not imported above: --help needs none of it.
     from myxtts.config import resolve_config
@@ -63,8 +64,8 @@ def run(words: Sequence[str], prog: str) -> int:
         print(format_list(checks))
         return 0
     rehearsal = arguments.rehearsal or resolve_config().training.rehearsal
-    with tempfile.TemporaryDirectory(prefix="myxtts-selfcheck-") as folder:
-        situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, folder)
+    with open_scratch_folder("selfcheck") as folder:
+        situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, str(folder))
         situation = replace(situation, opens_ports=arguments.open_ports)
         check_writable(arguments.out, _name_figures(arguments.out))
         return _check(checks, situation, arguments.out)

@@ -28,6 +28,10 @@ _ROLES = {name: role for role, names in COLUMN_NAMES.items() for name in names}
 _SOUND_STARTS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"\xff\xfb")
 """Of WAV, FLAC, Ogg and MP3 files."""
 
+MOST_TEXT_CHARACTERS = 10_000
+"""More than anybody says in two minutes, the longest clip that is read. Words and numbers of a line of megabytes would be looked
+at for minutes, to set it aside in the end."""
+
 _SAMPLE_LINES = 10_000
 """So many lines decide how a file without a header is laid out."""
 
@@ -182,7 +186,12 @@ def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> Metadata
             f"{path}, line {number}: the audio file {_shorten(audio)} {problem}. Paths must lie inside the corpus folder "
             "and be relative to it; bring files from elsewhere in with a symbolic link."
         )
-    return MetadataLine(number, audio, normalised or text, speaker, language)
+    text = normalised or text
+    if len(text) > MOST_TEXT_CHARACTERS:
+        return MalformedLine(
+            number, f"has {len(text)} characters of text, where a clip may have {MOST_TEXT_CHARACTERS} at most."
+        )
+    return MetadataLine(number, audio, text, speaker, language)
 
 
 def _split_fields(line: str, layout: _Layout) -> list[str] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.errors import MyXTTSError
 from myxtts.evaluation.errors import JudgeFailedError
 from myxtts.evaluation.judges import JUDGE_RATE_HZ, Judge, embed_voice, transcribe
@@ -45,7 +46,8 @@ class Jury:
         self.recogniser, self.speaker_judge = recogniser, speaker_judge
         self.failures: list[Failure] = []
         self._speakers = Speakers({})
-        self._scratch = tempfile.TemporaryDirectory(prefix="myxtts-judge-")
+        self._open = ExitStack()
+        self._folder = self._open.enter_context(open_scratch_folder("judge"))
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +55,7 @@ class Jury:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._scratch.cleanup()
+        self._open.close()
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ class Jury:
         return self._write(resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ))
 
     def _write(self, samples: NDArray[np.float32]) -> Path:
-        path = Path(self._scratch.name) / "clip.wav"
+        path = self._folder / "clip.wav"
         write_wav(path, samples, JUDGE_RATE_HZ)
         return path
 

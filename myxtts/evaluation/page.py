@@ -147,7 +147,7 @@ def _draw_facts(facts: Mapping[str, Any]) -> str:
     lines = [
         f"Recogniser: {judges['recogniser'] or 'none'}. Texts are compared without case and punctuation, numbers in words.",
         f"Speaker judge: {judges['speaker_judge'] or 'none'}; cosine to the mean of the speaker's other recordings.",
-        "Mel distance: mel cepstra aligned by time warping; compare it with the codec's copy of the same recordings only.",
+        "Mel distance: mel cepstra aligned in time, every frame too many or too few paid for; compare it with the codec's copy of the same recordings only.",
         f"Settings: {', '.join(f'{name} {value}' for name, value in facts['settings'].items() if value is not None)}.",
     ]
     return "".join(f"<p>{escape(line)}</p>" for line in lines)

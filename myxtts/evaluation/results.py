@@ -11,7 +11,7 @@ from myxtts.evaluation.error_rates import Errors, TextScore, add_errors, score_t
 from myxtts.evaluation.likeness import Likeness
 
 SCHEMA = "myxtts evaluation"
-VERSION = 1
+VERSION = 2
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 
 ORIGINAL, COPY, SPOKEN = "original", "copy", "spoken"

@@ -17,7 +17,7 @@ from myxtts.monitoring.hardware_facts import HardwareFacts
 from myxtts.monitoring.markdown import fence
 from myxtts.monitoring.metrics_log import Metrics
 from myxtts.monitoring.metrics_rows import RunRow, dump_row
-from myxtts.monitoring.redaction import HOST, SECRET, TEXT, USER, Redactor
+from myxtts.monitoring.redaction import ADDRESS, HOST, MAIL, SECRET, TEXT, USER, WINDOWS_PATH, Redactor
 from myxtts.monitoring.run_summary import summarise_run
 from myxtts.monitoring.software_facts import SoftwareFacts
 from myxtts.monitoring.summary_view import format_summary
@@ -36,7 +36,8 @@ _ABOUT_SOUND = frozenset(
 LEFT_OUT = (
     "Left out: audio, texts of the corpus (clips are named by their ids), weights, values of variables that may be secret, and "
     f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({USER}, {HOST}), what looks like a "
-    f"secret ({SECRET}), and texts of clips ({TEXT}). Folder names outside the home folder are shown. Read it before you post it."
+    f"secret ({SECRET}), e-mail and network addresses ({MAIL}, {ADDRESS}), paths of Windows ({WINDOWS_PATH}), and texts of clips "
+    f"({TEXT}). Folder names outside the home folder are shown. Read it before you post it."
 )
 
 
@@ -149,7 +150,7 @@ def _format_software(report: BugReport) -> str:
         else f"TensorFlow {build.version}, built for CUDA {build.cuda_version or UNKNOWN}, cuDNN {build.cudnn_version or UNKNOWN}",
         f"NVIDIA driver: {software.driver or software.driver_problem or UNKNOWN}",
         *(f"missing: {library.name} ({library.file}): {library.problem}" for library in software.missing),
-        "packages: " + ", ".join(f"{name} {version}" for name, version in report.packages.items()),
+        "packages: " + ", ".join(f"{name}=={version}" for name, version in report.packages.items()),
     ]
     return "\n".join(f"- {line}" for line in lines)
 

@@ -2,50 +2,84 @@
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 SECRET = "<secret>"
 USER = "<user>"
 HOST = "<host>"
 TEXT = "<text of a clip>"
+MAIL = "<e-mail>"
+ADDRESS = "<address>"
+WINDOWS_PATH = "<Windows path>"
 SHORTEST_SECRET = 6
-"""A shorter value of a variable is a switch, and would be found in every word."""
+"""A shorter value of a variable is a switch, and would be found in every word: it is hidden behind its name alone."""
 SHORTEST_TEXT = 8
 """A shorter text ("Yes.") is part of others and says nothing about anybody."""
 _TELLING_NOTHING = frozenset({"root", "user", "ubuntu", "admin", "docker", "jovyan", "runner", "nobody", "localhost"})
 """Names that many machines have, and words that a report needs."""
 
-_SECRET_NAME = re.compile(
-    r"token|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth|cookie", re.I
+_SECRET_WORD = (
+    r"(?:token|secret|passw|passphrase|credential|auth(?!or)|cookie|api_?-?key|bearer|webhook"
+    # Parts of names that are parts of other words too: GITHUB_PAT, DB_PASS, SIGNING_KEY.
+    r"|(?<![a-z])(?:pass|pat|dsn|salt)(?![a-z])|(?<=[_-])(?:keys?|pwd)(?![a-z]))"
 )
+_SECRET_NAME = re.compile(_SECRET_WORD, re.I)
+
+_KEY_BEGIN, _KEY_END = r"-----BEGIN [A-Z ]*PRIVATE KEY-----", r"-----END [A-Z ]*PRIVATE KEY-----"
+_LINE_END = r"(?:\s|\\[nr])"
 _SECRET_SHAPES = tuple(
     re.compile(pattern)
     for pattern in (
-        # Of Hugging Face, GitHub, GitLab, OpenAI and its like, Slack, Amazon, Google, Weights & Biases.
-        r"\bhf_[A-Za-z0-9]{16,}",
-        r"\bgh[opsur]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}",
-        r"\bglpat-[\w-]{16,}",
-        r"\bsk-[\w-]{16,}",
-        r"\bxox[abprs]-[\w-]{10,}",
-        r"\bA[KS]IA[A-Z0-9]{16}\b",
-        r"\bAIza[\w-]{30,}",
-        r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+        rf"{_KEY_BEGIN}(?:(?!-----)[\s\S]){{0,20000}}?{_KEY_END}",
+        # One that is cut off ends with its last line of letters and digits alone; what follows is something else.
+        rf"{_KEY_BEGIN}(?:{_LINE_END}*(?:Proc-Type|DEK-Info): [^\s\\]*)*{_LINE_END}*[A-Za-z0-9+/=]*"
+        rf"(?:{_LINE_END}+(?:[A-Za-z0-9+/]{{16,}}=*|[A-Za-z0-9+/]+=+)(?![^\s\\\"'`]))*",
+        # Of Hugging Face, GitHub, GitLab, OpenAI and its like, Stripe, Slack, npm, PyPI, Docker, Amazon, Google, and signed tokens.
+        r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{10,}",
+        r"(?<![A-Za-z0-9])(?:gh[a-z]_[A-Za-z0-9]{10,}|github_pat_\w{10,})",
+        r"(?<![A-Za-z0-9])glpat-[\w-]{10,}",
+        r"(?<![A-Za-z0-9])sk-[\w-]{10,}",
+        r"(?<![A-Za-z0-9])[sr]k_(?:live|test)_\w{10,}",
+        r"(?<![A-Za-z0-9])xox[abeoprs]-[\w-]{10,}",
+        r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{10,}",
+        r"(?<![A-Za-z0-9])pypi-[\w-]{10,}",
+        r"(?<![A-Za-z0-9])dckr_[a-z]{2,6}_[\w-]{10,}",
+        r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}\b",
+        r"(?<![A-Za-z0-9])AIza[\w-]{30,}",
+        r"(?<![A-Za-z0-9])ya29\.[\w-]{10,}",
+        r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
     )
 )
-_ADDRESS_WITH_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@:]*(?::[^\s/@]*)?@", re.I)
+_ADDRESS_WITH_PASSWORD = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^\s/@:]*(?::[^\s/@]*)?@", re.I)
 _BEARER = re.compile(r"\b(Bearer|Basic)(\s+)[\w.~+/=-]{8,}", re.I)
-_NAMES = r"(?:token|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)[\w-]*"
-_ASSIGNMENTS = (
-    # TOKEN=value, "token": "value", and in a list of words "--token", "value".
-    re.compile(
-        rf"(?P<name>{_NAMES}['\"]?\s*[=:]\s*['\"]?|{_NAMES}(['\"])\s*,\s*['\"])(?P<value>[^\s'\"`,;]{{6,}})", re.I
-    ),
-    re.compile(rf"(?P<name>--[\w-]*{_NAMES}\s+)(?P<value>[^\s'\"`]{{6,}})", re.I),
+_NAME = rf"(?<![\w.-])(?=[\w.-]*?{_SECRET_WORD})[\w.-]++"
+_ASSIGNMENTS = tuple(
+    re.compile(pattern, re.I)
+    for pattern in (
+        # NAME="some words", "name": "some words", and in a list of words "--name", "some words".
+        rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*(?P<quote>\\?['\"]))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
+        rf"(?P<name>{_NAME}(?P<quote>\\?['\"])\s*,\s*(?P=quote))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
+        # NAME=value, name: value.
+        rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*)(?P<value>[^\s'\"`,;\\]+)",
+        rf"(?P<name>(?<![\w-])--(?=[\w-]*?{_SECRET_WORD})[\w-]++\s+)(?P<value>[^\s'\"`-][^\s'\"`]*)",
+    )
 )
+_SCHEMES = frozenset({"bearer", "basic"})
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+")
+_WINDOWS_PATH = re.compile(
+    r"(?<![A-Za-z0-9])(?:[A-Za-z]:(?:\\{1,2}|/(?!/))|\\{2,4}[\w.-]+\\{1,2}(?=[\w$]))"
+    r"(?:[^\\/\r\n\"'`<>|:*?,;]+(?:\\{1,2}|/))*[^\\/\s\"'`<>|:*?,;)]*"
+)
+_NUMBERS_WITH_DOTS = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
+"""Addresses, and versions of four numbers, which stand behind `==` in a report."""
+_NUMBERS_WITH_COLONS = re.compile(r"(?<![\w:.])(?=[0-9a-f]*+:)[0-9a-f:]++(?!\w)", re.I)
 _CARD_ID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", re.I)
 
 
@@ -70,14 +104,16 @@ class Redactor:
     def clean(self, text: str) -> str:
         """The text without anything private. What was clean stays as it is."""
         # Longest first: a value may be the beginning of another.
-        for secret in sorted(set(self.secrets), key=len, reverse=True):
-            text = text.replace(secret, SECRET) if len(secret) >= SHORTEST_SECRET else text
+        for form in sorted({form for secret in self.secrets for form in _list_forms(secret)}, key=len, reverse=True):
+            text = text.replace(form, SECRET)
         for own in sorted(set(self.texts), key=len, reverse=True):
             text = text.replace(own, TEXT) if len(own) >= SHORTEST_TEXT else text
         text = _hide_shapes(text)
         if self.home is not None and len(self.home.parts) > 1:
             text = re.sub(rf"{re.escape(str(self.home))}(?![\w.-])", "~", text)
-        text = re.sub(r"(/(?:home|Users)/)(?!<)[^/\s'\":,;)]+", rf"\g<1>{USER}", text)
+        # A name may have a space in it, as those on Windows' disks do.
+        word = r"[^/\s'\":,;)]+"
+        text = re.sub(rf"(/(?:home|Users)/)(?!<)(?:{word}(?: {word}){{1,2}}(?=/)|{word})", rf"\g<1>{USER}", text)
         for name, shown in ((self.user, USER), (self.host, HOST)):
             if len(name) > 1 and name.lower() not in _TELLING_NOTHING:
                 text = re.sub(rf"(?<![\w<]){re.escape(name)}(?![\w>])", shown, text)
@@ -107,11 +143,34 @@ def _hide_shapes(text: str) -> str:
     text = _BEARER.sub(rf"\1\2{SECRET}", text)
     for assignment in _ASSIGNMENTS:
         text = assignment.sub(_hide_value, text)
+    text = _MAIL.sub(MAIL, text)
+    text = _WINDOWS_PATH.sub(WINDOWS_PATH, text)
+    text = _NUMBERS_WITH_DOTS.sub(_hide_address, text)
+    text = _NUMBERS_WITH_COLONS.sub(_hide_address, text)
     return _CARD_ID.sub(r"\1-<id>", text)
 
 
+def _list_forms(secret: str) -> list[str]:
+    """A secret as it may stand in a report: as it is, in JSON, in a web address, in a shell's quotes, line by line."""
+    forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], quote(secret, safe="")}
+    forms |= {shlex.quote(secret), *secret.splitlines()}
+    return [form for form in forms if len(form) >= SHORTEST_SECRET]
+
+
 def _hide_value(match: re.Match[str]) -> str:
-    # "text_tokens: 298000" is a number of the model.
-    if match["value"].replace(".", "").isdigit() or match["value"].startswith("<"):
+    value = match["value"]
+    # "text_tokens: 298000" is a number of the model. A password may be one too.
+    is_count = "token" in match["name"].lower() and value.replace(".", "").isdigit()
+    if is_count or value.startswith("<") or value.lower() in _SCHEMES:
         return match[0]
     return f"{match['name']}{SECRET}"
+
+
+def _hide_address(match: re.Match[str]) -> str:
+    """Hidden, unless it is none, or one that every machine has."""
+    try:
+        address = ipaddress.ip_address(match[0])
+    except ValueError:
+        # Twelve digits in pairs are the address of a network card; else it is a time.
+        return ADDRESS if re.fullmatch(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", match[0], re.I) else match[0]
+    return match[0] if address.is_loopback or address.is_unspecified else ADDRESS

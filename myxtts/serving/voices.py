@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import tempfile
 from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -121,9 +120,11 @@ def _list_voice_files(folder: Path) -> list[Path]:
 
 def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice | None, None, None]:
     """The voice in the bytes of a sound file, as work for the model's thread. Raises `BadRequestError`."""
-    with tempfile.TemporaryDirectory(prefix="myxtts-upload-") as folder:
-        path = Path(folder) / "recording"
-        path.write_bytes(recording)
+    # In memory: a recording of somebody's voice must not stay on the disk, however this process ends.
+    with os.fdopen(os.memfd_create("recording"), "wb") as file:
+        file.write(recording)
+        file.flush()
+        path = Path(f"/proc/self/fd/{file.fileno()}")
         try:
             # A small file may hold hours of silence.
             check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)

@@ -12,8 +12,9 @@ from myxtts.text.english.written_forms import ENGLISH_ABBREVIATIONS
 from myxtts.text.languages import character_limit, resolve_language
 
 _CLOSING = r"[\"'’”»)\]」』）】]*"
-# These end a sentence wherever they stand; the marks of the Latin script only before a space.
-_SENTENCE_END = re.compile(rf"[。｡！？؟؛।॥]+[.!?…]*{_CLOSING}\s*|[.!?…]+{_CLOSING}(?:\s+|$)|\n\s*\n\s*")
+# These end a sentence wherever they stand; the marks of the Latin script only before a space. A run of marks is tried from its
+# first one alone: from each, a hundred thousand dots take minutes.
+_SENTENCE_END = re.compile(rf"[。｡！？؟؛।॥]+[.!?…]*{_CLOSING}\s*|(?<![.!?…])[.!?…]++{_CLOSING}(?:\s+|$)|\n\s*\n\s*")
 _CLAUSE_END = re.compile(rf"[、，；：]{_CLOSING}\s*|[,،;:؛]{_CLOSING}\s+|\s[-–—]\s+")
 _WORD_END = re.compile(r"\s+")
 

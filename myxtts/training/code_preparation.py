@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache
 from myxtts.data.drops import DropReport
@@ -105,8 +105,8 @@ def prepare_codes(
         path = Path(config.data.train_data)
         claim_corpus_folder(path if path.is_dir() else path.parent)
     # For what a run keeps in its folder: a vocabulary made from the corpus, a model that was imported.
-    with TemporaryDirectory(prefix="myxtts-codes-") as folder:
-        data, found = _read_run(config, Path(folder))
+    with open_scratch_folder("codes") as folder:
+        data, found = _read_run(config, folder)
         cache_folder = _choose_folder(data)
         with get_device_context(plan.data.device):
             codec = load_codec(found.folder)

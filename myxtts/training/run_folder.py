@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any
 
 from myxtts.checkpoints.atomic_directory import recover_folder
-from myxtts.checkpoints.checkpoint_store import CheckpointStore
+from myxtts.checkpoints.checkpoint_store import CheckpointReader, CheckpointStore
 from myxtts.checkpoints.errors import OutputFolderError
 from myxtts.checkpoints.finding import DECODER_FOLDER
 from myxtts.checkpoints.output_folder import require_makeable_folder
@@ -241,7 +241,7 @@ class RunFolder:
     @property
     def _is_in_use(self) -> bool:
         """Whether a GPT was trained on this codec's codes in the folder it lies in."""
-        return _look_into(self.path.parent).latest() is not None
+        return CheckpointReader(self.path.parent).latest() is not None
 
     @property
     def _is_codec_of_run(self) -> bool:
@@ -289,7 +289,7 @@ def describe_progress(folder: Path) -> str | None:
     """How far the run in a folder is, in words; None where nothing was trained. Nothing is opened or locked for it."""
     for path, of_what in ((folder, "it"), (folder / CODEC_FOLDER, "its codec")):
         # Listed only: whether they are whole is looked at when the run goes on.
-        if found := _look_into(path).list():
+        if found := CheckpointReader(path).list():
             return f"{found[-1].step} updates of {of_what} are done"
     return None
 
@@ -299,11 +299,6 @@ def locate_run(config: XTTSConfig) -> Path:
     folder = Path(config.training.checkpoint_dir)
     is_inside = config.training.stage == "decoder" and config.training.init_from is None
     return folder / DECODER_FOLDER if is_inside else folder
-
-
-def _look_into(folder: Path) -> CheckpointStore:
-    """The checkpoints of a folder, to be read only."""
-    return CheckpointStore(folder, keep_last=1, keep_best=0, best_metric="")
 
 
 def _describe_lengths(config: XTTSConfig) -> str:

@@ -1,13 +1,21 @@
 """A directory is the old one or the new one, whole, whatever happens while it is written."""
 
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from myxtts.checkpoints import atomic_directory
-from myxtts.checkpoints.atomic_directory import open_file_atomically, recover_directory, write_directory_atomically
+from myxtts.checkpoints.atomic_directory import (
+    open_file_atomically,
+    open_scratch_folder,
+    recover_directory,
+    write_directory_atomically,
+)
 from myxtts.checkpoints.errors import CheckpointWriteError, OutputFolderError
 from tests.checkpoints.kill_points import read_version, write_version
 from tests.support.processes import run_code
@@ -253,3 +261,26 @@ def test_a_writer_that_comes_second_replaces_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda path: path != target and os.path.exists(path))
     write_version(target, 2)
     assert (target / "a.bin").read_bytes()[0] == 2
+
+
+def test_a_scratch_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    code = (
+        "import time; from myxtts.checkpoints.atomic_directory import open_scratch_folder\n"
+        "with open_scratch_folder('trial') as folder: print(folder, flush=True); time.sleep(600)"
+    )
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(atomic_directory, "_SCRATCH_IS_NEW_S", -1.0)
+    (tmp_path / "myxtts-trial-notmine!").mkdir()
+    (tmp_path / "myxtts-trial-abcd1234").symlink_to(tmp_path)
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        left = Path(process.stdout.readline().strip())
+        with open_scratch_folder("data") as own:
+            assert left.is_dir(), "whoever made it is still there"
+        process.kill()
+        process.wait()
+    assert left.is_dir()
+    with open_scratch_folder("data") as own, open_scratch_folder("data"):
+        assert own.is_dir()
+        assert not left.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["myxtts-trial-abcd1234", "myxtts-trial-notmine!"]

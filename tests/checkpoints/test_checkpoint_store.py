@@ -196,6 +196,26 @@ def test_a_damaged_one_is_set_aside_and_the_older_one_taken(tmp_path, damage):
     assert warnings == [], "said once"
 
 
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize("is_validated", [True, False])
+def test_a_reader_takes_the_older_one_and_changes_nothing(tmp_path, damage, is_validated):
+    fill(tmp_path, [5, 4, 3] if is_validated else [None] * 3)
+    damage(tmp_path / "step-00000030")
+    (tmp_path / f".step-00000040.new-{'0' * 16}").mkdir()
+    before = list_names(tmp_path)
+    with collect_warnings() as warnings:
+        assert find_model_directory(tmp_path).name == "step-00000020"
+    assert len(warnings) == 1, "said once"
+    assert "It stays as it is" in warnings[0]
+    assert list_names(tmp_path) == before
+
+
+def test_a_reader_names_what_is_damaged_where_nothing_is_whole(tmp_path):
+    flip(save(open_store(tmp_path), 10).path / "model.safetensors")
+    with collect_warnings(), pytest.raises(NoWholeCheckpointError, match="these are damaged: step-00000010"):
+        find_model_directory(tmp_path)
+
+
 def test_the_warning_names_the_damaged_file(tmp_path):
     fill(tmp_path, [5, 4])
     flip(tmp_path / "step-00000020" / "training.safetensors")

@@ -65,6 +65,13 @@ class TestWithoutHeader:
         assert line.number == 2
         assert "5 columns where the file has 3" in line.problem
 
+    def test_a_text_longer_than_any_clip_sets_the_line_aside(self, tmp_path):
+        metadata = read_metadata(write_metadata(tmp_path, "a|One.", f"b|{'1' * 10_001}", f"c|{'1' * 10_000}"))
+
+        assert [row[0] for row in read_rows(metadata)] == ["a", "c"]
+        (line,) = metadata.malformed
+        assert (line.number, line.problem) == (2, "has 10001 characters of text, where a clip may have 10000 at most.")
+
     def test_a_file_of_mostly_unusable_lines_is_refused(self, tmp_path):
         message = refuse(tmp_path, "a|One", "a|b|c|d|e", "a|b|c|d|e|f", "x|y|z|u")
 

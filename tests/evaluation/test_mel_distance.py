@@ -3,46 +3,91 @@
 import numpy as np
 import pytest
 
+from myxtts.audio.griffin_lim import MARGIN_SAMPLES, reconstruct_phase
+from myxtts.audio.mel_inversion import recover_magnitudes
+from myxtts.audio.mels import compute_dvae_mel
 from myxtts.audio.plain_mel import POWER_FLOOR
-from myxtts.evaluation.mel_distance import COEFFICIENTS, compute_cepstra_db, measure_alignment, measure_mel_distance_db
+from myxtts.audio.reading import read_clip
+from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.evaluation.mel_distance import COEFFICIENTS, compute_cepstra_db, measure_mel_distance_db, sum_alignment
 
 
-def align_slowly(distances):
+def align_slowly(distances, price):
     """The definition, cell by cell."""
     rows, columns = distances.shape
-    best = {(0, 0): (distances[0, 0], 1)}
+    best = {(0, 0): distances[0, 0]}
     for i in range(rows):
         for j in range(columns):
             if (i, j) != (0, 0):
-                total, steps = min(
-                    (best[place] for place in ((i - 1, j - 1), (i - 1, j), (i, j - 1)) if place in best),
-                    key=lambda cell: cell[0],
-                )
-                best[i, j] = (total + distances[i, j], steps + 1)
-    total, steps = best[rows - 1, columns - 1]
-    return total / steps
+                ways = (((i - 1, j - 1), 0.0), ((i - 1, j), price), ((i, j - 1), price))
+                best[i, j] = min(best[place] + cost for place, cost in ways if place in best) + distances[i, j]
+    return best[rows - 1, columns - 1]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 6), (5, 1), (7, 9), (23, 11)])
 def test_the_alignment_is_the_best_one(shape):
     distances = np.random.default_rng(sum(shape)).random(shape)
-    assert measure_alignment(distances) == pytest.approx(align_slowly(distances), rel=1e-12)
+    assert sum_alignment(distances, 0.2) == pytest.approx(align_slowly(distances, 0.2), rel=1e-12)
 
 
-def make_clip(pitch_hz, seconds=0.6):
-    times = np.arange(round(seconds * 22050)) / 22050
-    return (0.1 * sum(np.sin(2 * np.pi * pitch_hz * n * times) / n for n in range(1, 12))).astype(np.float32)
+@pytest.fixture(scope="module")
+def clips():
+    """Five sentences of like length, spoken by one voice."""
+    paths = sorted((demo_corpus_path() / "wavs").iterdir())[:24]
+    return sorted((read_clip(path) for path in paths), key=len)[8:13]
 
 
-def test_a_clip_is_next_to_itself_at_any_level_and_tempo():
-    clip = make_clip(150)
-    other = make_clip(400)
-    joined = np.concatenate([clip, other])
-    slower = np.concatenate([make_clip(150, 0.9), make_clip(400, 1.1)])
-    assert measure_mel_distance_db(joined, joined) == pytest.approx(0, abs=1e-5)
-    assert measure_mel_distance_db(joined, joined * 0.5) < 0.3
-    assert measure_mel_distance_db(joined, slower) < 1.0
-    assert measure_mel_distance_db(joined, np.concatenate([other, clip])) > 3.0
+def copy_like_a_codec(clip):
+    """The clip from mels at a quarter of their rate, as a codec has them, by Griffin-Lim."""
+    norms = np.ones(80, np.float32)
+    mel, frames = compute_dvae_mel(clip[None], np.array([len(clip)]), norms)
+    mel = mel.numpy()[0, : int(frames[0]) // 4 * 4]
+    blurred = np.repeat(mel.reshape(-1, 4, 80).mean(1), 4, axis=0)
+    samples = reconstruct_phase(recover_magnitudes(blurred[None], norms), 0)[0].numpy()
+    return samples[MARGIN_SAMPLES : MARGIN_SAMPLES + len(clip)]
+
+
+def make_noise(seconds):
+    return np.random.default_rng(0).normal(0, 0.05, round(seconds * 22050)).astype(np.float32)
+
+
+def test_a_copy_is_nearer_than_what_is_no_copy(clips):
+    clip = clips[0]
+    seconds, half = len(clip) / 22050, len(clip) // 2
+    copy = measure_mel_distance_db(clip, copy_like_a_codec(clip))
+    others = {
+        "noise": make_noise(seconds),
+        "noise ten times too long": make_noise(10 * seconds),
+        "silence": np.zeros_like(clip),
+        "silence ten times too long": np.zeros(10 * len(clip), np.float32),
+        "said twice": np.concatenate([clip, clip]),
+        "the first half": clip[:half],
+        "the second half": clip[half:],
+        "with a tail of noise": np.concatenate([clip, make_noise(seconds)]),
+        "with a tail of silence": np.concatenate([clip, np.zeros_like(clip)]),
+        "backwards": clip[::-1],
+    }
+    distances = {name: measure_mel_distance_db(clip, other) for name, other in others.items()}
+    assert 0 < copy < 6
+    assert min(distances.values()) > 1.7 * copy, (copy, distances)
+
+
+def test_running_on_is_never_rewarded(clips):
+    tails = [measure_mel_distance_db(clips[0], make_noise(seconds)) for seconds in (2, 4, 8, 16, 32)]
+    assert tails == sorted(tails)
+
+
+@pytest.mark.parametrize("pace", [0.9, 1.12])
+def test_a_sentence_in_another_voice_and_pace_is_nearer_than_other_sentences_of_like_length(clips, pace):
+    for clip in clips:
+        other_voice = np.interp(np.arange(0, len(clip) - 1, pace), np.arange(len(clip)), clip).astype(np.float32)
+        own = measure_mel_distance_db(clip, other_voice)
+        assert own < min(measure_mel_distance_db(other, other_voice) for other in clips if other is not clip)
+
+
+def test_a_clip_is_next_to_itself_at_any_loudness(clips):
+    assert measure_mel_distance_db(clips[0], clips[0]) == pytest.approx(0, abs=1e-5)
+    assert measure_mel_distance_db(clips[0], clips[0] * 0.5) < 0.3
 
 
 def test_the_unit_is_the_difference_of_spectra_in_decibels():

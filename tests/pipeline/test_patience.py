@@ -64,7 +64,7 @@ def test_all_threads_are_shown_and_the_one_that_hangs_comes_first() -> None:
 
     thread = threading.Thread(target=wait_in_a_thread_of_its_own, name="the-one")
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     stacks = format_all_stacks(thread.ident)
     may_end.set()
     thread.join()

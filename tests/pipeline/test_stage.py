@@ -36,7 +36,7 @@ class Chain:
         return self
 
     def __exit__(self, *_):
-        stop_stages(self.stages, timeout_s=20)
+        stop_stages(self.stages, timeout_s=60)
 
     def take_all(self):
         taken = []
@@ -111,7 +111,7 @@ def test_an_error_reaches_neighbours_that_wait(failing):
     others_wait = threading.Event()
 
     def fail_late(item):
-        assert others_wait.wait(20)
+        assert others_wait.wait(60)
         raise ValueError("late")
 
     with Chain(itertools.count(), {failing: fail_late}) as chain:
@@ -195,7 +195,7 @@ def test_a_stage_that_waits_holds_no_item():
 
     def items():
         yield 0
-        assert more.wait(20)
+        assert more.wait(60)
 
     sink = Handoff("out")
     stage = Stage("make", make, Feed(items()), sink)
@@ -244,7 +244,7 @@ def test_a_stage_that_does_not_stop_is_an_error_with_its_stack():
     chain = Chain(range(9), {"prepare": hang.work_that_hangs})
     for stage in chain.stages:
         stage.start()
-    assert hang.has_begun.wait(20)
+    assert hang.has_begun.wait(60)
     with pytest.raises(StageStalledError, match=r"Stage 'prepare' did not stop within 0.5 s") as caught:
         stop_stages(chain.stages, timeout_s=0.5)
     assert "work_that_hangs" in str(caught.value)
@@ -258,7 +258,7 @@ def test_the_consumer_is_told_which_stage_hangs_and_where(name, caplog):
     chain = Chain(range(9), {name: hang.work_that_hangs})
     for stage in chain.stages:
         stage.start()
-    assert hang.has_begun.wait(20)
+    assert hang.has_begun.wait(60)
     with pytest.raises(
         StageStalledError, match=f"Stage '{name}' has made no progress at its item 0 for more than 0.1 s"
     ) as caught:
@@ -311,7 +311,7 @@ def test_a_stage_that_hangs_in_a_part_of_its_work_is_named_by_that_part():
     sink = Handoff("out")
     stage = Stage("prepare", work, Feed(iter([0])), sink)
     stage.start()
-    assert hang.has_begun.wait(20)
+    assert hang.has_begun.wait(60)
     with pytest.raises(StageStalledError, match="Stage 'read' has made no progress"):
         take_watched(sink, [stage], Patience(first_item_s=0.02, item_s=1000))
     hang.may_end.set()

@@ -95,7 +95,7 @@ def test_a_thread_that_dies_says_of_what_and_keeps_nobody_waiting(caplog):
 
     def die(model):
         begun.set()
-        assert gate.wait(10)
+        assert gate.wait(60)
         raise SystemExit("broken")
         yield
 
@@ -140,7 +140,7 @@ def test_a_cancelled_job_ends_at_its_next_result(thread):
     def work(model):
         try:
             for number in range(100):
-                assert gate.acquire(timeout=10)
+                assert gate.acquire(timeout=60)
                 made.append(number)
                 yield number
         finally:
@@ -156,7 +156,7 @@ def test_a_cancelled_job_ends_at_its_next_result(thread):
 
     asyncio.run(ask())
     gate.release(100)
-    assert closed.wait(10)
+    assert closed.wait(60)
     assert len(made) <= 2
 
 
@@ -166,7 +166,7 @@ def test_stopping_ends_the_job_under_way_and_drops_the_rest():
 
     def work(model):
         begun.set()
-        assert gate.acquire(timeout=10)
+        assert gate.acquire(timeout=60)
         ran.append("first")
         yield 1
         ran.append("too much")
@@ -179,7 +179,7 @@ def test_stopping_ends_the_job_under_way_and_drops_the_rest():
         thread = ModelThread(lambda: contextlib.nullcontext("model"))
         thread.start()
         jobs = [thread.submit(Job(work)), thread.submit(Job(never))]
-        begun.wait(10)
+        begun.wait(60)
         with pytest.raises(ModelThreadError, match="still busy"):
             thread.stop(0.01)
         gate.release()
@@ -199,7 +199,7 @@ def test_results_for_a_loop_that_is_gone_do_not_stop_the_thread(thread):
 
     def work(model):
         begun.set()
-        assert gate.wait(10)
+        assert gate.wait(60)
         yield 1
 
     def again(model):

@@ -1,26 +1,88 @@
-"""Stages that only take time, in this process or in a producer's. No TensorFlow: a producer that imports it takes long to start."""
+"""Stages that only take time, in this process or in a producer's. No TensorFlow: a producer that imports it takes long to start.
+
+The time is made up: each thread has a clock that `Pace.hold` puts on, and that goes on to the giver's (or taker's) time where a
+thread has to wait for another. So every figure is the same on a busy machine, and nobody sleeps.
+"""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, BatchFacts, dump_failures
 from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, dump_memory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
-from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans
+from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans, parse_spans
+from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.messages import TaskSpec
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer_process import FilledSlot, ProducerProcess
 
-hold = time.sleep
-"""Takes so many seconds without using a processor."""
 RARELY = 6
 SLOT_BYTES = 1 << 16
+T = TypeVar("T")
+
+
+class Clock(threading.local):
+    """A clock for each thread."""
+
+    now_s = 0.0
+
+    def read(self) -> float:
+        return self.now_s
+
+    def hold(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def catch_up(self, time_s: float) -> None:
+        """Waits for what another thread did at this time."""
+        self.now_s = max(self.now_s, time_s)
+
+
+CLOCK = Clock()
+
+
+class PacedHandoff(Handoff[T]):
+    """A hand-off at which both sides wait by their clocks."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._committed_s: list[float] = []
+        self._released_s: list[float] = []
+        self._reserved = self._taken = 0
+
+    def reserve(self) -> None:
+        super().reserve()
+        if self._reserved >= self.slots:
+            CLOCK.catch_up(self._released_s[self._reserved - self.slots])
+        self._reserved += 1
+
+    def commit(self, item: T) -> None:
+        self._committed_s.append(CLOCK.read())
+        super().commit(item)
+
+    def take(self) -> T:
+        item = super().take()
+        CLOCK.catch_up(self._committed_s[self._taken])
+        self._taken += 1
+        return item
+
+    def release(self) -> None:
+        self._released_s.append(CLOCK.read())
+        super().release()
+
+
+class PacedProducer(ProducerProcess):
+    """A producer process that is waited for by its clock."""
+
+    def take(self) -> FilledSlot:
+        slot = super().take()
+        CLOCK.catch_up(parse_spans(slot.arrays[SPANS])[1].ended_s)
+        return slot
 
 
 @dataclass(frozen=True)
@@ -34,9 +96,9 @@ class Pace:
     rare: tuple[str, float] = ("", 0.0)
 
     def hold(self, stage: str, number: int) -> None:
-        hold(getattr(self, stage))
+        CLOCK.hold(getattr(self, stage))
         if self.rare[0] == stage and number % RARELY == 0:
-            hold(self.rare[1])
+            CLOCK.hold(self.rare[1])
 
 
 class PacedFactory:
@@ -49,11 +111,11 @@ class PacedFactory:
         """Nothing is traced."""
 
     def make(self, number: int) -> dict[str, Any]:
-        began = time.perf_counter()
+        began = CLOCK.read()
         self._pace.hold("read", number)
-        read = time.perf_counter()
+        read = CLOCK.read()
         self._pace.hold("prepare", number)
-        ended = time.perf_counter()
+        ended = CLOCK.read()
         return {
             "weights_B": np.ones(2, np.float32),
             FACTS: BatchFacts(number, Kind.TRAIN, number, 0, 1, 0, number % 2, 2, 100, 120).dump(),
@@ -68,9 +130,9 @@ class PacedFactory:
         """Nothing is open."""
 
 
-def make_producer(pace: Pace) -> ProducerProcess:
+def make_producer(pace: Pace) -> PacedProducer:
     """A producer process with this pace; not yet started."""
-    return ProducerProcess(TaskSpec(f"{__name__}:{PacedProduction.__name__}", asdict(pace)), slot_bytes=SLOT_BYTES)
+    return PacedProducer(TaskSpec(f"{__name__}:{PacedProduction.__name__}", asdict(pace)), slot_bytes=SLOT_BYTES)
 
 
 class PacedProduction:

@@ -75,9 +75,8 @@ def killed(share, base_flags):
             started = launch(run, *base_flags, *FLAGS, "--max-steps", "100000", network=("--open-ports",), **EXACT)
             await_step(started, run, STEPS + 1)
             find_worker(run, 1).kill()
-            began = time.monotonic()
             code, text = finish(started, run)
-        facts = {"code": code, "text": text, "end_s": time.monotonic() - began}
+        facts = {"code": code, "text": text}
         (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
     return share("cluster", make)
@@ -123,7 +122,6 @@ def test_when_a_worker_dies_the_others_say_so_and_end(killed):
     said = facts["text"]
     # The first that ended badly is the one that was killed.
     assert facts["code"] == 128 + signal.SIGKILL
-    assert facts["end_s"] < 30
     assert "[0] myxtts train: error: Worker 1 at 127.0.0.1:" in said
     assert "is lost: its process has died, or the connection to it broke. Start the whole cluster again" in said
     assert "worker 1 was ended by signal 9" in said
@@ -250,7 +248,6 @@ def test_a_worker_that_hangs_is_lost_after_the_silence_that_was_set(tmp_path, ba
     more = count_steps(folders[0]) + 5
     wait_for(lambda: count_steps(folders[0]) >= more, lambda: runs[0].poll() is None, "the pause has ended the run")
     runs[1].send_signal(signal.SIGSTOP)
-    began = time.monotonic()
     try:
         said = finish(runs[0], folders[0])
     finally:
@@ -258,7 +255,6 @@ def test_a_worker_that_hangs_is_lost_after_the_silence_that_was_set(tmp_path, ba
         runs[1].wait()
     assert said.code == 1
     assert "is lost: nothing was heard of it for 25 s. Start the whole cluster again" in said.text
-    assert time.monotonic() - began < 90
 
 
 @pytest.mark.soak

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data.workers import Task
 from myxtts.devices.environment import select_visible
@@ -135,8 +135,8 @@ def fix_cache(config: XTTSConfig, choice: ModeChoice | None) -> XTTSConfig:
 def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[str, Any]:
     """See `Measure`."""
     # Made here: a process that is killed takes nothing away.
-    with TemporaryDirectory(prefix="myxtts-plan-") as folder:
-        task = Task(_WORKER, {"config": config.given_values(), "folder": folder})
+    with open_scratch_folder("plan") as folder:
+        task = Task(_WORKER, {"config": config.given_values(), "folder": str(folder)})
         return measure_in_process(task, [dump_plan(plan) for plan in plans], "--mode auto")
 
 

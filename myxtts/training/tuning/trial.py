@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import tensorflow as tf
 
+from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import start_devices
@@ -37,8 +36,8 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None, *, 
     tried = config if is_whole else config.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
     apply_devices(tried, plan)
     pools = start_devices()
-    with TemporaryDirectory(prefix="myxtts-trial-") as folder, get_device_context(plan.model.device):
-        setup = set_up_profile(tried, plan, Path(folder))
+    with open_scratch_folder("trial") as folder, get_device_context(plan.model.device):
+        setup = set_up_profile(tried, plan, folder)
         shape = describe_shape(setup)
         fitting = [] if limit_bytes is None else list_fitting_batches(setup.config, plan, shape, limit_bytes)
         answer = {"fitting": [[choice.batch_size, choice.accumulation] for choice in fitting]}
