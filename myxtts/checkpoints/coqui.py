@@ -17,8 +17,9 @@ from typing import Any
 
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors
-from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.models.names import FLOAT_DTYPES
 
 
 class CoquiKind(enum.Enum):
@@ -75,6 +76,11 @@ _DVAE_MARKS = ("codebook.embed", "encoder.0.0.weight")
 _MODEL_PREFIXES = ("gpt.", "hifigan_decoder.")
 _SPEAKER_PARTS = {"gpt_cond_latent", "speaker_embedding"}
 
+MOST_SHARING = 2
+"""How many times the bytes of a file its tensors may take. Those that XTTS uses share none."""
+MOST_VOICE_NUMBERS = 1 << 20
+"""Of each tensor of a voice: twice the prompt of the widest GPT there can be."""
+
 _WEIGHT_NORM_NAMES = (
     (".weight_g", ".parametrizations.weight.original0"),
     (".weight_v", ".parametrizations.weight.original1"),
@@ -85,7 +91,22 @@ def read_coqui_file(path: str | os.PathLike[str]) -> CoquiFile:
     """The content of a `.pth` file, or of a safetensors file with the same names. Executes nothing from it."""
     path = Path(path)
     content = open_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
-    return sort_content(content, path)
+    file = sort_content(content, path)
+    _require_own_bytes(file)
+    return file
+
+
+def _require_own_bytes(file: CoquiFile) -> None:
+    """Raises for tensors that share their bytes so widely that the file would become many times its size."""
+    groups = (file.arrays, file.dvae_arrays, *file.speakers.values())
+    total = sum(tensor.nbytes for group in groups for tensor in group.values())
+    size = file.path.stat().st_size
+    if total > MOST_SHARING * size:
+        raise ModelFileError(
+            file.path,
+            f"has {size} bytes, but its tensors show them so often that they would take {total}. It is damaged, or made to "
+            "exhaust the disk.",
+        )
 
 
 def sort_content(content: Any, path: Path) -> CoquiFile:
@@ -126,7 +147,9 @@ def _sort_state(
     elif any(mark in names for mark in _DVAE_MARKS):
         kind = CoquiKind.DVAE
     else:
-        raise ModelFileError(path, f"is not of XTTS: its first entries are {names[:3]}. {_EXPECTED}")
+        raise ModelFileError(
+            path, f"is not of XTTS: its first entries are {[name[:80] for name in names[:3]]}. {_EXPECTED}"
+        )
     arrays: dict[str, LazyTensor] = {}
     dvae_arrays: dict[str, LazyTensor] = {}
     ignored = dict(leftovers)
@@ -143,7 +166,7 @@ def _sort_state(
             continue
         target = dvae_arrays if belongs_to_dvae else arrays
         if short in target:
-            raise ModelFileError(path, f"holds the tensor {short} twice, under two names. Get the file again.")
+            raise ModelFileError(path, f"holds the tensor {short:.200} twice, under two names. Get the file again.")
         target[short] = tensor
     return CoquiFile(path, kind, arrays=arrays, dvae_arrays=dvae_arrays, config=config, ignored=ignored)
 
@@ -165,10 +188,30 @@ def _sort_speakers(content: Mapping[Any, Any], path: Path) -> dict[str, dict[str
     speakers: dict[str, dict[str, LazyTensor]] = {}
     for name, voice in content.items():
         parts = {part: voice[part] for part in sorted(_SPEAKER_PARTS)}
+        if not isinstance(name, str):
+            raise ModelFileError(
+                path, f"it has a voice whose name is {name!r:.80}, which is not text. Get the file again."
+            )
         if not all(isinstance(tensor, LazyTensor) for tensor in parts.values()):
-            raise ModelFileError(path, f"its voice {name!r} is not made of tensors. Get the file again.")
-        speakers[str(name)] = parts
+            raise ModelFileError(path, f"its voice {name!r:.80} is not made of tensors. Get the file again.")
+        problem = find_voice_problem(parts["gpt_cond_latent"], parts["speaker_embedding"])
+        if problem:
+            raise ModelFileError(path, f"its voice {name!r:.80} is none: {problem}. Get the file again.")
+        speakers[name] = parts
     return speakers
+
+
+def find_voice_problem(prompt: Tensor, speaker: Tensor) -> str | None:
+    """What keeps two tensors from being the prompt and the embedding of a voice, seen without reading them."""
+    if {prompt.dtype, speaker.dtype} - FLOAT_DTYPES:
+        return f"its numbers must be floating-point, but are {prompt.dtype} and {speaker.dtype}"
+    if len(prompt.shape) not in (2, 3) or prompt.shape[:-2] not in ((), (1,)) or not prompt.size:
+        return f"gpt_cond_latent must be the vectors of one prompt, but has the shape {prompt.shape}"
+    if max(prompt.size, speaker.size) > MOST_VOICE_NUMBERS:
+        return (
+            f"it must have at most {MOST_VOICE_NUMBERS} numbers, but has the shapes {prompt.shape} and {speaker.shape}"
+        )
+    return None
 
 
 def _read_config(config: Any) -> Mapping[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from myxtts.checkpoints.coqui import CoquiFile, CoquiKind, read_coqui_file
-from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.errors import CheckpointError, ModelFileError
 from myxtts.checkpoints.key_report import KeyReport, compare_keys
 from myxtts.checkpoints.licence import NOTICE_KEY, find_notice
 from myxtts.checkpoints.model_directory import write_model_directory
@@ -20,8 +23,8 @@ from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.config.rules import CODE_SECONDS
-from myxtts.models.names import OPTIONAL
-from myxtts.models.sizes import read_sizes
+from myxtts.models.names import FLOAT_DTYPES, OPTIONAL, find_value_problem
+from myxtts.models.sizes import PROMPT_LATENTS, SpeakerSize, read_sizes
 from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
 from myxtts.text.tokenizer import Tokenizer
 
@@ -30,6 +33,9 @@ _OTHER_FLAGS = {
     CoquiKind.MEL_STATISTICS: "--mel-stats",
     CoquiKind.SPEAKERS: "--speakers",
 }
+_MOST_CONFIG_CHARACTERS = 2**20
+"""Of texts and keys. The published configuration has 10,000."""
+_DEEPEST_CONFIG = 32
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,10 @@ def import_coqui_files(
         flag = _OTHER_FLAGS[main.kind]
         raise ModelFileError(files.model, f"is a {main.kind.value} file. Give the model first, and this one by {flag}.")
     dvae = _read_dvae(files.dvae, main)
-    arrays = {**main.arrays, **_read_mel_statistics(files.mel_statistics)}
-    source_config = main.config or _read_config_beside(files.model)
-    model_args = source_config.get("model_args", {})
+    arrays = {**_look_at_values(main.arrays, files.model), **_read_mel_statistics(files.mel_statistics)}
+    found_config = main.config or _read_config_beside(files.model)
+    source_config = _keep_plain(found_config, files.model)
+    model_args = found_config.get("model_args", {})
     if not isinstance(model_args, Mapping):
         raise ModelFileError(
             files.model, f"has a configuration whose model_args are a {type(model_args).__name__}, not a table."
@@ -91,7 +98,7 @@ def import_coqui_files(
     config = ModelConfig(size=_name_size(numbers), **numbers)
     differences = _compare(config, arrays, dvae)
     differences.require_match(files.model, allow_missing=allow_missing, allow_unexpected=allow_unexpected)
-    speakers = _read_speakers(files.speakers)
+    speakers = _read_speakers(files.speakers, config)
     notice = find_notice(files.model, source_config)
     write_model_directory(
         target,
@@ -130,13 +137,67 @@ def _read_config_beside(model: Path) -> Mapping[str, Any]:
     return content if has_arguments else {}
 
 
+def _keep_plain(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """A configuration as JSON holds it, in which no value that a pickle shares grows to many."""
+    room = _MOST_CONFIG_CHARACTERS
+
+    def pay(cost: int, depth: int) -> None:
+        nonlocal room
+        room -= cost
+        if room < 0 or depth > _DEEPEST_CONFIG:
+            raise ModelFileError(
+                path,
+                f"has a configuration of more than {_MOST_CONFIG_CHARACTERS} characters, or nested more than {_DEEPEST_CONFIG} "
+                "deep. It may be made to exhaust memory.",
+            )
+
+    def keep(value: Any, depth: int) -> Any:
+        if isinstance(value, Mapping):
+            # Coqui's infinite lengths stand for no limit, as does leaving them out; JSON has no word for them.
+            stated = {str(key): each for key, each in value.items() if not _is_endless(each)}
+            pay(1 + sum(map(len, stated)), depth)
+            return {key: keep(each, depth + 1) for key, each in stated.items()}
+        if isinstance(value, list | tuple):
+            pay(1 + len(value), depth)
+            return [keep(each, depth + 1) for each in value if not _is_endless(each)]
+        kept = value if isinstance(value, int | float | None) else str(value)
+        pay(len(kept) if isinstance(kept, str) else 1, depth)
+        return kept
+
+    plain: dict[str, Any] = keep(config, 0)
+    return plain
+
+
+def _is_endless(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _look_at_values(arrays: Mapping[str, LazyTensor], path: Path) -> dict[str, LazyTensor]:
+    """The same tensors; reading one raises where it holds what no weight is."""
+
+    def wrap(name: str, tensor: LazyTensor) -> LazyTensor:
+        def fetch() -> NDArray[Any]:
+            values = tensor.read()
+            problem = find_value_problem(values)
+            if problem is not None:
+                raise ModelFileError(
+                    path,
+                    f"its tensor {name:.200} {problem}. The file is damaged, or its training failed: give another one.",
+                )
+            return values
+
+        return LazyTensor(tensor.shape, tensor.dtype, fetch)
+
+    return {name: wrap(name, tensor) for name, tensor in arrays.items()}
+
+
 def _read_dvae(path: Path | None, main: CoquiFile) -> Mapping[str, LazyTensor]:
     if path is None:
-        return main.dvae_arrays
+        return _look_at_values(main.dvae_arrays, main.path)
     file = read_coqui_file(path)
     if not file.dvae_arrays:
         raise ModelFileError(path, f"is a {file.kind.value} file and holds no DVAE. Give dvae.pth by --dvae.")
-    return file.dvae_arrays
+    return _look_at_values(file.dvae_arrays, path)
 
 
 def _read_mel_statistics(path: Path | None) -> Mapping[str, LazyTensor]:
@@ -145,16 +206,27 @@ def _read_mel_statistics(path: Path | None) -> Mapping[str, LazyTensor]:
     file = read_coqui_file(path)
     if file.kind is not CoquiKind.MEL_STATISTICS:
         raise ModelFileError(path, f"is a {file.kind.value} file. Give mel_stats.pth by --mel-stats.")
-    return file.arrays
+    return _look_at_values(file.arrays, path)
 
 
-def _read_speakers(path: Path | None) -> Mapping[str, Mapping[str, LazyTensor]]:
+def _read_speakers(path: Path | None, config: ModelConfig) -> Mapping[str, Mapping[str, LazyTensor]]:
     if path is None:
         return {}
     file = read_coqui_file(path)
     if file.kind is not CoquiKind.SPEAKERS:
         raise ModelFileError(path, f"is a {file.kind.value} file. Give speakers_xtts.pth by --speakers.")
-    return file.speakers
+    must_be = {
+        "gpt_cond_latent": (1, PROMPT_LATENTS, config.gpt_width),
+        "speaker_embedding": (1, SpeakerSize().width, 1),
+    }
+    for name, voice in file.speakers.items():
+        differences = compare_keys(must_be, voice)
+        if not differences.is_match:
+            raise ModelFileError(
+                path,
+                f"its voice {name!r:.80} is not one of this model. Give the model's own.\n{differences.describe()}",
+            )
+    return {name: _look_at_values(voice, path) for name, voice in file.speakers.items()}
 
 
 def _read_vocabulary(path: Path | None, text_tokens: int | None) -> str | None:
@@ -201,6 +273,11 @@ def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mappin
     if dvae:
         expected |= {f"dvae.{key}": shape for key, shape in _list_shapes(list_dvae_weights(sizes.dvae)).items()}
         found |= {f"dvae.{key}": tensor for key, tensor in dvae.items()}
+    for name in expected.keys() & found.keys():
+        if found[name].dtype not in FLOAT_DTYPES:
+            raise CheckpointError(
+                f"{name} must be floating-point numbers, but is {found[name].dtype}. Get the file again."
+            )
     return compare_keys(expected, found)
 
 

@@ -48,7 +48,8 @@ class KeyReport:
         for title, entries in groups:
             if entries:
                 lines.append(f"{len(entries)} {title}:")
-                lines += [f"  {entry}" for entry in entries[:shown]]
+                # A file may hold a name of any length.
+                lines += [f"  {entry!s:.200}" for entry in entries[:shown]]
                 if len(entries) > shown:
                     lines.append(f"  ... and {len(entries) - shown} more")
         return "\n".join(lines) or "all tensors are there, in the right shapes"

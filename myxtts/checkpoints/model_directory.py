@@ -25,6 +25,9 @@ from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.config.config import XTTSConfig
 from myxtts.config.resolve import dump_sections, resolve_config
 from myxtts.config.yaml_file import dump_yaml
+from myxtts.models.names import compare_arrays
+from myxtts.models.sizes import read_sizes
+from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, list_dvae_weights, list_xtts_weights
 
 KIND = "myxtts model"
 FORMAT_VERSION = 1
@@ -148,6 +151,28 @@ def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool
         speakers=_group_voices(open_safetensors(directory / SPEAKERS_NAME)) if SPEAKERS_NAME in manifest.files else {},
         source_config=json.loads(source_config) if source_config is not None else None,
     )
+
+
+def require_weights(directory: ModelDirectory) -> None:
+    """Raises `CheckpointMismatchError` unless every part that is there has the weights that the configuration says, in its shapes.
+
+    For whoever builds a network: seen from the files' headers, so that a configuration that is wrong takes no memory.
+    """
+    sizes = read_sizes(directory.config.model)
+    there = tuple(
+        part
+        for part in (GPT_PREFIX, DECODER_PREFIX, SPEAKER_PREFIX, "mel_stats")
+        if any(name.startswith(part) for name in directory.model)
+    )
+    weights = list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)
+    parts = [(directory.model, [weight for weight in weights if weight.key.startswith(there)])]
+    if directory.dvae is not None:
+        parts.append((directory.dvae, list_dvae_weights(sizes.dvae)))
+    for tensors, needed in parts:
+        report = compare_arrays(needed, tensors)
+        # What nobody knows was let in by an import that was told so; it sizes nothing.
+        report.unexpected.clear()
+        report.require_complete(str(directory.path))
 
 
 def _flatten_voices(speakers: Voices) -> dict[str, Tensor]:

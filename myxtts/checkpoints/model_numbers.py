@@ -39,7 +39,8 @@ _AXES: Mapping[str, tuple[tuple[str, int, int], ...]] = {
 _ARGUMENTS: Mapping[str, str] = {"gpt_heads": "gpt_n_heads", "max_prompt_tokens": "gpt_max_prompt_tokens"}
 """Numbers that no shape shows -> their names in Coqui's configuration."""
 
-_LAYER_NAME = re.compile(r"gpt\.gpt\.h\.(\d+)\.ln_1\.weight")
+# A number of more digits is no block's: its tensor is then one that nobody knows.
+_LAYER_NAME = re.compile(r"gpt\.gpt\.h\.(0|[1-9][0-9]{0,5})\.ln_1\.weight")
 
 
 def infer_model_numbers(
@@ -63,8 +64,14 @@ def infer_model_numbers(
         numbers["gpt_layers"] = layers
     for number, argument in _ARGUMENTS.items():
         value = (model_args or {}).get(argument)
-        if type(value) is int and value > 0:
-            numbers[number] = value
+        if value is None:
+            continue
+        if type(value) is not int or value < 1:
+            raise CheckpointError(
+                f"The model's configuration must give {argument} as a whole number from 1 up, but has {value!r:.80}. Get the "
+                "model's own config.json."
+            )
+        numbers[number] = value
     if "gpt_width" in numbers:
         if "gpt_heads" not in numbers:
             numbers["gpt_heads"] = _split_heads(numbers["gpt_width"])
@@ -87,11 +94,11 @@ def _read_axes(number: str, arrays: Mapping[str, Tensor]) -> int | None:
 
 
 def _count_layers(arrays: Mapping[str, Tensor]) -> int:
-    indices = sorted(int(match[1]) for name in arrays if (match := _LAYER_NAME.fullmatch(name)))
-    if indices != list(range(len(indices))):
-        absent = sorted(set(range(indices[-1])) - set(indices))
+    indices = {int(match[1]) for name in arrays if (match := _LAYER_NAME.fullmatch(name))}
+    absent = next((index for index in range(len(indices)) if index not in indices), None)
+    if absent is not None:
         raise CheckpointError(
-            f"The GPT's blocks go up to {indices[-1]}, but these are missing: {absent}. Get the file again."
+            f"The GPT's {len(indices)} blocks go up to {max(indices)}, but block {absent} is missing. Get the file again."
         )
     return len(indices)
 

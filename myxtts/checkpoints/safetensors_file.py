@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from myxtts.checkpoints.errors import CheckpointError, ModelFileError
-from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
+from myxtts.checkpoints.tensor import LazyTensor, Tensor, is_countable, read_array
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
@@ -39,6 +39,11 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _HEADER_ALIGNMENT = 8
+MAX_HEADER_BYTES = 8 * 2**20
+"""The names and shapes of a training checkpoint of XTTS v2 take 0.5 MB. The library would take 100 MB of them, and ten times
+that in memory."""
+_METADATA_NAME = "__metadata__"
+"""Where the format keeps notes; no tensor can have this name."""
 
 
 class WritableFile(Protocol):
@@ -48,16 +53,25 @@ class WritableFile(Protocol):
 
 
 def write_safetensors(file: WritableFile, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as the content of a safetensors file. Equal tensors give equal bytes."""
+    """Writes tensors as the content of a safetensors file. Equal tensors give equal bytes.
+
+    Raises `CheckpointError`, before anything is written, for what could not be read back.
+    """
     # Wide types first, so that every tensor is aligned to its type; then by name.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {}
     offset = 0
     for name in names:
         tensor = tensors[name]
+        if name == _METADATA_NAME:
+            raise CheckpointError(
+                f"No tensor can be saved under the name {name}: safetensors files keep notes there. Leave it out of the model."
+            )
+        if not is_countable(tensor.shape):
+            raise CheckpointError(f"{name:.200}: no array has the shape {tensor.shape}, so it cannot be saved.")
         dtype_name = _DTYPE_NAMES.get(tensor.dtype.newbyteorder("="))
         if dtype_name is None:
-            raise CheckpointError(f"{name}: arrays of type {tensor.dtype} cannot be saved. Convert it to float32.")
+            raise CheckpointError(f"{name:.200}: arrays of type {tensor.dtype} cannot be saved. Convert it to float32.")
         header[name] = {
             "dtype": dtype_name,
             "shape": list(tensor.shape),
@@ -66,6 +80,10 @@ def write_safetensors(file: WritableFile, tensors: Mapping[str, Tensor]) -> None
         offset += tensor.nbytes
     text = json.dumps(header, ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
+    if len(text) > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"The names and shapes of {len(names)} tensors take {len(text)} bytes, but a file must have at most {MAX_HEADER_BYTES}."
+        )
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
     for name in names:
@@ -80,17 +98,34 @@ def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
     if not path.is_file():
         raise ModelFileError(path, "there is no such file. Check the path, and the case of its letters.")
     try:
+        with path.open("rb") as handle:
+            header_bytes = int.from_bytes(handle.read(8), "little")
+        if MAX_HEADER_BYTES < header_bytes < path.stat().st_size:
+            raise ModelFileError(
+                path,
+                f"states names and shapes of {header_bytes} bytes; model files have at most {MAX_HEADER_BYTES}. It may be made "
+                "to exhaust memory.",
+            )
         file: Any = safe_open(str(path), framework="np", backend="pread")
         return {name: _describe_tensor(path, file, name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelFileError(path, f"is not a whole safetensors file ({error}). Get the file again.") from None
+    except MemoryError:
+        # The library maps the whole file to read its beginning; a process may be limited in what it maps.
+        raise ModelFileError(
+            path, f"has {path.stat().st_size} bytes, more than this process may map. Raise its limit (ulimit -v)."
+        ) from None
 
 
 def _describe_tensor(path: Path, file: Any, name: str) -> LazyTensor:
     part = file.get_slice(name)
     dtype = DTYPES.get(part.get_dtype())
+    if not is_countable(part.get_shape()):
+        raise ModelFileError(
+            path, f"holds {name:.200} with a shape that no array has. It is damaged, or made to do harm."
+        )
     if dtype is None:
-        raise ModelFileError(path, f"holds {name} as {part.get_dtype()}, a type that MyXTTS does not use.")
+        raise ModelFileError(path, f"holds {name:.200} as {part.get_dtype()}, a type that MyXTTS does not use.")
     return LazyTensor(tuple(part.get_shape()), dtype, functools.partial(_fetch, file, name))
 
 

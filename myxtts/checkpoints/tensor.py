@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+MAX_DIMENSIONS = 32
+MOST_ELEMENTS = 1 << 40
+"""More than any file holds. A tensor with a dimension of 0 has none, yet NumPy multiplies the others."""
 
 
 class LazyTensor:
@@ -48,6 +52,11 @@ class LazyTensor:
 
 
 Tensor: TypeAlias = LazyTensor | NDArray[Any]
+
+
+def is_countable(shape: Sequence[int]) -> bool:
+    """Whether NumPy can make an array of this shape, memory aside. For shapes that a file states."""
+    return len(shape) <= MAX_DIMENSIONS and math.prod(max(extent, 1) for extent in shape) <= MOST_ELEMENTS
 
 
 def read_array(tensor: Tensor) -> NDArray[Any]:

@@ -17,11 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.checkpoints.pickle_machine import ConfigRecord, Maker, PickleRefusedError, Spend, check_key
-from myxtts.checkpoints.tensor import LazyTensor
-
-MAX_DIMENSIONS = 32
-MOST_EMPTY_EXTENT = 1 << 31
-"""Of a dimension of a tensor without elements: NumPy counts no further than 2^63 bytes, elements or not."""
+from myxtts.checkpoints.tensor import MAX_DIMENSIONS, LazyTensor, is_countable
 
 STORAGE_DTYPES: Mapping[str, np.dtype[Any]] = {
     "DoubleStorage": np.dtype(np.float64),
@@ -133,7 +129,7 @@ def _view_storage(
     size = math.prod(shape)
     span = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) if size else 0
     # More elements than the storage has would be a view that repeats itself: a few bytes that ask for terabytes.
-    if offset + span > count or size > count or any(extent > max(count, MOST_EMPTY_EXTENT) for extent in shape):
+    if offset + span > count or size > count or not is_countable(shape):
         raise _refuse(f"describes a tensor of shape {shape} in a storage of only {count} elements.")
 
     def fetch() -> NDArray[Any]:

@@ -16,6 +16,18 @@ from myxtts.errors import ConfigError
 class _Loader(yaml.SafeLoader):
     """YAML 1.2 scalars. In 1.1, which PyYAML reads, `cache: off` is False, `1e-4` is text and `1:30` is 90."""
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """The next node. A list of lists that stand for each other is a few lines, and more values than memory has room for."""
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            if isinstance(self.anchors.get(event.anchor), yaml.CollectionNode):
+                raise yaml.MarkedYAMLError(
+                    problem=f"*{event.anchor:.80} stands for a list or a table. Write it out.",
+                    problem_mark=event.start_mark,
+                )
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
 
 _Loader.yaml_implicit_resolvers = {}
 

@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def collect_text_ids(
     tokenizer = Tokenizer(vocabulary)
     offsets = np.concatenate([[0], np.cumsum(corpus.tokens, dtype=np.int64)])
     path = folder / f"ids-{_digest(corpus, vocabulary)}.npz" if folder else None
-    ids = _read(path, int(offsets[-1])) if path else None
+    ids = _read(path, int(offsets[-1]), tokenizer.text_tokens) if path else None
     if ids is None:
         dtype = np.uint16 if tokenizer.text_tokens <= 1 << 16 else np.uint32
         ids = _tokenise(corpus, vocabulary, offsets, np.zeros(offsets[-1], dtype=dtype), workers, progress)
@@ -144,15 +145,19 @@ def _digest(corpus: Corpus, vocabulary: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, count: int) -> NDArray[np.unsignedinteger] | None:
+def _read(path: Path, count: int, text_tokens: int) -> NDArray[np.unsignedinteger] | None:
     try:
-        # Opened here: NumPy forgets to close a file that it cannot read.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            ids: NDArray[np.unsignedinteger] = archive["ids"]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        # Never written, or torn: a zip file carries a checksum.
+        # Not by np.load: it makes an array as large as the file says before it reads a byte of it.
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive, archive.open("ids.npy") as entry:
+            np.lib.format.read_magic(entry)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(entry)
+            if shape != (count,) or dtype not in (np.uint16, np.uint32):
+                return None
+            ids = np.frombuffer(entry.read(count * dtype.itemsize), dtype)
+    except (OSError, EOFError, ValueError, KeyError, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile):
+        # Never written, or torn, or another kind of zip file. Each entry carries a checksum.
         return None
-    return ids if len(ids) == count else None
+    return ids if len(ids) == count and ids.max(initial=0) < text_tokens else None
 
 
 def _write(path: Path, ids: NDArray[np.unsignedinteger]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from myxtts.checkpoints.tensor import Tensor
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
-from myxtts.inference.errors import VoiceError
+from myxtts.inference.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.joining import EdgeSoftener, make_pause
 from myxtts.inference.mel_vocoder import MelVocoder
@@ -226,6 +226,11 @@ class Synthesizer:
         count = 0
         for state in states:
             samples = rendering.render(state.codes_M, state.latents_MC, is_last=state.is_last)
+            if not (np.isfinite(samples).all() and np.isfinite(state.latents_MC).all()):
+                raise UnableToSpeakError(
+                    "The model must compute numbers, but what it says is none: its weights are damaged, or its training failed. "
+                    "Give another checkpoint."
+                )
             count += len(samples)
             samples = softener.soften(samples, is_last=state.is_last)
             if state.is_last:

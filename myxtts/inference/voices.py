@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,16 +12,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.checkpoints.coqui import find_voice_problem
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
-from myxtts.checkpoints.tensor import Tensor
+from myxtts.checkpoints.tensor import Tensor, read_array
 from myxtts.config.section import nearest_name
 from myxtts.inference.errors import VoiceError
+from myxtts.models.names import find_value_problem
 
 PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 """Names of the two tensors, as in the published file of named voices."""
 MAKER = "made_by"
 """Name of the digest in our own files."""
+_MOST_MAKER_BYTES = 64
+_SHOWN_NAMES = 100
+_MOST_FILE_BYTES = 32 << 20
 VOICE_SUFFIX = ".safetensors"
 """Of voice files in a folder of voices; the rest of a file's name is the voice's."""
 
@@ -47,15 +53,29 @@ def read_voice(tensors: Mapping[str, Tensor], source: str) -> Voice:
     missing = [name for name in (PROMPT, SPEAKER) if name not in tensors]
     if missing:
         raise VoiceError(f"{source} must hold {PROMPT} and {SPEAKER}, but lacks {missing[0]}. Clone the voice again.")
-    prompt, speaker = (np.asarray(tensors[name], np.float32) for name in (PROMPT, SPEAKER))
-    if prompt.ndim < 2 or not (np.isfinite(prompt).all() and np.isfinite(speaker).all()):
-        raise VoiceError(f"{source} must hold the numbers of a voice, but does not. Clone the voice again.")
-    maker = np.asarray(tensors[MAKER], np.uint8).tobytes() if MAKER in tensors else b""
-    return Voice(prompt.reshape(prompt.shape[-2:]), speaker.reshape(-1), maker)
+    prompt, speaker, maker = tensors[PROMPT], tensors[SPEAKER], tensors.get(MAKER)
+    problem = find_voice_problem(prompt, speaker)
+    if maker is not None and (maker.dtype != np.uint8 or maker.nbytes > _MOST_MAKER_BYTES):
+        problem = f"its {MAKER} is no digest"
+    if problem is None:
+        prompt, speaker = read_array(prompt), read_array(speaker)
+        problem = find_value_problem(prompt) or find_value_problem(speaker)
+    if problem is not None:
+        raise VoiceError(f"{source} must hold the numbers of a voice, but {problem}. Clone the voice again.")
+    digest = b"" if maker is None else read_array(maker).tobytes()
+    return Voice(
+        np.asarray(prompt, np.float32).reshape(prompt.shape[-2:]), np.asarray(speaker, np.float32).reshape(-1), digest
+    )
 
 
 def load_voice(path: str | os.PathLike[str]) -> Voice:
     """The voice in a voice file."""
+    with suppress(OSError):
+        size = os.stat(path).st_size
+        if size > _MOST_FILE_BYTES:
+            raise VoiceError(
+                f"{path} must be a voice file of at most {_MOST_FILE_BYTES} bytes, as --save-voice writes it, but has {size}."
+            )
     try:
         tensors = open_safetensors(path)
     except ModelFileError as error:
@@ -92,5 +112,9 @@ def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice
             "(--reference), and keep its voice for the next time (--save-voice, then --voice)."
         )
     near = nearest_name(name, list(speakers))
-    hint = f"Did you mean {near!r}?" if near else f"It has: {', '.join(speakers)}."
+    hint = (
+        f"Did you mean {near!r}?"
+        if near
+        else f"It has: {', '.join(itertools.islice(speakers, _SHOWN_NAMES))}{', ...' * (len(speakers) > _SHOWN_NAMES)}."
+    )
     raise VoiceError(f"This model has no voice {name!r}. {hint}")

@@ -7,10 +7,11 @@ Round trips are exact to the bit: weight-normed kernels stay in their two pieces
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 
 from myxtts.config import ModelConfig
@@ -40,6 +41,12 @@ OPTIONAL = re.compile(r"(\.num_batches_tracked|(^|\.)torch_spec\.[^ ]+|(^|\.)dis
 
 OLD_WEIGHT_NORM = {".weight_g": ".parametrizations.weight.original0", ".weight_v": ".parametrizations.weight.original1"}
 
+FLOAT_DTYPES = frozenset(map(np.dtype, (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)))
+LARGEST_WEIGHT = 1e9
+"""Far beyond what training leaves anywhere: a network with a larger number in it computes nothing but infinities."""
+_CHUNK_ELEMENTS = 1 << 16
+"""Looked at together: what the processor's cache holds, so that a weight is fetched from memory once."""
+
 
 class Named(Protocol):
     """A built part that can list its weights."""
@@ -53,7 +60,7 @@ class CheckpointMismatchError(UserError):
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What did not fit when arrays were loaded. Everything else was loaded."""
+    """What does not fit of arrays that were compared, or loaded. Everything else was loaded."""
 
     missing: list[str] = field(default_factory=list)
     """Keys the model has and the arrays lack; their variables kept their values."""
@@ -61,22 +68,79 @@ class LoadReport:
     """Keys of the arrays the model does not know."""
     mis_shaped: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     """(key, shape the model needs, shape found); their variables kept their values."""
+    unusable: list[str] = field(default_factory=list)
+    """Sentences on arrays whose type or values no weight has; their variables kept their values."""
 
     @property
     def is_complete(self) -> bool:
-        return not (self.missing or self.unexpected or self.mis_shaped)
+        return not (self.missing or self.unexpected or self.mis_shaped or self.unusable)
 
-    def require_complete(self) -> None:
-        """Raises `CheckpointMismatchError`, with the first few differences, unless everything fitted."""
+    def require_complete(self, source: str = "The checkpoint") -> None:
+        """Raises `CheckpointMismatchError`, with the first few differences, unless everything fitted.
+
+        Args:
+            source: what was loaded, to begin a sentence with.
+        """
         if self.is_complete:
             return
+        if self.unusable:
+            raise CheckpointMismatchError(
+                f"{source} is damaged, or its training failed: {shorten(self.unusable)}. Give another checkpoint."
+            )
         lines = [f"{key} must have shape {need}, but has {found}" for key, need, found in self.mis_shaped]
         lines += [f"{key} is missing" for key in self.missing] + [f"{key} is unknown" for key in self.unexpected]
-        shown = "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
         raise CheckpointMismatchError(
-            f"The checkpoint must hold the weights of this model, but does not: {shown}. "
+            f"{source} must hold the weights of this model, but does not: {shorten(lines)}. "
             "Give the model the checkpoint's own sizes (vocabulary, layers, widths), or another checkpoint."
         )
+
+
+def shorten(lines: list[str], shown: int = 5) -> str:
+    """The first few of several findings, and how many more there are."""
+    return "; ".join(f"{line:.200}" for line in lines[:shown]) + (
+        f"; and {len(lines) - shown} more" if len(lines) > shown else ""
+    )
+
+
+def compare_arrays(weights: Iterable[Weight], arrays: Mapping[str, Any], *, prefix: str = "") -> LoadReport:
+    """What does not fit between the weights of a part and arrays, by names, shapes and types; no value is read.
+
+    For files whose configuration may be wrong: a network is built only for weights that are there. Arguments as for
+    `load_checkpoint_arrays`.
+    """
+    spelling = {_normalise_key(key): key for key in arrays}
+    report = LoadReport()
+    known = set()
+    for weight in weights:
+        key = prefix + weight.key
+        known.add(key)
+        if key not in spelling:
+            if not OPTIONAL.search(key):
+                report.missing.append(key)
+            continue
+        array = arrays[spelling[key]]
+        if tuple(array.shape) != weight.shape:
+            report.mis_shaped.append((key, weight.shape, tuple(array.shape)))
+        elif weight.dtype == "float32" and array.dtype not in FLOAT_DTYPES:
+            report.unusable.append(f"{key} must be floating-point numbers, but is {array.dtype}")
+    report.unexpected.extend(
+        key for key in spelling if key.startswith(prefix) and key not in known and not _is_ignored(key, prefix)
+    )
+    return report
+
+
+def find_value_problem(array: np.ndarray) -> str | None:
+    """What an array holds that no weight is, such as "holds nan"; None where all is well."""
+    if array.dtype not in FLOAT_DTYPES:
+        return None
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK_ELEMENTS):
+        chunk = flat[start : start + _CHUNK_ELEMENTS]
+        # NumPy has no fast way through numbers of two bytes.
+        largest = np.abs(chunk.astype(np.float32) if chunk.itemsize < 4 else chunk).max()
+        if not largest <= LARGEST_WEIGHT:
+            return f"holds {largest:g}, which no weight is"
+    return None
 
 
 def load_checkpoint_arrays(model: Named, arrays: Mapping[str, Any], *, prefix: str = "") -> LoadReport:
@@ -84,28 +148,26 @@ def load_checkpoint_arrays(model: Named, arrays: Mapping[str, Any], *, prefix: s
 
     Args:
         model: a built part.
-        arrays: checkpoint name -> array, or anything `np.asarray` takes. Each is read once, one at a time. Older
-            spellings (`weight_g`, a leading `xtts.`) are understood.
+        arrays: checkpoint name -> array, or what has a shape and a dtype and becomes one by `np.asarray`. Each is read once, one
+            at a time, and all its values are looked at. Older spellings (`weight_g`, a leading `xtts.`) are understood.
         prefix: load the keys under this prefix only, such as `GPT_PREFIX` to take the GPT out of `model.pth`.
     """
+    weights = model.list_weights()
+    report = compare_arrays(weights, arrays, prefix=prefix)
+    if report.unusable:
+        return report
+    refused = {key for key, _, _ in report.mis_shaped}
     spelling = {_normalise_key(key): key for key in arrays}
-    report = LoadReport()
-    known = set()
-    for weight in model.list_weights():
+    for weight in weights:
         key = prefix + weight.key
-        known.add(key)
-        if key not in spelling:
-            if not OPTIONAL.search(key):
-                report.missing.append(key)
+        if key not in spelling or key in refused:
             continue
         array = np.asarray(arrays[spelling[key]])
-        if array.shape != weight.shape:
-            report.mis_shaped.append((key, weight.shape, array.shape))
+        problem = find_value_problem(array)
+        if problem is not None:
+            report.unusable.append(f"{key} {problem}")
             continue
         find_variable(model, weight.variable).assign(to_variable_layout(weight, array))
-    report.unexpected.extend(
-        key for key in spelling if key.startswith(prefix) and key not in known and not _is_ignored(key, prefix)
-    )
     return report
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,37 @@ PLAIN_FORMS: Mapping[str, str] = {
     # Marks that are not heard.
     **dict.fromkeys('“”„‟«»‹›"*_^~|\\<>¿¡', ""),
 }
+
+MAX_TEXT_TOKENS = 1_000_000
+"""As many as a model's configuration allows; the published vocabulary has 6,681."""
+MAX_ADDED_TOKENS = 4096
+MAX_TOKEN_CHARACTERS = 1024
+
+_PARTS: Mapping[str, Sequence[Any]] = {
+    # part of a vocabulary file: what it may be, XTTS' own first; an empty list: looked at on its own.
+    "version": ["1.0"],
+    "truncation": [None],
+    "padding": [None],
+    "added_tokens": [],
+    "normalizer": [None, *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"))],
+    "pre_tokenizer": [{"type": "Whitespace"}, {"type": "WhitespaceSplit"}, None],
+    "post_processor": [None],
+    "decoder": [None],
+    "model": [],
+}
+_MODEL_PARTS: Mapping[str, Sequence[Any]] = {
+    "type": ["BPE"],
+    "dropout": [None],
+    "unk_token": [],
+    "continuing_subword_prefix": [None, ""],
+    "end_of_word_suffix": [None, ""],
+    "fuse_unk": [False, True],
+    "byte_fallback": [False],
+    "ignore_merges": [False, True],
+    "vocab": [],
+    "merges": [],
+}
+_ADDED_SWITCHES = frozenset({"single_word", "lstrip", "rstrip", "normalized", "special"})
 
 
 class Tokenizer:
@@ -149,21 +180,81 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
 
 
 def _find_problem(document: Any) -> str | None:
-    """What keeps a JSON document from being the vocabulary of an XTTS model."""
+    """What keeps a JSON document from being the vocabulary of an XTTS model.
+
+    The library is given only what passes here: much of what else its files may say takes any amount of memory, or ends in a
+    panic that no caller can catch.
+    """
     model = document.get("model") if isinstance(document, dict) else None
     added = document.get("added_tokens") if isinstance(document, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or not isinstance(added, list):
         return "it is not a file of the tokenizers library, which has model.vocab and added_tokens"
     if model.get("type", "BPE") != "BPE" or not isinstance(model.get("merges"), list):
-        return f"its model must be BPE with merges, but is {model.get('type')}"
-    if not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added):
-        return "an entry of added_tokens has no content"
-    missing = [token for token in SPECIAL_TOKENS if token not in {each["content"] for each in added}]
-    if missing:
-        return f"its added_tokens lack {', '.join(missing)}"
-    if not all(isinstance(id, int) and id >= 0 for id in model["vocab"].values()):
-        return "an id in model.vocab is not a whole number from 0 up"
+        return f"its model must be BPE with merges, but is {model.get('type')!r:.80}"
+    return (
+        _find_foreign_part(document, _PARTS, "")
+        or _find_foreign_part(model, _MODEL_PARTS, "model.")
+        or _find_token_problem(model["vocab"], model.get("unk_token"))
+        or _find_added_problem(added)
+        or _find_merge_problem(model["merges"], model["vocab"])
+    )
+
+
+def _find_foreign_part(table: dict[str, Any], known: Mapping[str, Sequence[Any]], place: str) -> str | None:
+    for key, value in table.items():
+        if key not in known:
+            return f"it has {place}{key:.80}, which no vocabulary of XTTS has"
+        # By type too: to Python, True is 1.
+        if known[key] and not any(type(value) is type(each) and value == each for each in known[key]):
+            return f"{place}{key} must be {json.dumps(known[key][0])}, as XTTS has it, but is {value!r:.80}"
     return None
+
+
+def _find_token_problem(ids: dict[str, Any], unknown: Any) -> str | None:
+    if not all(type(id) is int and 0 <= id < MAX_TEXT_TOKENS for id in ids.values()):
+        return f"an id in model.vocab is not a whole number from 0 up, below {MAX_TEXT_TOKENS}"
+    if unknown is not None and (not isinstance(unknown, str) or unknown not in ids):
+        return f"model.unk_token must be a token of model.vocab, but is {unknown!r:.80}"
+    if not all(map(_is_token, ids)):
+        return f"a token in model.vocab is not text of 1 to {MAX_TOKEN_CHARACTERS} characters"
+    return None
+
+
+def _find_added_problem(added: list[Any]) -> str | None:
+    if len(added) > MAX_ADDED_TOKENS:
+        return f"it has {len(added)} added_tokens; at most {MAX_ADDED_TOKENS} are expected"
+    for token in added:
+        if not isinstance(token, dict) or not _is_token(token.get("content")):
+            return f"an entry of added_tokens has no content, or not 1 to {MAX_TOKEN_CHARACTERS} characters"
+        content = token["content"]
+        if type(token.get("id")) is not int or not 0 <= token["id"] < MAX_TEXT_TOKENS:
+            return f"the id of the added token {content!r} is not a whole number from 0 up, below {MAX_TEXT_TOKENS}"
+        rest = token.keys() - {"content", "id"}
+        if not rest <= _ADDED_SWITCHES or not all(type(token[key]) is bool for key in rest):
+            return f"the added token {content!r} must have, beside content and id, only {', '.join(sorted(_ADDED_SWITCHES))}"
+    missing = [token for token in SPECIAL_TOKENS if token not in {each["content"] for each in added}]
+    return f"its added_tokens lack {', '.join(missing)}" if missing else None
+
+
+def _find_merge_problem(merges: list[Any], ids: dict[str, Any]) -> str | None:
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            return f"a merge must be two tokens, but one is {merge!r:.80}"
+        if not all(token in ids for token in (*pair, "".join(pair))):
+            return f"the merge {merge!r:.80} is of tokens that are not in model.vocab"
+    if len({type(merge) for merge in merges}) > 1:
+        return "its merges are written in two ways"
+    return None
+
+
+def _is_token(text: Any) -> bool:
+    # Half a surrogate pair, as JSON can spell it, is no character.
+    return (
+        isinstance(text, str)
+        and 1 <= len(text) <= MAX_TOKEN_CHARACTERS
+        and not any("\ud800" <= character <= "\udfff" for character in text)
+    )
 
 
 def _build_bpe(path: Path, document: dict[str, Any]) -> BpeTokenizer:

@@ -24,11 +24,13 @@ from myxtts.checkpoints.model_directory import (
     ModelDirectory,
     Voices,
     read_model_directory,
+    require_weights,
     write_model_directory,
 )
 from myxtts.checkpoints.tensor import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES, name_size
+from myxtts.models.names import find_value_problem
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX
 from myxtts.text.tokenizer import Tokenizer, read_vocabulary
 from myxtts.training.errors import CodecMissingError, StartingPointError
@@ -97,7 +99,15 @@ def read_codec(path: Path) -> Codec:
             f"{folder} has a codec but no mel statistics, without which its codes mean nothing. Import it again with "
             "--mel-stats mel_stats.pth."
         )
+    require_weights(model)
     norms = np.asarray(read_array(model.model[MEL_STATISTICS]), np.float32)
+    problem = find_value_problem(norms)
+    if problem is None and not (norms > 0).all():
+        problem = "holds a number that is not above 0"
+    if problem is not None:
+        raise StartingPointError(
+            f"{folder}: {MEL_STATISTICS}, the scale of each mel channel, {problem}. Give another codec."
+        )
     return Codec(folder, model.config.model, model.dvae, norms)
 
 
@@ -205,6 +215,7 @@ def _read_start(folder: Path) -> StartingPoint:
         raise StartingPointError(
             f"{folder} has no GPT to fine-tune: it holds a codec. Give it with --codec instead of --init-from."
         )
+    require_weights(model)
     return StartingPoint(
         folder, model.config.model, model.model, model.speakers, model.source_config, _read_notice(model)
     )

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.checkpoints.errors import DamagedFileError
+from myxtts.checkpoints.key_report import compare_keys
 from myxtts.checkpoints.model_directory import ModelContent
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
-from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint
+from myxtts.checkpoints.training_checkpoint import TENSORS_NAME, TrainingCheckpoint
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
 from myxtts.inference.generation import choose_penalty
@@ -90,8 +92,19 @@ class TrainedModel:
         own = {name.removeprefix(mark): tensor for name, tensor in saved.tensors.items() if name.startswith(mark)}
         weights = own or (saved.model.model if self.prefix else saved.model.dvae)
         load_checkpoint_arrays(model, weights or {}, prefix=self.prefix).require_complete()
-        for name, variable in self.step.list_state():
-            variable.assign(read_array(saved.tensors[name]))
+        state = dict(self.step.list_state())
+        source = saved.model.path / TENSORS_NAME
+        shapes = {name: tuple(variable.shape) for name, variable in state.items()}
+        compare_keys(shapes, saved.tensors).require_match(source, allow_unexpected=True)
+        for name, variable in state.items():
+            values = read_array(saved.tensors[name])
+            if values.dtype != variable.dtype.as_numpy_dtype or not np.isfinite(values).all():
+                raise DamagedFileError(
+                    source,
+                    f"holds {name} as {values.dtype}, or with numbers that are not finite; it must be {variable.dtype.name}. Go on "
+                    "from an older checkpoint.",
+                )
+            variable.assign(values)
 
     def _list_weights(self, instead: Mapping[str, Any]) -> dict[str, LazyTensor]:
         """The model's weights under their names in a checkpoint, each as it is when it is read.

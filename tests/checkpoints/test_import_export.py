@@ -13,31 +13,10 @@ from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
 from myxtts.checkpoints.licence import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.safetensors_file import open_safetensors
-from myxtts.config import XTTSConfig
-from myxtts.models.names import OPTIONAL
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import list_dvae_weights, list_xtts_weights
 from tests.checkpoints.builders import write_torch_file
-from tests.support.shared_files import ASSETS
-
-VOCABULARY = ASSETS / "tiny_vocab.json"
-CONFIG = XTTSConfig(
-    model={
-        "size": "tiny", "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 2, "dvae_width": 16, "decoder_width": 32,
-        "audio_codes": 30, "text_tokens": 188, "max_text_tokens": 40, "max_audio_tokens": 50,
-    },
-    data={"max_text_length": 40, "max_clip_seconds": 2},
-)  # fmt: skip
-
-
-def draw_tensors(weights, seed):
-    """Random tensors of these shapes, without the constants that an import leaves out."""
-    rng = np.random.default_rng(seed)
-    return {
-        weight.key: rng.standard_normal(weight.shape, dtype=np.float32)
-        for weight in weights
-        if not OPTIONAL.search(weight.key)
-    }
+from tests.checkpoints.hostile_models import CONFIG, VOCABULARY, draw_tensors
 
 
 @pytest.fixture(scope="module")

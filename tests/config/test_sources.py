@@ -151,6 +151,8 @@ def test_numbers_in_yaml_mean_what_they_look_like(write_yaml):
         ("data:\n  batch_size: 4\n  batch_size: 8\n", "data.batch_size stands twice"),
         ("data:\n  batch_size: 4\ndata:\n  seed: 8\n", "data stands twice"),
         ("data: [1, 2\n", "is not valid YAML"),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\ndata: [*b, *b]\n", "stands for a list or a table. Write it out"),
+        ("data: &a {a: *a}\n", "stands for a list or a table. Write it out"),
         ("- 1\n- 2\n", "must hold the sections"),
         ("data:\n  batch_sizes: 4\n", 'config.yaml:2) is not a setting. Did you mean "data.batch_size"?'),
         ("dat:\n  batch_size: 4\n", 'dat ({path}:2) is not a setting. Did you mean "data"?'),

@@ -1,3 +1,5 @@
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,22 @@ def test_a_torn_file_is_made_anew(damage, mixed, tmp_path, monkeypatch):
     assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
     assert list(tmp_path.iterdir()) == [file]
     monkeypatch.setattr(text_ids, "_tokenise", refuse_tokenising)
+    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+
+
+@pytest.mark.parametrize("shape", [(1 << 45,), (3, 1 << 40), ()], ids=str)
+def test_a_file_that_claims_more_than_it_has_sizes_nothing(shape, mixed, tmp_path):
+    first = collect(mixed, tmp_path)
+    (file,) = tmp_path.iterdir()
+    with zipfile.ZipFile(file, "w") as archive, archive.open("ids.npy", "w") as entry:
+        np.lib.format.write_array_header_1_0(entry, {"descr": "<u2", "fortran_order": False, "shape": shape})
+    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+
+
+def test_ids_beyond_the_vocabulary_are_made_anew(mixed, tmp_path):
+    first = collect(mixed, tmp_path)
+    (file,) = tmp_path.iterdir()
+    np.savez(file, ids=np.full_like(first.ids, Tokenizer(VOCABULARY).text_tokens))
     assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.model_directory import write_model_directory
-from myxtts.inference import generation
+from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.tensor import read_array
+from myxtts.inference import generation, loading
 from myxtts.inference.cloning import describe_speaker
 from myxtts.inference.copying import SpeechCopier
 from myxtts.inference.errors import SpeechRequestError, UnableToSpeakError, VoiceError
@@ -18,7 +19,9 @@ from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
+from myxtts.models.names import CheckpointMismatchError
 from myxtts.models.sizes import GPTSize
+from myxtts.text.tokenizer import Tokenizer
 from tests.inference.builders import CONFIG, build_reference_xtts, build_synthesizer, write_small_model
 from tests.models.reference import load_case
 
@@ -224,6 +227,47 @@ def reference(folder):
     path = folder / "voice.wav"
     soundfile.write(path, np.random.default_rng(4).normal(0, 0.1, 22050), 22050)
     return path
+
+
+def test_what_is_not_a_number_is_not_spoken(tmp_path):
+    norms = {"mel_stats": np.full(80, 1e-30, np.float32)}
+    small = read_model_directory(write_small_model(tmp_path / "small"))
+    arrays = {name: read_array(tensor) for name, tensor in small.model.items()} | norms
+    # Each of them within reason; what comes of them is not.
+    arrays["gpt.final_norm.weight"] = np.full(32, 9e8, np.float32)
+    dvae = {name: np.full_like(read_array(tensor), 9e8) for name, tensor in small.dvae.items()}
+    write_model_directory(tmp_path / "bad", config=small.config, model=arrays, dvae=dvae, vocabulary=small.vocabulary)
+    model = load_synthesizer(tmp_path / "bad")
+    voice = Voice(np.ones((32, 32), np.float32), np.zeros(0, np.float32))
+    with pytest.raises(UnableToSpeakError, match="must compute numbers"):
+        model.speak("Hello.", voice, "en", SpeechSettings(max_codes=10))
+
+
+@pytest.mark.parametrize("lie", [{"text_tokens": 1_000_000}, {"gpt_layers": 256}, {"dvae_width": 16384}], ids=str)
+def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path, lie, monkeypatch):
+    small = read_model_directory(write_small_model(tmp_path / "small"))
+    config = small.config.replace(model=lie)
+    write_model_directory(tmp_path / "bad", config=config, model=small.model, dvae=small.dvae)
+    monkeypatch.setattr(loading, "GPT", None)
+    tokenizer = Tokenizer(tmp_path / "small" / "vocab.json")
+    with pytest.raises(CheckpointMismatchError, match="bad must hold the weights of this model, but does not"):
+        loading.build_parts(read_model_directory(tmp_path / "bad"), tokenizer)
+
+
+def test_a_vocabulary_of_another_size_is_refused(tmp_path):
+    small = read_model_directory(write_small_model(tmp_path / "small"))
+    vocabulary = small.vocabulary.replace('"vocab": {', '"vocab": {"zzz": 500,')
+    assert vocabulary != small.vocabulary
+    write_model_directory(tmp_path / "bad", config=small.config, model=small.model, vocabulary=vocabulary)
+    with pytest.raises(UnableToSpeakError, match="must have the 188 tokens that its model knows, but has 501"):
+        load_synthesizer(tmp_path / "bad")
+
+
+def test_a_model_larger_than_the_free_memory_is_not_loaded(tmp_path, monkeypatch):
+    path = write_small_model(tmp_path / "small")
+    monkeypatch.setattr(loading, "read_free_memory_bytes", lambda: 1000)
+    with pytest.raises(UnableToSpeakError, match=r"but only 0\.0 GiB are free"):
+        load_synthesizer(path)
 
 
 def test_either_vocoder_can_be_asked_for(tmp_path):

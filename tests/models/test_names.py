@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from myxtts.models.gpt import GPT
 from myxtts.models.names import (
     CheckpointMismatchError,
     count_parameters,
+    find_value_problem,
     find_variable,
     load_checkpoint_arrays,
     to_checkpoint,
@@ -228,3 +230,28 @@ def test_what_does_not_fit_is_reported_and_left_alone(small):
     np.testing.assert_array_equal(after["mel_head.bias"], before["mel_head.bias"] + 1)
     with pytest.raises(CheckpointMismatchError, match=r"text_head.bias must have shape \(30,\), but has \(31,\)"):
         report.require_complete()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e38])
+def test_a_number_that_no_weight_is_ends_the_loading(small, value, dtype):
+    arrays = to_checkpoint(small)
+    with np.errstate(over="ignore"):
+        arrays["final_norm.bias"] = np.full(SIZE.width, value).astype(dtype)
+    with pytest.raises(
+        CheckpointMismatchError, match=r"final_norm\.bias holds (nan|inf|1e\+38|9\.9\d+e\+37), which no weight is"
+    ):
+        load_checkpoint_arrays(small, arrays).require_complete()
+
+
+def test_the_last_number_of_a_large_weight_is_looked_at():
+    values = np.zeros((3, 100_000), np.float32)
+    assert find_value_problem(values) is None
+    values[-1, -1] = -2e9
+    assert find_value_problem(values) == "holds 2e+09, which no weight is"
+
+
+def test_whole_numbers_are_no_weights(small):
+    arrays = {**to_checkpoint(small), "final_norm.bias": np.zeros(SIZE.width, np.int64)}
+    with pytest.raises(CheckpointMismatchError, match="must be floating-point numbers, but is int64"):
+        load_checkpoint_arrays(small, arrays).require_complete()

@@ -110,12 +110,24 @@ def share_an_id(document):
     [
         (lambda document: [document], "not a file of the tokenizers library"),
         (lambda document: {"en": 1}, "not a file of the tokenizers library"),
-        (lambda document: document["model"].update(type="WordPiece"), "must be BPE with merges, but is WordPiece"),
+        (lambda document: document["model"].update(type="WordPiece"), "must be BPE with merges, but is .WordPiece."),
         (lambda document: document["added_tokens"].append({}), "has no content"),
         (remove_start, r"lack \[START\]"),
         (lambda document: document["model"]["vocab"].update(a=-1), "not a whole number from 0 up"),
         (share_an_id, "two share 15"),
-        (lambda document: document["model"]["merges"].append(["q", "z"]), "tokenizers library cannot use"),
+        (
+            lambda document: document.update(padding={"strategy": {"Fixed": 10**9}}),
+            "padding must be null, as XTTS has it",
+        ),
+        (lambda document: document.update(normalizer={"type": "Prepend", "prepend": "x"}), "normalizer must be null"),
+        (lambda document: document.update(surprise=1), "has surprise, which no vocabulary of XTTS has"),
+        (
+            lambda document: document["model"].update(continuing_subword_prefix="##"),
+            "continuing_subword_prefix must be null",
+        ),
+        (lambda document: document["model"].update(unk_token="nowhere"), "unk_token must be a token of model.vocab"),
+        (lambda document: document["model"]["vocab"].update(a=10**6), "below 1000000"),
+        (lambda document: document["model"]["merges"].append(["q", "z"]), "tokens that are not in model.vocab"),
     ],
 )
 def test_a_file_that_is_no_vocabulary_is_refused_with_the_reason(save_changed, change, message):

@@ -5,11 +5,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from myxtts.checkpoints.model_directory import write_model_directory
+from myxtts.checkpoints.errors import DamagedFileError, KeyMismatchError
+from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint, TrainingState
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.display import format_config
 from myxtts.config.resolve import dump_sections, load_config
+from myxtts.models.names import CheckpointMismatchError
+from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training import starting_point
 from myxtts.training.errors import StartingPointError
 from myxtts.training.starting_point import (
@@ -18,10 +23,12 @@ from myxtts.training.starting_point import (
     StartingPoint,
     find_fixed_settings,
     fit_model_config,
+    read_codec,
     read_starting_point,
     require_grown_vocabulary,
     require_same_codec,
 )
+from myxtts.training.trained_model import TrainedModel
 from tests.inference.builders import CONFIG, write_small_model
 
 
@@ -35,6 +42,7 @@ def files(tmp_path, monkeypatch):
         return SimpleNamespace(tensors=1)
 
     monkeypatch.setattr(starting_point, "import_coqui_files", import_name)
+    monkeypatch.setattr(starting_point, "require_weights", lambda model: None)
     for name in ("first.pth", "second.pth"):
         (tmp_path / name).touch()
     (tmp_path / "run").mkdir()
@@ -81,7 +89,54 @@ def test_a_run_goes_on_with_the_codec_it_has_learnt_the_codes_of(tmp_path, chang
             require_same_codec(codec, tmp_path / "step-1")
 
 
-@pytest.mark.parametrize(("change", "moved"), [("grow", None), ("leave out", "b"), ("exchange", "a")])
+def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path):
+    folder = write_small_model(tmp_path / "model")
+    model = read_model_directory(folder)
+    lie = model.config.replace(model={"text_tokens": 1_000_000})
+    write_model_directory(tmp_path / "lie", config=lie, model=model.model, dvae=model.dvae)
+    with pytest.raises(
+        CheckpointMismatchError, match=r"lie must hold .*must have shape \(1000000, 32\), but has \(188, 32\)"
+    ):
+        read_starting_point(tmp_path / "lie", tmp_path / "run", is_resumed=False)
+    lie = model.config.replace(model={"dvae_width": 16384})
+    write_model_directory(tmp_path / "lie", config=lie, model=model.model, dvae=model.dvae)
+    for read in (read_codec, load_codec):
+        with pytest.raises(CheckpointMismatchError, match="but has"):
+            read(tmp_path / "lie")
+
+
+@pytest.mark.parametrize(
+    "norms", [np.zeros(80), np.full(80, np.nan), np.full(80, -1.0)], ids=["zero", "nan", "negative"]
+)
+def test_mel_statistics_must_be_a_scale(tmp_path, norms):
+    model = read_model_directory(write_small_model(tmp_path / "model"))
+    tensors = {**model.model, "mel_stats": norms.astype(np.float32)}
+    write_model_directory(tmp_path / "bad", config=model.config, model=tensors, dvae=model.dvae)
+    with pytest.raises(StartingPointError, match="mel_stats, the scale of each mel channel, holds"):
+        read_codec(tmp_path / "bad")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error", "message"),
+    [
+        ({}, KeyMismatchError, "1 missing"),
+        ({"slot": np.zeros(3, np.float32)}, KeyMismatchError, r"must be \(2,\), but is \(3,\)"),
+        ({"slot": np.zeros(2, np.int64)}, DamagedFileError, "holds slot as int64"),
+        ({"slot": np.array([0, np.nan], np.float32)}, DamagedFileError, "not finite"),
+    ],
+    ids=["missing", "shape", "type", "nan"],
+)
+def test_a_run_does_not_go_on_with_a_state_that_is_not_its_own(tmp_path, tensors, error, message):
+    part = SimpleNamespace(list_weights=list)
+    step = SimpleNamespace(
+        objective=SimpleNamespace(model=part), list_state=lambda: [("slot", tf.Variable([1.0, 2.0]))]
+    )
+    saved = TrainingCheckpoint(SimpleNamespace(path=tmp_path, model={}, dvae={}), tensors, TrainingState(1, {}))
+    with pytest.raises(error, match=message):
+        TrainedModel(step, "", {}, None).restore(saved)
+
+
+@pytest.mark.parametrize(("change", "moved"), [("grow", None), ("leave out", "x"), ("exchange", "a")])
 def test_a_vocabulary_keeps_the_rows_of_the_tokens_a_model_knows(tmp_path, change, moved):
     start = read_starting_point(write_small_model(tmp_path / "model"), tmp_path / "run", is_resumed=False)
     document = json.loads(start.vocabulary.read_text(encoding="utf-8"))
@@ -89,7 +144,7 @@ def test_a_vocabulary_keeps_the_rows_of_the_tokens_a_model_knows(tmp_path, chang
     if change == "grow":
         ids["پپ"] = max(ids.values()) + 1
     elif change == "leave out":
-        del ids["b"]
+        del ids["x"]
     else:
         ids["a"], ids["b"] = ids["b"], ids["a"]
     path = tmp_path / "vocab.json"

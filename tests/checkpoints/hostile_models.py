@@ -1,0 +1,457 @@
+"""Model files and folders that lie about their sizes, hold what no model holds, or ask for more memory than they have bytes.
+
+Run as a program in a process of its own, it tries each on a command and prints what came of it:
+`python -m tests.checkpoints.hostile_models {import|synthesize} FOLDER`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pickle
+import resource
+import shutil
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.safetensors_file import write_safetensors
+from myxtts.config import XTTSConfig
+from myxtts.models.names import OPTIONAL
+from myxtts.models.sizes import read_sizes
+from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
+from tests.checkpoints.builders import tensor, text, write_torch_file, zip_program
+from tests.support.shared_files import ASSETS
+
+VOCABULARY = ASSETS / "tiny_vocab.json"
+CONFIG = XTTSConfig(
+    model={
+        "size": "tiny", "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 2, "dvae_width": 16, "decoder_width": 32,
+        "audio_codes": 30, "text_tokens": 188, "max_text_tokens": 40, "max_audio_tokens": 50,
+    },
+    data={"max_text_length": 40, "max_clip_seconds": 2},
+)  # fmt: skip
+SPARE_BYTES = 1 << 30
+"""What a command may take beyond what it has when all is imported."""
+SPARSE_BYTES = 3 << 30
+MOST_SAID = 4000
+"""Characters: a message that goes on longer is not read."""
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def draw_tensors(weights: list[Weight], seed: int) -> dict[str, np.ndarray]:
+    """Random tensors of these shapes, without the constants that an import leaves out."""
+    rng = np.random.default_rng(seed)
+    return {
+        weight.key: 0.02 * rng.standard_normal(weight.shape, dtype=np.float32)
+        for weight in weights
+        if not OPTIONAL.search(weight.key)
+    }
+
+
+def draw_model() -> dict[str, np.ndarray]:
+    return {**draw_tensors(list_xtts_weights(read_sizes(CONFIG.model).gpt), 1), "mel_stats": np.ones(80, np.float32)}
+
+
+def draw_dvae() -> dict[str, np.ndarray]:
+    return draw_tensors(list_dvae_weights(read_sizes(CONFIG.model).dvae), 2)
+
+
+def draw_voice() -> dict[str, np.ndarray]:
+    return {"gpt_cond_latent": np.ones((1, 32, 64), np.float32), "speaker_embedding": np.ones((1, 512, 1), np.float32)}
+
+
+def change_weights(arrays: dict[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Sets of tensors that are those of a model but for one thing."""
+    name = "gpt.final_norm.bias"
+    for label, value in {"nan": np.nan, "inf": np.inf, "1e38": 1e38, "-1e38": -1e38}.items():
+        bad = arrays[name].copy()
+        bad[-1] = value
+        yield label, {**arrays, name: bad}
+    yield "half infinite", {**arrays, name: np.full(64, np.inf, np.float16)}
+    yield "double too large", {**arrays, name: np.full(64, 1e300)}
+    for dtype in (np.bool_, np.int8, np.int64):
+        yield f"as {np.dtype(dtype)}", {**arrays, name: np.zeros(64, dtype)}
+    yield "another rank", {**arrays, name: np.zeros((64, 1), np.float32)}
+    yield "empty", {**arrays, name: np.zeros((0, 2**30), np.float32)}
+    yield "scalar", {**arrays, "gpt.text_embedding.weight": np.zeros((), np.float32)}
+    yield "nothing", {"gpt.x": np.zeros(0, np.float32)}
+
+
+def list_block_names() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Models with a block whose number is not to be believed."""
+    block = np.ones(64, np.float32)
+    for label in ("1000000000", "30000000", "9" * 5000, "999999", "٣", "-1", "02"):
+        yield f"block {label[:12]}", {**draw_model(), f"gpt.gpt.h.{label}.ln_1.weight": block}
+        yield f"only block {label[:12]}", {f"gpt.gpt.h.{label}.ln_1.weight": block}
+
+
+def pack_safetensors(header: Any, body: bytes = b"") -> bytes:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + body
+
+
+def entry(shape: list[Any], start: Any, end: Any, dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def list_safetensors() -> dict[str, bytes]:
+    """Headers that contradict themselves or the bytes behind them."""
+    name, body = "gpt.final_norm.bias", bytes(256)
+    good = entry([64], 0, 256)
+    twice = json.dumps({name: good})[:-1] + f", {json.dumps(name)}: {json.dumps(good)}" + "}"
+    return {
+        "nothing": b"",
+        "seven bytes": bytes(7),
+        "length of all ones": b"\xff" * 8 + b"{}",
+        "length beyond the file": struct.pack("<Q", 2**62) + b"{}",
+        "no header": pack_safetensors(b""),
+        "a list": pack_safetensors([]),
+        "not UTF-8": pack_safetensors(b'{"\xff": 1}'),
+        "deep": pack_safetensors(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+        "no tensors": pack_safetensors({}),
+        "metadata as a tensor": pack_safetensors({"__metadata__": good}, body),
+        "metadata of numbers": pack_safetensors({"__metadata__": {"a": 1}, name: good}, body),
+        "same name twice": pack_safetensors(twice.encode(), body),
+        "overlap": pack_safetensors({name: good, "gpt.other": entry([64], 0, 256)}, body),
+        "partial overlap": pack_safetensors({name: good, "gpt.other": entry([64], 128, 384)}, bytes(384)),
+        "hole": pack_safetensors({name: entry([64], 64, 320)}, bytes(320)),
+        "cut short": pack_safetensors({name: good}, bytes(255)),
+        "trailing bytes": pack_safetensors({name: good}, bytes(257)),
+        "shape larger": pack_safetensors({name: entry([65], 0, 256)}, body),
+        "dtype wider": pack_safetensors({name: entry([64], 0, 256, "F64")}, body),
+        "dtype unknown": pack_safetensors({name: entry([64], 0, 256, "F3")}, body),
+        "dtype of no use": pack_safetensors({name: entry([256], 0, 256, "F8_E4M3")}, body),
+        "dtype a number": pack_safetensors({name: entry([64], 0, 256, 32)}, body),
+        "negative": pack_safetensors({name: entry([-64], 0, 256)}, body),
+        "fractions": pack_safetensors({name: entry([64.0], 0, 256)}, body),
+        "backwards": pack_safetensors({name: entry([64], 256, 0)}, body),
+        "5,000 digits": pack_safetensors(
+            b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}'
+        ),
+        "2**64 elements": pack_safetensors({name: entry([2**32, 2**32], 0, 256)}, body),
+        "empty of 2**31 x 2**31 x 2**31": pack_safetensors({name: entry([2**31, 2**31, 2**31, 0], 0, 0)}),
+        "zero first": pack_safetensors({name: entry([0, 2**62, 2**62], 0, 0)}),
+        "100 dimensions": pack_safetensors({name: entry([1] * 100, 0, 4)}, bytes(4)),
+        "200,000 empty tensors": pack_safetensors({f"gpt.{index}": entry([0], 0, 0) for index in range(200_000)}),
+        "metadata of 40 MB": pack_safetensors({"__metadata__": {"a": "x" * 40_000_000}, name: good}, body),
+        "escapes": pack_safetensors({"gpt.\x1b[31m\x00": good}, body),
+    }  # fmt: skip
+
+
+def list_vocabularies() -> Iterator[tuple[str, Any]]:
+    """Vocabularies whose parts take memory, panic in the library, or are of another kind."""
+    whole = json.loads(VOCABULARY.read_text(encoding="utf-8"))
+
+    def change(label: str, apply: Change) -> tuple[str, Any]:
+        document = json.loads(json.dumps(whole))
+        changed = apply(document)
+        return label, document if changed is None else changed
+
+    padding = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+               "pad_type_id": 0, "pad_token": "[PAD]"}  # fmt: skip
+    parts: Mapping[str, list[Any]] = {
+        "padding": [padding, {**padding, "strategy": "BatchLongest", "pad_to_multiple_of": 0}, 5],
+        "truncation": [{"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 5}],
+        "normalizer": [
+            {"type": "Replace", "pattern": {"String": ""}, "content": "x" * 10_000},
+            {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""},
+            {"type": "Prepend", "prepend": "x" * 1_000_000},
+            {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000},
+            {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+            {"type": "Lowercase", "more": 1}, "NFC", [],
+        ],
+        "pre_tokenizer": [
+            {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False},
+            {"type": "Metaspace", "replacement": "xy", "prepend_scheme": "always", "split": True},
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}, 7,
+        ],
+        "post_processor": [{"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}],
+        "decoder": [{"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}],
+        "version": ["2.0", 1.0, None],
+        "surprise": [1],
+    }  # fmt: skip
+    for part, values in parts.items():
+        for index, value in enumerate(values):
+            yield change(f"{part} {index}", lambda document, part=part, value=value: document.update({part: value}))
+    models: Mapping[str, list[Any]] = {
+        "type": ["WordPiece", None, ["BPE"], {}],
+        "dropout": [1.5, 0.5, -1, "x"],
+        "unk_token": ["nowhere", 5, ["[UNK]"], {}],
+        "continuing_subword_prefix": ["##", "é" * 100, 3],
+        "end_of_word_suffix": ["</w>", 3],
+        "fuse_unk": ["yes", 1, None],
+        "byte_fallback": [True],
+        "ignore_merges": [2],
+        "merges": [[5], [["a"]], [["a", "b", "c"]], ["a"], [["", ""]], ["a b", ["a", "b"]], [[1, 2]], {}, None,
+                   [["x" * 100, "y"]], [["\ud800", "a"]]],
+        "vocab": [{}, [], {"a": -1}, {"a": 2**40}, {"a": True}, {"a": 1.5}, {"a": "1"}, {"a": None}, {"a": 10**4000}],
+        "surprise": [1],
+    }  # fmt: skip
+    for part, values in models.items():
+        for index, value in enumerate(values):
+            yield change(
+                f"model.{part} {index}",
+                lambda document, part=part, value=value: document["model"].update({part: value}),
+            )
+    tokens: Mapping[str, list[Any]] = {
+        "id": [-1, 2**40, True, 1.5, "3", None],
+        "content": ["", "x" * 100_000, "\ud800", 5, None],
+        "special": [1, "yes", None],
+        "surprise": [1],
+    }
+    for part, values in tokens.items():
+        for index, value in enumerate(values):
+            yield change(
+                f"added.{part} {index}", lambda document, part=part, value=value: document["added_tokens"][-1].update({part: value})
+            )  # fmt: skip
+    yield change("vocab of a surrogate", lambda document: document["model"]["vocab"].update({"\ud800": 187}))
+    yield change("vocab of an empty token", lambda document: document["model"]["vocab"].update({"": 187}))
+    yield change("highest id", lambda document: document["model"]["vocab"].update(zzz=999_999))
+    yield change("many added", lambda document: document["added_tokens"].extend(document["added_tokens"][:1] * 10_000))
+    yield change("added twice", lambda document: document["added_tokens"].append(document["added_tokens"][0]))
+    yield "a list", []
+    yield "a number", 5
+
+
+def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Labels and words behind `myxtts import` for every hostile file, written into a folder."""
+    good = folder / "good"
+    good.mkdir()
+    write_torch_file(good / "model.pth", {"model": draw_model()})
+    yield "good", [str(good / "model.pth")]
+    for label, arrays in (*change_weights(draw_model()), *list_block_names()):
+        write_torch_file(folder / "model.pth", {"model": arrays})
+        yield f"pth: {label}", [str(folder / "model.pth")]
+        yield f"pth, all allowed: {label}", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
+        with (folder / "model.safetensors").open("wb") as file:
+            write_safetensors(file, arrays)
+        yield f"safetensors: {label}", [str(folder / "model.safetensors"), "--allow-unexpected"]
+    for name in ("__metadata__", "gpt.\ud7ff", "", "/", "gpt.\x00", "x" * 10_000):
+        write_torch_file(folder / "model.pth", {"model": {**draw_model(), name: np.zeros(3, np.float32)}})
+        yield f"name {name[:12]!r}", [str(folder / "model.pth"), "--allow-unexpected"]
+    for label, content in list_safetensors().items():
+        (folder / "model.safetensors").write_bytes(content)
+        yield f"header: {label}", [str(folder / "model.safetensors"), "--allow-missing", "--allow-unexpected"]
+        yield f"header of the DVAE: {label}", [str(good / "model.pth"), "--dvae", str(folder / "model.safetensors")]
+    for value in (-3, 0, 2.5, 10**6, 10**30, True, "16", [16], None, float("inf"), float("nan")):
+        config = {"model_args": {"gpt_n_heads": value, "gpt_max_prompt_tokens": value}}
+        write_torch_file(folder / "model.pth", {"model": draw_model(), "config": json.dumps(config)})
+        yield f"heads {value!r}", [str(folder / "model.pth")]
+    for label, config in list_configs():
+        (folder / "model.pth").write_bytes(pack_config(config))
+        yield f"config: {label}", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
+    for label, content in list_speakers():
+        (folder / "speakers.pth").write_bytes(content) if isinstance(content, bytes) else write_torch_file(
+            folder / "speakers.pth", content
+        )
+        yield f"speakers: {label}", [str(good / "model.pth"), "--speakers", str(folder / "speakers.pth")]
+    write_sparse_speakers(folder / "sparse.safetensors")
+    yield "speakers: sparse", [str(good / "model.pth"), "--speakers", str(folder / "sparse.safetensors")]
+    for label, array in {
+        "nan": np.full(80, np.nan, np.float32), "79": np.ones(79, np.float32), "integers": np.ones(80, np.int64),
+        "empty": np.zeros(0, np.float32), "matrix": np.ones((80, 1), np.float32),
+    }.items():  # fmt: skip
+        write_torch_file(folder / "mel_stats.pth", array)
+        yield f"mel statistics: {label}", [str(good / "model.pth"), "--mel-stats", str(folder / "mel_stats.pth")]
+    for label, arrays in {
+        "nan": {**draw_dvae(), "codebook.embed": np.full((16, 30), np.nan, np.float32)},
+        "other codes": {**draw_dvae(), "codebook.embed": np.ones((16, 2**20), np.float32)},
+        "half": {"codebook.embed": np.ones((16, 30), np.float32)},
+    }.items():
+        write_torch_file(folder / "dvae.pth", arrays)
+        yield f"DVAE: {label}", [str(good / "model.pth"), "--dvae", str(folder / "dvae.pth")]
+    # One storage of 1 MB, shown as every weight of a network.
+    program = b"".join(text(f"gpt.{index}") + tensor("0", 2**18, (2**18,), (1,)) for index in range(2000))
+    (folder / "model.pth").write_bytes(zip_program(b"}(" + program + b"u", {"0": bytes(2**20)}))
+    yield "shared storage", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
+    for label, document in list_vocabularies():
+        (folder / "vocab.json").write_text(json.dumps(document))
+        yield f"vocabulary: {label}", [str(good / "model.pth"), "--vocab", str(folder / "vocab.json")]
+
+
+def pack_config(config: Any) -> bytes:
+    """A torch file with a tensor and this configuration, whose shared values stay shared."""
+    model = b"}(" + text("gpt.unknown") + tensor("0", 64, (64,), (1,)) + b"u"
+    program = b"}(" + text("model") + model + text("config") + pickle.dumps(config, 2)[2:-1] + b"u"
+    return zip_program(program, {"0": bytes(256)})
+
+
+def list_configs() -> Iterator[tuple[str, Any]]:
+    """Configurations in a torch file that JSON cannot hold, or that grow when they are written."""
+    long = "x" * 2**20
+    deep: Any = 1
+    for _ in range(60):
+        deep = {"a": deep}
+    yield "a long text often", {"model_args": {}, "more": {str(index): long for index in range(3000)}}
+    yield "a long text often in a list", {"more": [long] * 3000}
+    yield "bytes as keys", {"more": {b"a": 1}}
+    yield "deep", deep
+    yield "deep JSON", '{"a":' * 900 + "1" + "}" * 900
+    yield "deeper JSON", '{"a":' * 100_000 + "1" + "}" * 100_000
+    yield "endless", {"max_audio_len": float("inf"), "more": [float("nan")]}
+    yield "5,000 digits", '{"a": ' + "9" * 5000 + "}"
+    yield "arguments a list", {"model_args": [1]}
+    yield "a number", 5
+
+
+def list_speakers() -> Iterator[tuple[str, Any]]:
+    """Files of voices that are none."""
+    voice = draw_voice()
+    for label, changes in {
+        "long prompt": {"gpt_cond_latent": np.ones((1, 2**16, 64), np.float32)},
+        "two prompts": {"gpt_cond_latent": np.ones((3, 32, 64), np.float32)},
+        "another width": {"gpt_cond_latent": np.ones((1, 32, 65), np.float32)},
+        "flat": {"gpt_cond_latent": np.ones(64, np.float32)},
+        "scalar": {"gpt_cond_latent": np.ones((), np.float32)},
+        "nan": {"gpt_cond_latent": np.full((1, 32, 64), np.nan, np.float32)},
+        "integers": {"speaker_embedding": np.ones((1, 512, 1), np.int64)},
+        "wide embedding": {"speaker_embedding": np.ones((1, 2**20, 1), np.float32)},
+        "no embedding": {"speaker_embedding": np.ones((1, 0, 1), np.float32)},
+    }.items():
+        yield label, {"Ana": {**voice, **changes}}
+    yield "name a number", {1: voice, "1": voice}
+    yield "no name", {"": voice}
+    # Views of one storage: 500 voices of 1 MB each in a file of 1 MB.
+    parts = text("gpt_cond_latent") + tensor("0", 2**18, (1, 2**12, 64), (2**18, 64, 1))
+    parts += text("speaker_embedding") + tensor("0", 2**18, (1, 512, 1), (512, 1, 1))
+    program = b"".join(text(str(index)) + b"}(" + parts + b"u" for index in range(500))
+    yield "shared storage", zip_program(b"}(" + program + b"u", {"0": bytes(2**20)})
+    for shape in ((2**31, 2**31, 0), (0, 2**31, 2**31, 2**31), (0, 2**62), (0, *([2] * 60))):
+        parts = text("gpt_cond_latent") + tensor("0", 1, shape, (1,) * len(shape))
+        parts += text("speaker_embedding") + tensor("0", 1, (1,), (1,))
+        yield f"empty {shape[:4]}", zip_program(b"}(" + text("Ana") + b"}(" + parts + b"uu", {"0": bytes(4)})
+
+
+def write_sparse_speakers(path: Path) -> None:
+    """Voices of 3 GB, of which the disk holds a few bytes. With a name by which `read_coqui_file` takes them for a model."""
+    count = SPARSE_BYTES // 4 // 64
+    with path.open("wb") as file:
+        file.write(pack_safetensors({"gpt.text_embedding.weight": entry([count, 64], 0, count * 256)}))
+        file.truncate(file.tell() + count * 256)
+
+
+def seal(folder: Path) -> None:
+    """Makes the manifest true of the files again."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    contents = {name: (folder / name).read_bytes() for name in manifest["files"]}
+    manifest["files"] = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    path.write_text(json.dumps(manifest))
+
+
+def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Labels and words behind `myxtts synthesize` for every hostile model directory."""
+    good = folder / "good"
+    write_model_directory(
+        good,
+        config=CONFIG,
+        model=draw_model(),
+        dvae=draw_dvae(),
+        vocabulary=VOCABULARY.read_text(encoding="utf-8"),
+        speakers={"Ana": draw_voice()},
+    )
+    speak = ["--text", "hello", "--out", str(folder / "out.wav")]
+    bad = folder / "bad"
+
+    def copy() -> Path:
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(good, bad)
+        return bad
+
+    words = ["--checkpoint", str(bad), "--speaker", "Ana", *speak]
+    for line in ("text_tokens: 1000000", "gpt_width: 16384", "gpt_layers: 256", "max_text_tokens: 16384", "gpt_heads: 64",
+                 "max_audio_tokens: 16384", "audio_codes: 32767", "dvae_width: 16384", "gpt_layers: 1", "gpt_layers: -1",
+                 "gpt_width: " + "9" * 5000, "gpt_width: true", "gpt_width: .inf", "gpt_width: 64.5", "gpt_width: [64]"):  # fmt: skip
+        key = line.partition(":")[0]
+        path = copy() / "config.yaml"
+        lines = path.read_text().splitlines()
+        assert any(each.strip().startswith(f"{key}:") for each in lines), key
+        changed = [f"  {line}" if each.strip().startswith(f"{key}:") else each for each in lines]
+        path.write_text("\n".join(changed) + "\n")
+        seal(bad)
+        if line != "gpt_heads: 64":
+            yield f"config {line[:30]}", words
+    for label, arrays in change_weights(draw_model()):
+        with (copy() / "model.safetensors").open("wb") as file:
+            write_safetensors(file, arrays)
+        seal(bad)
+        yield f"weights: {label}", words
+    for label, content in list_safetensors().items():
+        for name in ("model.safetensors", "dvae.safetensors", "speakers.safetensors"):
+            (copy() / name).write_bytes(content)
+            seal(bad)
+            yield f"{name}: {label}", words
+    for label, document in list_vocabularies():
+        (copy() / "vocab.json").write_text(json.dumps(document))
+        seal(bad)
+        yield f"vocabulary: {label}", words
+    for label, content in list_speakers():
+        if isinstance(content, dict) and all(isinstance(name, str) for name in content):
+            with (copy() / "speakers.safetensors").open("wb") as file:
+                write_safetensors(
+                    file, {f"{part}/{name}": each for name in content for part, each in content[name].items()}
+                )
+            seal(bad)
+            if label != "no embedding":
+                yield f"voices: {label}", ["--checkpoint", str(bad), "--speaker", next(iter(content)), *speak]
+            with (folder / "voice.safetensors").open("wb") as file:
+                write_safetensors(file, next(iter(content.values())))
+            if label not in ("no embedding", "no name"):
+                yield (
+                    f"voice: {label}",
+                    ["--checkpoint", str(good), "--voice", str(folder / "voice.safetensors"), *speak],
+                )
+    write_sparse_speakers(folder / "voice.safetensors")
+    yield "voice: sparse", ["--checkpoint", str(good), "--voice", str(folder / "voice.safetensors"), *speak]
+
+
+def count_mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def try_all(command: str, folder: Path) -> None:
+    """Prints a line of JSON for each case: its label, the exit code or None for a traceback, and what was said."""
+    from myxtts.cli.main import main
+
+    cases = {"import": list_imports, "synthesize": list_models}[command](folder)
+    if command == "synthesize":
+        import tensorflow as tf
+
+        tf.constant(1)  # starts its threads, each of which maps memory
+        import myxtts.inference.loading
+    else:
+        import myxtts.checkpoints.importing  # noqa: F401
+    limit = count_mapped_bytes() + SPARE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for number, (label, words) in enumerate(cases):
+        said = io.StringIO()
+        code: int | None = None
+        extra = ["--out", str(folder / f"out-{number}")] if command == "import" else []
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            # Whatever is not turned into a message is what is looked for.
+            try:
+                code = main([command, *words, *extra])
+                if extra and code == 0:
+                    read_model_directory(extra[1])
+            except BaseException:  # noqa: BLE001  a panic of a library is no Exception
+                traceback.print_exc()
+        shutil.rmtree(folder / f"out-{number}", ignore_errors=True)
+        print(json.dumps([label, code, said.getvalue()[:MOST_SAID]]), flush=True)
+
+
+if __name__ == "__main__":
+    try_all(sys.argv[1], Path(sys.argv[2]))
