@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,8 @@ PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 """Names of the two tensors, as in the published file of named voices."""
 MAKER = "made_by"
 """Name of the digest in our own files."""
+MOST_NUMBERS = 1 << 20
+"""Of a prompt: hundreds of vectors as wide as the widest model."""
 VOICE_SUFFIX = ".safetensors"
 """Of voice files in a folder of voices; the rest of a file's name is the voice's."""
 
@@ -47,8 +50,16 @@ def read_voice(tensors: Mapping[str, Tensor], source: str) -> Voice:
     missing = [name for name in (PROMPT, SPEAKER) if name not in tensors]
     if missing:
         raise VoiceError(f"{source} must hold {PROMPT} and {SPEAKER}, but lacks {missing[0]}. Clone the voice again.")
+    # Before anything is read: a file may claim any size.
+    shapes = {name: tuple(tensors[name].shape) for name in (PROMPT, SPEAKER, MAKER) if name in tensors}
+    is_one_voice = len(shapes[PROMPT]) >= 2 and set(shapes[PROMPT][:-2]) <= {1}
+    if not is_one_voice or any(math.prod(shape) > MOST_NUMBERS for shape in shapes.values()):
+        raise VoiceError(
+            f"{source} must hold one prompt and one embedding of at most {MOST_NUMBERS:,} numbers each, but holds the shapes "
+            f"{', '.join(map(str, shapes.values()))[:200]}. Clone the voice again."
+        )
     prompt, speaker = (np.asarray(tensors[name], np.float32) for name in (PROMPT, SPEAKER))
-    if prompt.ndim < 2 or not (np.isfinite(prompt).all() and np.isfinite(speaker).all()):
+    if not (np.isfinite(prompt).all() and np.isfinite(speaker).all()):
         raise VoiceError(f"{source} must hold the numbers of a voice, but does not. Clone the voice again.")
     maker = np.asarray(tensors[MAKER], np.uint8).tobytes() if MAKER in tensors else b""
     return Voice(prompt.reshape(prompt.shape[-2:]), speaker.reshape(-1), maker)
