@@ -22,6 +22,7 @@ from myxtts.data.facts import Progress
 from myxtts.data.float_wav import write_float_wav
 from myxtts.data.pcm_wav import find_samples
 from myxtts.data.workers import Crashed, Task, Work, run_task
+from myxtts.files import FileError, read_bytes
 
 METADATA_NAME = "metadata.csv"
 MARK_NAME = ".myxtts-prepared"
@@ -80,7 +81,7 @@ def make_writer() -> Work:
         source, target = map(Path, item)
         try:
             return write_clip(source, target)
-        except ClipError as error:
+        except (ClipError, FileError) as error:
             raise PreparedCorpusError(f"{error}") from error
         except OSError as error:
             raise PreparedCorpusError(f"{target} cannot be written from {source}: {error.strerror}.") from error
@@ -90,10 +91,10 @@ def make_writer() -> Work:
 
 def write_clip(source: Path, target: Path) -> dict[str, Any]:
     """Write a clip's copy, unless it is there."""
-    mtime_ns = source.stat().st_mtime_ns
+    size_bytes, mtime_ns = (status := source.stat()).st_size, status.st_mtime_ns
     # The time of the original is given to a copy when it is complete.
     is_reused = target.exists() and target.stat().st_mtime_ns == mtime_ns
-    is_plain = find_samples(source.read_bytes()) is not None
+    is_plain = find_samples(read_bytes(source, size_bytes)) is not None
     if not is_reused:
         if is_plain:
             shutil.copyfile(source, target)
@@ -119,7 +120,7 @@ def name_copies(names: Sequence[str]) -> list[str]:
 
 
 def _check_folder(root: Path, out: Path) -> None:
-    if out.resolve() == root.resolve():
+    if os.path.realpath(out) == os.path.realpath(root):
         raise PreparedCorpusError(f"--out must be another folder than the corpus, but is {out}.")
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import os
 import secrets
 import zipfile
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from myxtts.data.errors import BatchPlanError, WorkerError
 from myxtts.data.facts import Progress
 from myxtts.data.lazy_items import LazyItems
 from myxtts.data.workers import Crashed, Task, Work, run_task
+from myxtts.files import open_file, read_bytes
 from myxtts.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -132,7 +134,7 @@ def _digest(corpus: Corpus, vocabulary: Path) -> str:
     digest = hashlib.blake2b(digest_size=8)
     parts = (
         __version__.encode(),
-        vocabulary.read_bytes(),
+        read_bytes(vocabulary),
         corpus.text.blob,
         corpus.text.offsets.tobytes(),
         "|".join(corpus.language.names).encode(),
@@ -147,10 +149,10 @@ def _digest(corpus: Corpus, vocabulary: Path) -> str:
 def _read(path: Path, count: int) -> NDArray[np.unsignedinteger] | None:
     try:
         # Opened here: NumPy forgets to close a file that it cannot read.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with BufferedReader(open_file(path)) as file, np.load(file, allow_pickle=False) as archive:
             ids: NDArray[np.unsignedinteger] = archive["ids"]
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        # Never written, or torn: a zip file carries a checksum.
+        # Never written, no file (a `ValueError` too), or torn: a zip file carries a checksum.
         return None
     return ids if len(ids) == count else None
 

@@ -28,6 +28,7 @@ from myxtts.data.sampler import IndexSampler
 from myxtts.data.text_ids import TextIds
 from myxtts.data.throughput import Piece, Rate, count_pieces, warm_up
 from myxtts.data.workers import Task, Work, WorkerProcess
+from myxtts.files import read_bytes
 from myxtts.text.tokenizer import Tokenizer
 
 _DECODED_CLIPS = 64
@@ -74,7 +75,7 @@ def measure_stages(material: Material, seconds: float) -> Mapping[str, Rate | No
         return count_pieces(work_on_clips(), seconds)
 
     return {
-        "read bytes": time_clips(lambda clip: corpus.find_file(clip).read_bytes()),
+        "read bytes": time_clips(lambda clip: read_bytes(corpus.find_file(clip), int(corpus.size_bytes[clip]))),
         "decode": time_clips(lambda clip: read_clip(corpus.find_file(clip), rates_hz[clip])),
         "resample": time_clips(lambda clip: resample_clip(decoded[clip], rates_hz[clip], SAMPLE_RATE_HZ), foreign)
         if foreign

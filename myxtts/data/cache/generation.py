@@ -22,6 +22,7 @@ from myxtts.data.cache.errors import CacheFolderError, CacheKeyError
 from myxtts.data.cache.key import GenerationKey, encode_key
 from myxtts.data.cache.records import ENTRY
 from myxtts.data.cache.segment import INDEX_SUFFIX
+from myxtts.files import FileError, read_json
 
 KEY_NAME = "key.json"
 _TEMPORARY_SUFFIX = ".tmp"
@@ -95,10 +96,9 @@ def _replace_file(path: Path) -> Iterator[Path]:
 
 def _read_key(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
+        return read_json(path, dict)
+    except FileError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _read_generation(folder: Path) -> Generation:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from myxtts.data.cache.records import ENTRY, Entries, move_entries, seal_entries, unseal_entries
+from myxtts.files import MissingFileError, open_file
 
 DATA_SUFFIX = ".data"
 INDEX_SUFFIX = ".index"
@@ -28,7 +29,7 @@ _MODE = 0o666
 
 def list_segments(folder: Path) -> list[str]:
     """Names of all segments, oldest first."""
-    return sorted(path.stem for path in folder.glob(f"*{DATA_SUFFIX}"))
+    return sorted(path.stem for path in folder.glob(f"*{DATA_SUFFIX}") if path.is_file())
 
 
 def remove_segment(folder: Path, name: str) -> None:
@@ -51,10 +52,10 @@ class SegmentReader:
     def load_entries(self) -> tuple[Entries, int]:
         """The sound entries that were added since the last call, and the number of damaged ones."""
         try:
-            with self._index.open("rb") as file:
+            with open_file(self._index) as file:
                 file.seek(self._index_bytes)
                 content = file.read()
-        except FileNotFoundError:
+        except MissingFileError:
             # Just created, or just removed: either way there is nothing to read here.
             content = b""
         # A writer may be half way through its last entry: that one is read next time.
