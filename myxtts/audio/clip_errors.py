@@ -16,7 +16,9 @@ class ClipProblem(StrEnum):
     """The reasons a clip is set aside for, as drop reports name them."""
 
     MISSING = "missing"
-    """There is no such file, or it may not be opened."""
+    """There is no such file."""
+    UNREADABLE = "unreadable"
+    """It may not be opened, the disk gives errors, or something else than a file stands there."""
     EMPTY = "empty"
     """A file without a single sample."""
     UNSUPPORTED = "unsupported"

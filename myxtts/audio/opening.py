@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import soundfile
 from myxtts.audio import containers
 from myxtts.audio.clip_errors import CONVERT, COPY, REPLACE, ClipError, ClipProblem
 from myxtts.devices.native_stderr import drop_lines
+from myxtts.files import FileError, MissingFileError, open_file
 
 RATES_HZ = range(1_000, 768_001)
 """Beyond these a header is damaged."""
@@ -65,8 +65,8 @@ class OpenClip:
 
 @contextmanager
 def open_clip(path: Path) -> Iterator[OpenClip]:
-    """The opened file. Raises `ClipError` (missing, empty, unsupported, corrupt, truncated) without decoding anything."""
-    with _open_regular_file(path) as file:
+    """The opened file. Raises `ClipError` (missing, unreadable, empty, unsupported, corrupt, truncated) without decoding anything."""
+    with _name_read_errors(path), open_file(path) as file:
         head = file.read(containers.HEAD_BYTES)
         if not head:
             raise ClipError(path, ClipProblem.EMPTY, f"must hold sound, but has no bytes. {REPLACE}")
@@ -89,21 +89,19 @@ def open_clip(path: Path) -> Iterator[OpenClip]:
 
 
 @contextmanager
-def _open_regular_file(path: Path) -> Iterator[FileIO]:
+def _name_read_errors(path: Path) -> Iterator[None]:
     try:
-        # Asked first: opening a named pipe would wait for ever.
-        is_file = stat.S_ISREG(os.stat(path).st_mode)
-        # Without a buffer, because libsndfile reads on from where the descriptor stands.
-        file = FileIO(path) if is_file else None
-    except FileNotFoundError:
-        text = "there is no such file. Check the path, and the case of its letters."
-        raise ClipError(path, ClipProblem.MISSING, text) from None
-    except (OSError, ValueError) as error:
-        raise ClipError(path, ClipProblem.MISSING, f"cannot be opened ({error}). Check its permissions.") from None
-    if file is None:
-        raise ClipError(path, ClipProblem.MISSING, f"must be a sound file, but is a folder or a device. {REPLACE}")
-    with file:
-        yield file
+        yield
+    except MissingFileError as error:
+        raise ClipError(path, ClipProblem.MISSING, error.problem) from None
+    except FileError as error:
+        raise ClipError(path, ClipProblem.UNREADABLE, f"{error.problem} {REPLACE}") from None
+    except OSError as error:
+        # A bad sector, or a mount that is gone: the file may be opened, and gives nothing.
+        text = (
+            f"cannot be read ({error.strerror}). Check the disk or the mount it is on, or take it out of the metadata."
+        )
+        raise ClipError(path, ClipProblem.UNREADABLE, text) from error
 
 
 def _check_whole(path: Path, file: FileIO, head: bytes) -> None:

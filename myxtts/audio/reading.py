@@ -34,7 +34,7 @@ LOUDEST_PEAK = 16.0
 def inspect_clip(path: str | os.PathLike[str]) -> ClipInfo:
     """What a file's header says, in a fraction of a millisecond: nothing is decoded.
 
-    Raises `ClipError` (missing, empty, unsupported, corrupt, truncated) for what can be told without decoding.
+    Raises `ClipError` (missing, unreadable, empty, unsupported, corrupt, truncated) for what can be told without decoding.
     """
     with open_clip(Path(path)) as clip:
         return clip.info
@@ -47,7 +47,7 @@ def read_clip(
 
     What is behind `most_seconds` is not decoded, so damage there is not seen.
 
-    Raises `ClipError` (missing, empty, unsupported, corrupt, truncated, nan).
+    Raises `ClipError` (missing, unreadable, empty, unsupported, corrupt, truncated, nan).
     """
     with open_clip(Path(path)) as clip:
         # A little more, so that the filter finds what follows at the cut.

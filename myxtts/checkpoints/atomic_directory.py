@@ -60,7 +60,7 @@ def write_directory_atomically(
     Args:
         replaces: whether a directory with something in it is replaced; else it stays, and `OutputFolderError` is raised.
     """
-    target = Path(target).resolve()
+    target = Path(os.path.realpath(target))
     with _explain_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         recover_directory(target)
@@ -83,7 +83,7 @@ def write_directory_atomically(
 @contextlib.contextmanager
 def open_file_atomically(target: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write to, which takes the target's place, flushed to the disk, when the block ends without error."""
-    target = Path(target).resolve()
+    target = Path(os.path.realpath(target))
     with _explain_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         recover_directory(target)
@@ -102,7 +102,7 @@ def open_file_atomically(target: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def remove_directory_atomically(target: str | os.PathLike[str]) -> None:
     """Deletes a directory such that a crash leaves it whole or gone; what is left of it then, recovery removes."""
-    target = Path(target).resolve()
+    target = Path(os.path.realpath(target))
     gone = _name_temporary(target, "gone")
     with _explain_write_errors(target):
         target.rename(gone)
@@ -137,7 +137,7 @@ def _remove_abandoned_scratch(parent: Path) -> None:
 
 def recover_folder(folder: str | os.PathLike[str]) -> None:
     """Recovers every directory and file in a folder whose writing, replacement or removal was interrupted."""
-    folder = Path(folder).resolve()
+    folder = Path(os.path.realpath(folder))
     with contextlib.suppress(OSError):
         found = [_TEMPORARY_NAME.fullmatch(entry.name) for entry in folder.iterdir()]
         for name in sorted({match["target"] for match in found if match}):
@@ -149,7 +149,7 @@ def recover_directory(target: str | os.PathLike[str]) -> None:
 
     Does nothing where nothing is to be done, or where it may not write: reading from a read-only disk must work.
     """
-    target = Path(target).resolve()
+    target = Path(os.path.realpath(target))
     with contextlib.suppress(OSError):
         for old in _list_temporaries(target, "old"):
             if not target.exists() and _is_abandoned(old):

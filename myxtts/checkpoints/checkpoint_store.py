@@ -30,6 +30,7 @@ from myxtts.checkpoints.training_checkpoint import (
     read_training_checkpoint,
     write_training_checkpoint,
 )
+from myxtts.files import FileError, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -252,8 +253,8 @@ def _format_mib(size_bytes: int) -> str:
 def read_best_metric(folder: Path) -> str:
     """What makes a checkpoint of a folder the best one, as the run that wrote them had it."""
     try:
-        index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        metric = read_json(folder / INDEX_NAME, dict, allow_infinite=True).get("best_metric")
+    except FileError:
+        # Nothing that matters depends on it: of a list that was never written the usual metric is the best guess.
         return USUAL_METRIC
-    metric = index.get("best_metric") if isinstance(index, dict) else None
     return metric if isinstance(metric, str) else USUAL_METRIC

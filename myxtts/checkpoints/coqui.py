@@ -7,7 +7,6 @@ Canonical names are those of the published `model.pth`: without the trainer's `x
 from __future__ import annotations
 
 import enum
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.files import parse_json
 from myxtts.models.names import FLOAT_DTYPES
 
 
@@ -218,7 +218,7 @@ def _read_config(config: Any) -> Mapping[str, Any]:
     if isinstance(config, str):
         # Old trainers saved it as JSON.
         try:
-            config = json.loads(config)
-        except (ValueError, RecursionError):
+            config = parse_json(config, allow_infinite=True)
+        except ValueError:
             return {}
     return config if isinstance(config, Mapping) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.config.rules import CODE_SECONDS
+from myxtts.files import FileError, MissingFileError, read_json, read_text
 from myxtts.models.names import FLOAT_DTYPES, OPTIONAL, find_value_problem
 from myxtts.models.sizes import PROMPT_LATENTS, SpeakerSize, read_sizes
 from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
@@ -128,13 +128,12 @@ def _read_config_beside(model: Path) -> Mapping[str, Any]:
     """What a config.json in the model's folder says: no tensor shows how many heads there are."""
     path = model.parent / "config.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = read_json(path, dict)
+    except MissingFileError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(path, f"cannot be read as JSON ({error}). Mend it, or move it away.") from error
-    has_arguments = isinstance(content, dict) and isinstance(content.get("model_args", {}), dict)
-    return content if has_arguments else {}
+    except FileError as error:
+        raise ModelFileError(path, f"{error.problem} Mend it, or move it away.") from error
+    return content if isinstance(content.get("model_args", {}), dict) else {}
 
 
 def _keep_plain(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -237,7 +236,7 @@ def _read_vocabulary(path: Path | None, text_tokens: int | None) -> str | None:
         raise ModelFileError(
             path, f"has {found} text tokens, but the model was made for {text_tokens}. Give the model's own vocab.json."
         )
-    return path.read_text(encoding="utf-8")
+    return read_text(path)
 
 
 def _fit_limits(config: ModelConfig) -> dict[str, float]:

@@ -11,23 +11,25 @@ manifest.json       format, sizes, checksums
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, Required, TypedDict, TypeVar
 
-from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
 from myxtts.checkpoints.sealed_directory import DirectoryWriter, Manifest, open_sealed_directory, write_sealed_directory
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.config.config import XTTSConfig
 from myxtts.config.resolve import dump_sections, resolve_config
 from myxtts.config.yaml_file import dump_yaml
+from myxtts.files import FileError, read_json, read_text
 from myxtts.models.names import compare_arrays
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, list_dvae_weights, list_xtts_weights
+
+Content = TypeVar("Content")
 
 KIND = "myxtts model"
 FORMAT_VERSION = 1
@@ -136,10 +138,12 @@ def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool
         if name not in manifest.files:
             raise ModelFileError(directory, f"lacks {name}. Copy the directory again.")
 
-    def read_text(name: str) -> str | None:
-        return (directory / name).read_text(encoding="utf-8") if name in manifest.files else None
+    def read_part(name: str, read: Callable[[Path], Content]) -> Content | None:
+        try:
+            return read(directory / name) if name in manifest.files else None
+        except FileError as error:
+            raise DamagedFileError(error.path, f"{error.problem} Copy the directory again.") from error
 
-    source_config = read_text(SOURCE_CONFIG_NAME)
     return ModelDirectory(
         path=directory,
         manifest=manifest,
@@ -147,9 +151,9 @@ def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool
         config=resolve_config(yaml_path=directory / CONFIG_NAME, environ={}),
         model=open_safetensors(directory / MODEL_NAME),
         dvae=open_safetensors(directory / DVAE_NAME) if DVAE_NAME in manifest.files else None,
-        vocabulary=read_text(VOCABULARY_NAME),
+        vocabulary=read_part(VOCABULARY_NAME, read_text),
         speakers=_group_voices(open_safetensors(directory / SPEAKERS_NAME)) if SPEAKERS_NAME in manifest.files else {},
-        source_config=json.loads(source_config) if source_config is not None else None,
+        source_config=read_part(SOURCE_CONFIG_NAME, _read_source_config),
     )
 
 
@@ -173,6 +177,11 @@ def require_weights(directory: ModelDirectory) -> None:
         # What nobody knows was let in by an import that was told so; it sizes nothing.
         report.unexpected.clear()
         report.require_complete(str(directory.path))
+
+
+def _read_source_config(path: Path) -> dict[str, Any]:
+    # Old trainers saved numbers that JSON does not know.
+    return read_json(path, dict, allow_infinite=True)
 
 
 def _flatten_voices(speakers: Voices) -> dict[str, Tensor]:

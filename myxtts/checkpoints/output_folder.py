@@ -47,7 +47,7 @@ def require_makeable_folder(target: Path, way_out: str = _WAY_OUT) -> None:
 
 
 def _require_writable(target: Path, sources: Iterable[Path]) -> None:
-    resolved = target.resolve()
+    resolved = Path(os.path.realpath(target))
     # Else a folder whose replacement was interrupted is absent now, is put back by the writer, and is lost after all.
     recover_directory(resolved)
     _refuse_file(target)
@@ -56,7 +56,7 @@ def _require_writable(target: Path, sources: Iterable[Path]) -> None:
             target, f"is the folder this command was started in, or one above it, and cannot be replaced. {_WAY_OUT}"
         )
     for source in sources:
-        if source.resolve().is_relative_to(resolved):
+        if Path(os.path.realpath(source)).is_relative_to(resolved):
             raise OutputFolderError(target, f"holds {source}, which is to be read. {_WAY_OUT}")
     # Also where the folder is there: another one is written beside it, and takes its place.
     _try_new_folder(resolved)

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from myxtts.checkpoints.errors import CheckpointError, ModelFileError
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, is_countable, read_array
+from myxtts.files import FileError, open_file
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
@@ -95,8 +96,11 @@ def write_safetensors(file: WritableFile, tensors: Mapping[str, Tensor]) -> None
 def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
     """The tensors of a file by name, in the file's order of names; each is read when it is asked for."""
     path = Path(path)
-    if not path.is_file():
-        raise ModelFileError(path, "there is no such file. Check the path, and the case of its letters.")
+    try:
+        # The library opens the file itself, and would wait for the writer of a pipe.
+        open_file(path).close()
+    except FileError as error:
+        raise ModelFileError(path, error.problem) from None
     try:
         with path.open("rb") as handle:
             header_bytes = int.from_bytes(handle.read(8), "little")

@@ -12,18 +12,19 @@ Written atomically (`atomic_directory`), and read back from the file system befo
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from myxtts import __version__
 from myxtts.checkpoints.atomic_directory import write_directory_atomically
 from myxtts.checkpoints.errors import CheckpointWriteError, DamagedFileError, ModelFileError
+from myxtts.files import FileError, MissingFileError, explain_os_error, fit_shape, open_file, read_json
 
 MANIFEST_NAME = "manifest.json"
 _MAX_MANIFEST_BYTES = 2**20
@@ -46,6 +47,31 @@ class Manifest:
     files: Mapping[str, FileFacts]
     facts: Mapping[str, Any]
     """What the writer had to say beyond the files."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A manifest as it is written."""
+
+    format: str
+    format_version: int
+    files: Mapping[str, _Entry]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _KnownFacts:
+    """Those that are looked at."""
+
+    notice: str | None = None
+    step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class HashedFile:
@@ -116,7 +142,9 @@ def write_sealed_directory(
         writer = DirectoryWriter(directory)
         write(writer)
         for name, expected in writer.files.items():
-            if _sum_file(directory / name) != expected:
+            with open_file(directory / name) as handle:
+                found = _sum_file(handle)
+            if found != expected:
                 raise CheckpointWriteError(
                     f"{target}: {name} reads back otherwise than it was written. The disk may be failing: check it, or "
                     "give another directory. What was there before is untouched."
@@ -155,29 +183,20 @@ def read_manifest(directory: Path, kind: str, newest_version: int) -> Manifest:
     """What a directory says it holds; the files themselves are not looked at."""
     path = directory / MANIFEST_NAME
     try:
-        with open(path, "rb") as handle:
-            content = json.loads(handle.read(_MAX_MANIFEST_BYTES))
-    except FileNotFoundError:
+        # Losses among the facts may be infinite.
+        content = read_json(path, _Content, most_bytes=_MAX_MANIFEST_BYTES, allow_infinite=True)
+        fit_shape(content.facts, _KnownFacts)
+    except MissingFileError:
         raise DamagedFileError(
             directory,
             f"has no {MANIFEST_NAME}, so MyXTTS did not write it. A Coqui model is imported from its .pth file.",
         ) from None
-    except OSError as error:
-        raise _explain_read_error(path, error) from None
-    except (ValueError, RecursionError):
-        raise DamagedFileError(path, "is damaged: it is not JSON. Copy the directory again.") from None
-    try:
-        manifest = Manifest(
-            kind=content["format"],
-            format_version=int(content["format_version"]),
-            files={
-                str(name): FileFacts(int(entry["bytes"]), str(entry["sha256"]))
-                for name, entry in content["files"].items()
-            },
-            facts=dict(content.get("facts", {})),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DamagedFileError(path, "is damaged: an entry is missing or wrong. Copy the directory again.") from None
+    except FileError as error:
+        raise _explain_read_error(error) from None
+    except ValueError as error:
+        raise DamagedFileError(path, f"is damaged: {error}. Copy the directory again.") from None
+    files = {name: FileFacts(entry.bytes, entry.sha256) for name, entry in content.files.items()}
+    manifest = Manifest(content.format, content.format_version, files, content.facts)
     if manifest.kind != kind:
         raise ModelFileError(directory, f"must be a {kind}, but is a {manifest.kind}.")
     if manifest.format_version > newest_version:
@@ -188,39 +207,47 @@ def read_manifest(directory: Path, kind: str, newest_version: int) -> Manifest:
         )
     if not all(_is_plain_name(name) for name in manifest.files):
         raise ModelFileError(
-            path, "names a file outside the directory. Copy the directory again from where it came from."
+            path, "names a file that cannot be in the directory. Copy the directory again from where it came from."
         )
     return manifest
 
 
-def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
+@contextlib.contextmanager
+def _open_part(path: Path) -> Iterator[FileIO]:
     try:
-        size_bytes = path.stat().st_size
+        with open_file(path) as handle:
+            yield handle
+    except MissingFileError:
+        raise DamagedFileError(path, "is missing. Copy the directory again.") from None
+    except FileError as error:
+        raise _explain_read_error(error) from None
+    except OSError as error:
+        raise _explain_read_error(explain_os_error(path, error)) from None
+
+
+def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
+    with _open_part(path) as handle:
+        size_bytes = os.fstat(handle.fileno()).st_size
         if size_bytes != expected.size_bytes:
             raise DamagedFileError(
                 path,
                 f"must have {expected.size_bytes} bytes, but has {size_bytes}: it is cut short, or was changed. "
                 "Copy the directory again.",
             )
-        if verify_checksum and _sum_file(path) != expected:
+        if verify_checksum and _sum_file(handle) != expected:
             raise DamagedFileError(path, "is damaged: its checksum is not the one recorded. Copy the directory again.")
-    except FileNotFoundError:
-        raise DamagedFileError(path, "is missing. Copy the directory again.") from None
-    except OSError as error:
-        raise _explain_read_error(path, error) from None
 
 
-def _explain_read_error(path: Path, error: OSError) -> ModelFileError:
-    # What the disk cannot give back is damage; what this user may not read is none.
-    kind = DamagedFileError if error.errno == errno.EIO else ModelFileError
-    return kind(path, f"cannot be read ({error.strerror}).")
+def _sum_file(handle: FileIO) -> FileFacts:
+    checksum = hashlib.file_digest(handle, "sha256").hexdigest()
+    return FileFacts(handle.tell(), checksum)
 
 
-def _sum_file(path: Path) -> FileFacts:
-    with open(path, "rb") as handle:
-        checksum = hashlib.file_digest(handle, "sha256").hexdigest()
-        return FileFacts(handle.tell(), checksum)
+def _explain_read_error(error: FileError) -> ModelFileError:
+    # What the disk cannot give back, or is no file, is damage; what this user may not read is none.
+    kind = ModelFileError if isinstance(error.__cause__, PermissionError) else DamagedFileError
+    return kind(error.path, f"{error.problem} Copy the directory again.")
 
 
 def _is_plain_name(name: str) -> bool:
-    return name == os.path.basename(name) and name not in ("", ".", "..")
+    return name == os.path.basename(name) and name not in ("", ".", "..") and name.isprintable()

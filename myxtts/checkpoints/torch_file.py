@@ -18,6 +18,7 @@ from myxtts.checkpoints.errors import ModelFileError, UnsafeModelFileError
 from myxtts.checkpoints.pickle_machine import GlobalRefusedError, PickleMachine, PickleRefusedError
 from myxtts.checkpoints.torch_globals import TORCH_GLOBALS, Storage, StorageType
 from myxtts.checkpoints.zip_records import Record, ZipRecords
+from myxtts.files import FileError, explain_os_error, open_file
 
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_START = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -104,17 +105,16 @@ class TorchArchive:
 
 def _check_start(path: Path) -> None:
     """Tells by its first bytes what a file that is no torch file is instead."""
+    if os.path.isdir(path):
+        raise ModelFileError(path, "is a folder. Give the .pth file in it.")
     try:
-        if path.is_dir():
-            raise ModelFileError(path, "is a folder. Give the .pth file in it.")
-        if not path.is_file():
-            # ZipRecords says whether it is missing or a device; opening a pipe here would wait for a writer.
-            return
-        with open(path, "rb") as handle:
+        with open_file(path) as handle:
             start = handle.read(_SNIFFED_BYTES)
             size = os.fstat(handle.fileno()).st_size
-    except OSError as error:
-        raise ModelFileError(path, f"cannot be read ({error.strerror}).") from None
+    except (FileError, OSError) as error:
+        raise ModelFileError(
+            path, f"{explain_os_error(path, error).problem} Give a .pth file that can be read."
+        ) from None
     if not start.startswith(_ZIP_START):
         raise ModelFileError(path, _describe_start(start, size))
 

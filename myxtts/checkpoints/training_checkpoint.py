@@ -20,6 +20,7 @@ from myxtts.checkpoints.model_directory import ModelContent, ModelDirectory, rea
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
 from myxtts.checkpoints.sealed_directory import DirectoryWriter
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
+from myxtts.files import FileError, fit_shape, read_json
 
 STATE_NAME = "training.json"
 TENSORS_NAME = "training.safetensors"
@@ -101,13 +102,19 @@ def count_checkpoint_bytes(model: ModelContent, tensors: Mapping[str, Tensor]) -
 
 def _read_state(path: Path) -> TrainingState:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DamagedFileError(path, f"cannot be read ({error}).") from None
-    version = content.pop("version", None)
-    if version != STATE_VERSION:
-        raise ModelFileError(
-            path,
-            f"has version {version}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
-        )
-    return TrainingState(**content)
+        # A loss of a run that went wrong may be infinite.
+        content = read_json(path, dict, allow_infinite=True)
+        version = content.get("version")
+        if version != STATE_VERSION:
+            raise ModelFileError(
+                path,
+                f"has version {version}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
+            )
+        return fit_shape(content, TrainingState)
+    except FileError as error:
+        raise DamagedFileError(path, error.problem) from None
+    except ModelFileError:
+        # Ours, and a ValueError like the one below.
+        raise
+    except ValueError as error:
+        raise DamagedFileError(path, f"is damaged ({error}).") from None

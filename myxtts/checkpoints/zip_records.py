@@ -8,7 +8,6 @@ places where zip states a record's name and size must agree; where they may diff
 from __future__ import annotations
 
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from io import FileIO
 from pathlib import Path
 
 from myxtts.checkpoints.errors import ModelFileError
+from myxtts.files import FileError, open_file
 
 MAX_RECORDS = 65_536
 """A training checkpoint of XTTS v2 has 2,300."""
@@ -108,14 +108,9 @@ class ZipRecords:
 
     def _open(self) -> FileIO:
         try:
-            # Asked before opening: opening a pipe would wait for a writer.
-            if not stat.S_ISREG(self.path.stat().st_mode):
-                raise self._error("must be a file, but is a folder or a device.")
-            return open(self.path, "rb", buffering=0)
-        except FileNotFoundError:
-            raise self._error("there is no such file. Check the path, and the case of its letters.") from None
-        except OSError as error:
-            raise self._error(f"cannot be read ({error.strerror}).") from None
+            return open_file(self.path)
+        except FileError as error:
+            raise self._error(error.problem) from None
 
     def _read_at(self, handle: FileIO, offset: int, length: int) -> bytearray:
         content = bytearray(length)

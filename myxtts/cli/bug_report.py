@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -12,11 +11,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from myxtts.cli.files import write_text
 from myxtts.cli.parser import Parser
 from myxtts.errors import CommandLineError, MyXTTSError
+from myxtts.files import FileError, open_file, read_json
 
 if TYPE_CHECKING:
     from myxtts.monitoring.bug_report import BugReport, RunFiles
@@ -33,6 +33,10 @@ ALSO = (
 )
 """Variables that matter to a maintainer, besides those that change how TensorFlow works."""
 MOST_LOG_BYTES = 1 << 20
+MOST_JSON_BYTES = 64 << 20
+"""A report of what was set aside may name every clip of a large corpus."""
+
+Shape = TypeVar("Shape")
 
 
 def build_parser(prog: str) -> Parser:
@@ -88,18 +92,17 @@ def collect_report(folder: Path | None) -> BugReport:
 
 def read_run_files(folder: Path) -> RunFiles:
     """What a run has left; what is missing or damaged is said, and the rest is read."""
-    from myxtts.monitoring.bug_report import LOG_NAME, RunFiles
+    from myxtts.monitoring.bug_report import LOG_NAME, DropFacts, RunFacts, RunFiles
     from myxtts.monitoring.metrics_log import FILE_NAME as METRICS_NAME
     from myxtts.monitoring.metrics_log import read_metrics
 
     problems: list[str] = []
 
-    def read_json(name: str) -> Mapping[str, Any] | None:
+    def read(name: str, shape: type[Shape]) -> Shape | None:
         try:
-            content = json.loads((folder / name).read_text(encoding="utf-8"))
-            return content if isinstance(content, dict) else None
-        except (OSError, ValueError, RecursionError) as error:
-            problems.append(f"{name} ({error})")
+            return read_json(folder / name, shape, most_bytes=MOST_JSON_BYTES)
+        except FileError as error:
+            problems.append(f"{name} ({error.problem})")
             return None
 
     try:
@@ -109,10 +112,10 @@ def read_run_files(folder: Path) -> RunFiles:
         problems.append(str(error))
     return RunFiles(
         folder=str(folder.resolve()),
-        record=read_json("run.json"),
+        record=read("run.json", RunFacts),
         metrics=metrics,
         log=_read_end(folder / LOG_NAME),
-        drops=read_json("drop_report.json"),
+        drops=read("drop_report.json", DropFacts),
         problems=tuple(problems),
     )
 
@@ -139,8 +142,10 @@ def _list_texts(run: RunFiles | None) -> Iterator[str]:
     from myxtts.data.ljspeech import find_metadata
     from myxtts.data.metadata_lines import MetadataLine, read_lines
 
-    data = {} if run is None or run.record is None else run.record.get("config", {}).get("data", {})
-    for path in filter(None, (data.get("train_data"), data.get("val_data"))):
+    data = {} if run is None or run.record is None else run.record.config.get("data", {})
+    for path in (data.get("train_data"), data.get("val_data")):
+        if not isinstance(path, str):
+            continue
         try:
             for file in find_metadata(Path(path)):
                 for line in read_lines(file.path):
@@ -152,11 +157,10 @@ def _list_texts(run: RunFiles | None) -> Iterator[str]:
 
 def _read_end(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - MOST_LOG_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
+        with open_file(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
+            return file.read(MOST_LOG_BYTES).decode("utf-8", "replace")
+    except (OSError, FileError):
         return ""
 
 

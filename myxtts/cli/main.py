@@ -51,6 +51,10 @@ FAULT = (
 )
 
 
+_FILE_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+"""What is wrong with a path or a disk wherever it is met, also where it was only asked whether a file is there."""
+
+
 class Command(Protocol):
     """What every command module offers."""
 
@@ -85,11 +89,8 @@ def _answer(words: Sequence[str]) -> int:
 
 
 def _guard(prog: str, run: Callable[[], int]) -> int:
-    # Text that the terminal cannot show is escaped rather than an error: a corpus may have any name.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
+        _show_only_text()
         code = run()
         # Here, where a failure can still be told: the interpreter's own flush at exit cannot.
         sys.stdout.flush()
@@ -102,7 +103,7 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        return _report_lost_output(prog, error)
+        return _report_os_error(prog, error)
     except Exception as error:
         # Printed below the traceback, which a fault of ours deserves.
         error.add_note(FAULT)
@@ -110,9 +111,25 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
     return code
 
 
-def _report_lost_output(prog: str, error: OSError) -> int:
+def _show_only_text() -> None:
+    """What the terminal cannot show, or would be steered by, is escaped from now on: a corpus may have any name."""
+    from myxtts.cli.wrapping import PlainStream
+
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        if stream is not None and not isinstance(stream, PlainStream):
+            setattr(sys, name, PlainStream(stream))
+
+
+def _report_os_error(prog: str, error: OSError) -> int:
     """Ends quietly when the reader of our output has gone, as in `--help | head`; any other failure is told."""
     is_pipe = isinstance(error, BrokenPipeError)
+    if error.errno in _FILE_ERRORS and error.filename is not None:
+        name = os.fsdecode(error.filename)
+        print(f"{prog}: error: {name}: {error.strerror}. Give a path that can be used.", file=sys.stderr)
+        return CommandLineError.exit_code
     if not is_pipe and error.errno != errno.ENOSPC:
         error.add_note(FAULT)
         raise error

@@ -20,6 +20,7 @@ from myxtts.cli.speaking_flags import (
 )
 from myxtts.cli.termination import end_on_sigterm
 from myxtts.errors import CommandLineError
+from myxtts.files import MOST_TEXT_BYTES, FileError, read_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,16 +129,20 @@ def _read_text(arguments: argparse.Namespace) -> str:
         return str(arguments.text)
     try:
         if arguments.text_file == STANDARD_INPUT:
-            return sys.stdin.buffer.read().decode("utf-8-sig")
-        return Path(arguments.text_file).read_text(encoding="utf-8-sig")
+            text = sys.stdin.buffer.read(MOST_TEXT_BYTES + 1)
+            if len(text) > MOST_TEXT_BYTES:
+                raise CommandLineError(
+                    f"Standard input must have at most {MOST_TEXT_BYTES:,} bytes, but has more. Cut the text."
+                )
+            return text.decode("utf-8-sig")
+        return read_text(arguments.text_file)
     except UnicodeDecodeError as error:
         raise CommandLineError(
-            f"--text-file {arguments.text_file} must be UTF-8 text, but is not: {error}. Convert it with iconv."
+            f"Standard input must be UTF-8 text, but is not: {error}. Convert it with iconv."
         ) from error
-    except OSError as error:
+    except FileError as error:
         raise CommandLineError(
-            f"--text-file {arguments.text_file} cannot be read: {error.strerror}. Give a file of UTF-8 text, - for standard "
-            "input, or the text itself after --text."
+            f"--text-file {error} Give a file of UTF-8 text, - for standard input, or the text itself after --text."
         ) from error
 
 

@@ -16,7 +16,8 @@ def tell(text: str) -> None:
 def show_progress(what: str, done: int, total: int) -> None:
     """Counts on one line of standard error, where that is a terminal."""
     if sys.stderr.isatty():
-        print(f"\r{what} {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        terminal = getattr(sys.stderr, "unescaped", sys.stderr)
+        print(f"\r{what} {done} of {total}", end="\n" if done == total else "", file=terminal, flush=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Text at the width of what shows it: messages in a terminal, tables of help in 80 columns."""
+"""Text as what shows it can bear it: at the width of a terminal or in 80 columns, and without sequences that steer it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
+
+from myxtts.utils.commons import escape_controls
 
 HELP_COLUMNS = 80
 FEWEST_COLUMNS = 40
@@ -15,6 +17,27 @@ FEWEST_COLUMNS = 40
 _COMMAND = re.compile(r"`[^`\n]*`")
 _BOUND = "\0"
 """For a space at which no line is broken: in no message, and no white space to `textwrap`."""
+
+
+class PlainStream:
+    """Standard output or error, to which only text is written.
+
+    Names in files of others (clips, speakers, tensors, paths) reach the terminal from everywhere, and may hold the sequences
+    that move its cursor, set its title or answer in its user's name. Here, on the way out, they become readable.
+
+    Args:
+        unescaped: the stream itself, for those who draw.
+    """
+
+    def __init__(self, unescaped: TextIO):
+        self.unescaped = unescaped
+
+    def write(self, text: str) -> int:
+        self.unescaped.write(escape_controls(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
 
 
 def wrap_message(text: str, stream: TextIO) -> str:

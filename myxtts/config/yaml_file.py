@@ -11,6 +11,10 @@ import yaml
 
 from myxtts.config.section import nearest_name
 from myxtts.errors import ConfigError
+from myxtts.files import FileError, MissingFileError, read_text
+
+MOST_YAML_BYTES = 1 << 18
+"""Hundreds of times what all settings take; the parser needs seconds for it."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -72,21 +76,11 @@ class YamlSettings:
 def read_yaml(path: Path) -> YamlSettings:
     """The settings in a YAML file, not validated yet. Raises `ConfigError` for a file that cannot be read."""
     try:
-        # utf-8-sig: editors on Windows put a byte order mark in front.
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+        text = read_text(path, MOST_YAML_BYTES)
+    except MissingFileError:
         raise ConfigError([("", f"{path}: there is no such file. {_suggest_file(path)}")]) from None
-    except IsADirectoryError:
-        raise ConfigError([("", f"{path}: must be a YAML file, but is a folder. {_suggest_in_folder(path)}")]) from None
-    except OSError as error:
-        raise ConfigError([("", f"{path}: cannot be read: {error.strerror}. Give a file that you may read.")]) from None
-    except UnicodeDecodeError as error:
-        where = f"{error.reason} at byte {error.start}"
-        raise ConfigError(
-            [("", f"{path}: must be UTF-8 text, but is not ({where}). Save the file as UTF-8.")]
-        ) from None
-    except ValueError as error:
-        raise ConfigError([("", f"{path}: cannot be the path of a file ({error}). Correct it.")]) from None
+    except FileError as error:
+        raise ConfigError([("", f"{error} {_suggest_in_folder(path)}")]) from None
     try:
         loader = _Loader(text)
         try:
@@ -152,7 +146,7 @@ def _suggest_in_folder(folder: Path) -> str:
         files = _list_yaml_files(folder)
     except OSError:
         files = []
-    return f"Give a file in it, such as {files[0]}." if files else "Give the path of a file."
+    return f"Give a file in it, such as {files[0]}." if files else "Give a YAML file that you may read, saved as UTF-8."
 
 
 def _list_yaml_files(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import check_clip, inspect_clip
 from myxtts.data.workers import Task, Work
+from myxtts.files import read_bytes
 from myxtts.text.errors import MissingLanguageTagError, UnsupportedLanguageError
 from myxtts.text.languages import CHARACTER_LIMITS
 from myxtts.text.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ def make_vocabulary_task(vocabulary: Path) -> Task:
     """The same with a model's vocabulary."""
     # A file that is no vocabulary is refused here, once, and not by every worker.
     Tokenizer(vocabulary)
-    digest = hashlib.blake2b(vocabulary.read_bytes(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
     return Task("myxtts.data.checks:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
 
 

@@ -16,6 +16,7 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReason
 from myxtts.data.pcm_wav import HEAD_BYTES, PCM_SCALE, find_samples, is_plain_head
 from myxtts.data.workers import Work
+from myxtts.files import FileError, open_file
 
 Row = NDArray[np.float32]
 """Samples of one clip, and zeros behind them."""
@@ -74,7 +75,11 @@ def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
     except ClipError as error:
         return LoadFailure(DropReason(error.problem), str(error).removeprefix(f"{file.path}: "))
     except OSError as error:
-        return LoadFailure(DropReason.MISSING, f"cannot be read: {error.strerror}")
+        is_gone = isinstance(error, FileNotFoundError)
+        reason = DropReason.MISSING if is_gone else DropReason.UNREADABLE
+        return LoadFailure(reason, f"cannot be read: {error.strerror}")
+    except FileError as error:
+        return LoadFailure(DropReason.UNREADABLE, error.problem)
     if samples != file.samples:
         return LoadFailure(DropReason.CHANGED, f"has {samples} samples, but had {file.samples} when it was scanned")
     row[samples:] = 0.0
@@ -85,7 +90,7 @@ def _load_plain(file: ClipFile, row: Row) -> int:
     """Samples that were loaded, or 0 when this is not a file that can be taken as it is."""
     if not file.path.endswith((".wav", ".WAV")):
         return 0
-    with open(file.path, "rb", buffering=0) as stream:
+    with open_file(file.path) as stream:
         # The head first: most of what is no plain wav is long, and would be read twice.
         if not is_plain_head(stream.read(HEAD_BYTES)):
             return 0

@@ -20,6 +20,7 @@ class DropReason(StrEnum):
     DUPLICATE = "duplicate"
     SYMLINK = "symlink"
     MISSING = "missing"
+    UNREADABLE = "unreadable"
     EMPTY = "empty"
     UNSUPPORTED = "unsupported"
     CORRUPT = "corrupt"
@@ -38,6 +39,7 @@ class DropReason(StrEnum):
 
 _ADVICE = {
     DropReason.MISSING: "clips must lie beside the metadata file, or in wavs/ beside it",
+    DropReason.UNREADABLE: "check their permissions, and the disk or the mount they are on",
     DropReason.UNSUPPORTED: "convert them: ffmpeg -i INPUT OUTPUT.flac",
     DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; myxtts.text.extend_vocabulary adds tags",
     DropReason.UNKNOWN_CHARACTERS: "correct the text, or extend the vocabulary",
@@ -112,7 +114,7 @@ class DropReport:
     def write_json(self, path: Path) -> None:
         """Write the whole report to a file, replacing it in one step."""
         partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        partial.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n", "utf-8", "surrogateescape")
+        partial.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n", "utf-8", "backslashreplace")
         partial.replace(path)
 
     def refuse_drops(self) -> None:

@@ -33,6 +33,7 @@ _PROBLEM_CODES = {
     DropReason.TRUNCATED: 5,
     DropReason.NAN: 6,
     DropReason.SILENT: 7,
+    DropReason.UNREADABLE: 8,
 }
 PROBLEMS = {code: reason for reason, code in _PROBLEM_CODES.items()}
 """What a clip's problem code means; 0 is none."""
@@ -114,8 +115,9 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
         # It may have been the machine's fault: ask again next time.
         return [0, 0, _PROBLEM_CODES[DropReason.CORRUPT]], False
     frames, rate_hz, problem = result
-    # Permission to read can be given without touching the file, so "missing" is never remembered.
-    return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], problem != DropReason.MISSING
+    # Permission to read can be given, and a mount come back, without touching the file: neither is ever remembered.
+    is_lasting = problem not in (DropReason.MISSING, DropReason.UNREADABLE)
+    return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
 
 
 def _encode_text(result: Any) -> tuple[list[int], bool]:

@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.errors import IndexFolderError
+from myxtts.files import FileError, open_file
 from myxtts.hashing import digest64, hash_words
 
 _log = logging.getLogger(__name__)
@@ -151,9 +153,10 @@ def _seal(rows: Rows) -> memoryview:
 
 def _unseal(file: Path | BinaryIO, columns: int) -> Rows:
     try:
-        numbers = np.fromfile(file, dtype="<i8")
-    except OSError:
-        # Not written yet, or merged by another scan just now.
+        with BufferedReader(open_file(file)) if isinstance(file, Path) else contextlib.nullcontext(file) as opened:
+            numbers = np.fromfile(opened, dtype="<i8")
+    except (OSError, FileError):
+        # Not written yet, or merged by another scan just now; or the disk does not give it, and all is looked at again.
         return np.zeros((0, columns), dtype=np.int64)
     sealed = numbers[: len(numbers) // (columns + 1) * (columns + 1)].reshape(-1, columns + 1)
     rows = sealed[:, :-1]

@@ -7,6 +7,7 @@ beside it, or a folder of such folders, one per speaker, or a metadata file's ow
 from __future__ import annotations
 
 import logging
+import os
 from array import array
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,10 +120,11 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
 
 def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...]:
     """The metadata files of a corpus: one, or one per speaker folder in order of their names."""
-    if path.is_file():
-        return (MetadataFile(path, "", path.resolve().parent.name),)
     if not path.is_dir():
-        raise MetadataError(f"{path}: there is no such file or folder. {_suggest_path(path)}")
+        # What is no file is refused when it is read.
+        if not os.path.lexists(path):
+            raise MetadataError(f"{path}: there is no such file or folder. {_suggest_path(path)}")
+        return (MetadataFile(path, "", Path(os.path.realpath(path)).parent.name),)
     own = _find_in_folder(path, split)
     if own is not None:
         return (MetadataFile(own, "", path.resolve().name),)
@@ -151,11 +153,11 @@ def _list_folders(root: Path) -> list[Path]:
 def _find_in_folder(folder: Path, split: Split) -> Path | None:
     # A split that somebody made by hand wins over metadata.csv, which then holds the validation lines too.
     part, whole = folder / _PART[split], folder / _WHOLE
-    if part.is_file():
+    if os.path.lexists(part):
         return part
-    if split == "eval" and (folder / _PART["train"]).is_file():
+    if split == "eval" and (folder / _PART["train"]).exists():
         return None
-    return whole if whole.is_file() else None
+    return whole if os.path.lexists(whole) else None
 
 
 def _describe_missing(path: Path, split: Split) -> str:

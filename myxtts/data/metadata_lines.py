@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from myxtts.data.errors import MetadataError
+from myxtts.files import FileError, iter_lines
 
 COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "audio": ("audio_file", "id", "audio", "audio_path", "file_name", "filename", "path"),
@@ -31,6 +32,8 @@ _SOUND_STARTS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"\xff\xfb")
 MOST_TEXT_CHARACTERS = 10_000
 """More than anybody says in two minutes, the longest clip that is read. Words and numbers of a line of megabytes would be looked
 at for minutes, to set it aside in the end."""
+MOST_BLOCK_BYTES = 64 << 20
+"""Up to a line's end; where lines end as on an old Mac, that is the whole file."""
 
 _SAMPLE_LINES = 10_000
 """So many lines decide how a file without a header is laid out."""
@@ -84,25 +87,30 @@ def read_lines(path: Path) -> Iterator[MetadataLine | MalformedLine]:
 
 
 def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
-        number = 0
-        for block in file:
-            if number == 0:
-                _refuse_utf16(path, block)
-                _refuse_sound(path, block)
-                # Editors on Windows put a byte order mark in front.
-                block = block.removeprefix(b"\xef\xbb\xbf")
-            for raw in block.rstrip(b"\r\n").split(b"\r"):
-                number += 1
-                try:
-                    line = raw.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise MetadataError(
-                        f"{path}, line {number}: is not UTF-8 ({error.reason} at byte {error.start}). "
-                        "Save the file as UTF-8."
-                    ) from None
-                if line.strip():
-                    yield number, line
+    number = 0
+    for block in _read_blocks(path):
+        if number == 0:
+            _refuse_utf16(path, block)
+            _refuse_sound(path, block)
+            # Editors on Windows put a byte order mark in front.
+            block = block.removeprefix(b"\xef\xbb\xbf")
+        for raw in block.rstrip(b"\r\n").split(b"\r"):
+            number += 1
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise MetadataError(
+                    f"{path}, line {number}: is not UTF-8 ({error.reason} at byte {error.start}). Save the file as UTF-8."
+                ) from None
+            if line.strip():
+                yield number, line
+
+
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    try:
+        yield from iter_lines(path, MOST_BLOCK_BYTES)
+    except FileError as error:
+        raise MetadataError(f"{error} Give a metadata file that can be read, or the folder of a corpus.") from error
 
 
 def _refuse_utf16(path: Path, first: bytes) -> None:

@@ -15,6 +15,7 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ResumeError
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import IndexSampler
+from myxtts.files import read_bytes
 
 _VERSION = 1
 
@@ -69,7 +70,7 @@ def take_fingerprint(
         accumulation=sampler.accumulation,
         seed=sampler.seed,
         validation=_digest(*_list_contents(validation)) if validation is not None else "",
-        vocabulary=_digest(vocabulary.read_bytes()) if vocabulary is not None else "",
+        vocabulary=_digest(read_bytes(vocabulary)) if vocabulary is not None else "",
         validation_speakers=_digest(validation.speaker.codes) if validation is not None else "",
     )
 

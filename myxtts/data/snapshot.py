@@ -11,6 +11,7 @@ import secrets
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import SnapshotError
 from myxtts.data.text_ids import TextIds
+from myxtts.files import MissingFileError, open_file, parse_json
 
 Columns = dict[str, NDArray[Any]]
 Facts = dict[str, Any]
@@ -141,10 +143,10 @@ def read_snapshot(path: Path) -> tuple[Columns, Facts]:
     """What `write_snapshot` was given. The archive's checksums are verified."""
     try:
         # Opened here: NumPy forgets to close a file that it cannot read.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with BufferedReader(open_file(path)) as file, np.load(file, allow_pickle=False) as archive:
             columns: Columns = {name: archive[name] for name in archive.files}
-        facts: Facts = json.loads(columns.pop(_FACTS).tobytes())
-    except FileNotFoundError:
+        facts: Facts = parse_json(columns.pop(_FACTS).tobytes())
+    except MissingFileError:
         raise SnapshotError(f"There is no {path}: the trainer writes it before anything is prepared.") from None
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise SnapshotError(f"{path} must be a snapshot of what a run reads, but cannot be read: {error}.") from error

@@ -13,6 +13,7 @@ import secrets
 import zipfile
 import zlib
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from myxtts.data.errors import BatchPlanError, WorkerError
 from myxtts.data.facts import Progress
 from myxtts.data.lazy_items import LazyItems
 from myxtts.data.workers import Crashed, Task, Work, run_task
+from myxtts.files import open_file, read_bytes
 from myxtts.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -133,7 +135,7 @@ def _digest(corpus: Corpus, vocabulary: Path) -> str:
     digest = hashlib.blake2b(digest_size=8)
     parts = (
         __version__.encode(),
-        vocabulary.read_bytes(),
+        read_bytes(vocabulary),
         corpus.text.blob,
         corpus.text.offsets.tobytes(),
         "|".join(corpus.language.names).encode(),
@@ -148,14 +150,18 @@ def _digest(corpus: Corpus, vocabulary: Path) -> str:
 def _read(path: Path, count: int, text_tokens: int) -> NDArray[np.unsignedinteger] | None:
     try:
         # Not by np.load: it makes an array as large as the file says before it reads a byte of it.
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive, archive.open("ids.npy") as entry:
+        with (
+            BufferedReader(open_file(path)) as file,
+            zipfile.ZipFile(file) as archive,
+            archive.open("ids.npy") as entry,
+        ):
             np.lib.format.read_magic(entry)
             shape, _, dtype = np.lib.format.read_array_header_1_0(entry)
             if shape != (count,) or dtype not in (np.uint16, np.uint32):
                 return None
             ids = np.frombuffer(entry.read(count * dtype.itemsize), dtype)
     except (OSError, EOFError, ValueError, KeyError, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile):
-        # Never written, or torn, or another kind of zip file. Each entry carries a checksum.
+        # Never written, no file (a `ValueError` too), or torn, or another kind of zip file. Each entry carries a checksum.
         return None
     return ids if len(ids) == count and ids.max(initial=0) < text_tokens else None
 

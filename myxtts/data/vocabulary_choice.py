@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ResumeError
+from myxtts.files import read_text
 from myxtts.text.errors import UnsupportedLanguageError, VocabularyError
 from myxtts.text.languages import resolve_language
 from myxtts.text.tokenizer import Tokenizer
@@ -62,7 +64,7 @@ def keep_vocabulary(corpus: Corpus, folder: Path, *, most_tokens: int) -> Path:
         # The origin first: a vocabulary is only in place when it can be checked.
         _write_origin(origin, texts)
         return make_vocabulary(corpus, path, most_tokens=most_tokens).path
-    made_from = origin.read_text(encoding="utf-8", errors="replace") if origin.exists() else texts
+    made_from = read_text(origin) if os.path.lexists(origin) else texts
     if made_from != texts:
         raise ResumeError(
             f"The run has a vocabulary, {path}, made from {made_from.partition(' ')[0]} texts. They must be those it goes on "

@@ -30,7 +30,7 @@ MOST_IDS_PER_REASON = 20
 MOST_ERROR_LINES = 200
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 _ABOUT_SOUND = frozenset(
-    {"symlink", "missing", "empty", "unsupported", "corrupt", "truncated", "nan", "silent", "too_short", "too_long", "changed"}
+    {"symlink", "missing", "unreadable", "empty", "unsupported", "corrupt", "truncated", "nan", "silent", "too_short", "too_long", "changed"}
 )  # fmt: skip
 """Reasons whose details speak of the file. Those of the others may quote its text."""
 LEFT_OUT = (
@@ -42,16 +42,54 @@ LEFT_OUT = (
 
 
 @dataclass(frozen=True)
+class StartFacts:
+    """One of the starts in a `run.json`."""
+
+    time: str
+    step: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a report takes from a `run.json`."""
+
+    stage: str | None = None
+    status: str | None = None
+    ending: str | None = None
+    starts: tuple[StartFacts, ...] = ()
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClipFacts:
+    """A clip in a `drop_report.json`."""
+
+    file: str
+    detail: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DropFacts:
+    """What a report takes from a `drop_report.json`."""
+
+    kept: int | None = None
+    lines: int | None = None
+    dropped: Mapping[str, tuple[ClipFacts, ...]] = field(default_factory=dict)
+    replaced: tuple[ClipFacts, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunFiles:
     """What a run has left in its folder; None and empty where there is none of it."""
 
     folder: str
-    record: Mapping[str, Any] | None = None
-    """`run.json`."""
+    record: RunFacts | None = None
     metrics: Metrics | None = None
     log: str = ""
-    drops: Mapping[str, Any] | None = None
-    """`drop_report.json`."""
+    drops: DropFacts | None = None
     problems: tuple[str, ...] = ()
     """What could not be read, and why."""
 
@@ -120,10 +158,9 @@ def _format_run(run: RunFiles | None) -> str:
         return "None was given."
     lines = [f"- folder: `{run.folder}`", *(f"- not read: {problem}" for problem in run.problems)]
     if run.record is not None:
-        lines.append(f"- stage {run.record.get('stage')}, {run.record.get('status')}: {run.record.get('ending')}")
+        lines.append(f"- stage {run.record.stage}, {run.record.status}: {run.record.ending}")
         lines += [
-            f"- started {start['time']} at step {start['step']}: `{shlex.join(map(str, start['command']))}`"
-            for start in run.record.get("starts", ())
+            f"- started {start.time} at step {start.step}: `{shlex.join(start.command)}`" for start in run.record.starts
         ]
     if run.metrics is None:
         return "\n".join([*lines, "- it has no figures: nothing was trained yet"])
@@ -162,31 +199,31 @@ def _format_variables(variables: Mapping[str, str]) -> str:
 def _format_settings(run: RunFiles | None) -> str:
     if run is None or run.record is None:
         return "Unknown: no run was given, or it has no run.json."
-    sections: Mapping[str, Mapping[str, Any]] = run.record.get("config", {})
     lines = [
         f"{section}.{key}: {json.dumps(value, ensure_ascii=False)}"
-        for section, values in sections.items()
+        for section, values in run.record.config.items()
         for key, value in values.items()
     ]
-    lines += [f"environment {key}: {value}" for key, value in run.record.get("environment", {}).items()]
+    lines += [f"environment {key}: {value}" for key, value in run.record.environment.items()]
     return fence("\n".join(lines))
 
 
 def _format_drops(run: RunFiles | None) -> str:
     if run is None or run.drops is None:
         return "Unknown: there is no drop_report.json."
-    drops: dict[str, list[Mapping[str, str]]] = dict(run.drops.get("dropped", {}))
-    for drop in run.drops.get("replaced", ()):
-        drops.setdefault(f"{drop['reason']}, while training", []).append(drop)
-    lines = [f"- {run.drops.get('kept')} of {run.drops.get('lines')} clips can be used"]
+    drops = dict(run.drops.dropped)
+    for drop in run.drops.replaced:
+        reason = f"{drop.reason}, while training"
+        drops[reason] = (*drops.get(reason, ()), drop)
+    lines = [f"- {run.drops.kept} of {run.drops.lines} clips can be used"]
     lines += [f"- {reason} ({len(clips)}): {_list_ids(reason, clips)}" for reason, clips in drops.items()]
     return "\n".join(lines)
 
 
-def _list_ids(reason: str, clips: Sequence[Mapping[str, str]]) -> str:
+def _list_ids(reason: str, clips: Sequence[ClipFacts]) -> str:
     shows_details = reason.partition(",")[0] in _ABOUT_SOUND
     names = [
-        _name_clip(clip["file"]) + (f" ({clip['detail']})" if shows_details and clip.get("detail") else "")
+        _name_clip(clip.file) + (f" ({clip.detail})" if shows_details and clip.detail else "")
         for clip in clips[:MOST_IDS_PER_REASON]
     ]
     more = len(clips) - len(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,14 +60,14 @@ def read_runs(paths: Sequence[Path]) -> list[ComparedRun]:
     Raises:
         NotARunError: one of them is not the folder of a run that has trained, or one is given twice.
     """
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise NotARunError("A run must be given once, but two of the folders are the same one.")
     return [_read_run(chr(ord("A") + number), path) for number, path in enumerate(paths)]
 
 
 def _read_run(name: str, path: Path) -> ComparedRun:
     file = path / FILE_NAME if path.is_dir() else path
-    if not file.is_file():
+    if not os.path.lexists(file):
         raise NotARunError(f"{path}: {_explain_no_run(path)}")
     metrics = read_metrics(file)
     return ComparedRun(name, path, metrics, summarise_run(metrics.rows))

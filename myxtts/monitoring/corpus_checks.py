@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import numpy as np
-import soundfile
 
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import inspect_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
@@ -121,8 +122,8 @@ def _probe_rates(corpus: Corpus) -> Counter[int]:
     rates: Counter[int] = Counter()
     for clip in chosen.tolist():
         try:
-            rates[soundfile.info(str(corpus.find_file(clip))).samplerate] += 1
-        except (soundfile.LibsndfileError, OSError):
+            rates[inspect_clip(corpus.find_file(clip)).rate_hz] += 1
+        except ClipError:
             # What cannot be read any more is the business of the scan, which says so.
             continue
     return rates

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from myxtts.audio.plain_mel import SILENT_LOG_POWER, compute_log_mel
 from myxtts.audio.reading import read_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.files import read_bytes
 from myxtts.monitoring.mel_picture import paint_mel
 
 LOUD_LOG_POWER = 2.0
@@ -24,6 +25,8 @@ LOUD_LOG_POWER = 2.0
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _EIGHT_BIT_RGB = (8, 2, 0, 0, 0)
 
+MOST_SOUND_BYTES = 64 << 20
+"""Of a sound in a page: a quarter of an hour of wav, more than a browser takes gladly."""
 
 SOUND_STYLE = """
 figure.sound { margin: 0 0 1rem; background: var(--card); padding: .6rem .9rem; min-width: 0; }
@@ -36,7 +39,7 @@ blockquote { margin: .5rem 0 1rem; padding-inline-start: .9rem; border-inline-st
 
 def embed_file(path: Path, label: str) -> str:
     """The spectrogram of a wav file and a player with the file inside it; needs no script."""
-    return _draw_mel(read_clip(path), label) + _draw_player(path.read_bytes(), label)
+    return _draw_mel(read_clip(path), label) + _draw_player(read_bytes(path, MOST_SOUND_BYTES), label)
 
 
 def embed_clip(samples: NDArray[np.float32], label: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
 from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.files import FileError, MissingFileError, read_json
 from myxtts.monitoring.embedding import SOUND_STYLE, embed_clip, embed_file
 from myxtts.monitoring.errors import MetricsFileError
 from myxtts.monitoring.loss_curve import draw_losses
@@ -85,7 +86,7 @@ def note_clip(folder: Path, text: str, recording: Path) -> None:
     """Keeps beside the sounds of a run which clip they are of."""
     path = folder / SAMPLES_FOLDER / CLIP_NAME
     with open_file_atomically(path) as file:
-        file.write(json.dumps({"text": text, "recording": str(recording)}, ensure_ascii=False).encode())
+        file.write(json.dumps({"text": text, "recording": str(recording)}).encode())
 
 
 def collect_hearing(folder: Path) -> Hearing | None:
@@ -97,7 +98,7 @@ def collect_hearing(folder: Path) -> Hearing | None:
     )
     if not found:
         return None
-    rows = read_metrics(folder / FILE_NAME).rows if (folder / FILE_NAME).is_file() else ()
+    rows = read_metrics(folder / FILE_NAME).rows if (folder / FILE_NAME).exists() else ()
     losses = {row.step: row.loss for row in rows if isinstance(row, ValidationRow)}
     # The run's own judgement: losses of a codec before and after it has codes cannot be compared.
     best = next((row.step for row in reversed(rows) if isinstance(row, ValidationRow) and row.is_best), None)
@@ -200,7 +201,7 @@ def _draw_sound(sound: StepSound) -> str:
 def _embed_sound(path: Path, label: str) -> str:
     try:
         return embed_file(path, label)
-    except ClipError:
+    except (ClipError, FileError):
         # A run that was killed while it wrote one: the others are worth hearing all the same.
         return f'<p class="unknown">{escape(path.name)} cannot be played: it was not written to its end.</p>'
 
@@ -210,13 +211,17 @@ def _find_free(path: Path) -> Path | None:
     return free if free.is_file() else None
 
 
+@dataclass(frozen=True)
+class _ClipNote:
+    text: str
+    recording: Path
+
+
 def _read_clip_note(path: Path) -> tuple[str | None, Path | None]:
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-        return str(note["text"]), Path(note["recording"])
-    except FileNotFoundError:
+        note = read_json(path, _ClipNote)
+    except MissingFileError:
         return None, None
-    except (ValueError, KeyError, TypeError) as error:
-        raise MetricsFileError(
-            f"{path}: does not say which clip the sounds are of ({error}). Remove the file."
-        ) from error
+    except FileError as error:
+        raise MetricsFileError(f"{error} It should say which clip the sounds are of. Remove the file.") from error
+    return note.text, note.recording

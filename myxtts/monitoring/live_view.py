@@ -70,7 +70,8 @@ def open_view(stage: str, mode: str, out: TextIO | None = None) -> View:
             view.show(Picture(row, progress))
     """
     stream = out or sys.stdout
-    console = Console(file=stream, highlight=False)
+    # It draws with the very sequences that the command line takes out of what is only told.
+    console = Console(file=getattr(stream, "unescaped", stream), highlight=False)
     # A dumb terminal cannot move its cursor, so it gets lines too.
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(f"{stage}, {mode} mode", console)

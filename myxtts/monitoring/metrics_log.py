@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.files import FileError, iter_lines, parse_json
 from myxtts.monitoring.errors import MetricsFileError, MetricsWriteError
 from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, ValidationRow, dump_row, load_row
 from myxtts.monitoring.time_ledger import measure_elapsed
@@ -115,8 +116,6 @@ def cut_metrics(path: Path, step: int, *, is_validated: bool = True) -> Cut:
 
 def read_metrics(path: Path) -> Metrics:
     """The rows of a metrics file of a finished, a stopped or a running run."""
-    if not path.is_file():
-        raise MetricsFileError(f"{path}: there is no metrics file. Give one, or the folder of a run that has trained.")
     rows = [row for _, row in _read_lines(path)]
     good = tuple(row for row in rows if row is not None)
     if not good:
@@ -136,17 +135,19 @@ def list_losses(metrics: Metrics) -> list[tuple[int, float]]:
 
 def _read_lines(path: Path) -> Iterator[tuple[bytes, Row | None]]:
     """Every line with its row, None where it is none. A last line without its end counts as torn."""
-    with open(path, "rb") as file:
-        for line in file:
+    try:
+        for line in iter_lines(path):
             yield line, _parse_line(line)
+    except FileError as error:
+        raise MetricsFileError(f"{error} Give the folder of a run that has trained.") from error
 
 
 def _parse_line(line: bytes) -> Row | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        return load_row(json.loads(line))
-    except (ValueError, KeyError, TypeError):
+        return load_row(parse_json(line))
+    except ValueError:
         return None
 
 

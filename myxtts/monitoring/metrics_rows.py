@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from datetime import MAXYEAR, UTC, datetime
+from typing import Annotated, Any, ClassVar, get_args
 
+from pydantic import BeforeValidator, Field
+
+from myxtts.files import fit_shape
 from myxtts.monitoring.card_summary import CardSummary, HostSummary
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.time_ledger import Cause
-from myxtts.pipeline.stage import StageFacts
-from myxtts.pipeline.waiting import HandoffFacts
+
+_NAMED = {str(value): value for value in (math.nan, math.inf, -math.inf)}
+
+Loss = Annotated[float, BeforeValidator(lambda value: _NAMED.get(value, value) if isinstance(value, str) else value)]
+"""Of a run that went wrong it may be infinite or none, which stands in the file by its name."""
+
+
+Moment = Annotated[float, Field(ge=0, le=datetime(MAXYEAR, 1, 1, tzinfo=UTC).timestamp())]
+"""One that a calendar has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +30,7 @@ class RunRow:
     """A session of the run begins: at the start, and again at every resume."""
 
     kind: ClassVar[str] = "run"
-    time_s: float
+    time_s: Moment
     """Seconds since the epoch, as in all rows."""
     step: int
     """Updates done, as in all rows."""
@@ -28,7 +39,7 @@ class RunRow:
     mode: str
     devices: Mapping[str, str]
     """Role to device."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The config in force, by section and name, with what was computed for `auto`."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     around: Mapping[str, Any] = field(default_factory=dict)
@@ -60,13 +71,13 @@ class TrainRow:
     """The steps since the row before."""
 
     kind: ClassVar[str] = "train"
-    time_s: float
+    time_s: Moment
     step: int
     epoch: int
-    losses: tuple[float, ...]
+    losses: tuple[Loss, ...]
     """Of every step, the last one being that of `step`."""
-    learning_rate: float | None
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    learning_rate: Loss | None
+    scalars: Mapping[str, Loss] = field(default_factory=dict)
     """Anything else worth a curve, by name."""
     step_times_s: tuple[float, ...]
     """Of the steps that count."""
@@ -90,7 +101,8 @@ class TrainRow:
     @property
     def loss(self) -> float | None:
         """The mean over the steps."""
-        return math.fsum(self.losses) / len(self.losses) if self.losses else None
+        # Not fsum: it fails where one is infinite and another minus infinite.
+        return sum(self.losses) / len(self.losses) if self.losses else None
 
     @property
     def loss_parts(self) -> dict[str, float]:
@@ -114,10 +126,10 @@ class ValidationRow:
     """A round of validation."""
 
     kind: ClassVar[str] = "validation"
-    time_s: float
+    time_s: Moment
     step: int
-    loss: float
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    loss: Loss
+    scalars: Mapping[str, Loss] = field(default_factory=dict)
     is_best: bool = False
 
 
@@ -126,7 +138,7 @@ class EventRow:
     """Something worth telling happened."""
 
     kind: ClassVar[str] = "event"
-    time_s: float
+    time_s: Moment
     step: int
     name: str
     """In a word or two: checkpoint, producer died, shrunk, set aside, skipped update."""
@@ -138,7 +150,7 @@ class SummaryRow:
     """A session of the run ended in order."""
 
     kind: ClassVar[str] = "summary"
-    time_s: float
+    time_s: Moment
     step: int
     status: str
     """finished, stopped, failed."""
@@ -153,7 +165,7 @@ class MachineRow:
     """What cards and host did since the row of this kind before."""
 
     kind: ClassVar[str] = "machine"
-    time_s: float
+    time_s: Moment
     step: int
     cards: tuple[CardSummary, ...]
     """Of the run; none in a rehearsal."""
@@ -168,13 +180,12 @@ def dump_row(row: Row) -> dict[str, Any]:
     return {"kind": row.kind, **name_infinities(asdict(row))}
 
 
-def load_row(content: Mapping[str, Any]) -> Row:
-    """A row from JSON; keys of other versions are ignored.
-
-    Raises:
-        KeyError, TypeError, ValueError: something is missing or is no row.
-    """
-    return _LOADERS[content["kind"]](content)
+def load_row(content: Any) -> Row:
+    """A row from JSON; keys of other versions are ignored. Raises `ValueError` for what is no row."""
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"there is no kind of row {kind!r}")
+    return fit_shape(content, _KINDS[kind])
 
 
 def name_infinities(value: Any) -> Any:
@@ -188,104 +199,4 @@ def name_infinities(value: Any) -> Any:
     return value
 
 
-_LATER_RUN_KEYS = ("settings", "environment", "around", "lost_s", "predicted_step_s")
-
-
-def _load_run(content: Mapping[str, Any]) -> RunRow:
-    names = ("time_s", "step", "end_step", "stage", "mode", "devices")
-    optional = {name: content[name] for name in _LATER_RUN_KEYS if name in content}
-    return RunRow(**{name: content[name] for name in names}, **optional)
-
-
-def _load_train(content: Mapping[str, Any]) -> TrainRow:
-    plain = ("time_s", "step", "epoch", "left_out", "batches", "clips", "samples", "padded_samples", "retraces")
-    return TrainRow(
-        **{name: content[name] for name in plain},
-        traced_batches=content.get("traced_batches", 0),
-        losses=tuple(float(loss) for loss in content["losses"]),
-        learning_rate=_load_float(content["learning_rate"]),
-        scalars=_load_floats(content["scalars"]),
-        step_times_s=tuple(content["step_times_s"]),
-        spent=_load_spent(content["spent"]),
-        clips_per_s=content["clips_per_s"],
-        audio_seconds_per_s=content["audio_seconds_per_s"],
-        flow=_load_flow(content["flow"]) if content["flow"] is not None else None,
-        memory=tuple(_load_memory(use) for use in content["memory"]),
-    )
-
-
-def _load_memory(use: Mapping[str, Any]) -> MemoryUse:
-    later = {name: use.get(name) for name in ("pool_bytes", "process_bytes", "context_bytes")}
-    return MemoryUse(use["device"], use["used_bytes"], use["limit_bytes"], **later)
-
-
-def _load_validation(content: Mapping[str, Any]) -> ValidationRow:
-    return ValidationRow(
-        time_s=content["time_s"],
-        step=content["step"],
-        loss=float(content["loss"]),
-        scalars=_load_floats(content["scalars"]),
-        is_best=content["is_best"],
-    )
-
-
-def _load_event(content: Mapping[str, Any]) -> EventRow:
-    return EventRow(**{name: content[name] for name in ("time_s", "step", "name", "text")})
-
-
-def _load_summary(content: Mapping[str, Any]) -> SummaryRow:
-    plain = {name: content[name] for name in ("time_s", "step", "status", "figures")}
-    return SummaryRow(**plain, spent=_load_spent(content["spent"]))
-
-
-def _load_machine(content: Mapping[str, Any]) -> MachineRow:
-    return MachineRow(
-        time_s=content["time_s"],
-        step=content["step"],
-        cards=tuple(_load_card(card) for card in content["cards"]),
-        host=HostSummary(**content["host"]),
-    )
-
-
-def _load_card(card: Mapping[str, Any]) -> CardSummary:
-    reasons = card["throttled_by"]
-    return CardSummary(**{**card, "throttled_by": None if reasons is None else tuple(reasons)})
-
-
-def _load_float(value: float | str | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _load_floats(values: Mapping[str, float | str]) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items()}
-
-
-def _load_spent(spent: Mapping[str, float]) -> dict[Cause, float]:
-    return {Cause(cause): float(seconds) for cause, seconds in spent.items()}
-
-
-def _load_flow(flow: Mapping[str, Any]) -> Flow:
-    return Flow(
-        flow["elapsed_s"],
-        tuple(StageFacts(stage["name"], stage["items"], stage["busy_s"]) for stage in flow["stages"]),
-        tuple(
-            HandoffFacts(
-                handoff["name"],
-                handoff["items"],
-                handoff["giver_wait_s"],
-                handoff["taker_wait_s"],
-                handoff["readiness"],
-            )
-            for handoff in flow["handoffs"]
-        ),
-    )
-
-
-_LOADERS: Mapping[str, Callable[[Mapping[str, Any]], Row]] = {
-    RunRow.kind: _load_run,
-    TrainRow.kind: _load_train,
-    ValidationRow.kind: _load_validation,
-    EventRow.kind: _load_event,
-    SummaryRow.kind: _load_summary,
-    MachineRow.kind: _load_machine,
-}
+_KINDS: Mapping[str, type[Row]] = {row.kind: row for row in get_args(Row)}

@@ -13,6 +13,7 @@ from myxtts.data.open_engine import MOST_AUTO_WORKERS
 from myxtts.devices.environment import select_visible
 from myxtts.devices.machine import Machine
 from myxtts.errors import DevicePlanError
+from myxtts.files import fit_shape
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class Surroundings:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """From JSON values, in which things may be missing."""
-        cards = values.get("cards")
-        return cls(None if cards is None else tuple(cards), values.get("processors"))
+        """From JSON values, in which things may be missing; what is none of a machine is unknown."""
+        try:
+            return fit_shape(values, cls)
+        except ValueError:
+            return cls()
 
 
 UNKNOWN_MACHINE = Surroundings()

@@ -14,8 +14,12 @@ from myxtts.config.resolve import dump_sections
 from myxtts.data.replacements import Failure
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, RowShare
+from myxtts.files import read_json
 from myxtts.pipeline.order import RunOrder
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target
+
+_MOST_BYTES = 1 << 30
+"""It names every clip that failed so far."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def write_production(production: Production, path: Path) -> None:
 
 def read_production(path: Path) -> Production:
     """The production that was written to a file."""
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = read_json(path, dict, most_bytes=_MOST_BYTES)
     return Production(
         config=XTTSConfig(**values["config"]),
         preparation=_parse_preparation(values["preparation"]),

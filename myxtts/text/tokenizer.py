@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as BpeTokenizer
 
+from myxtts.files import FileError, MissingFileError, read_json
 from myxtts.text.errors import MissingLanguageTagError, VocabularyError
 from myxtts.text.languages import CHARACTER_LIMITS, resolve_language
 from myxtts.text.normalise import clean_text
@@ -154,29 +155,24 @@ class Tokenizer:
         return code
 
 
+_WAY_OUT = "Give the vocab.json of an XTTS model, or make one with myxtts.text.train_vocabulary."
+
+
 def read_vocabulary(path: Path) -> dict[str, Any]:
     """The content of a vocabulary file, checked for everything XTTS needs of it."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        document = read_json(path, dict)
+    except MissingFileError:
         raise VocabularyError(
             f"The vocabulary must be a file, but there is none at {path}. "
             "It is called vocab.json and lies beside a model's model.pth."
         ) from None
-    except OSError as error:
-        raise VocabularyError(
-            f"The vocabulary must be a readable file, but {path} is not: {error.strerror}."
-        ) from error
-    except ValueError as error:
-        raise VocabularyError(f"A vocabulary must be a JSON file, but {path} is not: {error}.") from error
+    except FileError as error:
+        raise VocabularyError(f"The vocabulary cannot be read. {error} {_WAY_OUT}") from error
     problem = _find_problem(document)
     if problem:
-        raise VocabularyError(
-            f"{path} cannot be used as a vocabulary: {problem}. Give the vocab.json of an XTTS model, or make one with "
-            "myxtts.text.train_vocabulary."
-        )
-    vocabulary: dict[str, Any] = document
-    return vocabulary
+        raise VocabularyError(f"{path} cannot be used as a vocabulary: {problem}. {_WAY_OUT}")
+    return document
 
 
 def _find_problem(document: Any) -> str | None:

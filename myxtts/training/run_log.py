@@ -11,6 +11,7 @@ from pathlib import Path
 from myxtts.monitoring.bug_report import LOG_NAME
 from myxtts.training.errors import RunFinishedError, RunFolderError
 from myxtts.training.interrupts import StopNow
+from myxtts.utils.commons import PlainFormatter
 
 _PACKAGE = "myxtts"
 
@@ -30,7 +31,7 @@ def keep_run_log(folder: Path) -> Iterator[None]:
         raise RunFolderError(
             f"{path}: cannot be written ({error.strerror}). Make it writable, or give another --checkpoint-dir."
         ) from None
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    file.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger(_PACKAGE)
     logger.addHandler(file)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.files import FileError, MissingFileError, fit_shape, read_json
 from myxtts.training.errors import RunFolderError
 from myxtts.training.resume_rules import Sections
 
@@ -51,37 +52,33 @@ class RunRecord:
     """What `--mode auto` chose, as `ModeChoice.dump` gives it; None where the mode was given."""
 
 
+@dataclass(frozen=True)
+class _Head:
+    format: str
+    version: int
+
+
 def read_record(folder: Path) -> RunRecord | None:
     """The record of the run in a folder; None where there is none."""
     path = folder / RECORD_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error}). {_WAY_OUT}") from None
-    try:
-        if content["format"] != _FORMAT or content["version"] > _VERSION:
+        content = read_json(path, dict)
+        head = fit_shape(content, _Head)
+        if head.format != _FORMAT or head.version > _VERSION:
             raise RunFolderError(
-                f"{path}: is a {content['format']} of version {content['version']}, but this MyXTTS reads a {_FORMAT} up to "
-                f"version {_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
+                f"{path}: is a {head.format} of version {head.version}, but this MyXTTS reads a {_FORMAT} up to version "
+                f"{_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
             )
-        return RunRecord(
-            stage=content["stage"],
-            config=content["config"],
-            environment=content["environment"],
-            starts=tuple(
-                Start(entry["time"], entry["step"], tuple(entry["command"]), entry.get("end_step", content["end_step"]))
-                for entry in content["starts"]
-            ),
-            foreign=tuple(content["foreign"]),
-            end_step=content["end_step"],
-            ending=content["ending"],
-            is_early=content.get("is_early", False),
-            choice=content.get("choice"),
-        )
-    except (KeyError, TypeError) as error:
-        raise RunFolderError(f"{path}: is damaged ({error!r}). {_WAY_OUT}") from None
+        return fit_shape(content, RunRecord)
+    except MissingFileError:
+        return None
+    except FileError as error:
+        raise RunFolderError(f"{error} {_WAY_OUT}") from None
+    except RunFolderError:
+        # Ours, and a ValueError like the one below.
+        raise
+    except ValueError as error:
+        raise RunFolderError(f"{path}: is damaged ({error}). {_WAY_OUT}") from None
 
 
 _WAY_OUT = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from myxtts.checkpoints.model_directory import ModelContent
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
+from myxtts.files import read_text
 from myxtts.models.build import build_decoder, build_gpt, build_rivals
 from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.gpt import GPT
@@ -35,7 +36,7 @@ def build_decoder_step(config: XTTSConfig, data: RunData, codec: Codec, start: S
         "config": config,
         "model": {**kept, MEL_STATISTICS: codec.mel_norms},
         "dvae": codec.weights,
-        "vocabulary": data.tokenizer_path.read_text(encoding="utf-8"),
+        "vocabulary": read_text(data.tokenizer_path),
         "speakers": start.speakers,
         "source_config": start.source_config,
         "notice": start.notice,

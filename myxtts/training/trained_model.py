@@ -18,6 +18,7 @@ from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.checkpoints.training_checkpoint import TENSORS_NAME, TrainingCheckpoint
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
+from myxtts.files import read_text
 from myxtts.inference.generation import choose_penalty
 from myxtts.models.build import build_dvae, build_gpt
 from myxtts.models.dvae import DVAE
@@ -145,7 +146,7 @@ def build_gpt_step(
         "config": config,
         "model": {**kept, MEL_STATISTICS: codec.mel_norms},
         "dvae": codec.weights,
-        "vocabulary": data.tokenizer_path.read_text(encoding="utf-8"),
+        "vocabulary": read_text(data.tokenizer_path),
     }
     if start is not None:
         frame |= {"speakers": start.speakers, "source_config": start.source_config, "notice": start.notice}

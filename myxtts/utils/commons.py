@@ -6,6 +6,7 @@ TensorFlow is imported inside the functions that need it: logging is set up befo
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,23 @@ def _load_tensorflow() -> Any:
     return tf
 
 
-class _LevelFormatter(logging.Formatter):
+# All that steers a terminal, and what turns the direction of a text against its letters. Line ends and tabs are text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    """A text in which what would steer a terminal is written as Python writes it: `\\x1b` for Escape."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class PlainFormatter(logging.Formatter):
+    """Names from files cannot steer the terminal that a log is shown in."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
+
+
+class _LevelFormatter(PlainFormatter):
     """Plain lines for decisions and milestones; only what needs attention is marked."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -174,3 +174,66 @@ def test_an_import_against_the_flow_is_found(tmp_path, module, code):
     path.write_text(path.read_text(encoding="utf-8") + code, encoding="utf-8")
     result = check_imports(tmp_path)
     assert result.returncode != 0, result.stdout
+
+
+READING_CALL = re.compile(
+    r"(json\.loads?|np\.load|np\.fromfile|yaml\.\w*load|safe_open|soundfile\.read|soundfile\.info|FileIO|.*\.read_text"
+    r"|.*\.read_bytes|(?!FeatureCache|.*_choice).*\.open|open|.*\.SoundFile)\("
+)
+WRITING = re.compile(r"""['"][wax][b+]*['"]|O_WRONLY""")
+READERS = {
+    # Files of the kernel and of the package itself, which nobody else writes.
+    "monitoring/hardware_facts.py": {"read_text"},
+    "monitoring/software_facts.py": {"read_text"},
+    "pipeline/process_memory.py": {"read_text", "open"},
+    "cli/bench_pipeline.py": {"read_text"},
+    "data/throughput.py": {"read_text"},
+    "devices/host_memory.py": {"read_text"},
+    "devices/runtime.py": {"read_text"},
+    "serving/page.py": {"read_text"},
+    "training/selfcheck/small_run.py": {"read"},
+    "training/selfcheck/training_work.py": {"read_text"},
+    # Words between processes of ours, and what a process was started with.
+    "evaluation/judge_process.py": {"loads"},
+    "evaluation/judge_worker.py": {"loads", "open"},
+    "pipeline/producer_notes.py": {"loads"},
+    "pipeline/wire.py": {"loads"},
+    "cli/launch.py": {"loads"},
+    "cli/train.py": {"loads"},
+    "cli/bench_cluster.py": {"loads"},
+    "cli/peer_process.py": {"loads"},
+    "data/workers.py": {"loads"},
+    "cluster/paced_workers.py": {"loads"},
+    "cluster/spec.py": {"loads"},
+    "cluster/frames.py": {"loads"},
+    # The body of a request: what is wrong with a field is told by the field's name.
+    "serving/speech_order.py": {"loads"},
+    # Behind `open_file`: they read what it has opened, or what it has looked at before a library opens it.
+    "audio/opening.py": {"SoundFile"},
+    "data/text_ids.py": {"load"},
+    "data/snapshot.py": {"load"},
+    "data/index.py": {"fromfile"},
+    "checkpoints/safetensors_file.py": {"safe_open"},
+    # Locks, and the data of caches, which are opened to be locked and read record by record.
+    "training/run_lock.py": {"open"},
+    "checkpoints/atomic_directory.py": {"open"},
+    "data/cache/segment.py": {"open"},
+}
+"""Modules that read otherwise than through `files.py`, and how."""
+
+
+def find_reading_calls(tree):
+    for node in ast.walk(tree):
+        call = ast.unparse(node) if isinstance(node, ast.Call) else ""
+        found = READING_CALL.match(call)
+        if found and ast.unparse(node.func) == found[1] and not WRITING.search(call):
+            yield found[1].rpartition(".")[2]
+
+
+def test_files_are_read_in_one_place():
+    found = {}
+    for path in sorted((ROOT / "myxtts").rglob("*.py")):
+        calls = set(find_reading_calls(ast.parse(path.read_text(encoding="utf-8"))))
+        if calls and path != ROOT / "myxtts" / "files.py":
+            found[str(path.relative_to(ROOT / "myxtts"))] = calls
+    assert found == READERS

@@ -113,11 +113,15 @@ def test_another_rate_gives_another_length(tmp_path: Path) -> None:
     assert len(read_clip(path, rate_hz=16000)) == 16000
 
 
-def test_files_that_are_not_there_are_missing(tmp_path: Path) -> None:
+def test_what_gives_no_bytes_is_missing_or_unreadable(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
     (tmp_path / "folder.wav").mkdir()
-    for name in ("nothing.wav", "pipe.wav", "folder.wav", "zero\0byte.wav"):
-        assert find_problem(tmp_path / name) is ClipProblem.MISSING, name
+    (tmp_path / "loop.wav").symlink_to("loop.wav")
+    # Can be opened, and gives an error when it is read, as a bad sector does.
+    (tmp_path / "bad_disk.wav").symlink_to("/proc/self/mem")
+    assert find_problem(tmp_path / "nothing.wav") is ClipProblem.MISSING
+    for name in ("pipe.wav", "folder.wav", "zero\0byte.wav", "loop.wav", "bad_disk.wav", "a" * 5000):
+        assert find_problem(tmp_path / name) is ClipProblem.UNREADABLE, name[:20]
 
 
 def test_not_a_number_and_infinity_are_named(tmp_path: Path) -> None:

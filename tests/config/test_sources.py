@@ -174,13 +174,11 @@ def test_a_bad_file_is_refused_with_its_line(write_yaml, text, words):
 
 def test_what_is_no_text_file_is_refused_with_a_way_out(tmp_path, write_yaml):
     path = write_yaml("")
-    with pytest.raises(
-        ConfigError, match=r"must be a YAML file, but is a folder\. Give a file in it, such as .*\.yaml\.$"
-    ):
+    with pytest.raises(ConfigError, match=r"must be a file, but is a folder\. Give a file in it, such as .*\.yaml\.$"):
         resolve_config(yaml_path=tmp_path)
     path.write_bytes(b"data:\n  train_data: \xe9\n")
     with pytest.raises(
-        ConfigError, match=r"must be UTF-8 text, but is not .* at byte 20\)\. Save the file as UTF-8\.$"
+        ConfigError, match=r"must be UTF-8 text, but is not .* at byte 20\)\. Give a .*, saved as UTF-8\.$"
     ):
         resolve_config(yaml_path=path)
     # Who reads it is not always --config: --cluster does, too.

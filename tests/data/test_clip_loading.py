@@ -89,14 +89,14 @@ def test_a_file_of_another_length_has_changed(clip, expected, rate_hz):
     assert failure.detail == f"has 22050 samples, but had {expected} when it was scanned"
 
 
-def test_a_file_that_may_not_be_read_is_missing(clip, monkeypatch):
+def test_a_file_that_may_not_be_read_is_unreadable(clip, monkeypatch):
     file = make_file(clip, 22050)
     # Root may read everything, so the refusal is played.
-    monkeypatch.setattr("builtins.open", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "Denied")))
+    monkeypatch.setattr("os.open", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "Denied")))
 
     failure = load_clip(file, make_row())
 
-    assert (failure.reason, failure.detail) == (DropReason.MISSING, "cannot be read: Denied")
+    assert (failure.reason, failure.detail) == (DropReason.UNREADABLE, "cannot be read (Denied).")
 
 
 def test_a_name_in_capitals_is_read(clip):

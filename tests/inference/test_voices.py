@@ -8,6 +8,7 @@ import soundfile
 
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
+from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.inference.cloning import VoiceCloner
 from myxtts.inference.errors import VoiceError
 from myxtts.inference.references import read_references
@@ -46,6 +47,16 @@ def test_a_file_that_is_no_voice_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(VoiceError, match="--save-voice"):
         load_voice(path)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 64), (64,), (1, 1 << 12, 1 << 12)])
+def test_a_prompt_that_is_not_one_voices_is_refused_before_it_is_read(shape):
+    def read():
+        raise AssertionError("read")
+
+    prompt = LazyTensor(shape, np.dtype(np.float32), read)
+    with pytest.raises(VoiceError, match=r"must hold one prompt .* Clone the voice again"):
+        find_voice({"x": {"gpt_cond_latent": prompt, "speaker_embedding": VOICE.speaker_G}}, "x")
 
 
 def test_named_voices_are_found_or_suggested():

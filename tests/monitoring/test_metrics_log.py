@@ -176,7 +176,7 @@ def test_a_closed_log_does_not_write(tmp_path):
 
 
 def test_reading_what_is_no_metrics_file_says_so(tmp_path):
-    with pytest.raises(MetricsFileError, match="no metrics file"):
+    with pytest.raises(MetricsFileError, match="there is no such file"):
         read_metrics(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_text('{"kind": "dance"}\nwords\n')
     with pytest.raises(MetricsFileError, match="no rows"):

@@ -108,7 +108,7 @@ def share_an_id(document):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda document: [document], "not a file of the tokenizers library"),
+        (lambda document: [document], "must hold an object, but holds a list"),
         (lambda document: {"en": 1}, "not a file of the tokenizers library"),
         (lambda document: document["model"].update(type="WordPiece"), "must be BPE with merges, but is .WordPiece."),
         (lambda document: document["added_tokens"].append({}), "has no content"),
@@ -138,11 +138,11 @@ def test_a_file_that_is_no_vocabulary_is_refused_with_the_reason(save_changed, c
 def test_a_missing_or_unreadable_file_is_refused_with_its_path(tmp_path):
     with pytest.raises(VocabularyError, match=r"there is none at .*nowhere\.json"):
         Tokenizer(tmp_path / "nowhere.json")
-    with pytest.raises(VocabularyError, match="Is a directory"):
+    with pytest.raises(VocabularyError, match="must be a file, but is a folder"):
         Tokenizer(tmp_path)
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    with pytest.raises(VocabularyError, match=r"must be a JSON file, but .*broken\.json"):
+    with pytest.raises(VocabularyError, match=r"broken\.json: must be JSON, but is not"):
         Tokenizer(broken)
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(VocabularyError, match="must be a JSON file"):

@@ -1,0 +1,231 @@
+"""Whatever stands in the place of a file that a command reads: one message that names it, in bounded time, no traceback."""
+
+import os
+import re
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.checkpoints.importing import _read_config_beside as read_config_beside
+from myxtts.checkpoints.training_checkpoint import _read_state as read_state
+from myxtts.cli.main import main
+from myxtts.errors import UserError
+from myxtts.files import read_text
+from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.training.run_record import read_record
+from tests.checkpoints.test_import_export import CONFIG, VOCABULARY, draw_tensors
+from tests.monitoring.runs import make_run_row, make_train_row
+
+DEEP = b'{"a":' * 100_000
+
+OBSTACLES = {
+    "a named pipe": lambda path: os.mkfifo(path),
+    "a folder": lambda path: path.mkdir(),
+    "an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a disk that gives errors": lambda path: path.symlink_to("/proc/self/mem"),
+    "nothing in it": lambda path: path.write_bytes(b""),
+    "no UTF-8": lambda path: path.write_bytes(b"\xff\xfe\xfa{}"),
+    "zero bytes": lambda path: path.write_bytes(b"\0" * 100),
+    "three empty gigabytes": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 3 << 30),
+    "depth": lambda path: path.write_bytes(DEEP),
+    "a list": lambda path: path.write_bytes(b"[1, 2]\n"),
+}
+ODD_NUMBERS = ["Infinity", "1e999", "1e308", "9" * 5000, '"many"', "[]", "null"]
+
+
+def change_numbers(text, number):
+    """A JSON text with another one in the place of every number."""
+    return re.sub(r"(?<=[:\[,])\s*-?\d[\d.e+-]*", number, text)
+
+
+@pytest.fixture(autouse=True)
+def end_hanging_tests():
+    """A command that waits for the writer of a pipe would wait for ever."""
+
+    def fail(*_):
+        raise AssertionError("hangs")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def coqui(tmp_path_factory):
+    """Coqui's files of a small model."""
+    from myxtts.checkpoints.exporting import export_coqui
+    from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+    from myxtts.models.sizes import read_sizes
+    from myxtts.models.weights import list_dvae_weights, list_xtts_weights
+
+    folder = tmp_path_factory.mktemp("coqui")
+    sizes = read_sizes(CONFIG.model)
+    write_model_directory(
+        folder / "ours",
+        config=CONFIG,
+        model=draw_tensors(list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker), 1),
+        dvae=draw_tensors(list_dvae_weights(sizes.dvae), 2),
+        vocabulary=VOCABULARY.read_text(encoding="utf-8"),
+        facts={"step": 1, "metrics": {"val_loss": 1.0}},
+    )
+    export_coqui(read_model_directory(folder / "ours"), folder / "theirs")
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, coqui):
+    """A folder with every kind of file, small and sound; only what a command needs of each."""
+    (tmp_path / "corpus" / "wavs").mkdir(parents=True)
+    noise = np.random.default_rng(1).normal(0, 0.1, 2 * 22050)
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / "corpus" / "wavs" / f"{name}.wav", noise, 22050)
+    (tmp_path / "corpus" / "metadata.csv").write_text("a|One little text.\nb|Two little texts.\n")
+    (tmp_path / "text.txt").write_text("Hello there.")
+    (tmp_path / "config.yaml").write_text("data:\n  language: en\n")
+    shutil.copytree(coqui / "ours", tmp_path / "model", copy_function=os.link)
+    shutil.copytree(coqui / "theirs", tmp_path / "coqui", copy_function=os.link)
+    for name in ("one", "two"):
+        with MetricsLog(tmp_path / name / "metrics.jsonl") as log:
+            for row in (make_run_row(), make_train_row(10), make_train_row(20)):
+                log.write(row)
+        (tmp_path / name / "samples").mkdir()
+        soundfile.write(tmp_path / name / "samples" / "step-00000010.wav", noise, 22050)
+        (tmp_path / name / "samples" / "clip.json").write_text('{"text": "One.", "recording": "a.wav"}')
+    return tmp_path
+
+
+SPEAK = ("synthesize", "--checkpoint", "model", "--language", "en", "--out", "out.wav")
+READERS = {
+    "config.yaml": ("train", "--config", "config.yaml", "--print-config"),
+    "corpus/metadata.csv": ("data", "--train-data", "corpus"),
+    "vocab.json": ("data", "--train-data", "corpus", "--vocabulary", "vocab.json"),
+    "text.txt": (*SPEAK, "--reference", "corpus/wavs/a.wav", "--text-file", "text.txt"),
+    "reference.wav": (*SPEAK, "--text", "Hello.", "--reference", "reference.wav"),
+    "voice.safetensors": (*SPEAK, "--text", "Hello.", "--voice", "voice.safetensors"),
+    "voices/voice.safetensors": ("serve", "--checkpoint", "model", "--voices", "voices"),
+    "voices/voice.wav": ("serve", "--checkpoint", "model", "--voices", "voices"),
+    "model/manifest.json": ("export", "model", "--out", "exported"),
+    "model/dvae.safetensors": ("export", "model", "--out", "exported"),
+    "model/config.yaml": ("export", "model", "--out", "exported"),
+    "one/metrics.jsonl": ("compare", "one", "two"),
+    "one/samples/clip.json": ("listen", "one"),
+    "coqui/model.pth": ("import", "coqui/model.pth", "--out", "imported"),
+    "coqui/vocab.json": ("import", "coqui/model.pth", "--vocab", "coqui/vocab.json", "--out", "imported"),
+}
+CONTENTS = ("nothing in it", "zero bytes", "depth", "a list")
+PLAIN_TEXT = ("config.yaml", "text.txt")
+"""Their contents are told by others than who reads them, or are none that could be wrong: an empty YAML file sets nothing."""
+
+
+def put(place, name, obstacle):
+    path = place / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    OBSTACLES[obstacle](path)
+
+
+def expect_one_message(words, capsys, *, naming):
+    code = main(words)
+    told = capsys.readouterr().err
+    assert code == 2, told
+    assert "Traceback" not in told
+    assert naming in told
+    assert told.count("error:") == 1
+    return told
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_not_the_file_it_should_be_is_named(place, name, obstacle, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    put(place, name, obstacle)
+    if obstacle not in CONTENTS or name not in PLAIN_TEXT:
+        expect_one_message(READERS[name], capsys, naming=os.path.basename(name))
+
+
+@pytest.mark.parametrize("number", ODD_NUMBERS, ids=lambda number: number[:8])
+def test_numbers_that_a_manifest_cannot_have_are_named(place, number, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    path = place / "model" / "manifest.json"
+    text = change_numbers(path.read_text(), number)
+    path.unlink()
+    path.write_text(text)
+    expect_one_message(READERS["model/manifest.json"], capsys, naming="manifest.json")
+
+
+@pytest.mark.parametrize("number", ODD_NUMBERS, ids=lambda number: number[:8])
+def test_rows_with_numbers_that_no_run_has_are_no_rows(place, number, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    path = place / "one" / "metrics.jsonl"
+    start, good, bad = path.read_text().splitlines()
+    path.write_text(f"{start}\n{change_numbers(bad, number)}\n{good}\n")
+    assert main(["compare", "one", "two"]) == 0
+    assert "1 lines of its metrics file could not be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["run.json", "drop_report.json", "run.log", "metrics.jsonl"])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_a_bug_report_is_written_whatever_a_run_has_left(place, name, obstacle, monkeypatch):
+    monkeypatch.chdir(place)
+    put(place, f"one/{name}", obstacle)
+    assert main(["bug-report", "one", "--out", "report.md"]) == 0
+    assert (place / "report.md").stat().st_size < 2 << 20
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_path_that_no_file_system_takes_is_named(place, name, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    long = "x" * 5000
+    words = [long if word == name or word == name.partition("/")[0] else word for word in READERS[name]]
+    expect_one_message(words, capsys, naming="xxx")
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("run.json", lambda folder: read_record(folder)),
+        ("training.json", lambda folder: read_state(folder / "training.json")),
+        ("config.json", lambda folder: read_config_beside(folder / "model.pth")),
+        ("vocab.origin", lambda folder: read_text(folder / "vocab.origin")),
+    ],
+)
+def test_what_a_run_reads_later_is_refused_as_well(tmp_path, name, read, obstacle):
+    OBSTACLES[obstacle](tmp_path / name)
+    if name == "vocab.origin" and obstacle in CONTENTS:
+        return
+    with pytest.raises(UserError, match=name):
+        read(tmp_path)
+
+
+def test_a_clip_that_cannot_be_read_is_dropped_like_any_other(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    put(place, "corpus/wavs/b.wav", "a disk that gives errors")
+    for _ in range(2):
+        assert main(["data", "--train-data", "corpus"]) == 0
+        assert "unreadable        1  wavs/b.wav" in capsys.readouterr().out
+    # The disk came back: what failed was not remembered.
+    put(place, "corpus/wavs/b.wav", "nothing in it")
+    soundfile.write(place / "corpus" / "wavs" / "b.wav", np.random.default_rng(2).normal(0, 0.1, 22050), 22050)
+    assert main(["data", "--train-data", "corpus"]) == 0
+    assert "2 of 2 clips" in capsys.readouterr().out
+
+
+def test_names_from_files_cannot_steer_the_terminal(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    steering = "\x1b]0;title\x07\x9b2J\u202e"
+    (place / "corpus" / "metadata.csv").write_text(
+        f"audio_file|text|speaker_name|language\na|One little text.|{steering}|en\ngone{steering}|Two texts.|x|{steering}\n"
+    )
+    assert main(["data", "--train-data", "corpus"]) == 0
+    shown = capsys.readouterr()
+    assert not set("\x1b\x07\x9b\u202e") & set(shown.out + shown.err)
+    assert r"\x1b]0;title\x07\x9b2J\u202e" in shown.out
+    assert main(["listen", f"{steering}\r"]) == 2
+    assert r"\x1b]0;title\x07\x9b2J\u202e\r" in capsys.readouterr().err
