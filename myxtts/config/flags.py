@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from pydantic.fields import FieldInfo
 from myxtts.config.config import SECTIONS
 from myxtts.config.resolve import GivenValue, parse_assignment
 from myxtts.config.setting import GIVEN, Flag, read_setting_info, spell_value
-from myxtts.errors import CommandLineError
+from myxtts.errors import CommandLineError, MyXTTSError
 
 FIRST = (
     "data.train_data", "data.language", "training.checkpoint_dir", "training.resume", "model.size", "training.init_from",
@@ -59,6 +61,19 @@ def iterate_flags() -> Iterator[tuple[str, Flag, str]]:
         info = read_setting_info(field)
         for flag in info.flags:
             yield key, flag, flag.help or _describe(info.help, field.default)
+
+
+@contextmanager
+def names_settings() -> Iterator[None]:
+    """Notes on an error what the flags in its message are called in Python. The command line shows messages without notes."""
+    try:
+        yield
+    except MyXTTSError as error:
+        words = set(re.findall(r"--[a-z][a-z-]*", str(error)))
+        known = {flag.name: key for key, flag, _ in iterate_flags() if flag.name in words}
+        if known:
+            error.add_note(f"In Python: {', '.join(f'{flag} is {key}' for flag, key in known.items())}.")
+        raise
 
 
 def _list_fields() -> dict[str, FieldInfo]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
+from myxtts.config.flags import names_settings
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
 from myxtts.errors import DevicePlanError
@@ -128,7 +129,7 @@ class XTTSTrainer:
 
         Raises `RunStoppedError` where the signal comes before there is anything to train or between two stages.
         """
-        with StopRequests() as stop:
+        with names_settings(), StopRequests() as stop:
             return self._open_watchdog().run(lambda: self._train_until_stopped(stop))
 
     def _train_until_stopped(self, stop: StopRequests) -> TrainingResult:

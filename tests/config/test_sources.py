@@ -8,7 +8,7 @@ from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.config import SECTIONS, setting_keys
 from myxtts.config.display import format_config
-from myxtts.config.flags import add_setting_flags, iterate_flags
+from myxtts.config.flags import add_setting_flags, iterate_flags, names_settings
 from myxtts.config.resolve import GivenValue
 from myxtts.config.section import nearest_name
 from myxtts.errors import CommandLineError, ConfigError
@@ -131,6 +131,23 @@ def test_every_promised_yaml_key_of_data_is_known(key):
 
 def test_every_flag_has_a_yaml_key():
     assert {key for key, _, _ in iterate_flags()} <= set(setting_keys())
+
+
+@pytest.mark.parametrize(
+    ("said", "notes"),
+    [
+        ("Give a smaller --batch-size.", ["In Python: --batch-size is data.batch_size."]),
+        ("Raise --data-gpu-memory, or --grad-accum.", ["data.data_gpu_memory", "training.gradient_accumulation_steps"]),
+        ("The disk is full.", []),
+    ],
+)
+def test_an_error_tells_python_what_its_flags_are_called(said, notes):
+    with pytest.raises(ConfigError) as caught, names_settings():
+        raise ConfigError([("", said)])
+    note = "".join(getattr(caught.value, "__notes__", []))
+    assert all(name in note for name in notes)
+    assert bool(note) == bool(notes)
+    assert str(caught.value) == said
 
 
 def test_no_two_flags_share_a_name():
