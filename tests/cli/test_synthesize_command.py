@@ -170,7 +170,10 @@ def test_all_that_is_missing_is_named_at_once():
 def test_a_text_file_that_is_not_there_is_told_with_what_would_do(tmp_path, capsys):
     words = ["--checkpoint", "x", "--text-file", str(tmp_path / "no.txt"), "--speaker", "Ana", "--out", "x.wav"]
     assert main(["synthesize", *words]) == 2
-    assert "no.txt cannot be read: No such file or directory. Give a file of UTF-8 text" in capsys.readouterr().err
+    assert (
+        "no.txt: there is no such file. Check the path, and the case of its letters. Give a file of UTF-8 text"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("asked", "heard"), [(606, "Warning: --max-codes 606 is more than this model can say in a piece: 605 is used.\n"), (605, ""), (None, "")])  # fmt: skip
