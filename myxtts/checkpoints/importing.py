@@ -128,7 +128,8 @@ def _read_config_beside(model: Path) -> Mapping[str, Any]:
     """What a config.json in the model's folder says: no tensor shows how many heads there are."""
     path = model.parent / "config.json"
     try:
-        content = read_json(path, dict)
+        # Coqui writes lengths without a limit as Infinity.
+        content = read_json(path, dict, allow_infinite=True)
     except MissingFileError:
         return {}
     except FileError as error:

@@ -98,11 +98,11 @@ def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
     path = Path(path)
     try:
         # The library opens the file itself, and would wait for the writer of a pipe.
-        open_file(path).close()
+        handle = open_file(path)
     except FileError as error:
         raise ModelFileError(path, error.problem) from None
     try:
-        with path.open("rb") as handle:
+        with handle:
             header_bytes = int.from_bytes(handle.read(8), "little")
         if MAX_HEADER_BYTES < header_bytes < path.stat().st_size:
             raise ModelFileError(

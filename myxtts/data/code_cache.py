@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from myxtts.devices.host_memory import read_free_memory_bytes
 from myxtts.errors import MachineError, UserError
+from myxtts.files import FileError, read_bytes, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,6 @@ MEMORY_SHARE = 0.5
 """Of the free memory that codes may take. The rest is for what the run has yet to allocate."""
 
 _KEY_NAME = "key.json"
-_KEY_BYTES = 1 << 16
 _FILE_NAME = re.compile(r"codes-([0-9]{1,12})-([0-9a-f]{32})\.npz")
 _FILE_BYTES = 1 << 30
 _STALE_S = 3600.0
@@ -274,11 +274,9 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
 
 def _read_key(folder: Path) -> dict[str, Any] | None:
     try:
-        with open(folder / _KEY_NAME, "rb") as file:
-            found = json.loads(file.read(_KEY_BYTES))
-    except (FileNotFoundError, ValueError, RecursionError):
+        return read_json(folder / _KEY_NAME, dict)
+    except FileError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _match(path: Path) -> re.Match[str] | None:
@@ -310,14 +308,12 @@ def _remove_if_stale(path: Path) -> None:
 def _read_file(path: Path, digest: str) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:
     """Ids, numbers of codes, and codes; None if the file is not what its name says."""
     try:
-        if path.stat().st_size > _FILE_BYTES:
-            return None
-        content = path.read_bytes()
+        content = read_bytes(path, _FILE_BYTES)
         if hashlib.sha256(content).hexdigest()[:32] != digest:
             return None
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             ids, lengths, codes = (_read_member(archive, name, dtype) for name, dtype in _MEMBERS.items())
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    except (FileError, KeyError, ValueError, zipfile.BadZipFile):
         return None
     ids = ids.reshape(-1, 2)
     is_whole = len(ids) == len(lengths) and (lengths >= 0).all() and lengths.sum(dtype=np.int64) == len(codes)
