@@ -17,10 +17,14 @@ from myxtts.pipeline.messages import TaskSpec
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.producer_process import ProducerProcess
 
-hold = time.sleep
-"""Takes so many seconds without using a processor."""
 RARELY = 6
 SLOT_BYTES = 1 << 16
+
+
+def hold(seconds: float) -> None:
+    """Takes this long without using a processor."""
+    if seconds:
+        time.sleep(seconds)
 
 
 @dataclass(frozen=True)
