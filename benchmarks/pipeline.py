@@ -52,7 +52,7 @@ CEILINGS = {DUAL: THREADS, ISOLATED: PROCESSES, DATASET: THREADS}
 LEAST_SHARE = 0.9
 WATCH = "watch"
 MOST_WATCH_COST = 0.01
-ROUNDS, WATCH_WINDOWS, RING_ROUNDS = 3, 5, 40
+WATCH_WINDOWS, RING_ROUNDS = 5, 40
 
 
 def main(words: Sequence[str]) -> None:
@@ -64,6 +64,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument(
         "--hand-overs", type=int, default=400, metavar="N", help="of the round trip in c (default: 400)"
     )
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="windows of each contender in b (default: 3)"
+    )
     parser.add_argument("--updates", type=int, default=10, metavar="N", help="of each window in d (default: 10)")
     parser.add_argument(
         "--slowest-ms", type=float, action="append", metavar="N", help="max(p, t) in a (default: 50, 10)"
@@ -74,7 +77,7 @@ def main(words: Sequence[str]) -> None:
     if "a" in parts:
         bench_hand_offs(arguments.paced_batches, arguments.slowest_ms or (JUDGED_MS, 10.0))
     if "b" in parts:
-        bench_modes(arguments.batches)
+        bench_modes(arguments.batches, arguments.rounds)
     if "c" in parts:
         bench_ring(arguments.hand_overs)
     if "d" in parts:
@@ -148,7 +151,7 @@ def start_process(name: str) -> Iterator[Child]:
         yield process
 
 
-def bench_modes(batches: int) -> None:
+def bench_modes(batches: int, rounds: int) -> None:
     """Medians over windows in which all contenders take turns, on rehearsal devices of one core each."""
     windows = Windows()
     with ExitStack() as stack:
@@ -161,7 +164,7 @@ def bench_modes(batches: int) -> None:
             return max(float(processes[name].receive()) for name in (PREPARER, TRAINER))
 
         contenders = {name: partial(processes[process].ask, [name, batches]) for name, process in ASKED.items()}
-        taken = windows.take_turns({**contenders, PROCESSES: time_both}, ROUNDS)
+        taken = windows.take_turns({**contenders, PROCESSES: time_both}, rounds)
     ms = {name: [1e3 * seconds / batches for seconds in found] for name, found in taken.items()}
     batch = {name: median(found) for name, found in ms.items()}
     gain = {name: batch[SERIES] / each for name, each in batch.items()}

@@ -85,6 +85,12 @@ class PacedProducer(ProducerProcess):
         return slot
 
 
+def hold(seconds: float) -> None:
+    """Takes this long without using a processor."""
+    if seconds:
+        time.sleep(seconds)
+
+
 @dataclass(frozen=True)
 class Pace:
     """Seconds of each stage; `rare` is added to every sixth item of the stage that has it."""
