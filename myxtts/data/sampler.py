@@ -12,7 +12,7 @@ have fewer micro-batches. Nothing is carried from one epoch to the next.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,16 +63,6 @@ class MicroBatch:
             clips=cut(self.clips),
             prompts=None if self.prompts is None else cut(self.prompts),
         )
-
-    def hear_themselves(self) -> MicroBatch:
-        """The same with every clip as its own prompt."""
-        return self if self.prompts is None else replace(self, prompts=self.clips)
-
-    def keep_rows(self, rows: Sequence[int]) -> MicroBatch:
-        """The same with all other rows empty."""
-        is_kept = np.isin(np.arange(len(self.clips)), list(rows))
-        prompts = None if self.prompts is None else np.where(is_kept, self.prompts, EMPTY_ROW)
-        return replace(self, clips=np.where(is_kept, self.clips, EMPTY_ROW), prompts=prompts)
 
 
 @dataclass(frozen=True, eq=False)

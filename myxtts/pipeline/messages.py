@@ -21,7 +21,6 @@ from myxtts.pipeline.wire import Message
 _LONGEST_TEXT = 8000
 """Characters; each takes up to six bytes on the wire, and a message must stay whole."""
 _LONGEST_STAGE = 200
-_PAIRS_PER_MESSAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -71,38 +70,20 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class RowsCounted:
-    rows: int
-    reads_prompts: bool
-    """Whether for each of them a second clip is read, for its prompt."""
+class Replaced:
+    """The clips of a batch will not be used there from now on."""
 
-    def dump(self) -> Message:
-        return {"event": "rows", "rows": self.rows, "reads_prompts": self.reads_prompts}
-
-
-@dataclass(frozen=True)
-class Survived:
-    """A probe of some rows did no harm."""
-
-    def dump(self) -> Message:
-        return {"event": "survived"}
-
-
-@dataclass(frozen=True)
-class ClipSetAside:
-    """A place's clip will not be used from now on."""
-
+    number: int
+    """Of the position in the order that it answers."""
     position: int
-    place: int
-    """A row, or `name_prompt` of it."""
-    name: str
+    names: list[str]
 
     def dump(self) -> Message:
         return {
-            "event": "set aside",
+            "event": "replaced",
+            "number": self.number,
             "position": self.position,
-            "place": self.place,
-            "name": self.name[:_LONGEST_TEXT],
+            "names": [name[: _LONGEST_TEXT // len(self.names)] for name in self.names],
         }
 
 
@@ -143,7 +124,7 @@ class Failed:
         }
 
 
-Event = Ready | Committed | RowsCounted | Survived | ClipSetAside | RanOutOfMemory | Failed
+Event = Ready | Committed | Replaced | RanOutOfMemory | Failed
 
 
 def parse_event(message: Message) -> Event:
@@ -153,12 +134,8 @@ def parse_event(message: Message) -> Event:
             return Ready()
         case {"event": "committed"}:
             return _parse_committed(message)
-        case {"event": "rows", "rows": int(rows), "reads_prompts": bool(reads_prompts)} if 0 <= rows <= 1 << 20:
-            return RowsCounted(rows, reads_prompts)
-        case {"event": "survived"}:
-            return Survived()
-        case {"event": "set aside", "position": int(position), "place": int(place), "name": str(name)}:
-            return ClipSetAside(position, place, name)
+        case {"event": "replaced", "number": int(number), "position": int(position), "names": list(names)}:
+            return Replaced(number, position, names)
         case {"event": "out of memory" | "failed", "stage": str(stage), "position": (int() | None) as position}:
             return _parse_last_word(message, stage, position)
     raise MalformedMessageError(f"Not an event: {str(message)[:200]}")
@@ -205,18 +182,6 @@ def order_grant(slot: int, position: int) -> Message:
     return {"order": "grant", "slot": slot, "position": position}
 
 
-def order_count_rows(position: int) -> Message:
-    return {"order": "count rows", "position": position}
-
-
-def order_probe(position: int, rows: Sequence[int], hear_themselves: bool) -> Message:
-    """Prepare only these rows of a batch, to see whether that does harm; with their own clips as prompts if told so."""
-    return {"order": "probe", "position": position, "rows": list(rows), "hear_themselves": hear_themselves}
-
-
-def order_set_aside(pairs: Sequence[tuple[int, int]]) -> list[Message]:
-    """Use the clips at these places no more, given as position and place."""
-    return [
-        {"order": "set aside", "pairs": [list(pair) for pair in pairs[start : start + _PAIRS_PER_MESSAGE]]}
-        for start in range(0, len(pairs), _PAIRS_PER_MESSAGE)
-    ]
+def order_replace(positions: Sequence[int]) -> Message:
+    """Use the clips of these batches no more there; a position that stands there again has its new clips replaced too."""
+    return {"order": "replace", "positions": list(positions)}

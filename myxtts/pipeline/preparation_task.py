@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from myxtts.pipeline.task import ProducerTask, ReportStage
 from myxtts.utils.commons import setup_logging
 
 PRODUCTION_NAME = "production.json"
-_SET_ASIDE = "it killed the producer process twice"
 
 
 def describe_task(plan: DevicePlan, folder: Path, preparation_batch: int) -> TaskSpec:
@@ -70,14 +69,5 @@ class PreparationTask:
     def prepare(self, position: int) -> Arrays:
         return {**self._factory.fetch(self._factory.make(position)), NOTES: self._notes.dump()}
 
-    def count_rows(self, position: int) -> int:
-        return self._factory.count_rows(position)
-
-    def reads_prompts(self) -> bool:
-        return self._factory.reads_prompts
-
-    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
-        self._factory.probe(position, rows, hear_themselves=hear_themselves)
-
-    def set_aside(self, position: int, place: int) -> str:
-        return self._factory.set_aside(position, place, _SET_ASIDE)
+    def replace_batch(self, position: int) -> list[str]:
+        return self._factory.replace_batch(position, "the producer died twice at its batch")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.last_word import say_last_word
-from myxtts.pipeline.messages import ClipSetAside, Committed, Event, Ready, RowsCounted, Survived
+from myxtts.pipeline.messages import Committed, Event, Ready, Replaced
 from myxtts.pipeline.process_memory import limit_own_memory, read_process_memory
 from myxtts.pipeline.ring import Ring
 from myxtts.pipeline.slot_layout import Arrays
@@ -69,16 +69,9 @@ class Producer:
                 self._begin(order)
             case {"order": "grant", "slot": slot, "position": position}:
                 self._prepare(slot, position)
-            case {"order": "set aside", "pairs": pairs}:
-                for position, place in pairs:
-                    self._send(ClipSetAside(position, place, self._loaded_task.set_aside(position, place)))
-            case {"order": "count rows", "position": position}:
-                self._send(RowsCounted(self._loaded_task.count_rows(position), self._loaded_task.reads_prompts()))
-            case {"order": "probe", "position": position, "rows": rows, "hear_themselves": hear_themselves}:
-                self._enter_stage("probe", position)
-                self._loaded_task.probe(position, rows, hear_themselves=hear_themselves)
-                self._enter_stage("wait")
-                self._send(Survived())
+            case {"order": "replace", "positions": positions}:
+                for number, position in enumerate(positions):
+                    self._send(Replaced(number, position, self._loaded_task.replace_batch(position)))
             case _:
                 raise AssertionError(f"unknown order {order}")
 

@@ -18,7 +18,6 @@ from myxtts.pipeline.messages import (
     Failed,
     RanOutOfMemory,
     Ready,
-    Survived,
     parse_event,
 )
 from myxtts.pipeline.patience import Patience
@@ -157,7 +156,7 @@ class ProducerLife:
         match event:
             case Ready():
                 self._memory = self._child.read_memory() or self._memory
-            case Committed() | Survived():
+            case Committed():
                 self._has_worked = True
                 self._child.trim_report()
             case RanOutOfMemory():

@@ -11,33 +11,30 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from numpy.typing import NDArray
 
-from myxtts.data.places import parse_place
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Death
 from myxtts.pipeline.errors import MalformedMessageError, SlotDamagedError
 from myxtts.pipeline.handoff import SLOTS, EndOfStream
 from myxtts.pipeline.messages import (
-    ClipSetAside,
     Committed,
     Event,
     Ready,
+    Replaced,
     TaskSpec,
     order_begin,
     order_grant,
-    order_set_aside,
+    order_replace,
 )
 from myxtts.pipeline.producer_life import Launch, ProducerLife, TimeLimits
-from myxtts.pipeline.recovery import Recovery, Remedy
+from myxtts.pipeline.recovery import Recovery
 from myxtts.pipeline.ring import Ring
-from myxtts.pipeline.row_search import NoSingleRow, OutOfMemoryDeath, RowSearch
-from myxtts.pipeline.set_aside_journal import SetAsideJournal
 from myxtts.pipeline.slot_table import SlotTable
 from myxtts.pipeline.waiting import HandoffFacts, SharedMeter
 from myxtts.pipeline.wake import Wake
@@ -60,14 +57,11 @@ class ProducerEvent:
     time_s: float
     """Seconds since the epoch."""
     kind: str
-    """started, ready, died, shrunk, set aside, cleared."""
+    """started, ready, died, shrunk, replaced."""
     position: int | None
     reason: str
     report: str = ""
     """Of a death: the end of what the process wrote, its stacks when it hung or crashed."""
-
-
-OnSetAside = Callable[[ClipSetAside], None]
 
 
 class ProducerProcess:
@@ -81,8 +75,6 @@ class ProducerProcess:
         memory_limit_bytes: what the task may take beyond its imports, enforced by the operating system after warm-up.
             None where the device enforces its own limit.
         environment: the process's environment variables; by default those of this one.
-        set_aside: the journal of an earlier run, as pairs of position and place.
-        on_set_aside: is told once of every clip newly set aside, in the thread that takes.
     """
 
     def __init__(
@@ -96,20 +88,17 @@ class ProducerProcess:
         memory_limit_bytes: int | None = None,
         time_limits: TimeLimits | None = None,
         environment: Mapping[str, str] | None = None,
-        set_aside: Sequence[tuple[int, int]] = (),
-        on_set_aside: OnSetAside | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._task = task
         self._memory_limit_bytes = memory_limit_bytes
         self._time_limits = time_limits or TimeLimits()
         self._environment = dict(os.environ if environment is None else environment)
-        self._journal = SetAsideJournal(set_aside)
-        self._on_set_aside = on_set_aside
         self._lock = threading.Lock()
         self._slots = SlotTable(slots, first_position, end_position)
         self._recovery = Recovery(task.settings.get("preparation_batch"))
-        self._deadly_position: int | None = None
+        self._replaced: list[int] = []
+        self._replaced_told = 0
         self._failure: ProducerFailedError | None = None
         self._events: list[ProducerEvent] = []
         self._meter = SharedMeter("producer", clock)
@@ -186,9 +175,9 @@ class ProducerProcess:
         return self._recovery.preparation_batch
 
     @property
-    def journal(self) -> list[tuple[int, int]]:
-        """Position and place of every clip set aside, for the next run's `set_aside`."""
-        return self._journal.pairs
+    def replaced(self) -> list[int]:
+        """The batches whose clips were replaced because two producers died at them; again, where two more did."""
+        return list(self._replaced)
 
     @property
     def events(self) -> list[ProducerEvent]:
@@ -217,9 +206,7 @@ class ProducerProcess:
                 return prepared
             if self._slots.is_at_end():
                 raise EndOfStream
-            if self._deadly_position is not None:
-                self._search_deadly_row(self._deadly_position)
-            elif self._life is None:
+            if self._life is None:
                 self._start_life()
             else:
                 assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
@@ -252,8 +239,8 @@ class ProducerProcess:
                 self._recover(event)
             case Committed():
                 self._note_commit(event)
-            case ClipSetAside():
-                self._note_set_aside(event)
+            case Replaced():
+                self._note_replaced(event)
             case Ready():
                 self._record("ready", None, "loaded and warm")
 
@@ -266,70 +253,43 @@ class ProducerProcess:
             return
         self._meter.note_ready(event.made_at, event.waited_s)
 
-    def _note_set_aside(self, event: ClipSetAside) -> None:
-        if self._journal.confirm():
-            row, is_prompt = parse_place(event.place)
-            place = f"prompt of row {row}" if is_prompt else f"row {row}"
-            self._record("set aside", event.position, f"{place}: {event.name}")
-            how = "as a voice prompt it kills the producer" if is_prompt else "it kills the producer"
-            _log.warning("Set aside %s: %s (batch %d).", event.name, how, event.position)
-            if self._on_set_aside is not None:
-                self._on_set_aside(event)
+    def _note_replaced(self, event: Replaced) -> None:
+        # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
+        if event.number < self._replaced_told:
+            return
+        self._replaced_told = event.number + 1
+        names = ", ".join(event.names)
+        self._record("replaced", event.position, names)
+        _log.warning(
+            "Batch %d killed two producers: its %d clips are replaced: %s.", event.position, len(event.names), names
+        )
 
     def _recover(self, death: Death) -> None:
-        self._record_death(death)
+        self._record("died", death.position, str(death), death.report)
+        _log.warning("The producer died: %s.%s", death, death.quote_report())
         if not self._slots.has_work_left():
             return
-        if self._choose_remedy(death) is Remedy.FIND_ROW:
-            # Not now: batches that are ready are handed on first.
-            self._deadly_position = death.position
-        else:
-            self._start_life()
-
-    def _choose_remedy(self, death: Death) -> Remedy:
         before = self._recovery.preparation_batch
-        remedy = self._recovery.decide(death)
+        position = self._recovery.decide(death)
         if self._recovery.preparation_batch != before:
             self._record(
                 "shrunk", death.position, f"preparation batch {self._recovery.preparation_batch} after {before}"
             )
             _log.warning("Preparing %d rows at a time instead of %d.", self._recovery.preparation_batch, before)
-        return remedy
-
-    def _search_deadly_row(self, position: int) -> None:
-        _log.warning("Batch %d killed two producers; looking for the clip.", position)
-        self._deadly_position = None
-        search = RowSearch(position, lambda: self._make_life(grants=False), self._wake, self._record_death)
-        try:
-            place = search.find()
-        except OutOfMemoryDeath as error:
-            self._choose_remedy(error.death)
-            return
-        except NoSingleRow as error:
-            raise ProducerFailedError(
-                f"Batch {position} kills the producer, but no single clip of it does ({error}). The last deaths: "
-                + "; ".join(event.reason for event in self._events if event.kind == "died")[-2000:]
-            ) from None
-        self._recovery.note_search()
-        if place is None:
-            self._record("cleared", position, "the batch killed two producers, but not a third")
-        else:
-            self._journal.add(position, place)
+        if position is not None:
+            self._replaced.append(position)
+        self._start_life()
 
     def _start_life(self) -> None:
-        self._life = self._make_life(grants=True)
-
-    def _make_life(self, *, grants: bool) -> ProducerLife:
         settings = dict(self._task.settings)
         if self._recovery.preparation_batch is not None:
             settings["preparation_batch"] = self._recovery.preparation_batch
         task = replace(self._task, settings=settings)
         orders = [order_begin(task, self._ring.slots, self._ring.slot_bytes, self._memory_limit_bytes)]
-        orders += order_set_aside(self._journal.pairs)
-        if grants:
-            orders += [order_grant(grant.slot, grant.position) for grant in self._slots.list_granted()]
-        self._journal.begin_confirming()
-        life = ProducerLife(
+        if self._replaced:
+            orders.append(order_replace(self._replaced))
+        orders += [order_grant(grant.slot, grant.position) for grant in self._slots.list_granted()]
+        self._life = ProducerLife(
             Launch(
                 ring_descriptor=self._ring.fileno(),
                 environment=self._environment,
@@ -338,17 +298,12 @@ class ProducerProcess:
                 limits=self._time_limits,
             )
         )
-        self._record("started", self._slots.next_position, f"process {life.pid}")
-        return life
+        self._record("started", self._slots.next_position, f"process {self._life.pid}")
 
     def _end_life(self) -> None:
         if self._life is not None:
             life, self._life = self._life, None
             life.end()
-
-    def _record_death(self, death: Death) -> None:
-        self._record("died", death.position, str(death), death.report)
-        _log.warning("The producer died: %s.%s", death, death.quote_report())
 
     def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
         self._events.append(ProducerEvent(time.time(), kind, position, reason, report))

@@ -1,23 +1,14 @@
-"""What to do when a producer has died: start another, start one that needs less memory, look for the clip, or give up."""
+"""What to do when a producer has died: start another, start one that needs less memory, replace a batch, or give up."""
 
 from __future__ import annotations
-
-from enum import Enum, auto
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Cause, Death
 
 MOST_RESTARTS = 10
 """Without a batch in between."""
-MOST_SEARCHES = 4
-"""For clips that kill, without a batch in between."""
-_DEATHS_BEFORE_SEARCH = 2
-
-
-class Remedy(Enum):
-    RESTART = auto()
-    FIND_ROW = auto()
-    """The batch killed two producers: find out which of its clips does."""
+MOST_REPLACED = 4
+"""Batches, without one that could be made in between."""
 
 
 class Recovery:
@@ -30,38 +21,41 @@ class Recovery:
     def __init__(self, preparation_batch: int | None):
         self.preparation_batch = preparation_batch
         self._restarts = 0
-        self._searches = 0
+        self._replaced = 0
         self._position: int | None = None
         self._deaths_here = 0
 
     def note_progress(self, position: int) -> None:
         """A batch was made: deaths at it no longer count. Those at a later one do: it is still to be made."""
-        self._restarts = self._searches = 0
+        self._restarts = self._replaced = 0
         if self._position is None or position >= self._position:
             self._forget_position()
 
-    def note_search(self) -> None:
-        """A search for a clip has ended, with or without finding one."""
-        self._searches += 1
-        self._forget_position()
+    def decide(self, death: Death) -> int | None:
+        """The batch that must have other clips before the next producer starts, if any does.
 
-    def decide(self, death: Death) -> Remedy:
-        """What to do about a death. Raises `ProducerFailedError` when nothing is left to try."""
+        Raises `ProducerFailedError` when nothing is left to try.
+        """
         if death.cause in (Cause.OUT_OF_MEMORY, Cause.PROBABLY_OUT_OF_MEMORY):
             if self.preparation_batch is not None and self.preparation_batch > 1:
                 self.preparation_batch //= 2
                 self._forget_position()
-                return Remedy.RESTART
+                return None
             if death.cause is Cause.OUT_OF_MEMORY:
                 raise ProducerFailedError(self._explain_no_memory(death))
         self._restarts += 1
-        if self._restarts > MOST_RESTARTS or self._searches > MOST_SEARCHES:
+        is_to_blame = death.cause is not Cause.DAMAGE and self._count_death_here(death.position) == 2
+        if self._restarts > MOST_RESTARTS or (is_to_blame and self._replaced == MOST_REPLACED):
+            replaced = f", though its clips were replaced {self._replaced} times" if self._replaced else ""
             raise ProducerFailedError(
-                f"The producer died {self._restarts} times without preparing a batch. Last: {death}{death.quote_report()}"
+                f"The producer died {self._restarts} times without preparing a batch{replaced}. "
+                f"Last: {death}{death.quote_report()}"
             )
-        if death.cause is not Cause.DAMAGE and self._count_death_here(death.position) == _DEATHS_BEFORE_SEARCH:
-            return Remedy.FIND_ROW
-        return Remedy.RESTART
+        if not is_to_blame:
+            return None
+        self._replaced += 1
+        self._forget_position()
+        return death.position
 
     def _count_death_here(self, position: int | None) -> int:
         """Deaths in a row at one batch; a death that has nothing to do with a batch blames none."""

@@ -111,7 +111,7 @@ class StagedSource:
 
     def read_work(self) -> Work | None:
         """While the training waits for a producer process, that it does, since the last thing that happened to the producer: one
-        that dies and is started again may need many lives to find the clip that kills it. Else nothing: the stages have threads of
+        that dies may be started again many times. Else nothing: the stages have threads of
         their own, and are looked at while the training waits for them."""
         if self._producer is None or not self._is_waiting:
             return None

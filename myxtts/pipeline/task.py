@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from myxtts.pipeline.errors import TaskError
@@ -19,8 +19,8 @@ Costs next to nothing, so it may be called for every step of the work.
 class ProducerTask(Protocol):
     """Prepares batches by their position in the run.
 
-    A position's batch must be a pure function of the settings, the position and what was set aside: a position that was
-    prepared by a producer that died is prepared again by the next one.
+    A position's batch must be a pure function of the settings, the position and which batches were replaced: a position
+    that was prepared by a producer that died is prepared again by the next one.
     """
 
     def warm_up(self) -> None:
@@ -32,26 +32,10 @@ class ProducerTask(Protocol):
         Its arrays must not change any more: they are packed while the next batch is being prepared.
         """
 
-    def count_rows(self, position: int) -> int:
-        """How many clips the batch at a position has."""
+    def replace_batch(self, position: int) -> list[str]:
+        """Prepares a position with other clips from now on, and returns the names of those it had.
 
-    def reads_prompts(self) -> bool:
-        """Whether for a row a second clip is read, which its voice prompt is cut from."""
-
-    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
-        """Does everything that `prepare` does, with only these rows of the batch; the result is not needed.
-
-        Args:
-            hear_themselves: each row's own clip takes the place of the one its prompt is cut from.
-        """
-
-    def set_aside(self, position: int, place: int) -> str:
-        """Uses the clip at this place no more, and returns its name for the report.
-
-        Called again for the same place, it replaces the replacement.
-
-        Args:
-            place: a row, or `name_prompt` of it for the clip that the row's prompt is cut from.
+        Called again for the same position, it replaces the replacements.
         """
 
 

@@ -86,29 +86,3 @@ def test_the_result_depends_on_the_failures_not_on_who_found_them_when(sampler, 
 
     assert list_rows(replace_failed(other.make_batch(step), other, joined)) == expected
     assert joined.list_failures() == journal.list_failures() == sorted(set(failures))
-
-
-def test_a_clip_that_killed_is_not_used_again_and_not_before():
-    sampler = make_sampler(40)
-    deadly = find_clip(sampler, 1, 1)
-    journal = ReplacementJournal([Failure(step=1, row=1, clip=deadly, kills=True)])
-    plain = [set(sampler.make_batch(step).clips.tolist()) for step in range(60)]
-    after = [replace_failed(sampler.make_batch(step), sampler, journal) for step in range(60)]
-
-    assert [step for step in range(2, 60) if deadly in plain[step]], "a later epoch has it again"
-    assert all(deadly not in batch.clips for batch in after[1:])
-    assert list_rows(after[0]) == list_rows(sampler.make_batch(0))
-
-
-def test_a_clip_that_killed_is_no_substitute_later():
-    sampler = make_sampler()
-    drawn = list_rows(replace_failed(sampler.make_batch(9), sampler, fail(sampler, 9, 2)))[0][2]
-    journal = fail(sampler, 9, 2)
-    journal.record(Failure(step=1, row=0, clip=drawn, kills=True))
-
-    assert list_rows(replace_failed(sampler.make_batch(9), sampler, journal))[0][2] != drawn
-
-
-def fail(sampler: IndexSampler, step: int, row: int) -> ReplacementJournal:
-    """A journal in which the clip of a row could not be read."""
-    return ReplacementJournal([Failure(step, row, find_clip(sampler, step, row))])

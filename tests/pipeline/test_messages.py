@@ -5,14 +5,11 @@ import pytest
 
 from myxtts.pipeline.errors import MalformedMessageError
 from myxtts.pipeline.messages import (
-    ClipSetAside,
     Committed,
     Failed,
     RanOutOfMemory,
     Ready,
-    RowsCounted,
-    Survived,
-    order_set_aside,
+    Replaced,
     parse_event,
 )
 from myxtts.pipeline.ring import SlotContent
@@ -23,10 +20,8 @@ CONTENT = SlotContent(describe_arrays({"a": np.zeros((2, 3), np.float32)}), 12)
 EVENTS = [
     Ready(),
     Committed(1, 5, CONTENT, 0.25, 100.0),
-    RowsCounted(8, True),
-    Survived(),
-    ClipSetAside(3, 1, "a.wav"),
-    ClipSetAside(3, -2, "a.wav"),
+    Replaced(0, 3, ["a.wav", "b.wav"]),
+    Replaced(0, 3, []),
     RanOutOfMemory("mel", 3, "OOM"),
     Failed("import", None, "ValueError: x", "Traceback"),
 ]
@@ -53,7 +48,7 @@ def test_a_commit_with_a_wrong_value_is_refused(change):
     "message",
     [
         {}, {"event": "party"}, {"event": 1}, {"event": "committed"},
-        {"event": "rows", "rows": -1}, {"event": "rows", "rows": 10**9}, {"event": "failed"}, {"event": "failed", "stage": "x", "position": 1}, {"event": "out of memory", "stage": "x", "position": "1"}, {"event": "set aside"},
+        {"event": "failed"}, {"event": "failed", "stage": "x", "position": 1}, {"event": "out of memory", "stage": "x", "position": "1"}, {"event": "replaced"},
     ],
 )  # fmt: skip
 def test_what_no_sound_producer_says_is_refused(message):
@@ -63,13 +58,6 @@ def test_what_no_sound_producer_says_is_refused(message):
 
 def test_the_longest_texts_still_fit_into_a_message():
     long = "\udc80" * 100_000
-    for event in (Failed(long, 1, long, long), RanOutOfMemory(long, 1, long), ClipSetAside(1, 1, long)):
+    for event in (Failed(long, 1, long, long), RanOutOfMemory(long, 1, long), Replaced(1, 1, [long] * 64)):
         assert len(json.dumps(event.dump())) < MESSAGE_BYTES
     assert Failed("", None, "", "beginning" + long + "end").dump()["traceback"].endswith("end")
-
-
-def test_a_long_journal_is_sent_in_pieces_that_fit():
-    pairs = [(10**9 + number, number) for number in range(2500)]
-    orders = order_set_aside(pairs)
-    assert [tuple(pair) for order in orders for pair in order["pairs"]] == pairs
-    assert max(len(json.dumps(order)) for order in orders) < MESSAGE_BYTES

@@ -1,15 +1,12 @@
 import signal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Cause, Death, classify_exit
 from myxtts.pipeline.last_word import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from myxtts.pipeline.process_memory import MemoryReading
-from myxtts.pipeline.recovery import MOST_RESTARTS, MOST_SEARCHES, Recovery, Remedy
-from myxtts.pipeline.row_search import NoSingleRow, find_deadly_row
+from myxtts.pipeline.recovery import MOST_REPLACED, MOST_RESTARTS, Recovery
 from tests.pipeline.tasks import ResourceExhaustedError
 
 
@@ -83,7 +80,7 @@ def test_out_of_memory_halves_the_preparation_batch_down_to_one(cause):
     recovery = Recovery(11)
     batches = []
     while recovery.preparation_batch > 1:
-        assert recovery.decide(die(cause)) is Remedy.RESTART
+        assert recovery.decide(die(cause)) is None
         batches.append(recovery.preparation_batch)
     assert batches == [5, 2, 1]
 
@@ -95,41 +92,37 @@ def test_out_of_memory_with_one_row_at_a_time_says_what_to_change():
         Recovery(None).decide(die(Cause.OUT_OF_MEMORY))
 
 
-def test_a_probable_out_of_memory_with_one_row_at_a_time_is_looked_into():
+def test_a_probable_out_of_memory_with_one_row_at_a_time_is_a_death_like_others():
     recovery = Recovery(1)
-    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) is Remedy.RESTART
-    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) is Remedy.FIND_ROW
+    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) is None
+    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) == 7
 
 
-def test_two_deaths_at_one_batch_call_for_a_search_and_two_at_different_ones_do_not():
+def test_two_deaths_at_one_batch_have_it_replaced_and_two_at_different_ones_do_not():
     recovery = Recovery(None)
-    assert [recovery.decide(die(position=position)) for position in (7, 8, 8)] == [
-        Remedy.RESTART,
-        Remedy.RESTART,
-        Remedy.FIND_ROW,
-    ]
+    assert [recovery.decide(die(position=position)) for position in (7, 8, 8, 8)] == [None, None, 8, None]
 
 
 def test_deaths_between_batches_and_for_damage_blame_no_batch():
     recovery = Recovery(None)
     deaths = [die(), die(position=None), die(Cause.DAMAGE), die(position=None)]
-    assert {recovery.decide(death) for death in deaths} == {Remedy.RESTART}
-    assert recovery.decide(die()) is Remedy.FIND_ROW
+    assert {recovery.decide(death) for death in deaths} == {None}
+    assert recovery.decide(die()) == 7
 
 
 def test_progress_makes_up_for_deaths():
     recovery = Recovery(None)
     for _ in range(5 * MOST_RESTARTS):
         death = die()
-        assert recovery.decide(death) is Remedy.RESTART
+        assert recovery.decide(death) is None
         recovery.note_progress(death.position)
 
 
 def test_progress_at_an_earlier_batch_does_not_clear_a_later_one():
     recovery = Recovery(None)
-    assert recovery.decide(die(position=4)) is Remedy.RESTART
+    assert recovery.decide(die(position=4)) is None
     recovery.note_progress(3)
-    assert recovery.decide(die(position=4)) is Remedy.FIND_ROW
+    assert recovery.decide(die(position=4)) == 4
 
 
 def test_restarts_without_progress_come_to_an_end_with_the_last_words():
@@ -140,33 +133,9 @@ def test_restarts_without_progress_come_to_an_end_with_the_last_words():
         recovery.decide(die(position=None, stage="import", report="no such device"))
 
 
-def test_searches_without_progress_come_to_an_end():
+def test_replacing_without_progress_comes_to_an_end():
     recovery = Recovery(None)
-    for _ in range(MOST_SEARCHES + 1):
+    decided = [recovery.decide(die()) for _ in range(2 * MOST_REPLACED + 1)]
+    assert decided == [None, 7] * MOST_REPLACED + [None]
+    with pytest.raises(ProducerFailedError, match="its clips were replaced 4 times"):
         recovery.decide(die())
-        recovery.note_search()
-    with pytest.raises(ProducerFailedError):
-        recovery.decide(die())
-
-
-@given(count=st.integers(1, 100), data=st.data())
-def test_the_deadly_row_is_found_among_any_number(count, data):
-    deadly = data.draw(st.sets(st.integers(0, count - 1), max_size=3))
-    tries = []
-
-    def kills(rows):
-        tries.append(rows)
-        return bool(deadly & set(rows))
-
-    found = find_deadly_row(count, kills)
-    assert found in deadly if deadly else found is None
-    assert len(tries) <= 2 * count.bit_length() + 1
-
-
-def test_rows_that_kill_only_together_are_told_apart_from_a_deadly_one():
-    with pytest.raises(NoSingleRow, match="rows 4 to 7"):
-        find_deadly_row(8, lambda rows: {5, 6} <= set(rows))
-
-
-def test_a_batch_without_rows_has_no_deadly_one():
-    assert find_deadly_row(0, lambda rows: True) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,14 +85,5 @@ class PacedProduction:
     def prepare(self, position: int) -> dict[str, Any]:
         return self._factory.make(position)
 
-    def count_rows(self, position: int) -> int:
-        return 2
-
-    def reads_prompts(self) -> bool:
-        return False
-
-    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
-        """No batch does harm."""
-
-    def set_aside(self, position: int, place: int) -> str:
+    def replace_batch(self, position: int) -> list[str]:
         raise AssertionError("no batch does harm")
