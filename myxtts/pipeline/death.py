@@ -19,8 +19,6 @@ class Cause(StrEnum):
     SIGNAL = "signal"
     EXIT = "exit"
     HANG = "hang"
-    DAMAGE = "damage"
-    """It damaged a slot or sent what cannot be understood, and was killed for that."""
 
 
 @dataclass(frozen=True)

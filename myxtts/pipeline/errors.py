@@ -4,15 +4,11 @@ from myxtts.errors import MachineError, UserError
 
 
 class WireError(MachineError):
-    """A message between trainer and producer cannot be sent or understood."""
+    """A message between trainer and producer cannot be sent."""
 
 
 class MessageTooLargeError(WireError):
     """A message is larger than the wire carries in one piece."""
-
-
-class MalformedMessageError(WireError):
-    """A message is not what the other side can have meant."""
 
 
 class WireFullError(WireError):
@@ -29,10 +25,6 @@ class SlotTooSmallError(UserError):
 
 class SlotContentError(UserError):
     """A batch holds something a slot cannot carry."""
-
-
-class SlotDamagedError(MachineError):
-    """What is in a slot is not what was put there."""
 
 
 class TaskError(UserError):

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import traceback
 
-from myxtts.pipeline.messages import Failed, RanOutOfMemory
+from myxtts.pipeline.messages import LONGEST_TEXT, Event, Failed, RanOutOfMemory, dump_event
 from myxtts.pipeline.process_memory import lift_own_memory_limit
 from myxtts.pipeline.wire import Connection, PeerGone
 
@@ -29,11 +29,11 @@ def say_last_word(
     lift_own_memory_limit()
     ran_out = is_out_of_memory(error, is_limited=is_limited)
     with contextlib.suppress(PeerGone, MemoryError):
-        summary = f"{type(error).__name__}: {error}"
-        if ran_out:
-            connection.send(RanOutOfMemory(stage, position, summary).dump())
-        else:
-            connection.send(Failed(stage, position, summary, "".join(traceback.format_exception(error))).dump())
+        summary = f"{type(error).__name__}: {error}"[: LONGEST_TEXT // 4]
+        # Of a long traceback the end says more than the beginning.
+        trace = "".join(traceback.format_exception(error))[-LONGEST_TEXT // 2 :]
+        last: Event = RanOutOfMemory(stage, position, summary) if ran_out else Failed(stage, position, summary, trace)
+        connection.send(dump_event(last))
     return OUT_OF_MEMORY_EXIT_CODE if ran_out else FAILED_EXIT_CODE
 
 

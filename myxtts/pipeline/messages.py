@@ -1,26 +1,18 @@
-"""What trainer and producer say to each other.
-
-Orders go to the producer, which trusts them. Events come from it and are checked here: a producer whose memory is
-damaged must not be able to lead the trainer astray.
-"""
+"""What trainer and producer say to each other: orders go to the producer, events come from it."""
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from myxtts.pipeline.errors import MalformedMessageError
-from myxtts.pipeline.ring import SlotContent
-from myxtts.pipeline.slot_layout import dump_layout, parse_layout
+from myxtts.pipeline.ring import ArraySpec, Layout
 from myxtts.pipeline.wire import Message
 
-_LONGEST_TEXT = 8000
-"""Characters; each takes up to six bytes on the wire, and a message must stay whole."""
-_LONGEST_STAGE = 200
+LONGEST_TEXT = 8000
+"""Characters of a message; each takes up to six bytes on the wire, and a message must stay whole."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +33,6 @@ class TaskSpec:
 class Ready:
     """The producer is loaded and warm."""
 
-    def dump(self) -> Message:
-        return {"event": "ready"}
-
 
 @dataclass(frozen=True)
 class Committed:
@@ -51,22 +40,11 @@ class Committed:
 
     slot: int
     position: int
-    content: SlotContent
+    layout: Layout
     waited_s: float
     """How long the producer had waited for this slot."""
     made_at: float
     """On the clock that all processes of a machine share."""
-
-    def dump(self) -> Message:
-        return {
-            "event": "committed",
-            "slot": self.slot,
-            "position": self.position,
-            "layout": dump_layout(self.content.layout),
-            "checksum": self.content.checksum,
-            "waited_s": self.waited_s,
-            "made_at": self.made_at,
-        }
 
 
 @dataclass(frozen=True)
@@ -76,15 +54,7 @@ class Replaced:
     number: int
     """Of the position in the order that it answers."""
     position: int
-    names: list[str]
-
-    def dump(self) -> Message:
-        return {
-            "event": "replaced",
-            "number": self.number,
-            "position": self.position,
-            "names": [name[: _LONGEST_TEXT // len(self.names)] for name in self.names],
-        }
+    names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -94,14 +64,6 @@ class RanOutOfMemory:
     stage: str
     position: int | None
     text: str
-
-    def dump(self) -> Message:
-        return {
-            "event": "out of memory",
-            "stage": self.stage[:_LONGEST_STAGE],
-            "position": self.position,
-            "text": self.text[: _LONGEST_TEXT // 4],
-        }
 
 
 @dataclass(frozen=True)
@@ -113,55 +75,24 @@ class Failed:
     summary: str
     traceback: str
 
-    def dump(self) -> Message:
-        # Of a long traceback the end says more than the beginning.
-        return {
-            "event": "failed",
-            "stage": self.stage[:_LONGEST_STAGE],
-            "position": self.position,
-            "summary": self.summary[: _LONGEST_TEXT // 4],
-            "traceback": self.traceback[-_LONGEST_TEXT // 4 * 3 :],
-        }
-
 
 Event = Ready | Committed | Replaced | RanOutOfMemory | Failed
+_EVENTS = {kind.__name__: kind for kind in (Ready, Committed, Replaced, RanOutOfMemory, Failed)}
+
+
+def dump_event(event: Event) -> Message:
+    """The message that says an event."""
+    return {"event": type(event).__name__, **asdict(event)}
 
 
 def parse_event(message: Message) -> Event:
-    """The event in a message. Raises `MalformedMessageError` for anything a sound producer would not have said."""
-    match message:
-        case {"event": "ready"}:
-            return Ready()
-        case {"event": "committed"}:
-            return _parse_committed(message)
-        case {"event": "replaced", "number": int(number), "position": int(position), "names": list(names)}:
-            return Replaced(number, position, names)
-        case {"event": "out of memory" | "failed", "stage": str(stage), "position": (int() | None) as position}:
-            return _parse_last_word(message, stage, position)
-    raise MalformedMessageError(f"Not an event: {str(message)[:200]}")
-
-
-def _parse_last_word(message: Message, stage: str, position: int | None) -> RanOutOfMemory | Failed:
-    match message:
-        case {"event": "out of memory", "text": str(text)}:
-            return RanOutOfMemory(stage, position, text)
-        case {"event": "failed", "summary": str(summary), "traceback": str(traceback)}:
-            return Failed(stage, position, summary, traceback)
-    raise MalformedMessageError(f"Not a last word: {str(message)[:200]}")
-
-
-def _parse_committed(message: Message) -> Committed:
-    match message:
-        case {
-            "slot": int(slot),
-            "position": int(position),
-            "layout": layout,
-            "checksum": int(checksum),
-            "waited_s": float(waited_s),
-            "made_at": float(made_at),
-        } if all(math.isfinite(seconds) and seconds >= 0 for seconds in (waited_s, made_at)):
-            return Committed(slot, position, SlotContent(parse_layout(layout), checksum), waited_s, made_at)
-    raise MalformedMessageError(f"Not a commit: {str(message)[:200]}")
+    """The event in a message."""
+    values = dict(message)
+    kind = _EVENTS[values.pop("event")]
+    if kind is Committed:
+        values["layout"] = [ArraySpec(*spec) for spec in values["layout"]]
+    event: Event = kind(**values)
+    return event
 
 
 def order_begin(task: TaskSpec, slots: int, slot_bytes: int, memory_limit_bytes: int | None) -> Message:

@@ -16,7 +16,7 @@ from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.messages import TaskSpec
 from myxtts.pipeline.producer_notes import NOTES, NoteTaker
 from myxtts.pipeline.production import read_production
-from myxtts.pipeline.slot_layout import Arrays
+from myxtts.pipeline.ring import Arrays
 from myxtts.pipeline.task import ProducerTask, ReportStage
 from myxtts.utils.commons import setup_logging
 

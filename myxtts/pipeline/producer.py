@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.last_word import say_last_word
-from myxtts.pipeline.messages import Committed, Event, Ready, Replaced
+from myxtts.pipeline.messages import LONGEST_TEXT, Committed, Event, Ready, Replaced, dump_event
 from myxtts.pipeline.process_memory import limit_own_memory, read_process_memory
-from myxtts.pipeline.ring import Ring
-from myxtts.pipeline.slot_layout import Arrays
+from myxtts.pipeline.ring import Arrays, Ring
 from myxtts.pipeline.stage import Stage
 from myxtts.pipeline.status_board import StatusBoard
 from myxtts.pipeline.task import ProducerTask, load_factory
@@ -71,7 +70,8 @@ class Producer:
                 self._prepare(slot, position)
             case {"order": "replace", "positions": positions}:
                 for number, position in enumerate(positions):
-                    self._send(Replaced(number, position, self._loaded_task.replace_batch(position)))
+                    names = self._loaded_task.replace_batch(position)
+                    self._send(Replaced(number, position, [name[: LONGEST_TEXT // len(names)] for name in names]))
             case _:
                 raise AssertionError(f"unknown order {order}")
 
@@ -108,10 +108,10 @@ class Producer:
     def _pack(self, batch: PreparedBatch) -> Committed:
         assert self._ring is not None
         try:
-            content = self._ring.pack(batch.slot, batch.arrays)
+            layout = self._ring.pack(batch.slot, batch.arrays)
         except BaseException as error:  # noqa: BLE001  the border of the process, in its other thread
             os._exit(self._say_last_word(error, "pack", batch.position))
-        return Committed(batch.slot, batch.position, content, batch.waited_s, time.perf_counter())
+        return Committed(batch.slot, batch.position, layout, batch.waited_s, time.perf_counter())
 
     @property
     def _loaded_task(self) -> ProducerTask:
@@ -123,7 +123,7 @@ class Producer:
         self._board.write(stage, position)
 
     def _send(self, event: Event) -> None:
-        self._connection.send(event.dump())
+        self._connection.send(dump_event(event))
 
     def _say_last_word(self, error: BaseException, stage: str, position: int | None) -> int:
         return say_last_word(self._connection, error, stage, position, is_limited=self._is_limited)
@@ -139,7 +139,7 @@ class CommitSink:
         pass
 
     def commit(self, event: Committed) -> None:
-        self._connection.send(event.dump())
+        self._connection.send(dump_event(event))
 
     def finish(self) -> None:
         pass

@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
 
-from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.child_process import ChildProcess
 from myxtts.pipeline.death import Cause, Death, classify_exit, describe_place
-from myxtts.pipeline.errors import WireError
 from myxtts.pipeline.messages import (
     Committed,
     Event,
@@ -20,40 +17,13 @@ from myxtts.pipeline.messages import (
     Ready,
     parse_event,
 )
-from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills
+from myxtts.pipeline.stage import StallWatch, TimeLimits, Work
 from myxtts.pipeline.status_board import Status
 from myxtts.pipeline.wake import Wake
 from myxtts.pipeline.wire import Message, PeerGone
 
-_LOOK_SECONDS = 1.0
 _MEMORY_SECONDS = 0.25
-
-
-@dataclass(frozen=True)
-class TimeLimits:
-    """How long a producer may say nothing before it counts as hanging."""
-
-    start_s: float = 120.0
-    """Until Python runs."""
-    import_s: float = IMPORT_S
-    """Importing the task and loading it: TensorFlow from a cold network disk."""
-    first_s: float = 900.0
-    """Warm-up and the first batch: on a GPU kernels are loaded and functions traced."""
-    steady_s: float = 300.0
-    """Every later batch."""
-
-    @property
-    def longest_s(self) -> float:
-        """The longest that a producer which is not hanging leaves its trainer without a batch."""
-        return self.start_s + self.import_s + self.first_s
-
-    @classmethod
-    def from_patience(cls, patience: Patience) -> Self:
-        """As patient with batches as with other stages. Starting and importing keep limits of their own."""
-        if patience.item_s == float("inf"):
-            return cls(*[patience.item_s] * 4)
-        return cls(first_s=patience.first_item_s, steady_s=patience.item_s)
 
 
 @dataclass(frozen=True)
@@ -82,10 +52,9 @@ class ProducerLife:
         self._last_word: RanOutOfMemory | None = None
         self._oom_kills = count_oom_kills()
         self._child = ChildProcess(launch.ring_descriptor, launch.environment)
-        self._status = self._child.read_status()
         # Not read yet: a process that has just been started has a few pages, which would look like its size.
         self._memory: MemoryReading | None = None
-        self._memory_read_at = self._heard_at = clock()
+        self._memory_read_at = clock()
         try:
             self.give(launch.orders)
         except BaseException:
@@ -116,15 +85,13 @@ class ProducerLife:
             event = parse_event(message)
         except PeerGone:
             return self._bury(None)
-        except WireError as error:
-            return self.condemn(str(error))
         self._note(event)
         return self.receive() if isinstance(event, RanOutOfMemory) else event
 
     def wait(self, wake: Wake) -> Event | Death:
         """As `receive`, but waits; a producer that is silent for too long is killed. Raises `Stopped`."""
-        # The silence of a time in which nobody listened is not the producer's.
-        listening_since = self._clock()
+        # Made anew: the silence of a time in which nobody listened is not the producer's.
+        watch = StallWatch(self._launch.limits, self._clock)
         while True:
             wake.check()
             has_ended = self._child.has_ended()
@@ -134,24 +101,19 @@ class ProducerLife:
             if has_ended:
                 # Something it started holds its end of the connection open.
                 return self._bury(None)
-            self._look_at_status()
-            limit_s = self._find_time_limit()
-            left_s = limit_s - (self._clock() - max(listening_since, self._heard_at))
-            if left_s <= 0:
-                return self._bury_hanging(limit_s)
-            wake.wait_for(self._child.connection.fileno(), min(left_s, _LOOK_SECONDS))
-
-    def condemn(self, reason: str) -> Death:
-        """Kills a producer that cannot be trusted any more."""
-        self._child.kill()
-        return self._bury((Cause.DAMAGE, reason))
+            self._read_memory_now_and_then()
+            status = self._child.read_status()
+            work = Work(status.stage, status.writes, 0.0, limit_s=self._find_time_limit(status.stage))
+            stall = watch.look(work)
+            if stall is not None:
+                return self._bury_hanging(stall.limit_s, status)
+            wake.wait_for(self._child.connection.fileno(), self._launch.limits.look_s)
 
     def end(self) -> None:
         """Ends the process and waits for it."""
         self._child.close()
 
     def _note(self, event: Event) -> None:
-        self._heard_at = self._clock()
         self._read_memory_now_and_then()
         match event:
             case Ready():
@@ -167,13 +129,6 @@ class ProducerLife:
                     f"In the producer process:\n{event.traceback.rstrip()}"
                 )
 
-    def _look_at_status(self) -> None:
-        status = self._child.read_status()
-        if status.writes != self._status.writes:
-            self._heard_at = self._clock()
-        self._status = status
-        self._read_memory_now_and_then()
-
     def _read_memory_now_and_then(self) -> None:
         # Not every time: the kernel takes a tenth of a millisecond to answer.
         now = self._clock()
@@ -181,9 +136,9 @@ class ProducerLife:
             self._memory = self._child.read_memory() or self._memory
             self._memory_read_at = now
 
-    def _find_time_limit(self) -> float:
+    def _find_time_limit(self, stage: str) -> float:
         limits = self._launch.limits
-        match self._status.stage:
+        match stage:
             case "start":
                 return limits.start_s
             case "import" | "load":
@@ -191,8 +146,7 @@ class ProducerLife:
             case _:
                 return limits.steady_s if self._has_worked else limits.first_s
 
-    def _bury_hanging(self, limit_s: float) -> Death:
-        status = self._status
+    def _bury_hanging(self, limit_s: float, status: Status) -> Death:
         # The signal for this can interrupt what it hangs in, so its status counts from before.
         self._child.write_stacks()
         self._memory = self._child.read_memory() or self._memory

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.death import Death
-from myxtts.pipeline.errors import MalformedMessageError, SlotDamagedError
 from myxtts.pipeline.handoff import SLOTS, EndOfStream
 from myxtts.pipeline.messages import (
     Committed,
@@ -32,10 +31,10 @@ from myxtts.pipeline.messages import (
     order_grant,
     order_replace,
 )
-from myxtts.pipeline.producer_life import Launch, ProducerLife, TimeLimits
+from myxtts.pipeline.producer_life import Launch, ProducerLife
 from myxtts.pipeline.recovery import Recovery
-from myxtts.pipeline.ring import Ring
-from myxtts.pipeline.slot_table import SlotTable
+from myxtts.pipeline.ring import Ring, SlotTable
+from myxtts.pipeline.stage import TimeLimits
 from myxtts.pipeline.waiting import HandoffFacts, SharedMeter
 from myxtts.pipeline.wake import Wake
 
@@ -213,21 +212,13 @@ class ProducerProcess:
                 self._handle(self._life.wait(self._wake))
 
     def _open_ready_slot(self) -> FilledSlot | None:
-        """Takes the next batch if it is ready and whole; a damaged one is made again."""
+        """Takes the next batch if it is ready."""
         ready = self._slots.find_ready()
         if ready is None:
             return None
-        grant, content = ready
-        try:
-            arrays = self._ring.read(grant.slot, content)
-        except (SlotDamagedError, MalformedMessageError) as error:
-            self._meter.note_lost()
-            self._slots.put_back()
-            if self._life is not None:
-                self._handle(self._life.condemn(f"batch {grant.position}: {error}"))
-            return None
+        grant, layout = ready
+        arrays = self._ring.read(grant.slot, layout)
         self._slots.take()
-        # Only now: a batch that turned out to be damaged was no progress.
         self._recovery.note_progress(grant.position)
         self._meter.note_taken()
         return FilledSlot(grant.position, arrays)
@@ -238,20 +229,12 @@ class ProducerProcess:
                 self._life = None
                 self._recover(event)
             case Committed():
-                self._note_commit(event)
+                self._slots.commit(event.slot, event.position, event.layout)
+                self._meter.note_ready(event.made_at, event.waited_s)
             case Replaced():
                 self._note_replaced(event)
             case Ready():
                 self._record("ready", None, "loaded and warm")
-
-    def _note_commit(self, event: Committed) -> None:
-        try:
-            self._slots.commit(event.slot, event.position, event.content)
-        except MalformedMessageError as error:
-            assert self._life is not None
-            self._handle(self._life.condemn(str(error)))
-            return
-        self._meter.note_ready(event.made_at, event.waited_s)
 
     def _note_replaced(self, event: Replaced) -> None:
         # Every producer is given the whole list and answers all of it; what one before it has answered is no news.

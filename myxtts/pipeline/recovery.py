@@ -44,7 +44,7 @@ class Recovery:
             if death.cause is Cause.OUT_OF_MEMORY:
                 raise ProducerFailedError(self._explain_no_memory(death))
         self._restarts += 1
-        is_to_blame = death.cause is not Cause.DAMAGE and self._count_death_here(death.position) == 2
+        is_to_blame = self._count_death_here(death.position) == 2
         if self._restarts > MOST_RESTARTS or (is_to_blame and self._replaced == MOST_REPLACED):
             replaced = f", though its clips were replaced {self._replaced} times" if self._replaced else ""
             raise ProducerFailedError(

@@ -12,10 +12,9 @@ from myxtts.devices.plan import Mode
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.patience import Patience, Work
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.producer_process import ProducerProcess
-from myxtts.pipeline.stage import Source, Stage, StageFacts, stop_stages, take_watched
+from myxtts.pipeline.stage import Source, Stage, StageFacts, TimeLimits, Work, stop_stages, take_watched
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.pipeline.waiting import HandoffFacts
 
@@ -40,7 +39,7 @@ class StagedSource:
         resources: what has to be closed when all stages have ended. They stay the caller's if this fails.
         device: the model device.
         start_delay_s: the longest wait for all slots to be full before the first batch is handed on.
-        patience: with the stages; by default that of the settings' default.
+        time_limits: of the stages; by default those of the settings' default.
         title: of the mode, for the log.
         producer: of the isolated modes.
     """
@@ -54,7 +53,7 @@ class StagedSource:
         resources: ExitStack,
         device: str,
         start_delay_s: float,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
         title: str = Mode.DUAL.log_name,
         producer: ProducerProcess | None = None,
     ):
@@ -62,7 +61,7 @@ class StagedSource:
         self._unpack = unpack
         self._device = device
         self._start_delay_s = start_delay_s
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._title = title
         self._producer = producer
         self._has_started = False
@@ -95,10 +94,10 @@ class StagedSource:
 
     def _take(self) -> DeviceBatch:
         if self._has_started:
-            return take_watched(self._placed, self._stages, self._patience)
+            return take_watched(self._placed, self._stages, self._time_limits)
         _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
         self._placed.wait_until_full(self._start_delay_s)
-        batch = take_watched(self._placed, self._stages, self._patience)
+        batch = take_watched(self._placed, self._stages, self._time_limits)
         _log.info("Model training starting now")
         self._has_started = True
         return batch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from myxtts.pipeline.errors import TaskError
-from myxtts.pipeline.slot_layout import Arrays
+from myxtts.pipeline.ring import Arrays
 
 ReportStage = Callable[[str], None]
 """Says what is being done now. It stands in the report when the producer dies, and proves that it is not hanging.

@@ -10,11 +10,10 @@ import psutil
 import pytest
 
 from myxtts.errors import ProducerFailedError
-from myxtts.pipeline import producer_process, recovery
+from myxtts.pipeline import recovery
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.messages import Committed, Ready
-from myxtts.pipeline.producer_life import TimeLimits
-from myxtts.pipeline.ring import Ring
+from myxtts.pipeline.stage import TimeLimits
 from tests.pipeline.producers import assert_all_right, list_kinds, make_producer, take_all
 from tests.pipeline.tasks import ROWS, SUBSTITUTE
 
@@ -119,7 +118,6 @@ def test_the_silence_while_nobody_listens_is_not_a_hang():
         life = producer._life
         while not isinstance(life.wait(producer._wake), Ready):
             pass
-        life._look_at_status()
         os.kill(life.pid, signal.SIGSTOP)
         # The trainer was busy with something else for longer than the limit.
         life._clock = lambda: time.monotonic() + 1000.0
@@ -234,52 +232,3 @@ def test_a_kill_under_a_limit_is_not_taken_for_memory(tmp_path):
     with make_producer(fault, batch=8, memory_limit_bytes=1 << 30) as producer:
         assert_all_right(take_all(producer), range(12))
         assert producer.preparation_batch == 8
-
-
-def test_a_damaged_slot_is_made_again():
-    with make_producer() as producer:
-        writer = Ring.attach(os.dup(producer._ring.fileno()), producer._ring.slots, producer._ring.slot_bytes)
-        damaged = []
-
-        def damage_next(position):
-            # Between its commit and its taking, the next batch changes in one bit.
-            if position == 3:
-                while producer._slots.find_ready() is None:
-                    producer._handle(producer._life.wait(producer._wake))
-                writer._get_slot(producer._slots.find_ready()[0].slot)[100] ^= 1
-                damaged.append(position + 1)
-
-        assert_all_right(take_all(producer, damage_next), range(12))
-        writer.close()
-        assert damaged == [4]
-        (reason,) = list_reasons(producer, "died")
-    assert reason.startswith("damage (batch 4: The content of slot")
-
-
-@pytest.mark.usefixtures("two_restarts")
-def test_damage_that_repeats_itself_ends_the_run(monkeypatch):
-    def find_damage(self, slot, content):
-        raise producer_process.SlotDamagedError("always")
-
-    monkeypatch.setattr(Ring, "read", find_damage)
-    with (
-        make_producer() as producer,
-        pytest.raises(ProducerFailedError, match="died 3 times without preparing a batch"),
-    ):
-        producer.take()
-
-
-@pytest.mark.usefixtures("two_restarts")
-def test_a_producer_that_talks_nonsense_is_not_believed():
-    with (
-        make_producer(factory="tests.pipeline.test_producer_deaths:make_babbler") as producer,
-        pytest.raises(ProducerFailedError, match="damage"),
-    ):
-        producer.take()
-
-
-def make_babbler(settings, report_stage):
-    """A task that has got hold of its process's connection."""
-    producer = report_stage.__closure__[0].cell_contents
-    producer._connection.send({"event": "committed", "slot": 7, "position": "?"})
-    raise SystemExit

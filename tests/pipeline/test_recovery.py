@@ -103,9 +103,9 @@ def test_two_deaths_at_one_batch_have_it_replaced_and_two_at_different_ones_do_n
     assert [recovery.decide(die(position=position)) for position in (7, 8, 8, 8)] == [None, None, 8, None]
 
 
-def test_deaths_between_batches_and_for_damage_blame_no_batch():
+def test_deaths_between_batches_blame_no_batch():
     recovery = Recovery(None)
-    deaths = [die(), die(position=None), die(Cause.DAMAGE), die(position=None)]
+    deaths = [die(), die(position=None), die(position=None)]
     assert {recovery.decide(death) for death in deaths} == {None}
     assert recovery.decide(die()) == 7
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from myxtts.pipeline.errors import MalformedMessageError, MessageTooLargeError, WireFullError
+from myxtts.pipeline.errors import MessageTooLargeError, WireFullError
 from myxtts.pipeline.wire import MESSAGE_BYTES, Connection, PeerGone, make_socket_pair
 
 
@@ -35,21 +35,6 @@ def test_the_longest_message_passes_and_a_longer_one_is_refused(ends):
     with pytest.raises(MessageTooLargeError, match=f"at most {MESSAGE_BYTES} bytes; this one has {MESSAGE_BYTES + 1}"):
         producer.send({"t": text + "x"})
     assert trainer.receive() is None, "nothing of it was sent"
-
-
-def test_a_longer_message_from_elsewhere_is_not_taken_for_a_whole_one(ends):
-    trainer, theirs = ends
-    theirs.send(b"{" + b" " * MESSAGE_BYTES + b"}")
-    with pytest.raises(MessageTooLargeError):
-        trainer.receive()
-
-
-@pytest.mark.parametrize("data", [b"{", b"[1]", b"null", b"\xff\xfe", b"[" * 60000])
-def test_what_is_not_a_message_is_refused(ends, data):
-    trainer, theirs = ends
-    theirs.send(data)
-    with pytest.raises(MalformedMessageError):
-        trainer.receive()
 
 
 def test_the_end_is_a_death_notice_on_both_sides(ends):
