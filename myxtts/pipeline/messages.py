@@ -90,7 +90,7 @@ def parse_event(message: Message) -> Event:
     values = dict(message)
     kind = _EVENTS[values.pop("event")]
     if kind is Committed:
-        values["layout"] = [ArraySpec(*spec) for spec in values["layout"]]
+        values["layout"] = [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in values["layout"]]
     event: Event = kind(**values)
     return event
 

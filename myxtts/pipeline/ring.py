@@ -39,11 +39,11 @@ _MOST_OF_FREE = 0.8
 
 
 class ArraySpec(NamedTuple):
-    """Name, type and shape of one array; in JSON a list of these."""
+    """Name, type and shape of one array; in JSON a list."""
 
     name: str
     dtype: str
-    shape: Sequence[int]
+    shape: tuple[int, ...]
 
     @property
     def size_bytes(self) -> int:

@@ -23,9 +23,7 @@ LAYOUT = describe_arrays({"a": np.zeros((2, 3), np.float32)})
     ids=lambda event: type(event).__name__,
 )
 def test_events_survive_the_wire(event):
-    arrived = parse_event(json.loads(json.dumps(dump_event(event))))
-    assert dump_event(arrived) == json.loads(json.dumps(dump_event(event)))
-    assert type(arrived) is type(event)
+    assert parse_event(json.loads(json.dumps(dump_event(event)))) == event
 
 
 def test_the_longest_last_word_fits_into_a_message_and_keeps_its_end():
