@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.handoff import EndOfStream, Handoff
-from myxtts.pipeline.messages import TaskSpec
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer import TaskSpec
+from myxtts.pipeline.producer_client import ProducerProcess
 from myxtts.pipeline.ring import copy_arrays
 from myxtts.pipeline.stage import Feed, Stage, TimeLimits, stop_stages, take_watched
 

@@ -26,9 +26,9 @@ from myxtts.pipeline.host_source import HostItem, HostSource
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared, Preparer
 from myxtts.pipeline.preparation_settings import reads_prompts
+from myxtts.pipeline.producer import ReportStage
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.targets import StepTotals, count_totals, measure_spans
-from myxtts.pipeline.task import ReportStage
 from myxtts.utils.commons import get_device_context
 
 

@@ -12,7 +12,7 @@ from myxtts.data.run_data import RunData
 from myxtts.devices.plan import DevicePlan
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.order import RunOrder
-from myxtts.pipeline.producer_process import ProducerEvent
+from myxtts.pipeline.producer_client import ProducerEvent
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.stage import StageFacts, Work
 from myxtts.pipeline.transfer import DeviceBatch

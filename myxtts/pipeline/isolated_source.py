@@ -14,9 +14,8 @@ from myxtts.pipeline.batch_size import measure_slot_bytes
 from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.preparation import Prepared
-from myxtts.pipeline.preparation_task import PRODUCTION_NAME, describe_task
-from myxtts.pipeline.producer_notes import NOTES, NoteReader
-from myxtts.pipeline.producer_process import FilledSlot, ProducerProcess
+from myxtts.pipeline.preparation_task import NOTES, PRODUCTION_NAME, NoteReader, describe_task
+from myxtts.pipeline.producer_client import FilledSlot, ProducerProcess
 from myxtts.pipeline.production import write_production
 from myxtts.pipeline.stage import TimeLimits
 from myxtts.pipeline.staged_source import StagedSource

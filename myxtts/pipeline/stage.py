@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
 from myxtts.pipeline.handoff import EndOfStream, Handoff, Stopped
+from myxtts.processes import IMPORT_S
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Source(Protocol[Item]):
 
 
 class Sink(Protocol[Given]):
-    """Where a stage hands its results on to: a hand-off, or the wire at the end of a process."""
+    """Where a stage hands its results on to: a hand-off, or the socket at the end of a process."""
 
     def reserve(self) -> None: ...
 

@@ -13,7 +13,7 @@ from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.preparation import Prepared
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer_client import ProducerProcess
 from myxtts.pipeline.stage import Source, Stage, StageFacts, TimeLimits, Work, stop_stages, take_watched
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.pipeline.waiting import HandoffFacts

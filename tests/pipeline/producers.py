@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.handoff import EndOfStream
-from myxtts.pipeline.messages import TaskSpec
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer import TaskSpec
+from myxtts.pipeline.producer_client import ProducerProcess
 from myxtts.pipeline.ring import copy_arrays
 from tests.pipeline.tasks import make_expected
 from tests.support.processes import ROOT

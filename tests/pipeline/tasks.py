@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from myxtts import pipeline
+from myxtts import pipeline, processes
 
 ROWS = 5
 SUBSTITUTE = 1_000_000
-ENGINE = str(Path(pipeline.__file__).parent)
+ENGINE = (str(Path(pipeline.__file__).parent), processes.__file__)
 
 
 class ResourceExhaustedError(Exception):

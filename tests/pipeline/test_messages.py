@@ -1,12 +1,21 @@
 import json
+import socket
 
 import numpy as np
 import pytest
 
-from myxtts.pipeline.last_word import say_last_word
-from myxtts.pipeline.messages import Committed, Failed, RanOutOfMemory, Ready, Replaced, dump_event, parse_event
+from myxtts.pipeline.producer import (
+    Committed,
+    Failed,
+    RanOutOfMemory,
+    Ready,
+    Replaced,
+    dump_event,
+    parse_event,
+    send_exit_message,
+)
 from myxtts.pipeline.ring import describe_arrays
-from myxtts.pipeline.wire import Connection, make_socket_pair
+from myxtts.processes import Connection
 
 LAYOUT = describe_arrays({"a": np.zeros((2, 3), np.float32)})
 
@@ -27,10 +36,10 @@ def test_events_survive_the_wire(event):
 
 
 def test_the_longest_last_word_fits_into_a_message_and_keeps_its_end():
-    ours, theirs = make_socket_pair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         error = ValueError("\udc80" * 100_000 + "end")
-        assert say_last_word(Connection(theirs, blocking=True), error, "prepare", 1, is_limited=False) != 0
+        assert send_exit_message(Connection(theirs, blocking=True), error, "prepare", 1, is_limited=False) != 0
         event = parse_event(Connection(ours, blocking=False).receive())
     assert event.summary.startswith("ValueError: ")
     assert event.traceback.endswith("end\n")

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from myxtts.errors import ProducerFailedError
-from myxtts.pipeline import recovery
+from myxtts.pipeline import producer_client
 from myxtts.pipeline.handoff import EndOfStream
-from myxtts.pipeline.messages import Committed, Ready
+from myxtts.pipeline.producer import Committed, Ready
 from myxtts.pipeline.stage import TimeLimits
 from tests.pipeline.producers import assert_all_right, list_kinds, make_producer, take_all
 from tests.pipeline.tasks import ROWS, SUBSTITUTE
@@ -55,7 +55,7 @@ def test_a_death_before_the_first_batch_blames_no_batch(tmp_path, stage):
 @pytest.fixture
 def two_restarts(monkeypatch):
     """The limit of restarts, lowered: each of them takes its time."""
-    monkeypatch.setattr(recovery, "MOST_RESTARTS", 2)
+    monkeypatch.setattr(producer_client, "MOST_RESTARTS", 2)
 
 
 @pytest.mark.usefixtures("two_restarts")
@@ -73,7 +73,7 @@ def test_batches_committed_before_a_death_are_still_handed_on():
         assert position == 0
         while len(producer._slots.list_granted()) > 0:
             # The three slots: one taken, two committed.
-            producer._handle(producer._life.wait(producer._wake))
+            producer._heed(producer._process.wait(producer._interrupt))
         os.kill(producer.pid, signal.SIGKILL)
         psutil.Process(producer.pid).wait()
         first_pid = producer.pid
@@ -115,15 +115,15 @@ def test_the_time_limits_are_those_of_what_the_producer_is_doing(tmp_path):
 
 def test_the_silence_while_nobody_listens_is_not_a_hang():
     with make_producer(end_position=1, time_limits=TimeLimits(first_s=60.0)) as producer:
-        life = producer._life
-        while not isinstance(life.wait(producer._wake), Ready):
+        process = producer._process
+        while not isinstance(process.wait(producer._interrupt), Ready):
             pass
-        os.kill(life.pid, signal.SIGSTOP)
+        os.kill(process.pid, signal.SIGSTOP)
         # The trainer was busy with something else for longer than the limit.
-        life._clock = lambda: time.monotonic() + 1000.0
-        timer = threading.Timer(0.2, os.kill, [life.pid, signal.SIGCONT])
+        process._clock = lambda: time.monotonic() + 1000.0
+        timer = threading.Timer(0.2, os.kill, [process.pid, signal.SIGCONT])
         timer.start()
-        assert isinstance(life.wait(producer._wake), Committed)
+        assert isinstance(process.wait(producer._interrupt), Committed)
         timer.join()
 
 

@@ -38,13 +38,13 @@ class Killer:
 
     def _kill(self, delays):
         for delay in delays:
-            while self._producer._life in (None, self._last_victim) and not self._is_over.wait(0.001):
+            while self._producer._process in (None, self._last_victim) and not self._is_over.wait(0.001):
                 pass
             self._is_over.wait(delay)
-            victim = self._producer._life
-            if self._is_over.is_set() or self.kills == KILLS or victim is None or victim._child.has_ended():
+            victim = self._producer._process
+            if self._is_over.is_set() or self.kills == KILLS or victim is None or victim.has_ended():
                 return
-            victim._child.kill()
+            victim.kill()
             self._last_victim = victim
             self.kills += 1
 

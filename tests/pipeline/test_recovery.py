@@ -3,33 +3,39 @@ import signal
 import pytest
 
 from myxtts.errors import ProducerFailedError
-from myxtts.pipeline.death import Cause, Death, classify_exit
-from myxtts.pipeline.last_word import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from myxtts.pipeline.process_memory import MemoryReading
-from myxtts.pipeline.recovery import MOST_REPLACED, MOST_RESTARTS, Recovery
+from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from myxtts.pipeline.producer_client import (
+    MOST_REPLACED,
+    MOST_RESTARTS,
+    ExitCause,
+    ProducerExit,
+    Recovery,
+    classify_exit,
+)
 from tests.pipeline.tasks import ResourceExhaustedError
 
 
-def die(cause=Cause.SIGNAL, position=7, **others):
+def die(cause=ExitCause.SIGNAL, position=7, **others):
     facts = {"detail": "SIGKILL", "stage": "prepare", "memory": MemoryReading(1 << 30, 2 << 30, 9 << 30), "report": ""}
-    return Death(cause, position=position, **(facts | others))
+    return ProducerExit(cause, position=position, **(facts | others))
 
 
 @pytest.mark.parametrize(
     ("exit_code", "is_limited", "oom_kills", "cause"),
     [
-        (OUT_OF_MEMORY_EXIT_CODE, False, 0, Cause.OUT_OF_MEMORY),
-        (0, False, 0, Cause.EXIT),
-        (3, True, 5, Cause.EXIT),
-        (-signal.SIGSEGV, False, 0, Cause.SIGNAL),
-        (-signal.SIGSEGV, True, 0, Cause.PROBABLY_OUT_OF_MEMORY),
-        (-signal.SIGBUS, True, 0, Cause.PROBABLY_OUT_OF_MEMORY),
-        (-signal.SIGABRT, True, 0, Cause.PROBABLY_OUT_OF_MEMORY),
-        (-signal.SIGTERM, True, 0, Cause.SIGNAL),
-        (-signal.SIGKILL, True, 0, Cause.SIGNAL),
-        (-signal.SIGKILL, False, 1, Cause.PROBABLY_OUT_OF_MEMORY),
-        (-signal.SIGTERM, False, 1, Cause.SIGNAL),
-        (-64, False, 0, Cause.SIGNAL),
+        (OUT_OF_MEMORY_EXIT_CODE, False, 0, ExitCause.OUT_OF_MEMORY),
+        (0, False, 0, ExitCause.EXIT),
+        (3, True, 5, ExitCause.EXIT),
+        (-signal.SIGSEGV, False, 0, ExitCause.SIGNAL),
+        (-signal.SIGSEGV, True, 0, ExitCause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGBUS, True, 0, ExitCause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGABRT, True, 0, ExitCause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGTERM, True, 0, ExitCause.SIGNAL),
+        (-signal.SIGKILL, True, 0, ExitCause.SIGNAL),
+        (-signal.SIGKILL, False, 1, ExitCause.PROBABLY_OUT_OF_MEMORY),
+        (-signal.SIGTERM, False, 1, ExitCause.SIGNAL),
+        (-64, False, 0, ExitCause.SIGNAL),
     ],
 )
 def test_a_death_is_classified_by_its_exit(exit_code, is_limited, oom_kills, cause):
@@ -37,7 +43,7 @@ def test_a_death_is_classified_by_its_exit(exit_code, is_limited, oom_kills, cau
 
 
 def test_a_death_says_where_why_and_with_how_much_memory():
-    death = die(Cause.PROBABLY_OUT_OF_MEMORY, detail="SIGSEGV under a memory limit", stage="mel")
+    death = die(ExitCause.PROBABLY_OUT_OF_MEMORY, detail="SIGSEGV under a memory limit", stage="mel")
     assert str(death) == (
         "probably out of memory (SIGSEGV under a memory limit) in stage 'mel' of batch 7; "
         "last memory reading: 1.0 GB resident, 2.0 GB at most"
@@ -75,7 +81,7 @@ def test_what_a_limit_refuses_is_known_in_disguise(error):
     assert not is_out_of_memory(error, is_limited=False)
 
 
-@pytest.mark.parametrize("cause", [Cause.OUT_OF_MEMORY, Cause.PROBABLY_OUT_OF_MEMORY])
+@pytest.mark.parametrize("cause", [ExitCause.OUT_OF_MEMORY, ExitCause.PROBABLY_OUT_OF_MEMORY])
 def test_out_of_memory_halves_the_preparation_batch_down_to_one(cause):
     recovery = Recovery(11)
     batches = []
@@ -87,15 +93,15 @@ def test_out_of_memory_halves_the_preparation_batch_down_to_one(cause):
 
 def test_out_of_memory_with_one_row_at_a_time_says_what_to_change():
     with pytest.raises(ProducerFailedError, match=r"one clip at a time does not fit.*Raise --data-gpu-memory.*batch 7"):
-        Recovery(1).decide(die(Cause.OUT_OF_MEMORY))
+        Recovery(1).decide(die(ExitCause.OUT_OF_MEMORY))
     with pytest.raises(ProducerFailedError, match="no preparation_batch"):
-        Recovery(None).decide(die(Cause.OUT_OF_MEMORY))
+        Recovery(None).decide(die(ExitCause.OUT_OF_MEMORY))
 
 
 def test_a_probable_out_of_memory_with_one_row_at_a_time_is_a_death_like_others():
     recovery = Recovery(1)
-    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) is None
-    assert recovery.decide(die(Cause.PROBABLY_OUT_OF_MEMORY)) == 7
+    assert recovery.decide(die(ExitCause.PROBABLY_OUT_OF_MEMORY)) is None
+    assert recovery.decide(die(ExitCause.PROBABLY_OUT_OF_MEMORY)) == 7
 
 
 def test_two_deaths_at_one_batch_have_it_replaced_and_two_at_different_ones_do_not():

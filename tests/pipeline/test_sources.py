@@ -115,7 +115,7 @@ def test_a_killed_producer_is_started_again(told: dict[str, Any]) -> None:
 DEADLY = """
 import os, signal, sys
 
-if "myxtts.pipeline.producer_main" in sys.orig_argv:
+if "myxtts.pipeline.producer" in sys.orig_argv:
     from myxtts.pipeline.host_source import HostSource
 
     read = HostSource.read

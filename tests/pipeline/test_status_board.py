@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from myxtts.pipeline.status_board import StatusBoard
+from myxtts.pipeline.producer import StatusBoard
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, BatchFacts, dump
 from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, dump_memory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans
-from myxtts.pipeline.messages import TaskSpec
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer import TaskSpec
+from myxtts.pipeline.producer_client import ProducerProcess
 
 hold = time.sleep
 """Takes so many seconds without using a processor."""

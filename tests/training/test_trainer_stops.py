@@ -126,7 +126,7 @@ def test_a_signal_while_tensorflow_is_imported_says_where_it_stopped(tmp_path, m
 
     if is_resumed:
         train(tmp_path / "run", 20)
-    monkeypatch.setattr("myxtts.devices.import_watch.watch_import", import_for_ever)
+    monkeypatch.setattr("myxtts.processes.watch_import", import_for_ever)
 
     assert command._train(make_config(tmp_path / "run"), Mock(), COMMAND, is_worker=False) == 0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from myxtts.data.errors import WorkerError
 from myxtts.data.workers import Task, WorkerProcess
-from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import MachineError
+from myxtts.processes import IMPORT_S
 
 MEASURING_S = 1800.0
 """A minute is usual; a card newer than TensorFlow's build has all its kernels compiled at first use."""

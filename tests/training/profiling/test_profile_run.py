@@ -27,7 +27,7 @@ from myxtts.pipeline import single_source
 from myxtts.pipeline.batch_facts import FACTS
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.producer_process import FilledSlot
+from myxtts.pipeline.producer_client import FilledSlot
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.training.errors import CodecMissingError, ProfileError
