@@ -14,8 +14,6 @@ import numpy as np
 
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
 
-_MOST_DRAWS = 64
-
 
 @dataclass(frozen=True, order=True)
 class Failure:
@@ -65,26 +63,21 @@ def replace_failed(batch: GlobalBatch, sampler: IndexSampler, journal: Replaceme
     return replace(
         batch,
         micro_batches=tuple(
-            _replace_rows(micro_batch, batch.step, present, sampler, journal) for micro_batch in batch.micro_batches
+            _replace_rows(batch, micro_batch, present, sampler, journal) for micro_batch in batch.micro_batches
         ),
     )
 
 
 def _replace_rows(
-    micro_batch: MicroBatch, step: int, present: set[int], sampler: IndexSampler, journal: ReplacementJournal
+    batch: GlobalBatch, micro_batch: MicroBatch, present: set[int], sampler: IndexSampler, journal: ReplacementJournal
 ) -> MicroBatch:
     clips = micro_batch.clips.tolist()
     for offset, clip in enumerate(clips):
         row = micro_batch.first_row + offset
-        failed = journal.find_failed(step, row)
+        failed = journal.find_failed(batch.step, row)
         if clip in failed:
-            clips[offset] = _choose_substitute(step, row, micro_batch.bucket_number, present | failed, sampler)
+            excluded = present | failed
+            substitutes = sampler.draw_substitutes(batch, row, micro_batch.bucket_number).tolist()
+            # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
+            clips[offset] = next((each for each in substitutes if each not in excluded), EMPTY_ROW)
     return replace(micro_batch, clips=np.array(clips, dtype=np.int32))
-
-
-def _choose_substitute(step: int, row: int, bucket_number: int, excluded: set[int], sampler: IndexSampler) -> int:
-    for clip in sampler.draw_substitutes(step, row, bucket_number, _MOST_DRAWS).tolist():
-        if clip not in excluded:
-            return int(clip)
-    # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
-    return EMPTY_ROW
