@@ -203,12 +203,6 @@ def test_what_was_imported_does_not_count_towards_the_limit():
         assert psutil.Process(producer.pid).memory_info().rss > 16 << 20
 
 
-def test_without_a_limit_the_same_task_does_not():
-    with make_producer({"do": "allocate", "position": 5, "above": 4}, batch=8, end_position=7) as producer:
-        take_all(producer)
-        assert list_reasons(producer, "died") == []
-
-
 def test_a_limit_that_is_passed_by_warming_up_alone_is_named():
     with (
         make_producer({"do": "hold", "stage": "warm-up"}, memory_limit_bytes=16 << 20, batch=1) as producer,

@@ -72,35 +72,6 @@ def test_facts_are_measured_in_both_processes():
         assert producer.read_facts().items == 0
 
 
-def test_a_producer_that_is_ahead_waits_for_slots_and_its_batches_are_ready():
-    with make_producer(end_position=30) as producer:
-        first = producer.take()
-        del first
-        wait_for_silence(producer)
-        producer.read_facts(reset=True)
-        take_all_after_pauses = 0
-        for _ in range(2):
-            # All three slots are full or taken, so that nothing can be made before this release.
-            producer.release()
-            wait_for_silence(producer)
-            producer.take()
-            take_all_after_pauses += 1
-        facts = producer.read_facts()
-        assert facts.items == take_all_after_pauses
-        assert facts.readiness > 0.5
-        assert facts.giver_wait_s > 0
-
-
-def wait_for_silence(producer):
-    """Returns when the process sleeps because it has filled every slot it was granted."""
-    process = psutil.Process(producer.pid)
-    calm = 0
-    while calm < 5:
-        before = process.cpu_times()[:2]
-        threading.Event().wait(0.02)
-        calm = calm + 1 if process.status() == psutil.STATUS_SLEEPING and process.cpu_times()[:2] == before else 0
-
-
 def test_the_process_has_a_session_of_its_own():
     with make_producer() as producer:
         producer.take()

@@ -1,4 +1,3 @@
-import mmap
 import os
 
 import numpy as np
@@ -94,11 +93,6 @@ def test_a_batch_that_does_not_fit_is_refused_with_its_sizes(pair):
         pair.writer.pack(0, arrays)
 
 
-def test_a_batch_may_fill_its_slot_to_the_last_byte(pair):
-    content = pair.writer.pack(2, {"a": np.ones(SLOT_BYTES, np.uint8)})
-    assert pair.reader.read(2, content)["a"].sum() == SLOT_BYTES
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -180,12 +174,6 @@ def test_the_memory_is_reserved_and_its_size_is_sealed():
         assert not os.get_inheritable(descriptor)
     finally:
         os.close(descriptor)
-
-
-def test_slots_begin_on_pages():
-    small = Ring.create(2, 1)
-    assert small.slot_bytes == mmap.PAGESIZE
-    small.close()
 
 
 def test_views_outlive_a_closed_ring():

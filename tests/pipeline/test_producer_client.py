@@ -1,10 +1,29 @@
-import signal
+"""What trainer and producer agree on, and what the trainer decides when a producer has died; no process is started."""
 
+import json
+import os
+import signal
+import socket
+import threading
+
+import numpy as np
 import pytest
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.process_memory import MemoryReading
-from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from myxtts.pipeline.producer import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    Committed,
+    Failed,
+    RanOutOfMemory,
+    Ready,
+    Replaced,
+    StatusBoard,
+    dump_event,
+    is_out_of_memory,
+    parse_event,
+    send_exit_message,
+)
 from myxtts.pipeline.producer_client import (
     MOST_REPLACED,
     MOST_RESTARTS,
@@ -13,7 +32,85 @@ from myxtts.pipeline.producer_client import (
     Recovery,
     classify_exit,
 )
+from myxtts.pipeline.ring import describe_arrays
+from myxtts.processes import Connection
 from tests.pipeline.tasks import ResourceExhaustedError
+
+LAYOUT = describe_arrays({"a": np.zeros((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Ready(),
+        Committed(1, 5, LAYOUT, 0.25, 100.0),
+        Replaced(0, 3, ["a.wav", "b.wav"]),
+        RanOutOfMemory("mel", 3, "OOM"),
+        Failed("import", None, "ValueError: x", "Traceback"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_events_survive_the_socket(event):
+    assert parse_event(json.loads(json.dumps(dump_event(event)))) == event
+
+
+def test_the_longest_exit_message_fits_and_keeps_its_end():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        error = ValueError("\udc80" * 100_000 + "end")
+        assert send_exit_message(Connection(theirs, blocking=True), error, "prepare", 1, is_limited=False) != 0
+        event = parse_event(Connection(ours, blocking=False).receive())
+    assert event.summary.startswith("ValueError: ")
+    assert event.traceback.endswith("end\n")
+
+
+@pytest.fixture
+def board():
+    board = StatusBoard.create()
+    yield board
+    board.close()
+
+
+def test_a_new_board_says_start(board):
+    assert board.read() == (1, "start", None)
+
+
+@pytest.mark.parametrize(("stage", "position"), [("mel", 7), ("wait", None), ("پیش‌پردازش", 1 << 40)])
+def test_what_is_written_is_read_by_another_mapping(board, stage, position):
+    reader = StatusBoard(os.dup(board.fileno()))
+    board.write(stage, position)
+    assert reader.read() == (2, stage, position)
+    reader.close()
+
+
+def test_a_write_that_is_cut_short_leaves_the_last_status(board):
+    board.write("whole", 5)
+    before = bytes(board._page)
+    board.write("half", 6)
+    after = bytes(board._page)
+    # Everything but the count, which is written last.
+    board._page[:] = before[:8] + after[8:]
+    assert board.read() == (2, "whole", 5)
+
+
+def test_reading_beside_a_writer_sees_only_whole_records(board):
+    is_over = threading.Event()
+
+    def write():
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            board.write(f"stage {number}", number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen = set()
+    while len(seen) < 10:
+        _, stage, position = board.read()
+        assert stage in (f"stage {position}", "start")
+        seen.add(stage)
+    is_over.set()
+    thread.join()
 
 
 def die(cause=ExitCause.SIGNAL, position=7, **others):
