@@ -143,7 +143,7 @@ class _Pool:
         """Take a dead worker's work back, and find out which item killed it."""
         self._selector.unregister(worker.socket)
         self._workers.remove(worker)
-        signal = worker.find_death_signal()
+        signal = worker.find_exit_signal()
         self._crashes_in_a_row += 1
         if self._crashes_in_a_row > _MOST_CRASHES_IN_A_ROW:
             raise WorkerError(
@@ -227,7 +227,7 @@ class WorkerProcess:
         """How a process ended whose socket has; negative for a signal."""
         return self._child.wait()
 
-    def find_death_signal(self) -> int:
+    def find_exit_signal(self) -> int:
         """Which signal killed the process. Raises `WorkerError` when it ended by itself, which is a fault of ours."""
         code, report = self.await_exit_code(), self.read_report()
         self.stop()

@@ -53,7 +53,7 @@ def measure_in_process(
         worker.stop()
         return answer
     try:
-        signal = worker.find_death_signal()
+        signal = worker.find_exit_signal()
     except WorkerError as error:
         raise MeasuringError(f"Measuring for {purpose} failed.\n{error}") from error
     raise MeasuringKilledError(
