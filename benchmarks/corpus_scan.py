@@ -30,7 +30,7 @@ from myxtts.data.buckets import plan_buckets
 from myxtts.data.checks import CLIP_TASK
 from myxtts.data.scan import scan_corpus
 from myxtts.data.workers import Task, Work
-from myxtts.devices.child_environment import make_importable
+from myxtts.processes import make_importable
 
 LJSPEECH_LINES = 13_100
 RATE_HZ = 22050

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.loopback import make_cluster_file
 from myxtts.cluster.process_group import Command, ProcessGroup
-from myxtts.devices.child_environment import make_importable
-from myxtts.devices.child_processes import end_child
 from myxtts.errors import MyXTTSError
+from myxtts.processes import end_child, make_importable
 
 T = TypeVar("T")
 MOST_STEAL = 0.05

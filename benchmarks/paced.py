@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.handoff import EndOfStream, Handoff
-from myxtts.pipeline.messages import TaskSpec
-from myxtts.pipeline.patience import Patience
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer import TaskSpec
+from myxtts.pipeline.producer_client import ProducerProcess
 from myxtts.pipeline.ring import copy_arrays
-from myxtts.pipeline.stage import Feed, Stage, stop_stages, take_watched
+from myxtts.pipeline.stage import Feed, Stage, TimeLimits, stop_stages, take_watched
 
 SERIES, DUAL, ISOLATED = "single", "dual", "isolated"
 BATCH_BYTES = 5 << 20
@@ -91,7 +90,7 @@ def run_paced(
         done: list[float] = []
         while True:
             try:
-                take_watched(last, stages, Patience())
+                take_watched(last, stages, TimeLimits())
             except EndOfStream:
                 return done
             hold(train_s)

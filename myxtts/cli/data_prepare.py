@@ -83,7 +83,7 @@ def _choose_part(text: str | None) -> ClipPart:
 def _load_training(config: XTTSConfig) -> None:
     """Loads TensorFlow, set up as for a run, and refuses settings for which codes would be made in vain."""
     from myxtts.devices.environment import prepare_environment
-    from myxtts.devices.import_watch import watch_import
+    from myxtts.processes import watch_import
 
     prepare_environment(os.environ)
     with watch_import():

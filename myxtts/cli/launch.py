@@ -79,7 +79,7 @@ def launch(
     from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.cluster.private_network import enter_private_network
     from myxtts.cluster.process_group import Command, ProcessGroup
-    from myxtts.devices.child_environment import make_importable
+    from myxtts.processes import make_importable
     from myxtts.training.cluster_rules import refuse_settings
 
     if not 2 <= workers <= MOST_WORKERS:
@@ -135,7 +135,7 @@ def become_launcher(
         launched_as: the command that was given, to be shown as the way to resume.
         environ: variables for the workers, on top of those of this process.
     """
-    from myxtts.devices.child_environment import make_importable
+    from myxtts.processes import make_importable
 
     who = ["--workers", str(gpus)] if isinstance(gpus, int) else ["--gpus", ",".join(map(str, gpus))]
     who += ["--open-ports"] if open_ports else []

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.process_group import Command, ProcessGroup
-from myxtts.devices.child_environment import make_importable
+from myxtts.processes import make_importable
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _READ_FLAGS, _SET_FLAGS = 0x8913, 0x8914

@@ -15,10 +15,9 @@ from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.clip_loading import ClipFile, find_clip_file
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch
-from myxtts.data.places import name_prompt
 from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts, choose_prompt_slices
-from myxtts.data.replacements import ReplacementJournal, replace_failed
+from myxtts.data.replacements import ReplacementJournal, name_prompt, replace_failed
 from myxtts.data.sampler import EMPTY_ROW, WHOLE, GlobalBatch, IndexSampler, MicroBatch, RowShare
 from myxtts.data.text_ids import TextIds
 
@@ -125,14 +124,12 @@ class BatchMaker:
         return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
 
     def _choose_prompts(self, batch: GlobalBatch, micro_batch: MicroBatch, journal: ReplacementJournal) -> MicroBatch:
-        """A micro-batch with its prompts. Where one has failed, or is known to kill, a clip hears itself."""
+        """A micro-batch with its prompts. Where one has failed, a clip hears itself."""
         assert self._prompts is not None
         clips = micro_batch.clips
         chosen = self._prompts.choose(batch.epoch, np.maximum(clips, 0)).tolist()
         for offset, prompt in enumerate(chosen):
-            row = micro_batch.first_row + offset
-            has_failed = prompt in journal.find_failed(batch.step, name_prompt(row))
-            if has_failed or journal.is_deadly(prompt, batch.step, row):
+            if prompt in journal.find_failed(batch.step, name_prompt(micro_batch.first_row + offset)):
                 chosen[offset] = int(clips[offset])
         return replace(micro_batch, prompts=np.where(clips == EMPTY_ROW, EMPTY_ROW, chosen).astype(np.int32))
 

@@ -154,7 +154,7 @@ class WorkerEngine(LoadingEngine):
                 self._deaths_in_a_row = 0
                 self._note(reader.pop_job(), _parse_failure(result))
             if reader.is_closed:
-                self._bury(reader)
+                self._reap(reader)
 
     def _note(self, job: _Job, failure: LoadFailure | None) -> None:
         job.load.note(job.row, failure)
@@ -170,11 +170,11 @@ class WorkerEngine(LoadingEngine):
         self._readers.append(reader)
         self._selector.register(reader.socket, selectors.EVENT_READ, reader)
 
-    def _bury(self, reader: _Reader) -> None:
+    def _reap(self, reader: _Reader) -> None:
         """Take a dead process's jobs back, before all others, and start another process."""
         self._selector.unregister(reader.socket)
         self._readers.remove(reader)
-        cause = reader.find_death_signal()
+        cause = reader.find_exit_signal()
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > _MOST_DEATHS_IN_A_ROW:
             raise WorkerError(

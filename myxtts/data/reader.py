@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
+
+import numpy as np
 
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.clip_loading import LoadFailure
@@ -18,9 +19,8 @@ from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import Load, LoadingEngine
-from myxtts.data.places import name_prompt, parse_place
 from myxtts.data.positions import Position, count_micro_batches, follow_position
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch
 
 _log = logging.getLogger(__name__)
@@ -102,42 +102,17 @@ class BatchReader:
             self._seek(position)
         self._start_loads(needed_step=position.step)
 
-    def read_rows(self, position: Position, rows: Sequence[int], *, hear_themselves: bool = False) -> HostBatch:
-        """The batch of a place in which only these rows are read: the others are empty.
-
-        Args:
-            hear_themselves: each row has its own clip as its prompt.
-        """
-
-        def plan() -> GlobalBatch:
-            batch = self._maker.plan_step(position.step, self.journal)
-            micro_batches = list(batch.micro_batches)
-            some = micro_batches[position.micro_batch].keep_rows(rows)
-            micro_batches[position.micro_batch] = some.hear_themselves() if hear_themselves else some
-            return replace(batch, micro_batches=tuple(micro_batches))
-
-        step = _Step(plan())
-        micro_batch = step.batch.micro_batches[position.micro_batch]
-        load = self._engine.start(self._maker.list_files(micro_batch), micro_batch.bucket.samples)
-        self._finish_load(step, position.micro_batch, load, plan)
-        return self._maker.make_batch(step.batch, position, self._engine.take(load))
-
-    def set_aside(self, position: Position, place: int, detail: str) -> str:
-        """Use a clip no more at a place of a batch, and return its name: whoever is behind the reader dies of it.
-
-        Args:
-            place: a row of the batch, or `name_prompt` of it for the clip that its prompt is cut from.
-        """
-        row, is_prompt = parse_place(place)
+    def replace_batch(self, position: Position, detail: str) -> list[str]:
+        """Use the clips of a place no more there, and return their names: whoever is behind the reader dies of one of them."""
         batch = self._maker.plan_step(position.step, self.journal)
         micro_batch = batch.micro_batches[position.micro_batch]
-        if micro_batch.clips[row] == EMPTY_ROW:
-            raise IndexError(f"row {row} of {position} is empty")
-        load_row = row + is_prompt * len(micro_batch.clips)
-        failure = LoadFailure(DropReason.CORRUPT, detail)
-        clip = self._note_failure(batch, position.micro_batch, load_row, failure, kills=True)
+        names = [
+            self._note_failure(batch, position.micro_batch, row, LoadFailure(DropReason.CORRUPT, detail))
+            for row in np.flatnonzero(micro_batch.clips != EMPTY_ROW).tolist()
+        ]
+        # What was read ahead of it was planned with these clips.
         self.stop()
-        return self._maker.describe_clip(clip)
+        return names
 
     def stop(self) -> None:
         """End what is under way. Reading goes on wherever it is asked to."""
@@ -182,7 +157,7 @@ class BatchReader:
         """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
         for number, load in enumerate(step.loads):
             assert load is not None
-            self._finish_load(step, number, load, lambda: self._maker.plan_step(step.batch.step, self.journal))
+            self._finish_load(step, number, load)
             if number < first_wanted:
                 self._engine.cancel(load)
                 step.loads[number] = None
@@ -193,8 +168,8 @@ class BatchReader:
             )
         step.is_read = True
 
-    def _finish_load(self, step: _Step, number: int, load: Load, plan: Callable[[], GlobalBatch]) -> None:
-        """Wait for a micro-batch. Where clips fail, `plan` gives the step without them."""
+    def _finish_load(self, step: _Step, number: int, load: Load) -> None:
+        """Wait for a micro-batch. Where clips fail, the step is planned again without them."""
         tried = len(load.files) - load.files.count(None)
         self._engine.finish(load)
         while load.failures:
@@ -205,7 +180,7 @@ class BatchReader:
                 # With a clip its prompt is replaced too, whatever is wrong with it.
                 if row - rows not in load.failures:
                     self._note_failure(step.batch, number, row, failure)
-            step.batch = plan()
+            step.batch = self._maker.plan_step(step.batch.step, self.journal)
             files = self._maker.list_files(step.batch.micro_batches[number])
             for row, file in enumerate(files):
                 # A clip that is replaced takes its prompt with it.
@@ -215,30 +190,28 @@ class BatchReader:
             self._engine.finish(load)
         self._note_tried(tried, 0)
 
-    def _note_failure(
-        self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure, *, kills: bool = False
-    ) -> int:
-        """The clip of a row of a load, which is replaced; where one fails that was only to be heard as a prompt, the row's own
-        clip is heard instead."""
+    def _note_failure(self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure) -> str:
+        """The name of the clip of a row of a load, which is replaced; where one fails that was only to be heard as a prompt, the
+        row's own clip is heard instead."""
         micro_batch = batch.micro_batches[number]
         rows = len(micro_batch.clips)
         place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
         prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
         if prompt == clip:
-            self._record(Failure(batch.step, place, clip, kills), failure)
-            return clip
-        self.journal.record(Failure(batch.step, name_prompt(place), prompt, kills))
+            return self._record(Failure(batch.step, place, clip), failure)
+        self.journal.record(Failure(batch.step, name_prompt(place), prompt))
         name, detail = self._maker.describe_clip(prompt), failure.detail.removesuffix(".")
         _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
-        return prompt
+        return name
 
-    def _record(self, failure: Failure, why: LoadFailure) -> None:
+    def _record(self, failure: Failure, why: LoadFailure) -> str:
         self.journal.record(failure)
         name = self._maker.describe_clip(failure.clip)
         where = f"step {failure.step}, row {failure.row}"
         self.report.replaced.append(Drop(why.reason, name, where, why.detail))
         detail = why.detail.removesuffix(".")
         _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, failure.step, why.reason, detail)
+        return name
 
     def _note_tried(self, tried: int, failed: int) -> None:
         self._recent.extend([False] * (tried - failed) + [True] * failed)

@@ -91,8 +91,7 @@ def _digest(*parts: bytes | bytearray | NDArray[np.generic]) -> str:
 
 
 def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: IndexSampler) -> dict[str, Any]:
-    """The position as a small dict of JSON values. Failures behind it are left out, but not those that killed: nothing asks for
-    the others again."""
+    """The position as a small dict of JSON values. Failures behind it are left out: nothing asks for them again."""
     return {
         "version": _VERSION,
         "seed": sampler.seed,
@@ -117,7 +116,8 @@ def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> Sampler
             + "\n".join(f"  - {change}" for change in changes)
             + "\nBring back what the run was started with, or start anew with --reset-training."
         )
-    journal = ReplacementJournal(Failure(*entry) for entry in state["failures"])
+    # Entries once said more than a failure holds.
+    journal = ReplacementJournal(Failure(*entry[:3]) for entry in state["failures"])
     return SamplerPosition(step=state["step"], journal=journal)
 
 

@@ -11,9 +11,11 @@ have fewer micro-batches. Nothing is carried from one epoch to the next.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +28,12 @@ EMPTY_ROW = -1
 """Stands in a batch for a row without a clip: zeros that count nothing in the loss."""
 
 # What a hash is for: streams of different purpose must not repeat each other.
-_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE = 1, 2, 3
+_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE, _OWN_SUBSTITUTE = 1, 2, 3, 4
 
 _KEPT_EPOCHS = 2
+_OWN_SUBSTITUTES = 8
+"""Clips that stand in for one row of a batch alone, as far as there are so many."""
+_MOST_DRAWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +68,6 @@ class MicroBatch:
             clips=cut(self.clips),
             prompts=None if self.prompts is None else cut(self.prompts),
         )
-
-    def hear_themselves(self) -> MicroBatch:
-        """The same with every clip as its own prompt."""
-        return self if self.prompts is None else replace(self, prompts=self.clips)
-
-    def keep_rows(self, rows: Sequence[int]) -> MicroBatch:
-        """The same with all other rows empty."""
-        is_kept = np.isin(np.arange(len(self.clips)), list(rows))
-        prompts = None if self.prompts is None else np.where(is_kept, self.prompts, EMPTY_ROW)
-        return replace(self, clips=np.where(is_kept, self.clips, EMPTY_ROW), prompts=prompts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,15 +184,32 @@ class IndexSampler:
             first_row += bucket.rows
         return GlobalBatch(step, epoch, tuple(micro_batches))
 
-    def draw_substitutes(self, step: int, row: int, bucket_number: int, count: int) -> NDArray[np.int32]:
-        """Clips that fit a bucket, in the order in which they may stand in for one that cannot be read."""
+    def draw_substitutes(self, batch: GlobalBatch, row: int, bucket_number: int) -> NDArray[np.int32]:
+        """Clips that fit a bucket, in the order in which they may stand in for one of a row that cannot be read.
+
+        First those that belong to this row alone, so that no clip stands in for two rows, nor for another row after it has
+        failed in one; where there are too few of them, any.
+        """
         end = int(self._bucket_ends[bucket_number])
         start = int(self._bucket_ends[bucket_number - 1]) if bucket_number else 0
         if start == end:
             # All its clips come from shorter buckets.
             start = 0
-        draws = hash_words(self.seed, _SUBSTITUTE, step, row, np.arange(count))
-        return self._clips_by_bucket[start + (draws % np.uint64(end - start)).astype(np.int64)]
+        size = end - start
+        peers = [
+            each.first_row + offset
+            for each in batch.micro_batches
+            if each.bucket_number == bucket_number
+            for offset in range(len(each.clips))
+        ]
+        first, stride = hash_words(self.seed, _OWN_SUBSTITUTE, batch.step, bucket_number, np.arange(2)).tolist()
+        # Steps that share no factor with the number of clips come to all of them.
+        stride = next(steps for steps in count(stride % size + 1) if math.gcd(steps, size) == 1)
+        ranks = np.arange(min(size, len(peers) * _OWN_SUBSTITUTES + len(batch.clips)))
+        walk = self._clips_by_bucket[start + (first % size + ranks * stride) % size]
+        own = walk[~np.isin(walk, batch.clips)][peers.index(row) :: len(peers)]
+        draws = hash_words(self.seed, _SUBSTITUTE, batch.step, row, np.arange(_MOST_DRAWS))
+        return np.concatenate([own, self._clips_by_bucket[start + (draws % np.uint64(size)).astype(np.int64)]])
 
     def _order_epoch(self, epoch: int) -> _EpochOrder:
         # Reading ahead crosses from one epoch to the next and back.

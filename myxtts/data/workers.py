@@ -1,8 +1,7 @@
-"""Worker processes: the only place of this room that starts any.
+"""Worker processes that do items of work: `python -m myxtts.data.workers`.
 
-A worker is `python -m myxtts.data.workers`, not a fork (TensorFlow's threads do not survive one) and not
-`multiprocessing` (whose locks stay locked when a process is killed). It talks over a socket pair in lines of JSON; the
-socket's end is the death notice on both sides. A worker that a file crashes is replaced, and the file named.
+A worker talks over a socket pair in lines of JSON; the socket's end is the news of the end on both sides. A worker that a
+file crashes is replaced, and the file named.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import os
 import selectors
 import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +21,8 @@ from typing import Any
 import psutil
 
 from myxtts.data.errors import WorkerError
-from myxtts.devices.child_environment import make_importable
-from myxtts.devices.child_processes import end_child, read_end
-from myxtts.devices.stacks import answer_stack_requests, request_stacks
 from myxtts.errors import MachineError, MyXTTSError, UserError
+from myxtts.processes import ChildProcess, enter_child
 
 Work = Callable[[Any], Any]
 """Does one item; takes and returns JSON values."""
@@ -35,7 +31,8 @@ CHUNK_ITEMS = 32
 _CHUNKS_AHEAD = 2
 _MOST_CRASHES_IN_A_ROW = 20
 _STOP_SECONDS = 10.0
-_REPORT_BYTES = 4096
+_ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""A worker is one core's worth of work: numeric libraries must not start a thread per core in each."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class _Pool:
                     yield from zip(worker.chunks.popleft(), results, strict=True)
                     self._feed(worker)
                 if worker.is_closed:
-                    yield from self._bury(worker)
+                    yield from self._replace(worker)
 
     def close(self) -> None:
         """End all workers and wait for them."""
@@ -142,11 +139,11 @@ class _Pool:
             worker.chunks.append(positions)
             worker.give([self._items[position] for position in positions])
 
-    def _bury(self, worker: _Worker) -> Iterator[tuple[int, Any]]:
+    def _replace(self, worker: _Worker) -> Iterator[tuple[int, Any]]:
         """Take a dead worker's work back, and find out which item killed it."""
         self._selector.unregister(worker.socket)
         self._workers.remove(worker)
-        signal = worker.find_death_signal()
+        signal = worker.find_exit_signal()
         self._crashes_in_a_row += 1
         if self._crashes_in_a_row > _MOST_CRASHES_IN_A_ROW:
             raise WorkerError(
@@ -176,21 +173,10 @@ class WorkerProcess:
         self.is_ready = False
         """Whether it has begun with what it was given. One that died before that did not die of an item."""
         self._buffer = b""
-        # A file in memory, not a pipe: nobody reads along, and a full pipe would stop the worker.
-        self._stderr = os.memfd_create("worker-stderr")
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                # Without the working folder on its path: what lies there by chance must not be imported.
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                pass_fds=[theirs.fileno(), *pass_fds],
-                env=_make_environment() if is_one_core else make_importable(os.environ),
-                # Ctrl-C is for the process that asked for the work; it ends its workers.
-                start_new_session=True,
-            )
+        environment = {**os.environ, **_ONE_CORE} if is_one_core else None
+        # A stream: what is given and answered may be longer than a message.
+        self._child = ChildProcess(__name__, kind=socket.SOCK_STREAM, descriptors=pass_fds, environment=environment)
+        self.socket = self._child.socket
         self._send({"factory": task.factory, "settings": dict(task.settings)})
 
     def give(self, *item_lists: list[Any]) -> None:
@@ -213,6 +199,7 @@ class WorkerProcess:
         if not data:
             self.is_closed = True
             return []
+        self._child.trim_output()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         replies = [json.loads(line) for line in lines]
         for notice in replies:
@@ -229,40 +216,36 @@ class WorkerProcess:
         self.is_ready = True
 
     def read_report(self) -> str:
-        """The end of what it has written to its standard error; until it is stopped or its death is looked into."""
-        return read_end(self._stderr, _REPORT_BYTES)
+        """The end of what it has written; until it is stopped or its death is looked into."""
+        return self._child.read_output()
 
     def write_stacks(self) -> None:
         """Makes the process add to its report where its threads are, if it still can."""
-        request_stacks(self._process.send_signal, self._stderr, lambda: self._process.poll() is not None)
+        self._child.write_stacks()
 
     def await_exit_code(self) -> int:
         """How a process ended whose socket has; negative for a signal."""
-        return self._process.wait(_STOP_SECONDS)
+        return self._child.wait()
 
-    def find_death_signal(self) -> int:
+    def find_exit_signal(self) -> int:
         """Which signal killed the process. Raises `WorkerError` when it ended by itself, which is a fault of ours."""
-        code = self.await_exit_code()
-        self.socket.close()
-        report = self.read_report()
-        os.close(self._stderr)
+        code, report = self.await_exit_code(), self.read_report()
+        self.stop()
         if code >= 0:
             raise WorkerError(f"A worker process ended with exit code {code}:\n{report}")
         return -code
 
     def stop(self) -> None:
         """End the process, at the latest when it has done its present item, and wait for it."""
-        self.socket.close()
-        end_child(self._process, _STOP_SECONDS)
-        os.close(self._stderr)
+        self._child.close(_STOP_SECONDS)
 
     def kill(self) -> None:
         """End the process and all that it has started at once, whatever they do, and wait for it."""
         with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self._process.pid).children(recursive=True):
+            for process in psutil.Process(self._child.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        self._process.kill()
+        self._child.kill()
         self.stop()
 
 
@@ -272,15 +255,6 @@ class _Worker(WorkerProcess):
     def __init__(self, task: Task):
         super().__init__(task)
         self.chunks: deque[list[int]] = deque()
-
-
-def _make_environment() -> dict[str, str]:
-    return {
-        **make_importable(os.environ),
-        # A worker is one core's worth of work: numeric libraries must not start a thread per core in each.
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
 
 
 def serve(connection: socket.socket) -> None:
@@ -302,6 +276,6 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    answer_stack_requests()
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
+    connection, _ = enter_child(sys.argv[1:])
+    with connection:
         serve(connection)

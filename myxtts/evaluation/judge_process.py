@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from myxtts.devices.child_processes import end_child, read_end
 from myxtts.evaluation.errors import JudgeFailedError, JudgeRequestError
+from myxtts.processes import end_child, read_end
 
 START_SECONDS = 300.0
 ANSWER_SECONDS = 300.0

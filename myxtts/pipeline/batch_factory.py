@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -26,9 +26,9 @@ from myxtts.pipeline.host_source import HostItem, HostSource
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared, Preparer
 from myxtts.pipeline.preparation_settings import reads_prompts
+from myxtts.pipeline.producer import ReportStage
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.targets import StepTotals, count_totals, measure_spans
-from myxtts.pipeline.task import ReportStage
 from myxtts.utils.commons import get_device_context
 
 
@@ -113,22 +113,9 @@ class BatchFactory:
         _end_preparation(fetched)
         return fetched
 
-    def count_rows(self, number: int) -> int:
-        """Rows of the batch with a number."""
-        return self._host.count_rows(number)
-
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether prompts are cut from other clips."""
-        return self._host.reads_prompts
-
-    def probe(self, number: int, rows: Sequence[int], *, hear_themselves: bool = False) -> None:
-        """Reads and prepares only some rows of a batch, each with its own clip as its prompt if it is told so."""
-        self._prepare(self._host.read_rows(number, rows, hear_themselves=hear_themselves))
-
-    def set_aside(self, number: int, place: int, detail: str) -> str:
-        """Uses a clip no more at a place of a batch (`BatchReader.set_aside`), and returns its name."""
-        return self._host.set_aside(number, place, detail)
+    def replace_batch(self, number: int, detail: str) -> list[str]:
+        """Uses the clips of a batch no more there, and returns their names."""
+        return self._host.replace_batch(number, detail)
 
     def close(self) -> None:
         """Ends reading; no process, thread or memory of it is left."""

@@ -18,7 +18,7 @@ from myxtts.pipeline.batch_spans import SPANS
 from myxtts.pipeline.order import Kind
 
 FACTS = "facts_N"
-REPLACED = "replaced_R4"
+REPLACED = "replaced_R3"
 CLIPS = "clips_B"
 HOST_ARRAYS = frozenset({FACTS, REPLACED, CLIPS, SPANS, MEMORY})
 """Arrays that are read on the host and never put on a device."""
@@ -63,10 +63,10 @@ class BatchFacts(NamedTuple):
 
 
 def dump_failures(failures: Sequence[Failure]) -> NDArray[np.int64]:
-    """Failures as `replaced_R4`."""
-    return np.array([astuple(failure) for failure in failures], np.int64).reshape(-1, 4)
+    """Failures as `replaced_R3`."""
+    return np.array([astuple(failure) for failure in failures], np.int64).reshape(-1, 3)
 
 
-def parse_failures(replaced_R4: NDArray[np.int64]) -> tuple[Failure, ...]:
-    """The failures in `replaced_R4`, which may be a view of a slot."""
-    return tuple(Failure(step, row, clip, bool(kills)) for step, row, clip, kills in replaced_R4.tolist())
+def parse_failures(replaced_R3: NDArray[np.int64]) -> tuple[Failure, ...]:
+    """The failures in `replaced_R3`, which may be a view of a slot."""
+    return tuple(Failure(*failure) for failure in replaced_R3.tolist())

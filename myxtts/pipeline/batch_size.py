@@ -10,8 +10,8 @@ from myxtts.data.buckets import Bucket
 from myxtts.models.speech_units import SEGMENT_SAMPLES
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target
-from myxtts.pipeline.producer_notes import MOST_NOTE_BYTES
-from myxtts.pipeline.slot_layout import ALIGNMENT
+from myxtts.pipeline.preparation_task import MOST_NOTE_BYTES
+from myxtts.pipeline.ring import ALIGNMENT
 
 _NUMBER_BYTES = 4
 _ROW_BYTES = 256

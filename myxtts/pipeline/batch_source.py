@@ -12,10 +12,9 @@ from myxtts.data.run_data import RunData
 from myxtts.devices.plan import DevicePlan
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.order import RunOrder
-from myxtts.pipeline.patience import Work
-from myxtts.pipeline.producer_process import ProducerEvent
+from myxtts.pipeline.producer_client import ProducerEvent
 from myxtts.pipeline.production import Production
-from myxtts.pipeline.stage import StageFacts
+from myxtts.pipeline.stage import StageFacts, Work
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.pipeline.waiting import HandoffFacts
 

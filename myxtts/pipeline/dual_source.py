@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.preparation import Prepared
-from myxtts.pipeline.stage import Feed, Stage
+from myxtts.pipeline.stage import Feed, Stage, TimeLimits
 from myxtts.pipeline.staged_source import StagedSource
 
 _log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ def open_dual_source(request: SourceRequest) -> StagedSource:
             resources=resources,
             device=request.plan.model.device,
             start_delay_s=data.model_start_delay,
-            patience=Patience.from_limit(request.production.config.training.watchdog_seconds),
+            time_limits=TimeLimits.from_setting(request.production.config.training.watchdog_seconds),
             title=request.plan.mode.log_name,
         )
 

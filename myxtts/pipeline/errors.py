@@ -3,22 +3,6 @@
 from myxtts.errors import MachineError, UserError
 
 
-class WireError(MachineError):
-    """A message between trainer and producer cannot be sent or understood."""
-
-
-class MessageTooLargeError(WireError):
-    """A message is larger than the wire carries in one piece."""
-
-
-class MalformedMessageError(WireError):
-    """A message is not what the other side can have meant."""
-
-
-class WireFullError(WireError):
-    """The other side does not read its messages."""
-
-
 class RingMemoryError(MachineError):
     """The shared memory of a ring cannot be had."""
 
@@ -29,10 +13,6 @@ class SlotTooSmallError(UserError):
 
 class SlotContentError(UserError):
     """A batch holds something a slot cannot carry."""
-
-
-class SlotDamagedError(MachineError):
-    """What is in a slot is not what was put there."""
 
 
 class TaskError(UserError):

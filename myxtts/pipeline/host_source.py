@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,10 +13,9 @@ from myxtts.config import DataConfig
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.open_engine import choose_read_ahead, open_engine
-from myxtts.data.places import name_prompt
 from myxtts.data.positions import count_micro_batches
 from myxtts.data.reader import BatchReader
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.pipeline.batch_facts import BatchFacts
@@ -60,7 +59,6 @@ class HostSource:
         share: RowShare = WHOLE,
     ):
         self._order = order
-        self._share = share
         is_validated = data.validation_sampler is not None and order.validation_batches
         kinds = (Kind.TRAIN, Kind.VALIDATION) if is_validated else (Kind.TRAIN,)
         makers = {kind: make_maker(data, kind, config, reads_prompts, share) for kind in kinds}
@@ -72,7 +70,6 @@ class HostSource:
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
         journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
         corpora = [data.train, data.validation][: len(makers)]
-        self.reads_prompts = reads_prompts
         self._makers = makers
         total = replace(ahead, depth=sum(depths[kind] for kind in makers))
         self._engine = open_engine(config, corpora, total, batches=ahead)
@@ -93,28 +90,10 @@ class HostSource:
         step_clips = maker.plan_step(place.position.step, journal).clips
         return HostItem(self._describe(number, place, host), host, step_clips, self._list_failures(place, host))
 
-    def read_rows(self, number: int, rows: Sequence[int], *, hear_themselves: bool = False) -> HostItem:
-        """The batch with a number, in which only these rows are read: the others are empty.
-
-        Args:
-            hear_themselves: each row has its own clip as its prompt.
-        """
+    def replace_batch(self, number: int, detail: str) -> list[str]:
+        """Use the clips of the batch with a number no more there, and return their names."""
         place = self._order.find_place(number)
-        maker, reader = self._makers[place.kind], self._readers[place.kind]
-        host = reader.read_rows(place.position, rows, hear_themselves=hear_themselves)
-        step_clips = maker.plan_step(place.position.step, reader.journal).clips
-        return HostItem(self._describe(number, place, host), host, step_clips, ())
-
-    def count_rows(self, number: int) -> int:
-        """Rows of the batch with a number, empty ones included."""
-        place = self._order.find_place(number)
-        batch = self._share.cut(self._makers[place.kind].sampler.make_batch(place.position.step))
-        return len(batch.micro_batches[place.position.micro_batch].clips)
-
-    def set_aside(self, number: int, place: int, detail: str) -> str:
-        """Use a clip no more at a place of the batch with a number (`BatchReader.set_aside`), and return its name."""
-        batch = self._order.find_place(number)
-        return self._readers[batch.kind].set_aside(batch.position, place, detail)
+        return self._readers[place.kind].replace_batch(place.position, detail)
 
     def close(self) -> None:
         """End what is under way; no process, thread or memory of it is left."""

@@ -13,13 +13,11 @@ from myxtts.devices.plan import DevicePlan, Process
 from myxtts.pipeline.batch_size import measure_slot_bytes
 from myxtts.pipeline.batch_source import SourceRequest
 from myxtts.pipeline.handoff import SLOTS
-from myxtts.pipeline.patience import Patience
 from myxtts.pipeline.preparation import Prepared
-from myxtts.pipeline.preparation_task import PRODUCTION_NAME, describe_task
-from myxtts.pipeline.producer_life import TimeLimits
-from myxtts.pipeline.producer_notes import NOTES, NoteReader
-from myxtts.pipeline.producer_process import FilledSlot, ProducerProcess
+from myxtts.pipeline.preparation_task import NOTES, PRODUCTION_NAME, NoteReader, describe_task
+from myxtts.pipeline.producer_client import FilledSlot, ProducerProcess
 from myxtts.pipeline.production import write_production
+from myxtts.pipeline.stage import TimeLimits
 from myxtts.pipeline.staged_source import StagedSource
 
 _log = logging.getLogger(__name__)
@@ -29,7 +27,7 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
     """A source with a producer process and a transfer thread."""
     buckets = request.production.share.shrink_all(request.data.sampler.plan.buckets)
     preparation = request.production.preparation
-    patience = Patience.from_limit(request.production.config.training.watchdog_seconds)
+    time_limits = TimeLimits.from_setting(request.production.config.training.watchdog_seconds)
     request.folder.mkdir(parents=True, exist_ok=True)
     save_run_data(request.data, request.folder)
     write_production(request.production, request.folder / PRODUCTION_NAME)
@@ -44,7 +42,7 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
             first_position=request.order.first_number,
             end_position=request.order.end_number,
             memory_limit_bytes=_find_memory_limit(request.plan),
-            time_limits=TimeLimits.from_patience(patience),
+            time_limits=time_limits,
             environment={**os.environ, **dict(request.plan.process(Process.PRODUCER).environ)},
         )
         resources.callback(producer.close)
@@ -57,7 +55,7 @@ def open_isolated_source(request: SourceRequest) -> StagedSource:
             resources=resources,
             device=request.plan.model.device,
             start_delay_s=request.production.config.data.model_start_delay,
-            patience=patience,
+            time_limits=time_limits,
             title=request.plan.mode.log_name,
             producer=producer,
         )

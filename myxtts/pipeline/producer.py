@@ -1,26 +1,255 @@
-"""What happens inside the producer process: orders come in, batches are prepared, packed and committed.
+"""The producer process, `python -m myxtts.pipeline.producer`: orders come in, batches are prepared, packed and committed.
 
 It keeps nothing that would be missed: it may be killed at any moment, and the next producer goes on with the first batch
-whose commit did not arrive.
+whose commit did not arrive. `producer_client` is the trainer's side of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import importlib
+import mmap
 import os
+import struct
 import sys
 import time
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol, Self
 
+from myxtts.pipeline.errors import TaskError
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.last_word import say_last_word
-from myxtts.pipeline.messages import ClipSetAside, Committed, Event, Ready, RowsCounted, Survived
-from myxtts.pipeline.process_memory import limit_own_memory, read_process_memory
-from myxtts.pipeline.ring import Ring
-from myxtts.pipeline.slot_layout import Arrays
+from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory, read_process_memory
+from myxtts.pipeline.ring import Arrays, ArraySpec, Layout, Ring
 from myxtts.pipeline.stage import Stage
-from myxtts.pipeline.status_board import StatusBoard
-from myxtts.pipeline.task import ProducerTask, load_factory
-from myxtts.pipeline.wire import Connection, Message
+from myxtts.processes import Connection, Message, PeerGone, enter_child
+
+LONGEST_TEXT = 8000
+"""Characters of a message; each takes up to six bytes in it, and a message must stay whole."""
+OUT_OF_MEMORY_EXIT_CODE = 79
+FAILED_EXIT_CODE = 70
+_DISGUISES = (
+    "cannot allocate memory",
+    "failed to map segment from shared object",  # ImportError of a module that is loaded late
+    "can't start new thread",
+)
+
+_BOARD_BYTES = mmap.PAGESIZE
+_COUNT = struct.Struct("<Q")
+_RECORD = struct.Struct("<qH")
+_RECORD_BYTES = 512
+_TEXT_BYTES = _RECORD_BYTES - _RECORD.size
+_NO_POSITION = -1
+_READ_TRIES = 100
+
+ReportStage = Callable[[str], None]
+"""Says what is being done now. It stands in the report when the producer dies, and proves that it is not hanging.
+
+Costs next to nothing, so it may be called for every step of the work.
+"""
+
+
+class ProducerTask(Protocol):
+    """Prepares batches by their position in the run.
+
+    A position's batch must be a pure function of the settings, the position and which batches were replaced: a position
+    that was prepared by a producer that died is prepared again by the next one.
+    """
+
+    def warm_up(self) -> None:
+        """Does what takes long the first time. Memory limits hold from here on."""
+
+    def prepare(self, position: int) -> Arrays:
+        """The batch at a position.
+
+        Its arrays must not change any more: they are packed while the next batch is being prepared.
+        """
+
+    def replace_batch(self, position: int) -> list[str]:
+        """Prepares a position with other clips from now on, and returns the names of those it had.
+
+        Called again for the same position, it replaces the replacements.
+        """
+
+
+def load_factory(name: str) -> Callable[[Mapping[str, Any], ReportStage], ProducerTask]:
+    """The function that makes a task, from `package.module:function`."""
+    module, separator, function = name.partition(":")
+    if not separator:
+        raise TaskError(f"A task is named package.module:function; this is {name!r}.")
+    factory: Callable[[Mapping[str, Any], ReportStage], ProducerTask] = getattr(
+        importlib.import_module(module), function
+    )
+    return factory
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a producer prepares, in words that another process understands.
+
+    Args:
+        factory: `package.module:function`, called as `function(settings, report_stage)`; returns a `ProducerTask`.
+        settings: JSON values. `preparation_batch`, where present, is how many rows are prepared at a time; it is halved
+            when the producer runs out of memory.
+    """
+
+    factory: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The producer is loaded and warm."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A slot is written."""
+
+    slot: int
+    position: int
+    layout: Layout
+    waited_s: float
+    """How long the producer had waited for this slot."""
+    made_at: float
+    """On the clock that all processes of a machine share."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The clips of a batch will not be used there from now on."""
+
+    number: int
+    """Of the position in the order that it answers."""
+    position: int
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RanOutOfMemory:
+    """The producer's last word before it ends."""
+
+    stage: str
+    position: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The producer's last word before it ends: an error that another try would only repeat."""
+
+    stage: str
+    position: int | None
+    summary: str
+    traceback: str
+
+
+Event = Ready | Committed | Replaced | RanOutOfMemory | Failed
+_EVENTS = {kind.__name__: kind for kind in (Ready, Committed, Replaced, RanOutOfMemory, Failed)}
+
+
+def dump_event(event: Event) -> Message:
+    """The message that says an event."""
+    return {"event": type(event).__name__, **asdict(event)}
+
+
+def parse_event(message: Message) -> Event:
+    """The event in a message."""
+    values = dict(message)
+    kind = _EVENTS[values.pop("event")]
+    if kind is Committed:
+        values["layout"] = [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in values["layout"]]
+    event: Event = kind(**values)
+    return event
+
+
+def order_begin(task: TaskSpec, slots: int, slot_bytes: int, memory_limit_bytes: int | None) -> Message:
+    """The first order: what to load, where this process would find it, and where to put the results."""
+    return {
+        "order": "begin",
+        "factory": task.factory,
+        "settings": dict(task.settings),
+        "path": [os.path.abspath(entry) for entry in sys.path],
+        "slots": slots,
+        "slot_bytes": slot_bytes,
+        "memory_limit_bytes": memory_limit_bytes,
+    }
+
+
+def order_grant(slot: int, position: int) -> Message:
+    """Prepare a batch and put it into a slot."""
+    return {"order": "grant", "slot": slot, "position": position}
+
+
+def order_replace(positions: Sequence[int]) -> Message:
+    """Use the clips of these batches no more there; a position that stands there again has its new clips replaced too."""
+    return {"order": "replace", "positions": list(positions)}
+
+
+class Status(NamedTuple):
+    """What was last written."""
+
+    writes: int
+    """How often something was written: a change proves that the producer is not hanging."""
+    stage: str
+    position: int | None
+    """The batch that is being worked on, if any."""
+
+
+class StatusBoard:
+    """A page of shared memory with the producer's stage and position.
+
+    Of two records the count names the valid one, and is written last: whenever the writer is killed, one record is whole.
+    """
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._page = mmap.mmap(descriptor, _BOARD_BYTES)
+
+    @classmethod
+    def create(cls) -> Self:
+        """A board that says `start`."""
+        descriptor = os.memfd_create("myxtts-status")
+        try:
+            os.posix_fallocate(descriptor, 0, _BOARD_BYTES)
+            board = cls(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        board.write("start", None)
+        return board
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, stage: str, position: int | None) -> None:
+        (count,) = _COUNT.unpack_from(self._page)
+        start = _find_record(count + 1)
+        text = stage.encode("utf-8", "replace")[:_TEXT_BYTES]
+        _RECORD.pack_into(self._page, start, _NO_POSITION if position is None else position, len(text))
+        self._page[start + _RECORD.size : start + _RECORD.size + len(text)] = text
+        _COUNT.pack_into(self._page, 0, count + 1)
+
+    def read(self) -> Status:
+        # A record is overwritten only by the second write after it; one that keeps pace with this loop is no sound producer.
+        for _ in range(_READ_TRIES):
+            (count,) = _COUNT.unpack_from(self._page)
+            start = _find_record(count)
+            position, length = _RECORD.unpack_from(self._page, start)
+            text = self._page[start + _RECORD.size : start + _RECORD.size + min(length, _TEXT_BYTES)]
+            if _COUNT.unpack_from(self._page) == (count,):
+                break
+        return Status(count, text.decode("utf-8", "replace"), None if position == _NO_POSITION else position)
+
+    def close(self) -> None:
+        self._page.close()
+        os.close(self._descriptor)
+
+
+def _find_record(count: int) -> int:
+    return _RECORD_BYTES * (1 + count % 2)
 
 
 @dataclass(frozen=True)
@@ -61,7 +290,7 @@ class Producer:
                 assert order is not None
                 self._obey(order)
         except BaseException as error:  # noqa: BLE001  the border of the process: whatever it was, the trainer is told
-            return self._say_last_word(error, self._stage, self._position)
+            return self._send_exit_message(error, self._stage, self._position)
 
     def _obey(self, order: Message) -> None:
         match order:
@@ -69,16 +298,10 @@ class Producer:
                 self._begin(order)
             case {"order": "grant", "slot": slot, "position": position}:
                 self._prepare(slot, position)
-            case {"order": "set aside", "pairs": pairs}:
-                for position, place in pairs:
-                    self._send(ClipSetAside(position, place, self._loaded_task.set_aside(position, place)))
-            case {"order": "count rows", "position": position}:
-                self._send(RowsCounted(self._loaded_task.count_rows(position), self._loaded_task.reads_prompts()))
-            case {"order": "probe", "position": position, "rows": rows, "hear_themselves": hear_themselves}:
-                self._enter_stage("probe", position)
-                self._loaded_task.probe(position, rows, hear_themselves=hear_themselves)
-                self._enter_stage("wait")
-                self._send(Survived())
+            case {"order": "replace", "positions": positions}:
+                for number, position in enumerate(positions):
+                    names = self._loaded_task.replace_batch(position)
+                    self._send(Replaced(number, position, [name[: LONGEST_TEXT // len(names)] for name in names]))
             case _:
                 raise AssertionError(f"unknown order {order}")
 
@@ -115,10 +338,10 @@ class Producer:
     def _pack(self, batch: PreparedBatch) -> Committed:
         assert self._ring is not None
         try:
-            content = self._ring.pack(batch.slot, batch.arrays)
+            layout = self._ring.pack(batch.slot, batch.arrays)
         except BaseException as error:  # noqa: BLE001  the border of the process, in its other thread
-            os._exit(self._say_last_word(error, "pack", batch.position))
-        return Committed(batch.slot, batch.position, content, batch.waited_s, time.perf_counter())
+            os._exit(self._send_exit_message(error, "pack", batch.position))
+        return Committed(batch.slot, batch.position, layout, batch.waited_s, time.perf_counter())
 
     @property
     def _loaded_task(self) -> ProducerTask:
@@ -130,10 +353,10 @@ class Producer:
         self._board.write(stage, position)
 
     def _send(self, event: Event) -> None:
-        self._connection.send(event.dump())
+        self._connection.send(dump_event(event))
 
-    def _say_last_word(self, error: BaseException, stage: str, position: int | None) -> int:
-        return say_last_word(self._connection, error, stage, position, is_limited=self._is_limited)
+    def _send_exit_message(self, error: BaseException, stage: str, position: int | None) -> int:
+        return send_exit_message(self._connection, error, stage, position, is_limited=self._is_limited)
 
 
 class CommitSink:
@@ -146,7 +369,7 @@ class CommitSink:
         pass
 
     def commit(self, event: Committed) -> None:
-        self._connection.send(event.dump())
+        self._connection.send(dump_event(event))
 
     def finish(self) -> None:
         pass
@@ -157,3 +380,55 @@ class CommitSink:
 
     def stop(self) -> None:
         pass
+
+
+def send_exit_message(
+    connection: Connection, error: BaseException, stage: str, position: int | None, *, is_limited: bool
+) -> int:
+    """Tells the trainer why this process ends, and returns the exit code it should end with."""
+    if isinstance(error, PeerGone):
+        # The trainer is gone or has closed the connection: there is nothing to tell, and nobody to tell it to.
+        return 0
+    lift_own_memory_limit()
+    ran_out = is_out_of_memory(error, is_limited=is_limited)
+    with contextlib.suppress(PeerGone, MemoryError):
+        summary = f"{type(error).__name__}: {error}"[: LONGEST_TEXT // 4]
+        # Of a long traceback the end says more than the beginning.
+        trace = "".join(traceback.format_exception(error))[-LONGEST_TEXT // 2 :]
+        last: Event = RanOutOfMemory(stage, position, summary) if ran_out else Failed(stage, position, summary, trace)
+        connection.send(dump_event(last))
+    return OUT_OF_MEMORY_EXIT_CODE if ran_out else FAILED_EXIT_CODE
+
+
+def is_out_of_memory(error: BaseException | None, *, is_limited: bool) -> bool:
+    """Whether an error, or what it was raised from, says that memory ran out.
+
+    TensorFlow's error is known by its name, so that a producer imports TensorFlow only when its task does.
+
+    Args:
+        is_limited: whether the operating system limits this process's memory. What is refused then comes in disguise.
+    """
+    while error is not None:
+        names = {cls.__name__ for cls in type(error).__mro__}
+        if names & {"MemoryError", "ResourceExhaustedError"}:
+            return True
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return True
+        if is_limited and any(text in str(error).lower() for text in _DISGUISES):
+            return True
+        error = error.__cause__
+    return False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Works for the trainer at the other end of these descriptors; returns the exit code."""
+    end, (status, ring) = enter_child(arguments)
+    return Producer(Connection(end, blocking=True), StatusBoard(status), ring).run()
+
+
+if __name__ == "__main__":
+    exit_code = main(sys.argv[1:])
+    if exit_code != 0:
+        # A task that failed may have left threads behind, and these must not keep the process alive.
+        sys.stderr.flush()
+        os._exit(exit_code)

@@ -1,38 +1,57 @@
 """A ring of slots in shared memory: the producer packs arrays into a slot, the trainer reads them where they lie.
 
 Nothing in the memory itself says whether a slot is whole. That is said by a message that is sent after the slot is
-written, with the slot's layout and checksum: a producer killed while it writes has sent none.
+written, with the slot's layout: a producer killed while it writes has sent none. Where an array lies follows from the
+names, types and shapes alone.
+
+`SlotTable` knows which slot holds which batch, and how far each has come.
 """
 
 from __future__ import annotations
 
+import fcntl
+import math
 import mmap
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.pipeline import slot_layout
-from myxtts.pipeline.checksum import compute_checksum
-from myxtts.pipeline.errors import MalformedMessageError, RingMemoryError, SlotDamagedError, SlotTooSmallError
-from myxtts.pipeline.shared_memory import reserve_shared_memory
-from myxtts.pipeline.slot_layout import Arrays, ArraySpec, Layout
+from myxtts.devices.host_memory import read_free_memory_bytes
+from myxtts.pipeline.errors import RingMemoryError, SlotContentError, SlotTooSmallError
 from myxtts.pipeline.units import format_bytes
 
 T = TypeVar("T")
+Arrays = Mapping[str, NDArray[Any]]
+
+ALIGNMENT = 64
+DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+)
+_MOST_OF_FREE = 0.8
+"""Of the free memory. The rest is for what the run has yet to allocate."""
 
 
-@dataclass(frozen=True)
-class SlotContent:
-    """What a slot was filled with; together with the slot's bytes this is the batch."""
+class ArraySpec(NamedTuple):
+    """Name, type and shape of one array; in JSON a list."""
 
-    layout: Layout
-    checksum: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+Layout = Sequence[ArraySpec]
+"""What a slot holds, in its order."""
 
 
 class Ring:
@@ -80,34 +99,28 @@ class Ring:
     def fileno(self) -> int:
         return self._descriptor
 
-    def pack(self, slot: int, arrays: Arrays) -> SlotContent:
+    def pack(self, slot: int, arrays: Arrays) -> Layout:
         """Copies arrays into a slot. Raises `SlotTooSmallError` with their sizes when they do not fit."""
-        layout = slot_layout.describe_arrays(arrays)
-        size_bytes = slot_layout.measure_layout(layout)
+        layout = describe_arrays(arrays)
+        size_bytes = sum(_align(spec.size_bytes) for spec in layout)
         if size_bytes > self.slot_bytes:
             raise SlotTooSmallError(
                 f"A batch must fit into a slot of {format_bytes(self.slot_bytes)}, but needs {format_bytes(size_bytes)}: "
                 f"{_list_sizes(layout)}. Lower --batch-size, or drop the longest clips."
             )
-        for name, view in self._make_views(slot, layout).items():
+        for name, view in self.read(slot, layout).items():
             np.copyto(view, arrays[name], casting="no")
-        return SlotContent(layout, self._compute_checksum(slot, size_bytes))
+        return layout
 
-    def read(self, slot: int, content: SlotContent) -> dict[str, NDArray[Any]]:
-        """A slot's arrays, as views that show the slot's memory: copy them (`copy_arrays`) before the slot is released.
-
-        Raises `MalformedMessageError` for a layout that does not fit, `SlotDamagedError` for a wrong checksum.
-        """
-        size_bytes = slot_layout.measure_layout(content.layout)
-        if not 0 <= slot < self.slots or size_bytes > self.slot_bytes:
-            raise MalformedMessageError(
-                f"{format_bytes(size_bytes)} in slot {slot} do not lie within {self.slots} slots of {format_bytes(self.slot_bytes)}."
-            )
-        if self._compute_checksum(slot, size_bytes) != content.checksum:
-            raise SlotDamagedError(
-                f"The content of slot {slot} ({format_bytes(size_bytes)}) is not what was put there."
-            )
-        return self._make_views(slot, content.layout)
+    def read(self, slot: int, layout: Layout) -> dict[str, NDArray[Any]]:
+        """A slot's arrays, as views that show the slot's memory: copy them (`copy_arrays`) before the slot is released."""
+        assert self._bytes is not None, "the ring is closed"
+        assert 0 <= slot < self.slots, slot
+        own = self._bytes[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
+        return {
+            spec.name: own[offset : offset + spec.size_bytes].view(spec.dtype).reshape(spec.shape)
+            for spec, offset in place_arrays(layout)
+        }
 
     def close(self) -> None:
         """Gives the memory back; where views of slots are still held, as soon as the last of them is gone."""
@@ -115,19 +128,6 @@ class Ring:
             # A mapping cannot be unmapped under a view; it goes with the last reference instead.
             self._bytes = None
             os.close(self._descriptor)
-
-    def _make_views(self, slot: int, layout: Layout) -> dict[str, NDArray[Any]]:
-        return {
-            spec.name: _view(self._get_slot(slot), spec, offset) for spec, offset in slot_layout.place_arrays(layout)
-        }
-
-    def _compute_checksum(self, slot: int, size_bytes: int) -> int:
-        return compute_checksum(self._get_slot(slot)[:size_bytes])
-
-    def _get_slot(self, slot: int) -> NDArray[np.uint8]:
-        assert self._bytes is not None, "the ring is closed"
-        assert 0 <= slot < self.slots, slot
-        return self._bytes[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
 
 
 def copy_arrays(arrays: Arrays, copy: Callable[[NDArray[Any]], T]) -> dict[str, T]:
@@ -141,8 +141,25 @@ def copy_arrays(arrays: Arrays, copy: Callable[[NDArray[Any]], T]) -> dict[str, 
     return {name: copy(array) for name, array in arrays.items()}
 
 
-def _view(slot: NDArray[np.uint8], spec: ArraySpec, offset: int) -> NDArray[Any]:
-    return slot[offset : offset + spec.size_bytes].view(spec.dtype).reshape(spec.shape)
+def describe_arrays(arrays: Arrays) -> Layout:
+    """The specs of arrays. Raises `SlotContentError` for what another process could not read back."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES or not array.dtype.isnative:
+            kind = array.dtype.str if isinstance(array, np.ndarray) else type(array).__name__
+            raise SlotContentError(f"{name!r} is {kind}; a slot carries NumPy arrays of {', '.join(sorted(DTYPES))}.")
+    return [ArraySpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
+
+
+def place_arrays(layout: Layout) -> Iterator[tuple[ArraySpec, int]]:
+    """Each spec with the offset in bytes at which its array begins."""
+    offset = 0
+    for spec in layout:
+        yield spec, offset
+        offset += _align(spec.size_bytes)
+
+
+def _align(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _list_sizes(layout: Layout) -> str:
@@ -152,16 +169,128 @@ def _list_sizes(layout: Layout) -> str:
     )
 
 
+def reserve_shared_memory(size_bytes: int) -> int:
+    """A file descriptor of memory that is really there and can neither shrink nor grow. The caller closes it.
+
+    It has no name, so nothing is left behind when all who share it are gone.
+    """
+    free_bytes = read_free_memory_bytes()
+    # Checked beforehand: the kernel does not refuse a reservation that is too large, it kills processes to fulfil it.
+    if size_bytes > free_bytes * _MOST_OF_FREE:
+        raise RingMemoryError(
+            f"{format_bytes(size_bytes)} of shared host memory are needed, but only {format_bytes(free_bytes)} are free, of "
+            f"which at most {_MOST_OF_FREE:.0%} are taken. Lower --batch-size, or free memory."
+        )
+    descriptor = os.memfd_create("myxtts-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        # Without this a page is sought when it is first written, and where there is none the writer dies of SIGBUS.
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        # A child gone wild could otherwise cut the memory off, and the trainer would die of SIGBUS while reading it.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        os.close(descriptor)
+        raise RingMemoryError(
+            f"{format_bytes(size_bytes)} of shared host memory cannot be reserved: {os.strerror(error.errno or 0)}. "
+            "Lower --batch-size, or raise the limits of this process (`ulimit -a`, or those of its container)."
+        ) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A slot given to the producer for the batch at a position."""
+
+    slot: int
+    position: int
+
+
+class SlotTable:
+    """Slots on their way around: free, granted, committed, taken, free.
+
+    Batches are taken in the order of their positions, each exactly once, whatever happens to the producers that make them.
+
+    Args:
+        end_position: the first position that is not wanted; None for a stream without end.
+    """
+
+    def __init__(self, slots: int, first_position: int, end_position: int | None):
+        self._free = deque(range(slots))
+        self._granted: dict[int, int] = {}
+        self._committed: dict[int, tuple[int, Layout]] = {}
+        self._taken: deque[int] = deque()
+        self._next_grant = first_position
+        self._next_take = first_position
+        self._end = end_position
+
+    @property
+    def next_position(self) -> int:
+        """The position of the next batch to be taken."""
+        return self._next_take
+
+    def grant_free(self) -> list[Grant]:
+        """Grants for all free slots, as far as there are positions left."""
+        first = self._next_grant
+        while self._free and not self._is_end(self._next_grant):
+            self._granted[self._next_grant] = self._free.popleft()
+            self._next_grant += 1
+        return [Grant(self._granted[position], position) for position in range(first, self._next_grant)]
+
+    def list_granted(self) -> list[Grant]:
+        """The grants not yet answered by a commit, in the order of positions: what a new producer has to do."""
+        return [Grant(slot, position) for position, slot in sorted(self._granted.items())]
+
+    def commit(self, slot: int, position: int, layout: Layout) -> None:
+        """Notes that a slot is written."""
+        assert self._granted.get(position) == slot, f"slot {slot} was not granted for batch {position}"
+        self._committed[position] = (self._granted.pop(position), layout)
+
+    def find_ready(self) -> tuple[Grant, Layout] | None:
+        """The next batch to be taken, if it is committed."""
+        if self._next_take not in self._committed:
+            return None
+        slot, layout = self._committed[self._next_take]
+        return Grant(slot, self._next_take), layout
+
+    def take(self) -> None:
+        """Takes the batch that `find_ready` found."""
+        slot, _ = self._committed.pop(self._next_take)
+        self._taken.append(slot)
+        self._next_take += 1
+
+    def release(self) -> None:
+        """Frees the slot that was taken first."""
+        assert self._taken, "more slots released than taken"
+        self._free.append(self._taken.popleft())
+
+    def is_waiting(self) -> bool:
+        """Whether the next batch is granted, so that waiting for it makes sense."""
+        return self._next_take in self._granted
+
+    def has_work_left(self) -> bool:
+        """Whether there is anything a producer still has to make."""
+        return bool(self._granted) or not self._is_end(self._next_grant)
+
+    def is_at_end(self) -> bool:
+        """Whether everything was taken."""
+        return self._is_end(self._next_take)
+
+    def _is_end(self, position: int) -> bool:
+        return self._end is not None and position >= self._end
+
+
 def time_ring(batch_bytes: int, rounds: int) -> tuple[float, float]:
     """Median seconds to pack a batch of so many bytes into a slot, and to read and copy it out."""
     batch = {"values": np.random.default_rng(0).integers(0, 256, batch_bytes, dtype=np.uint8)}
     reader = Ring.create(3, 2 * batch_bytes)
     writer = Ring.attach(os.dup(reader.fileno()), reader.slots, reader.slot_bytes)
     try:
-        content = writer.pack(0, batch)
+        layout = writer.pack(0, batch)
         return (
             _time_median(lambda: writer.pack(0, batch), rounds),
-            _time_median(lambda: copy_arrays(reader.read(0, content), np.array), rounds),
+            _time_median(lambda: copy_arrays(reader.read(0, layout), np.array), rounds),
         )
     finally:
         reader.close()

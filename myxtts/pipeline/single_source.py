@@ -12,7 +12,7 @@ from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts, SourceRequest
 from myxtts.pipeline.handoff import SLOTS, EndOfStream
-from myxtts.pipeline.patience import Work
+from myxtts.pipeline.stage import Work
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 
 _log = logging.getLogger(__name__)

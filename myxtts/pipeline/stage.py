@@ -1,22 +1,24 @@
 """A stage: one thread that takes, works and hands on. The only owner of threads in this room.
 
 Whatever goes wrong in a stage ends the run, with the name of the stage and the original traceback: it is carried to
-both neighbours, so that nobody waits for a stage that is gone.
+both neighbours, so that nobody waits for a stage that is gone. `StallWatch` is the one rule for when work that does not
+end is said to hang: a warning first, the end of the run later.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
 from myxtts.pipeline.handoff import EndOfStream, Handoff, Stopped
-from myxtts.pipeline.patience import FINAL, Patience, Stall, StallWatch, Work, format_stack
+from myxtts.processes import IMPORT_S
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +29,120 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 JOIN_SECONDS = 30.0
+FIRST = 3
+"""The first call on a GPU loads kernels and traces: minutes, not seconds."""
+FINAL = 2
+"""So many times the limit may pass before the run ends; after once, there is a warning."""
+MOST_GAP_S = 5.0
+"""Between two looks. Of a longer time nobody knows what happened in it: a machine may have slept, a process been stopped."""
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """How long work may make no progress before it counts as hanging."""
+
+    steady_s: float = 300.0
+    """One thing of many: a batch, a step."""
+    first_s: float = FIRST * 300.0
+    """Warm-up and the first of many: on a GPU kernels are loaded and functions traced."""
+    import_s: float = field(default_factory=lambda: IMPORT_S)
+    """Importing and loading: TensorFlow from a cold network disk."""
+    start_s: float = 120.0
+    """Until Python runs in a process that was started."""
+
+    @classmethod
+    def from_setting(cls, limit_s: float) -> Self:
+        """Those of `training.watchdog_seconds`, which starting and importing do not depend on; 0 is without end."""
+        return cls(limit_s, FIRST * limit_s) if limit_s else cls(*[float("inf")] * 4)
+
+    @property
+    def setup_s(self) -> float:
+        """For what is done once before the first batch: large files are read, devices are set up. Never less than an import gets."""
+        return max(self.first_s, self.import_s)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that a producer which is not hanging leaves its trainer without a batch."""
+        return self.start_s + self.import_s + self.first_s
+
+    @property
+    def look_s(self) -> float:
+        """Time between two looks: often enough for the shortest limit, and never more often than that needs."""
+        return min(1.0, self.steady_s / 4, self.first_s / 4)
+
+
+class Work(NamedTuple):
+    """What a thread is doing."""
+
+    stage: str
+    item: int | None
+    """Which one of its kind, counted from 0; None where they are not counted."""
+    began_s: float
+    """When it began, by any clock: only whether it is the same matters."""
+    is_first: bool = False
+    """Whether it may take much longer than the same thing will later."""
+    limit_s: float | None = None
+    """Of its own, where it is no item of a stream."""
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Work that does not end."""
+
+    work: Work
+    limit_s: float
+    is_final: bool
+
+    def __str__(self) -> str:
+        item = "" if self.work.item is None else f" at its item {self.work.item}"
+        return f"Stage {self.work.stage!r} has made no progress{item} for more than {self.limit_s:g} s."
+
+
+class StallWatch:
+    """Looks at one thread or process now and then, and tells when it hangs: once after the limit, and once more at the end."""
+
+    def __init__(self, limits: TimeLimits, clock: Callable[[], float] = time.perf_counter):
+        self._limits = limits
+        self._clock = clock
+        self._work: Work | None = None
+        self._looked_at = clock()
+        self._silent_s = 0.0
+        self._told = 0
+
+    def look(self, work: Work | None) -> Stall | None:
+        """What there is to tell of what the thread is doing now; mostly nothing."""
+        now = self._clock()
+        gap_s, self._looked_at = min(now - self._looked_at, MOST_GAP_S), now
+        if work is None or work != self._work:
+            self._work, self._silent_s, self._told = work, 0.0, 0
+            return None
+        self._silent_s += gap_s
+        limit_s = self._choose_limit(work)
+        if self._told < 1 and self._silent_s > limit_s:
+            self._told = 1
+            return Stall(work, limit_s, is_final=False)
+        if self._told < 2 and self._silent_s > FINAL * limit_s:
+            self._told = 2
+            return Stall(work, FINAL * limit_s, is_final=True)
+        return None
+
+    def _choose_limit(self, work: Work) -> float:
+        if work.limit_s is not None:
+            return work.limit_s
+        return self._limits.first_s if work.is_first else self._limits.steady_s
+
+
+def format_stack(ident: int | None) -> str:
+    """Where a thread is at this moment."""
+    frame = None if ident is None else sys._current_frames().get(ident)
+    return "".join(traceback.format_stack(frame)) if frame else "(not running)"
+
+
+def format_all_stacks(first: int | None) -> str:
+    """Where every thread of this process is, one of them first; not the one that asks."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    others = [ident for ident in names if ident not in (first, threading.get_ident())]
+    return "\n".join(f"Thread {names.get(ident, ident)}:\n{format_stack(ident)}" for ident in (first, *others))
 
 
 class Source(Protocol[Item]):
@@ -40,7 +156,7 @@ class Source(Protocol[Item]):
 
 
 class Sink(Protocol[Given]):
-    """Where a stage hands its results on to: a hand-off, or the wire at the end of a process."""
+    """Where a stage hands its results on to: a hand-off, or the socket at the end of a process."""
 
     def reserve(self) -> None: ...
 
@@ -195,16 +311,16 @@ class Stage(Generic[In, Out]):
         self._source.stop()
 
 
-def take_watched(last: Handoff[T], stages: Sequence[Stage[Any, Any]], patience: Patience) -> T:
+def take_watched(last: Handoff[T], stages: Sequence[Stage[Any, Any]], limits: TimeLimits) -> T:
     """The next item of the last hand-off, as `take`, while its stages are watched as by `wait_watched`."""
-    wait_watched(last, stages, patience)
+    wait_watched(last, stages, limits)
     return last.take()
 
 
-def wait_watched(last: Handoff[Any], stages: Sequence[Stage[Any, Any]], patience: Patience) -> None:
+def wait_watched(last: Handoff[Any], stages: Sequence[Stage[Any, Any]], limits: TimeLimits) -> None:
     """Waits until `take` need not wait; a stage that makes no progress meanwhile is named, and in the end an error."""
-    watches = [(stage, StallWatch(patience)) for stage in stages]
-    while not last.wait_for_item(patience.look_s):
+    watches = [(stage, StallWatch(limits)) for stage in stages]
+    while not last.wait_for_item(limits.look_s):
         for stage, watch in watches:
             stall = watch.look(stage.read_work())
             if stall is not None:

@@ -12,10 +12,9 @@ from myxtts.devices.plan import Mode
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.patience import Patience, Work
 from myxtts.pipeline.preparation import Prepared
-from myxtts.pipeline.producer_process import ProducerProcess
-from myxtts.pipeline.stage import Source, Stage, StageFacts, stop_stages, take_watched, wait_watched
+from myxtts.pipeline.producer_client import ProducerProcess
+from myxtts.pipeline.stage import Source, Stage, StageFacts, TimeLimits, Work, stop_stages, take_watched, wait_watched
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.pipeline.waiting import HandoffFacts
 
@@ -40,8 +39,8 @@ class StagedSource:
         resources: what has to be closed when all stages have ended. They stay the caller's if this fails.
         device: the model device.
         start_delay_s: the longest wait for the other slots to fill once the first batch is ready. That one has no limit but
-            `patience`.
-        patience: with the stages; by default that of the settings' default.
+            `time_limits`.
+        time_limits: of the stages; by default those of the settings' default.
         title: of the mode, for the log.
         producer: of the isolated modes.
     """
@@ -55,7 +54,7 @@ class StagedSource:
         resources: ExitStack,
         device: str,
         start_delay_s: float,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
         title: str = Mode.DUAL.log_name,
         producer: ProducerProcess | None = None,
     ):
@@ -63,7 +62,7 @@ class StagedSource:
         self._unpack = unpack
         self._device = device
         self._start_delay_s = start_delay_s
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._title = title
         self._producer = producer
         self._has_started = False
@@ -98,13 +97,13 @@ class StagedSource:
         if not self._has_started:
             self._fill_slots()
             self._has_started = True
-        return take_watched(self._placed, self._stages, self._patience)
+        return take_watched(self._placed, self._stages, self._time_limits)
 
     def _fill_slots(self) -> None:
         """Waits for the first batch, then for at most the start delay until every slot has one."""
         _log.info("%s: Waiting for the first batch...", self._title)
         began_s = time.perf_counter()
-        wait_watched(self._placed, self._stages, self._patience)
+        wait_watched(self._placed, self._stages, self._time_limits)
         _log.info("%s: The first batch was ready after %.1fs", self._title, time.perf_counter() - began_s)
         if self._start_delay_s and not self._placed.wait_until_full(0.0):
             _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
@@ -119,7 +118,7 @@ class StagedSource:
 
     def read_work(self) -> Work | None:
         """While the training waits for a producer process, that it does, since the last thing that happened to the producer: one
-        that dies and is started again may need many lives to find the clip that kills it. Else nothing: the stages have threads of
+        that dies may be started again many times. Else nothing: the stages have threads of
         their own, and are looked at while the training waits for them."""
         if self._producer is None or not self._is_waiting:
             return None

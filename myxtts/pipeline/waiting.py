@@ -73,12 +73,8 @@ class WaitMeter:
 
     def note_taken(self, now: float) -> None:
         """A ready item was taken."""
-        self._items += 1
-        self.note_lost(now)
-
-    def note_lost(self, now: float) -> None:
-        """A ready item turned out to be of no use."""
         assert self._ready > 0, self._name
+        self._items += 1
         self._ready -= 1
         if self._ready == 0:
             self._empty.begin(now)
@@ -129,10 +125,6 @@ class SharedMeter:
     def note_taken(self) -> None:
         with self._lock:
             self._meter.note_taken(self._clock())
-
-    def note_lost(self) -> None:
-        with self._lock:
-            self._meter.note_lost(self._clock())
 
     def read(self, reset: bool) -> HandoffFacts:
         with self._lock:

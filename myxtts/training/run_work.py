@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_source import BatchSource
-from myxtts.pipeline.patience import Work
+from myxtts.pipeline.stage import Work
 from myxtts.training.run_watch import RunWatch
 
 _NAMES = {

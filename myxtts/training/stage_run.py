@@ -24,10 +24,10 @@ from myxtts.pipeline.batch_source import PRODUCER_FOLDER, BatchSource, SourceReq
 from myxtts.pipeline.code_cache import choose_cache_folder
 from myxtts.pipeline.host_source import make_maker
 from myxtts.pipeline.order import Kind, RunOrder
-from myxtts.pipeline.patience import Work
 from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation, reads_prompts
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.sources import open_source
+from myxtts.pipeline.stage import Work
 from myxtts.training.environment_facts import describe_environment
 from myxtts.training.errors import UpdateMemoryError
 from myxtts.training.follower_folder import FollowerFolder

@@ -71,10 +71,7 @@ class Team(Protocol):
         """The chief's progress; the model and everything else that is saved become the chief's too."""
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
-        """Adds the failures that others have found to the chief's journal.
-
-        A clip that kills is left out by the readers of the others from the next start on: what they have read ahead stays as it is.
-        """
+        """Adds the failures that others have found to the chief's journal."""
 
     def lead(self, what: str, action: Callable[[], Any]) -> Any:
         """What the chief's action gives; the others do not act. Raises `RunFinishedError` on all of them."""

@@ -20,7 +20,7 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.errors import DevicePlanError
 from myxtts.models.gpt import GPT
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.patience import Patience, Work
+from myxtts.pipeline.stage import TimeLimits, Work
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.closing_speech import Spoken
 from myxtts.training.devices_in_force import apply_devices
@@ -141,8 +141,8 @@ class XTTSTrainer:
             raise self._explain_stop(stop.signal) from None
 
     def _open_watchdog(self) -> Watchdog:
-        patience = Patience.from_limit(self.config.training.watchdog_seconds)
-        start_s = patience.start_s
+        limits = TimeLimits.from_setting(self.config.training.watchdog_seconds)
+        start_s = limits.setup_s
         if self._cluster is not None:
             # Others may be started late.
             start_s = max(start_s, self._cluster.rendezvous_s)
@@ -153,7 +153,7 @@ class XTTSTrainer:
             return own or read_start_work(ledger, start_s)
 
         return Watchdog(
-            read_work, patience, advise=self._advise, on_warning=self._note_stall, on_force=self._note_last_word
+            read_work, limits, advise=self._advise, on_warning=self._note_stall, on_force=self._note_last_word
         )
 
     def _advise(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from myxtts.errors import StageStalledError
-from myxtts.pipeline.patience import FINAL, Patience, Stall, StallWatch, Work, format_all_stacks
+from myxtts.pipeline.stage import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Watchdog:
 
     Args:
         read_work: what the thread is doing; called from another one.
-        patience: with one thing.
+        limits: for one thing.
         advise: how to go on, for the last word; called in the watching thread.
         on_warning: is given every warning, in the watching thread.
         on_force: is given the last word before the process is ended.
@@ -51,7 +51,7 @@ class Watchdog:
     def __init__(
         self,
         read_work: Callable[[], Work | None],
-        patience: Patience,
+        limits: TimeLimits,
         *,
         advise: Callable[[], str],
         on_warning: Callable[[str], None],
@@ -61,7 +61,7 @@ class Watchdog:
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._read_work = read_work
-        self._patience = patience
+        self._limits = limits
         self._advise = advise
         self._on_warning = on_warning
         self._on_force = on_force
@@ -101,8 +101,8 @@ class Watchdog:
         self._thread.join()
 
     def _look(self) -> None:
-        watch = StallWatch(self._patience, self._clock)
-        while not self._is_over.wait(self._patience.look_s):
+        watch = StallWatch(self._limits, self._clock)
+        while not self._is_over.wait(self._limits.look_s):
             stall = watch.look(self._read_work())
             if stall is not None and stall.is_final:
                 self._end_run(stall)

@@ -8,10 +8,8 @@ import pytest
 from myxtts.audio.reading import read_clip
 from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.columns import NameColumn
-from myxtts.data.places import name_prompt
-from myxtts.data.positions import Position
 from myxtts.data.prompts import SpeakerPrompts
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW, RowShare
 from tests.data.reading import freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
@@ -100,48 +98,6 @@ def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
     for batch in batches:
         assert batch.clips_B.tolist() == [0]
         np.testing.assert_array_equal(batch.prompt_BS, batch.wav_BS)
-
-
-def find_row(reader, prompts, clip, first_step=0):
-    """The first step and row that hear a clip."""
-    for batch in read_steps(reader, first_step, 60):
-        heard = prompts.choose(batch.epoch, np.maximum(batch.clips_B, 0))
-        for row in np.flatnonzero((heard == clip) & (batch.clips_B != EMPTY_ROW)).tolist():
-            return batch.position, row
-    raise AssertionError(f"nobody hears clip {clip}")
-
-
-def test_a_clip_that_kills_is_heard_no_more(lj):
-    sampler, deadly = make_sampler(lj.corpus), 5
-    prompts = SpeakerPrompts(lj.corpus.speaker, seed=sampler.seed)
-    with open_reader(lj, prompts_from_speaker=True) as reader:
-        position, row = find_row(reader, prompts, deadly)
-        later, later_row = find_row(reader, prompts, deadly, position.step + sampler.steps_per_epoch)
-        before = freeze_all(read_steps(reader, 0, position.step))
-        name = reader.set_aside(position, name_prompt(row), "kills the encoder")
-        assert name == lj.corpus.audio[deadly]
-        for place, own in ((position, row), (later, later_row)):
-            batch = reader.read(place)
-            assert batch.clips_B[own] != deadly
-            np.testing.assert_array_equal(batch.prompt_BS[own], batch.wav_BS[own])
-        assert freeze_all(read_steps(reader, 0, position.step)) == before, "what was made before stays what it was"
-        rest = freeze_all(read_steps(reader, later.step, later.step + 2))
-        failures = reader.journal.list_failures(first_step=later.step)
-
-    assert failures == [Failure(position.step, name_prompt(row), deadly, kills=True)], "kept though it lies behind"
-    with open_reader(lj, prompts_from_speaker=True, journal=ReplacementJournal(failures)) as resumed:
-        assert freeze_all(read_steps(resumed, later.step, later.step + 2)) == rest
-
-
-def test_a_clip_that_was_replaced_because_it_kills_is_not_heard_either(lj):
-    sampler = make_sampler(lj.corpus)
-    prompts = SpeakerPrompts(lj.corpus.speaker, seed=sampler.seed)
-    with open_reader(lj, prompts_from_speaker=True) as reader:
-        deadly = int(reader.read(Position(0)).clips_B[1])
-        reader.set_aside(Position(0), 1, "kills the encoder")
-        position, row = find_row(reader, prompts, deadly, 1)
-        batch = reader.read(position)
-        np.testing.assert_array_equal(batch.prompt_BS[row], batch.wav_BS[row])
 
 
 def test_batches_of_changing_length_hold_whole_prompts(lj):

@@ -198,20 +198,20 @@ def test_one_of_two_clips_leaves_an_empty_row(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_a_clip_set_aside_from_outside_is_replaced_from_then_on(kind, lj, caplog):
+def test_a_batch_replaced_from_outside_has_other_clips_from_then_on(kind, lj, caplog):
     caplog.set_level(logging.WARNING)
     with open_reader(lj, kind) as reader:
-        before = reader.read(Position(1))
-        clip = int(before.clips_B[2])
-        name = reader.set_aside(Position(1), 2, "kills the encoder")
+        before = reader.read(Position(1)).clips_B
+        rows = np.flatnonzero(before != EMPTY_ROW).tolist()
+        names = reader.replace_batch(Position(1), "kills the encoder")
         after = freeze(reader.read(Position(1)))
         replaced = reader.read(Position(1)).clips_B
+        assert [drop.file for drop in reader.report.replaced] == names
 
-    assert name == lj.corpus.audio[clip]
-    assert clip not in replaced
-    assert np.flatnonzero(replaced != before.clips_B).tolist() == [2]
-    assert reader.journal.list_failures() == [Failure(1, 2, clip, kills=True)]
-    assert "kills the encoder" in caplog.text
+    assert names == [lj.corpus.audio[before[row]] for row in rows]
+    assert not {*before.tolist()} & {*replaced.tolist()} - {EMPTY_ROW}
+    assert reader.journal.list_failures() == [Failure(1, row, int(before[row])) for row in rows]
+    assert caplog.text.count("kills the encoder") == len(names)
     with open_reader(lj, journal=reader.journal) as other:
         assert freeze(other.read(Position(1))) == after
 

@@ -121,17 +121,6 @@ def test_a_position_from_before_validation_speakers_counted_goes_on():
     assert load_position(state, fingerprint).step == 9
 
 
-def test_clips_that_killed_are_remembered_though_they_lie_behind():
-    _, fingerprint = make_run()
-    deadly = Failure(step=2, row=-1, clip=5, kills=True)
-
-    journal = load_position(save(9, (deadly, Failure(step=2, row=0, clip=6))), fingerprint).journal
-
-    assert journal.list_failures() == [deadly]
-    assert journal.is_deadly(5, 2, 0)
-    assert not journal.is_deadly(5, 1, 7)
-
-
 def test_a_position_of_another_version_is_refused():
     _, fingerprint = make_run()
 

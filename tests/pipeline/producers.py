@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.handoff import EndOfStream
-from myxtts.pipeline.messages import TaskSpec
-from myxtts.pipeline.producer_process import ProducerProcess
+from myxtts.pipeline.producer import TaskSpec
+from myxtts.pipeline.producer_client import ProducerProcess
 from myxtts.pipeline.ring import copy_arrays
 from tests.pipeline.tasks import make_expected
 from tests.support.processes import ROOT
@@ -53,13 +53,11 @@ def take_all(
         producer.release()
 
 
-def assert_all_right(
-    batches: dict[int, dict[str, np.ndarray]], positions: range, set_aside: Sequence[tuple[int, int]] = ()
-) -> None:
+def assert_all_right(batches: dict[int, dict[str, np.ndarray]], positions: range, replaced: Sequence[int] = ()) -> None:
     """Nothing lost, nothing doubled, in order, and every bit as an undisturbed task makes it."""
     assert list(batches) == list(positions)
     for position, arrays in batches.items():
-        expected = make_expected(position, set_aside)
+        expected = make_expected(position, replaced)
         assert list(arrays) == list(expected)
         for name, array in expected.items():
             np.testing.assert_array_equal(arrays[name], array)

@@ -63,6 +63,7 @@ def plan_mode(mode: Mode) -> DevicePlan:
 
 
 def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
+    from myxtts.data.replacements import Failure
     from myxtts.pipeline.order import RunOrder
     from myxtts.pipeline.preparation_settings import Target, choose_preparation
     from myxtts.pipeline.production import Production
@@ -82,12 +83,14 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
         end_step=way.get("end_step", 9),
         codec_folder=folder / "codec" if target is Target.GPT else None,
         cache_folder=folder / "features",
+        failures=tuple(Failure(*failure) for failure in way.get("failures", [])),
     )
     order = RunOrder(
         data.sampler, data.validation_batches, validation_interval=production.validation_interval,
         first_step=production.first_step, end_step=production.end_step,
     )  # fmt: skip
     plan = plan_mode(Mode(way["mode"]))
+    os.environ.update(way.get("environ", {}))
     source = open_source(SourceRequest(plan, data, order, production, folder / "producer"))
     try:
         batches = take_all(source, set(way.get("kill_at", [])))
@@ -103,7 +106,7 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
         "events": [[event.kind, event.position, event.reason] for event in facts.events],
         "hits": facts.meters.cache_hits,
         "retraces": facts.meters.traces,
-        "drops": [[drop.reason, drop.file, drop.where] for drop in data.report.replaced],
+        "drops": [[drop.reason, drop.file, drop.where, drop.detail] for drop in data.report.replaced],
         "left_behind": list_what_is_left(),
         "log": collector.lines,
     }

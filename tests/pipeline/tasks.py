@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -15,14 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from myxtts import pipeline
-from myxtts.data.places import parse_place
+from myxtts import pipeline, processes
 
 ROWS = 5
 SUBSTITUTE = 1_000_000
-PROMPT = 500_000
-"""Above the number of a clip, that of the one it hears."""
-ENGINE = str(Path(pipeline.__file__).parent)
+ENGINE = (str(Path(pipeline.__file__).parent), processes.__file__)
 
 
 class ResourceExhaustedError(Exception):
@@ -34,7 +32,6 @@ class NumbersTask:
 
     Settings:
         pause_s: how long each row takes.
-        reads_prompts: each clip hears another one, which faults can happen at as well.
         faults: what goes wrong; each is a dictionary with `do`, and optionally `clip` or `position` for where it happens,
             `stage` for when (`row` unless told), `above` for preparation batches from which on, and `once` for a file
             that remembers that it has happened.
@@ -43,8 +40,7 @@ class NumbersTask:
     def __init__(self, settings: Mapping[str, Any], report_stage: Any):
         self._settings = settings
         self._report_stage = report_stage
-        self._substitutes: dict[tuple[int, int], int] = {}
-        self._own_prompts: set[tuple[int, int]] = set()
+        self._replaced: Counter[int] = Counter()
         self._fail("load")
 
     def warm_up(self) -> None:
@@ -53,45 +49,23 @@ class NumbersTask:
     def prepare(self, position: int) -> dict[str, np.ndarray]:
         self._fail("prepare", position=position)
         clips = self._list_clips(position)
-        self.probe(position, range(ROWS), hear_themselves=False)
-        rows = [make_row(clip) for clip in clips]
-        prompts = {"prompts": np.array(self._list_prompts(position), np.int32)} if self.reads_prompts() else {}
-        return {"clips": np.array(clips, np.int32), "noise": np.stack(rows), "position": np.array(position), **prompts}
-
-    def count_rows(self, position: int) -> int:
-        return ROWS
-
-    def reads_prompts(self) -> bool:
-        return bool(self._settings.get("reads_prompts"))
-
-    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
-        clips, prompts = self._list_clips(position), self._list_prompts(position)
-        for row in rows:
+        for clip in clips:
             time.sleep(self._settings.get("pause_s", 0.0))
-            self._fail("row", position=position, clip=clips[row], rows=len(rows))
-            if self.reads_prompts() and not hear_themselves:
-                self._fail("row", clip=prompts[row])
+            self._fail("row", position=position, clip=clip)
+        rows = [make_row(clip) for clip in clips]
+        return {"clips": np.array(clips, np.int32), "noise": np.stack(rows), "position": np.array(position)}
 
-    def set_aside(self, position: int, place: int) -> str:
-        row, is_prompt = parse_place(place)
-        if is_prompt:
-            name = f"clip {self._list_prompts(position)[row]}"
-            self._own_prompts.add((position, row))
-            return name
-        name = f"clip {self._list_clips(position)[row]}"
-        self._substitutes[position, row] = self._substitutes.get((position, row), 0) + 1
-        return name
-
-    def _list_prompts(self, position: int) -> list[int]:
-        clips = self._list_clips(position)
-        return [clip if (position, row) in self._own_prompts else PROMPT + clip for row, clip in enumerate(clips)]
+    def replace_batch(self, position: int) -> list[str]:
+        names = [f"clip {clip}" for clip in self._list_clips(position)]
+        self._replaced[position] += 1
+        return names
 
     def _list_clips(self, position: int) -> list[int]:
-        return [position * ROWS + row + SUBSTITUTE * self._substitutes.get((position, row), 0) for row in range(ROWS)]
+        return [position * ROWS + row + SUBSTITUTE * self._replaced[position] for row in range(ROWS)]
 
     def _fail(self, stage: str, **here: int) -> None:
         for fault in self._settings.get("faults", []):
-            wanted = {key: fault[key] for key in ("clip", "position", "rows") if key in fault}
+            wanted = {key: fault[key] for key in ("clip", "position") if key in fault}
             if fault.get("stage", "row") != stage or any(here.get(key) != value for key, value in wanted.items()):
                 continue
             if self._settings.get("preparation_batch", 1) <= fault.get("above", 0):
@@ -109,11 +83,11 @@ def make_row(clip: int) -> np.ndarray:
     return np.random.default_rng(clip).standard_normal(500).astype(np.float32)
 
 
-def make_expected(position: int, set_aside: Sequence[tuple[int, int]] = ()) -> dict[str, np.ndarray]:
+def make_expected(position: int, replaced: Sequence[int] = ()) -> dict[str, np.ndarray]:
     """The batch as it must arrive."""
     task = NumbersTask({}, lambda stage: None)
-    for pair in set_aside:
-        task.set_aside(*pair)
+    for each in replaced:
+        task.replace_batch(each)
     return task.prepare(position)
 
 

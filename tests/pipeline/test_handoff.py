@@ -218,10 +218,10 @@ def test_news_that_arrive_late_count_from_when_they_were_made():
     # A time before the window and one in the future are both no times of this window.
     meter.note_ready(made_at=3.0, waited_s=0.0)
     assert meter.read(reset=False).readiness == pytest.approx(1.0)
-    meter.note_lost()
+    meter.note_taken()
     meter.note_ready(made_at=99.0, waited_s=0.0)
     facts = meter.read(reset=False)
-    assert (facts.items, facts.readiness) == (1, pytest.approx(1.0))
+    assert (facts.items, facts.readiness) == (2, pytest.approx(1.0))
 
 
 def test_facts_of_no_time_at_all():

@@ -1,6 +1,5 @@
 """What is prepared for a clip depends on that clip alone."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,16 @@ import pytest
 
 from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.host_batch import HostBatch
-from myxtts.data.places import name_prompt
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.sampler import EMPTY_ROW
 from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch_facts import BatchFacts, parse_failures
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.batch_spans import parse_spans
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.preparation_settings import Target
 from myxtts.pipeline.production import Production
-from tests.pipeline.small_runs import damage_clip, make_production, make_run_folder
+from tests.pipeline.small_runs import make_production, make_run_folder
 
 Run = tuple[Any, Production]
 
@@ -216,58 +214,32 @@ def test_codec_batches_hold_mels_and_count_frames(folder: Path) -> None:
         assert (batch["frame_lengths_B"] <= batch["mel_BFM"].shape[1]).all()
 
 
-def test_a_clip_set_aside_is_replaced_and_named(run: Run) -> None:
+def test_a_replaced_batch_has_other_clips_and_prompts_and_comes_again_with_its_failures(run: Run) -> None:
     data, production = run
     factory = BatchFactory(data, production, "/CPU:0")
     try:
+        others = [factory.make(number) for number in (0, 2)]
         before = factory.make(1)
-        factory.probe(1, [0, 2])
-        name = factory.set_aside(1, 2, "a test says so")
-        after = factory.make(1)
+        names = factory.replace_batch(1, "a test says so")
+        after, unchanged = factory.make(1), [factory.make(number) for number in (0, 2)]
     finally:
         factory.close()
-    clip = int(before["clips_B"][2])
-    assert name == data.train.audio[clip]
-    assert clip not in after["clips_B"]
-    assert after["replaced_R4"].tolist() == [[1, 2, clip, True]]
-    assert factory.count_rows(1) == len(after["clips_B"])
+    clips = before["clips_B"][before["clips_B"] != EMPTY_ROW].tolist()
+    assert names == [data.train.audio[clip] for clip in clips]
+    assert not {*names} & {data.train.audio[clip] for clip in after["clips_B"] if clip != EMPTY_ROW}
+    failures = parse_failures(after["replaced_R3"])
+    assert [failure.step for failure in failures] == [1] * len(names)
+    for old, new in zip(others, unchanged, strict=True):
+        np.testing.assert_array_equal(old["codes_BM"], new["codes_BM"])
+        np.testing.assert_array_equal(old["mel_BFM"], new["mel_BFM"])
 
-
-def test_a_prompt_set_aside_is_heard_no_more_and_its_row_keeps_its_clip(run: Run) -> None:
-    data, production = run
-    factory = BatchFactory(data, production, "/CPU:0")
+    resumed = BatchFactory(data, replace(production, first_step=1, failures=failures), "/CPU:0")
     try:
-        before = factory._host.read(1).host
-        own = factory._host.read_rows(1, [2], hear_themselves=True).host
-        np.testing.assert_array_equal(own.prompt_BS, own.wav_BS)
-        assert own.clips_B[2] == before.clips_B[2]
-        name = factory.set_aside(1, name_prompt(2), "a test says so")
-        after = factory._host.read(1)
+        twin = resumed.make(1)
     finally:
-        factory.close()
-    assert factory.reads_prompts
-    prompt = list(data.train.audio).index(name)
-    assert after.host.clips_B.tolist() == before.clips_B.tolist()
-    assert after.replaced == (Failure(1, name_prompt(2), prompt, kills=True),)
-    assert not np.array_equal(before.prompt_BS[2], before.wav_BS[2])
-    np.testing.assert_array_equal(after.host.prompt_BS[2], after.host.wav_BS[2])
-
-
-def test_a_probe_replaces_what_cannot_be_read_as_training_would(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "run")
-    data, production = make_production(tmp_path / "run", data={"num_workers": 0, "batch_size": 5})
-    clip = int(data.sampler.make_batch(1).micro_batches[0].clips[2])
-    damage_clip(Path(data.train.find_file(clip)))
-    factory = BatchFactory(data, production, "/CPU:0")
-    try:
-        probed = factory._host.read_rows(1, [2]).host
-        factory._host._readers[Kind.TRAIN].journal = ReplacementJournal()
-        made = factory._host.read(1).host
-    finally:
-        factory.close()
-    assert probed.clips_B[2] == made.clips_B[2] != clip
-    np.testing.assert_array_equal(probed.wav_BS[2], made.wav_BS[2])
-    assert made.wav_BS[2].any()
+        resumed.close()
+    for name in ("clips_B", "mel_BFM", "codes_BM", "totals_2", "replaced_R3"):
+        np.testing.assert_array_equal(twin[name], after[name])
 
 
 def test_prompts_are_cut_to_the_longest_allowed(run: Run) -> None:

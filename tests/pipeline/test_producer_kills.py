@@ -38,13 +38,13 @@ class Killer:
 
     def _kill(self, delays):
         for delay in delays:
-            while self._producer._life in (None, self._last_victim) and not self._is_over.wait(0.001):
+            while self._producer._process in (None, self._last_victim) and not self._is_over.wait(0.001):
                 pass
             self._is_over.wait(delay)
-            victim = self._producer._life
-            if self._is_over.is_set() or self.kills == KILLS or victim is None or victim._child.has_ended():
+            victim = self._producer._process
+            if self._is_over.is_set() or self.kills == KILLS or victim is None or victim.has_ended():
                 return
-            victim._child.kill()
+            victim.kill()
             self._last_victim = victim
             self.kills += 1
 
@@ -59,11 +59,12 @@ def run_with_kills(seed):
 
         batches = take_all(producer, strike_now_and_then)
         killer.finish()
-        assert_all_right(batches, range(POSITIONS))
+        # A batch at which two producers happen to be killed is made of other clips.
+        assert_all_right(batches, range(POSITIONS), producer.replaced)
+        assert len(producer.replaced) <= KILLS // 2
         assert killer.kills == KILLS
         # Kills are over well before the last batch, so every one of them is noticed.
         assert list_kinds(producer).count("died") == KILLS
-        assert producer.journal == [], "no clip was to blame"
 
 
 def test_twenty_kills_at_random_change_nothing():
@@ -84,7 +85,7 @@ def run_killed_before_line(line, path):
         return list_kinds(producer).count("died") == 1
 
 
-@pytest.mark.parametrize("line", [1, 77, 104, 131, 158])
+@pytest.mark.parametrize("line", [1, 77, 158, 301, 400])
 def test_a_kill_before_a_line_of_the_engine_changes_nothing(line, tmp_path):
     assert run_killed_before_line(line, tmp_path)
 

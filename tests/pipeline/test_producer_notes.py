@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.pipeline.batch_meters import BatchMeters
-from myxtts.pipeline.producer_notes import MOST_NOTE_BYTES, NoteReader, NoteTaker
+from myxtts.pipeline.preparation_task import MOST_NOTE_BYTES, NoteReader, NoteTaker
 
 DROP = Drop(DropReason.CORRUPT, "wavs/a.wav", "step 3, row 1", "no header")
 

@@ -1,4 +1,3 @@
-import mmap
 import os
 
 import numpy as np
@@ -7,18 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from myxtts.pipeline import shared_memory
-from myxtts.pipeline.checksum import compute_checksum
-from myxtts.pipeline.errors import (
-    MalformedMessageError,
-    RingMemoryError,
-    SlotContentError,
-    SlotDamagedError,
-    SlotTooSmallError,
+from myxtts.pipeline import ring
+from myxtts.pipeline.errors import RingMemoryError, SlotContentError, SlotTooSmallError
+from myxtts.pipeline.ring import (
+    ALIGNMENT,
+    DTYPES,
+    ArraySpec,
+    Grant,
+    Ring,
+    SlotTable,
+    copy_arrays,
+    place_arrays,
+    reserve_shared_memory,
 )
-from myxtts.pipeline.ring import Ring, SlotContent, copy_arrays
-from myxtts.pipeline.shared_memory import reserve_shared_memory
-from myxtts.pipeline.slot_layout import ALIGNMENT, DTYPES, ArraySpec, dump_layout, parse_layout, place_arrays
 from tests.support.processes import run_code
 
 SLOT_BYTES = 1 << 16
@@ -60,10 +60,7 @@ def test_what_is_packed_is_read_bit_for_bit(batches):
     with Pair() as pair:
         for number, arrays in enumerate(batches):
             slot = number % 3
-            content = pair.writer.pack(slot, arrays)
-            # As it arrives over the wire.
-            content = SlotContent(parse_layout(dump_layout(content.layout)), content.checksum)
-            views = pair.reader.read(slot, content)
+            views = pair.reader.read(slot, pair.writer.pack(slot, arrays))
             assert list(views) == list(arrays)
             for name, array in arrays.items():
                 assert views[name].dtype == array.dtype
@@ -96,16 +93,11 @@ def test_a_batch_that_does_not_fit_is_refused_with_its_sizes(pair):
         pair.writer.pack(0, arrays)
 
 
-def test_a_batch_may_fill_its_slot_to_the_last_byte(pair):
-    content = pair.writer.pack(2, {"a": np.ones(SLOT_BYTES, np.uint8)})
-    assert pair.reader.read(2, content)["a"].sum() == SLOT_BYTES
-
-
 @pytest.mark.parametrize(
     "array",
     [
         np.array(["text"]), np.array([object()]), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.zeros(2, "M8[s]"),
-        np.zeros(2, [("a", "f4")]), [1, 2], np.zeros((1,) * 9),
+        np.zeros(2, [("a", "f4")]), [1, 2],
     ],
 )  # fmt: skip
 def test_what_cannot_be_carried_is_refused_by_name(pair, array):
@@ -129,71 +121,6 @@ def test_copies_survive_the_next_batch_and_views_do_not(pair):
     assert views["a"].sum() == 200
 
 
-@pytest.mark.parametrize("size", [8, 1024 * 8, 1024 * 24 + 64])
-def test_every_changed_bit_changes_the_checksum(size):
-    data = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
-    whole = compute_checksum(data)
-    for place in {0, 1, size // 2, size - 1}:
-        for bit in range(8):
-            damaged = data.copy()
-            damaged[place] ^= 1 << bit
-            assert compute_checksum(damaged) != whole
-
-
-@pytest.mark.parametrize("unit", [8192, 3 * 8192])
-def test_blocks_that_change_places_change_the_checksum(unit):
-    data = np.random.default_rng(0).integers(0, 256, 8 * 24576, dtype=np.uint8)
-    damaged = data.reshape(-1, unit)[::-1].ravel().copy()
-    assert compute_checksum(damaged) != compute_checksum(data)
-
-
-def test_a_page_of_an_older_batch_changes_the_checksum():
-    old, new = (np.random.default_rng(seed).integers(0, 256, 1 << 16, dtype=np.uint8) for seed in range(2))
-    for start in range(0, new.size, mmap.PAGESIZE):
-        torn = new.copy()
-        torn[start : start + mmap.PAGESIZE] = old[start : start + mmap.PAGESIZE]
-        assert compute_checksum(torn) != compute_checksum(new)
-
-
-def test_an_empty_content_has_a_checksum():
-    assert compute_checksum(np.zeros(0, np.uint8)) == compute_checksum(np.zeros(0, np.uint8))
-
-
-def test_a_damaged_slot_is_found(pair):
-    content = pair.writer.pack(1, {"a": np.arange(5000)})
-    pair.reader.read(1, content)
-    pair.writer._get_slot(1)[30000] ^= 1
-    with pytest.raises(SlotDamagedError, match="slot 1"):
-        pair.reader.read(1, content)
-
-
-@pytest.mark.parametrize("slot", [-1, 3, 10**9])
-def test_a_slot_that_does_not_exist_is_not_read(pair, slot):
-    with pytest.raises(MalformedMessageError):
-        pair.reader.read(slot, SlotContent((), 0))
-
-
-@pytest.mark.parametrize("shape", [(SLOT_BYTES + 1,), (1 << 20, 1 << 20), (2, SLOT_BYTES // 2 + 1)])
-def test_a_layout_larger_than_the_slot_is_not_read(pair, shape):
-    with pytest.raises(MalformedMessageError, match="do not lie within"):
-        pair.reader.read(0, SlotContent((ArraySpec("a", "uint8", shape),), 0))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        None, {}, "abc", [1], [[]], [["a", "float32"]], [["a", "float32", [1], 0]], [[1, "float32", [1]]],
-        [["a", "object", [1]]], [["a", "O", [1]]], [["a", "S9999999", [1]]], [["a", "float128", [1]]],
-        [["a", "float32", "1"]], [["a", "float32", [-1]]], [["a", "float32", [1.0]]], [["a", "float32", [True]]],
-        [["a", "float32", [1] * 9]], [["a", "float32", [1 << 60]]], [["a", "float32", [0, 1 << 62, 1 << 62]]],
-        [["a", "float32", [1]], ["a", "float32", [1]]], [["a" * 1000, "float32", [1]]], [["a", "float32", [1]]] * 1000,
-    ],
-)  # fmt: skip
-def test_a_layout_that_no_sound_producer_sends_is_refused(values):
-    with pytest.raises(MalformedMessageError):
-        parse_layout(values)
-
-
 def test_places_follow_from_the_layout_and_do_not_overlap():
     layout = (ArraySpec("a", "uint8", (1,)), ArraySpec("b", "float64", (9,)), ArraySpec("c", "bool", (0,)))
     assert [offset for _, offset in place_arrays(layout)] == [0, 64, 192]
@@ -201,7 +128,7 @@ def test_places_follow_from_the_layout_and_do_not_overlap():
 
 def test_memory_that_is_not_there_is_refused_before_it_is_touched(monkeypatch):
     # What the process may take, within the limits of its container: less than the host has.
-    monkeypatch.setattr(shared_memory, "read_free_memory_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(ring, "read_free_memory_bytes", lambda: 2 << 30)
     with pytest.raises(RingMemoryError, match=r"3.0 GB of shared host memory are needed, but only 2.0 GB are free"):
         Ring.create(3, 1 << 30)
     with pytest.raises(RingMemoryError, match="--batch-size"):
@@ -249,14 +176,58 @@ def test_the_memory_is_reserved_and_its_size_is_sealed():
         os.close(descriptor)
 
 
-def test_slots_begin_on_pages():
-    ring = Ring.create(2, 1)
-    assert ring.slot_bytes == mmap.PAGESIZE
-    ring.close()
-
-
 def test_views_outlive_a_closed_ring():
     with Pair() as pair:
         views = pair.reader.read(0, pair.writer.pack(0, {"a": np.arange(10)}))
     assert views["a"].sum() == 45
     pair.reader.close()
+
+
+def test_slots_are_granted_for_the_next_positions_up_to_the_end():
+    table = SlotTable(3, first_position=10, end_position=12)
+    assert table.grant_free() == [Grant(0, 10), Grant(1, 11)]
+    assert table.grant_free() == []
+
+
+def test_a_stream_without_positions_is_at_its_end():
+    table = SlotTable(3, 5, 5)
+    assert table.is_at_end()
+    assert table.grant_free() == []
+
+
+@pytest.mark.parametrize(("slot", "position"), [(1, 0), (0, 1), (0, 5), (9, 0), (-1, 0)])
+def test_a_commit_that_was_not_granted_is_a_mistake_of_ours(slot, position):
+    table = SlotTable(3, 0, None)
+    table.grant_free()
+    with pytest.raises(AssertionError, match="not granted"):
+        table.commit(slot, position, [])
+
+
+@given(
+    slots=st.integers(1, 4),
+    end=st.integers(0, 20),
+    moves=st.lists(st.sampled_from(["commit", "die", "take", "release"]), max_size=200),
+)
+def test_every_batch_is_taken_once_and_in_order_whatever_happens(slots, end, moves):
+    table = SlotTable(slots, 0, end)
+    orders = table.grant_free()
+    taken, held = [], 0
+    for move in [*moves, *["commit", "take", "release"] * 60]:
+        if move == "commit" and orders:
+            grant = orders.pop(0)
+            table.commit(grant.slot, grant.position, [])
+        elif move == "die":
+            orders = table.list_granted()
+        elif move == "take" and table.find_ready():
+            taken.append(table.find_ready()[0].position)
+            table.take()
+            held += 1
+        elif move == "release" and held:
+            table.release()
+            held -= 1
+            orders += table.grant_free()
+        in_use = [grant.slot for grant in table.list_granted()] + list(table._taken)
+        in_use += [slot for slot, _ in table._committed.values()]
+        assert sorted(in_use + list(table._free)) == list(range(slots))
+    assert taken == list(range(end))
+    assert table.is_at_end()

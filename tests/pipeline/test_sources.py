@@ -112,6 +112,44 @@ def test_a_killed_producer_is_started_again(told: dict[str, Any]) -> None:
     assert lines.count("Buffer Size: 50") == 1, "said again by the second producer"
 
 
+DEADLY = """
+import os, signal, sys
+
+if "myxtts.pipeline.producer" in sys.orig_argv:
+    from myxtts.pipeline.host_source import HostSource
+
+    read = HostSource.read
+
+    def read_or_die(self, number):
+        item = read(self, number)
+        if CLIP in item.host.clips_B:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    HostSource.read = read_or_die
+"""
+
+
+def test_a_batch_that_kills_twice_is_replaced_reported_and_resumed(folder: Path, told: dict[str, Any]) -> None:
+    reference = told["single"]["batches"][:3]
+    deadly = reference[1]["clips"][0]
+    (folder / "sitecustomize.py").write_text(DEADLY.replace("CLIP", str(deadly)))
+    killed = run_ways(folder, {"": {"mode": "isolated", "end_step": 3, "environ": {"PYTHONPATH": str(folder)}}})[""]
+    first, second, third = list_values(killed)
+    assert [first, third] == [list_values(told["single"])[number] for number in (0, 2)]
+    assert not set(second["clips"]) & set(reference[1]["clips"])
+    assert second["replaced"] == [[1, row, clip] for row, clip in enumerate(reference[1]["clips"])]
+    assert [drop[2:] for drop in killed["drops"]] == [
+        [f"step 1, row {row}", "the producer died twice at its batch"] for row in range(len(second["clips"]))
+    ]
+    names = ", ".join(drop[1] for drop in killed["drops"])
+    assert [event for event in killed["events"] if event[0] == "replaced"] == [["replaced", 1, names]]
+    assert [kind for kind, _, _ in killed["events"]].count("died") == 2
+
+    way = {"mode": "single", "first_step": 1, "end_step": 3, "failures": second["replaced"]}
+    assert list_values(run_ways(folder, {"": way})[""]) == [second, third]
+
+
 def test_cached_codes_are_used(told: dict[str, Any]) -> None:
     assert {way for way, got in told.items() if got["hits"]} >= {way for way in LATER if "cached" in way}
     assert not told["dual"]["hits"]

@@ -8,8 +8,7 @@ import pytest
 
 from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
 from myxtts.pipeline.handoff import SLOTS, EndOfStream, Handoff, Stopped
-from myxtts.pipeline.patience import Patience
-from myxtts.pipeline.stage import Feed, Stage, stop_stages, take_watched
+from myxtts.pipeline.stage import Feed, Stage, TimeLimits, stop_stages, take_watched
 from tests.pipeline.clocks import ManualClock
 
 NAMES = ("read", "prepare", "transfer")
@@ -262,7 +261,7 @@ def test_the_consumer_is_told_which_stage_hangs_and_where(name, caplog):
     with pytest.raises(
         StageStalledError, match=f"Stage '{name}' has made no progress at its item 0 for more than 0.1 s"
     ) as caught:
-        take_watched(chain.last, chain.stages, Patience(first_item_s=0.05, item_s=1000))
+        take_watched(chain.last, chain.stages, TimeLimits(first_s=0.05, steady_s=1000))
     assert "work_that_hangs" in str(caught.value)
     (warning,) = caplog.messages
     assert f"Stage '{name}' has made no progress at its item 0 for more than 0.05 s" in warning, "it was told before"
@@ -281,11 +280,11 @@ def test_an_iterator_that_hangs_is_the_first_stages_fault():
     chain = Chain(items_that_hang())
     for stage in chain.stages:
         stage.start()
-    patience = Patience(first_item_s=1000, item_s=0.05)
-    assert take_watched(chain.last, chain.stages, patience) == 0
+    limits = TimeLimits(first_s=1000, steady_s=0.05)
+    assert take_watched(chain.last, chain.stages, limits) == 0
     chain.last.release()
     with pytest.raises(StageStalledError, match="Stage 'read' has made no progress at its item 1") as caught:
-        take_watched(chain.last, chain.stages, patience)
+        take_watched(chain.last, chain.stages, limits)
     assert "items_that_hang" in str(caught.value)
     event.set()
     stop_stages(chain.stages)
@@ -313,6 +312,6 @@ def test_a_stage_that_hangs_in_a_part_of_its_work_is_named_by_that_part():
     stage.start()
     assert hang.has_begun.wait(60)
     with pytest.raises(StageStalledError, match="Stage 'read' has made no progress"):
-        take_watched(sink, [stage], Patience(first_item_s=0.02, item_s=1000))
+        take_watched(sink, [stage], TimeLimits(first_s=0.02, steady_s=1000))
     hang.may_end.set()
     stop_stages([stage])

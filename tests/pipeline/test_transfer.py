@@ -21,7 +21,7 @@ def test_a_slot_that_is_overwritten_changes_no_tensor() -> None:
         "mel_BFM": np.arange(2 * 3 * 80, dtype=np.float32).reshape(2, 3, 80),
         "codes_BM": np.arange(10, dtype=np.int32).reshape(2, 5),
         "facts_N": FACTS.dump(),
-        "replaced_R4": dump_failures([Failure(1, 2, 3, kills=True)]),
+        "replaced_R3": dump_failures([Failure(1, 2, 3)]),
         "clips_B": np.array([4, -1], np.int32),
         "moments_22": dump_spans(Span(1.0, 1.5), Span(1.5, 3.0)),
         "memory_3": dump_memory(BatchMemory(42, 1 << 30, None)),
@@ -38,7 +38,7 @@ def test_a_slot_that_is_overwritten_changes_no_tensor() -> None:
         assert tensor.numpy().tolist() == arrays[name].tolist()
     assert batch.clips_B.tolist() == [4, -1]
     assert batch.facts == FACTS
-    assert batch.replaced == (Failure(1, 2, 3, kills=True),)
+    assert batch.replaced == (Failure(1, 2, 3),)
     assert batch.spans[:2] == (Span(1.0, 1.5), Span(1.5, 3.0))
     assert batch.spans.transfer.seconds > 0
     assert batch.memory == (42, 1 << 30, None)

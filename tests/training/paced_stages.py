@@ -7,7 +7,7 @@ thread has to wait for another. So every figure is the same on a busy machine, a
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -18,9 +18,9 @@ from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, dump_memory
 from myxtts.pipeline.batch_meters import METERS, BatchMeters
 from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans, parse_spans
 from myxtts.pipeline.handoff import Handoff
-from myxtts.pipeline.messages import TaskSpec
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.producer_process import FilledSlot, ProducerProcess
+from myxtts.pipeline.producer import TaskSpec
+from myxtts.pipeline.producer_client import FilledSlot, ProducerProcess
 
 RARELY = 6
 SLOT_BYTES = 1 << 16
@@ -85,12 +85,6 @@ class PacedProducer(ProducerProcess):
         return slot
 
 
-def hold(seconds: float) -> None:
-    """Takes this long without using a processor."""
-    if seconds:
-        time.sleep(seconds)
-
-
 @dataclass(frozen=True)
 class Pace:
     """Seconds of each stage; `rare` is added to every sixth item of the stage that has it."""
@@ -153,14 +147,5 @@ class PacedProduction:
     def prepare(self, position: int) -> dict[str, Any]:
         return self._factory.make(position)
 
-    def count_rows(self, position: int) -> int:
-        return 2
-
-    def reads_prompts(self) -> bool:
-        return False
-
-    def probe(self, position: int, rows: Sequence[int], *, hear_themselves: bool) -> None:
-        """No batch does harm."""
-
-    def set_aside(self, position: int, place: int) -> str:
+    def replace_batch(self, position: int) -> list[str]:
         raise AssertionError("no batch does harm")

@@ -67,7 +67,7 @@ def find_producer(folder: Path) -> psutil.Process | None:
     """The producer process of the run in a folder, if it has one just now."""
     for process in list_processes(folder):
         with suppress(psutil.Error):
-            if "myxtts.pipeline.producer_main" in process.cmdline():
+            if "myxtts.pipeline.producer" in process.cmdline():
                 return process
     return None
 

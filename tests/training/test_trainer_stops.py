@@ -13,7 +13,6 @@ from myxtts.cli import train as command
 from myxtts.devices.plan import Mode
 from myxtts.errors import StageStalledError
 from myxtts.monitoring.time_ledger import TimeLedger
-from myxtts.pipeline import patience
 from myxtts.training import run_stages
 from myxtts.training import trainer as module
 from myxtts.training.errors import RunStoppedError
@@ -127,7 +126,7 @@ def test_a_signal_while_tensorflow_is_imported_says_where_it_stopped(tmp_path, m
 
     if is_resumed:
         train(tmp_path / "run", 20)
-    monkeypatch.setattr("myxtts.devices.import_watch.watch_import", import_for_ever)
+    monkeypatch.setattr("myxtts.processes.watch_import", import_for_ever)
 
     assert command._train(make_config(tmp_path / "run"), Mock(), COMMAND, is_worker=False) == 0
 
@@ -190,7 +189,7 @@ def hang(*arguments, **options):
     ],
 )
 def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, owner, place, stage, advice):
-    monkeypatch.setattr(patience, "IMPORT_S", 0.05)
+    monkeypatch.setattr("myxtts.pipeline.stage.IMPORT_S", 0.05)
     monkeypatch.setattr(owner, place, hang)
     trainer = make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01})
     with pytest.raises(StageStalledError, match=f"Stage '{stage}' has made no progress for more than") as caught:
@@ -211,7 +210,7 @@ def test_a_scan_that_goes_on_is_no_hang(tmp_path, monkeypatch):
             progress("clips", done, 60)
         raise Done
 
-    monkeypatch.setattr(patience, "IMPORT_S", 0.4)
+    monkeypatch.setattr("myxtts.pipeline.stage.IMPORT_S", 0.4)
     monkeypatch.setattr(run_stages, "collect_run_data", collect)
     with pytest.raises(Done):
         make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01}).train()

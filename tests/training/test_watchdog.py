@@ -12,7 +12,7 @@ import pytest
 from myxtts.errors import StageStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.patience import FINAL, Patience, Work
+from myxtts.pipeline.stage import FINAL, TimeLimits, Work
 from myxtts.training import watchdog
 from myxtts.training.run_work import read_run_work, read_start_work
 from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 TOO_LONG_S = 30
 LONG_S = 600.0
-SOON = Patience(item_s=0.04, first_item_s=0.04)
+SOON = TimeLimits(steady_s=0.04, first_s=0.04)
 ADVICE = "To go on: python train_main.py --resume"
 
 
@@ -48,10 +48,10 @@ class Told:
         self.has_ended.set()
 
 
-def watch(read_work: Any, told: Told, patience: Patience = SOON, **options: Any) -> Watchdog:
+def watch(read_work: Any, told: Told, limits: TimeLimits = SOON, **options: Any) -> Watchdog:
     return Watchdog(
         read_work,
-        patience,
+        limits,
         advise=lambda: ADVICE,
         on_warning=told.warn,
         on_force=told.force,
@@ -120,7 +120,7 @@ def test_every_stage_that_hangs_is_named_with_its_stack(
     assert "hang_in_python" in str(caught.value)
     assert ADVICE in str(caught.value)
     assert told.warnings == [f"Stage '{name}' has made no progress" + (" at its item 7" if part else "") + (
-        f" for more than {SOON.item_s:g} s. The run ends if that lasts {FINAL * SOON.item_s:g} s."
+        f" for more than {SOON.steady_s:g} s. The run ends if that lasts {FINAL * SOON.steady_s:g} s."
     )]  # fmt: skip
     assert "hang_in_python" in caplog.text, "the warning has the stack"
     assert told.exit_code is None
@@ -174,15 +174,15 @@ def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> No
         # Time stands still now, and whoever looks may do so to the end.
         may_go_on.release(10**6)
 
-    watch(read_work, told, Looking(Patience(item_s=4.0, first_item_s=12.0)), clock=clock).run(work_slowly)
+    watch(read_work, told, Looking(TimeLimits(steady_s=4.0, first_s=12.0)), clock=clock).run(work_slowly)
     assert told.warnings == []
 
 
-class Looking(Patience):
-    """A patience that is looked at without a pause."""
+class Looking(TimeLimits):
+    """Limits that are looked at without a pause."""
 
-    def __init__(self, patience: Patience):
-        super().__init__(patience.item_s, patience.first_item_s)
+    def __init__(self, limits: TimeLimits):
+        super().__init__(limits.steady_s, limits.first_s)
 
     @property
     def look_s(self) -> float:
@@ -198,7 +198,7 @@ def test_work_that_ends_after_the_warning_goes_on(ledger: TimeLedger) -> None:
         work[0] = Work("step", None, 1.0, is_first=True)
         return "back"
 
-    assert watch(lambda: work[0], told, Patience(item_s=0.04, first_item_s=1000)).run(come_back) == "back"
+    assert watch(lambda: work[0], told, TimeLimits(steady_s=0.04, first_s=1000)).run(come_back) == "back"
     assert len(told.warnings) == 1
     assert told.exit_code is None
 
@@ -233,15 +233,15 @@ def test_every_part_of_the_start_is_named_and_has_a_limit_of_its_own() -> None:
     assert read_start_work(ledger, LONG_S).stage == "start-up"
     ledger.begin_loop()
     assert read_start_work(ledger, LONG_S).stage == "the end of the run"
-    assert Patience.from_limit(8).start_s == 600, "an import may take that long"
-    assert Patience.from_limit(300).start_s == 900
-    assert Patience.from_limit(0).start_s == float("inf")
+    assert TimeLimits.from_setting(8).setup_s == 600, "an import may take that long"
+    assert TimeLimits.from_setting(300).setup_s == 900
+    assert TimeLimits.from_setting(0).setup_s == float("inf")
 
 
 def test_a_start_that_hangs_ends_at_the_limit_of_its_own() -> None:
     told, ledger = Told(), TimeLedger()
-    patience = Patience(item_s=1000, first_item_s=1000)
-    hanging = watch(lambda: read_start_work(ledger, 0.04), told, Looking(patience))
+    limits = TimeLimits(steady_s=1000, first_s=1000)
+    hanging = watch(lambda: read_start_work(ledger, 0.04), told, Looking(limits))
 
     def build() -> None:
         with ledger.spend(Cause.START_UP, "building the model"):
@@ -279,16 +279,16 @@ def test_what_is_raised_while_the_watch_is_left_never_comes_out_raw(
 
 
 def test_without_a_limit_nothing_is_ever_named() -> None:
-    patience = Patience.from_limit(0)
-    assert patience.item_s == patience.first_item_s == float("inf")
-    assert Patience.from_limit(100) == Patience(100, 300)
+    limits = TimeLimits.from_setting(0)
+    assert limits.steady_s == limits.first_s == float("inf")
+    assert TimeLimits.from_setting(100) == TimeLimits(100, 300)
 
 
 def test_work_that_ends_at_its_very_limit_is_done_or_stalled_and_nothing_else() -> None:
     outcomes = set()
     for spins in range(60):
         told = Told()
-        impatient = watch(lambda: Work("step", None, 0.0), told, Looking(Patience(0.0, 0.0)), grace_s=TOO_LONG_S)
+        impatient = watch(lambda: Work("step", None, 0.0), told, Looking(TimeLimits(0.0, 0.0)), grace_s=TOO_LONG_S)
         try:
             outcomes.add(impatient.run(lambda spins=spins: "done" if sum(range(40 * spins)) >= 0 else ""))
         except StageStalledError:

@@ -8,8 +8,8 @@ from typing import Any
 
 from myxtts.data.errors import WorkerError
 from myxtts.data.workers import Task, WorkerProcess
-from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import MachineError
+from myxtts.processes import IMPORT_S
 
 MEASURING_S = 1800.0
 """A minute is usual; a card newer than TensorFlow's build has all its kernels compiled at first use."""
@@ -53,7 +53,7 @@ def measure_in_process(
         worker.stop()
         return answer
     try:
-        signal = worker.find_death_signal()
+        signal = worker.find_exit_signal()
     except WorkerError as error:
         raise MeasuringError(f"Measuring for {purpose} failed.\n{error}") from error
     raise MeasuringKilledError(

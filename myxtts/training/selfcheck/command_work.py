@@ -13,7 +13,7 @@ import yaml
 from myxtts.cluster.private_network import has_private_network
 from myxtts.cluster.process_group import Command, ProcessGroup
 from myxtts.config import XTTSConfig
-from myxtts.devices.child_environment import make_importable
+from myxtts.processes import make_importable
 from myxtts.training.run_record import read_record
 from myxtts.training.selfcheck.situation import Situation
 from myxtts.training.selfcheck.small_run import make_config, read_falling_losses

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from myxtts.data.workers import Task, WorkerProcess
-from myxtts.devices.import_watch import IMPORT_S
 from myxtts.errors import MyXTTSError
+from myxtts.processes import IMPORT_S
 from myxtts.training.modes.measuring_process import await_answer
 from myxtts.training.selfcheck.checks import Check
 from myxtts.training.selfcheck.outcome import Outcome, Status

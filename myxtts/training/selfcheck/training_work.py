@@ -33,7 +33,7 @@ from myxtts.utils.commons import get_device_context, setup_logging
 
 KILL = "kill producer"
 RUN_OUT = "out of memory"
-PRODUCER = "myxtts.pipeline.producer_main"
+PRODUCER = "myxtts.pipeline.producer"
 SMALLEST_PIECE = 64 * 1024
 """Bytes; far less than the gradients of a step."""
 

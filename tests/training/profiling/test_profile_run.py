@@ -26,7 +26,7 @@ from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.pipeline import single_source, staged_source, transfer
 from myxtts.pipeline.batch_facts import FACTS
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
-from myxtts.pipeline.producer_process import FilledSlot
+from myxtts.pipeline.producer_client import FilledSlot
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.training.errors import CodecMissingError, ProfileError

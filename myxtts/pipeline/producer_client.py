@@ -1,0 +1,643 @@
+"""The trainer's side of the producer process: a source of prepared batches that survives the producer.
+
+A batch counts once its commit message has arrived. What was committed stays valid when the producer dies; what was
+not is granted to the next producer, in the same slot. So every position is handed on once and in order, whenever and
+however often the producer is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from numpy.typing import NDArray
+
+from myxtts.errors import ProducerFailedError
+from myxtts.pipeline import producer
+from myxtts.pipeline.handoff import SLOTS, EndOfStream, Stopped
+from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills, read_process_memory
+from myxtts.pipeline.producer import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    Committed,
+    Event,
+    Failed,
+    RanOutOfMemory,
+    Ready,
+    Replaced,
+    Status,
+    StatusBoard,
+    TaskSpec,
+    order_begin,
+    order_grant,
+    order_replace,
+    parse_event,
+)
+from myxtts.pipeline.ring import Ring, SlotTable
+from myxtts.pipeline.stage import StallWatch, TimeLimits, Work
+from myxtts.pipeline.waiting import HandoffFacts, SharedMeter
+from myxtts.processes import ChildProcess, ChildStuckError, Connection, Message, PeerGone
+
+_log = logging.getLogger(__name__)
+
+MOST_RESTARTS = 10
+"""Without a batch in between."""
+MOST_REPLACED = 4
+"""Batches, without one that could be made in between."""
+_STOP_S = 2.0
+_MEMORY_S = 0.25
+_MEMORY_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT})
+"""How code that does not expect to be refused memory ends. TensorFlow's convolutions do."""
+
+
+class FilledSlot(NamedTuple):
+    """A batch in its slot."""
+
+    position: int
+    arrays: dict[str, NDArray[Any]]
+    """Views of the slot, to be copied before it is released: `ring.copy_arrays`."""
+
+
+@dataclass(frozen=True)
+class ProducerEvent:
+    """Something worth telling about a producer."""
+
+    time_s: float
+    """Seconds since the epoch."""
+    kind: str
+    """started, ready, died, shrunk, replaced."""
+    position: int | None
+    reason: str
+    report: str = ""
+    """Of a death: the end of what the process wrote, its stacks when it hung or crashed."""
+
+
+class ProducerProcess:
+    """Batches prepared in a process of its own. A `Source`: one thread takes and releases, any thread may stop it.
+
+    Args:
+        task: what the process prepares. In `settings`, `preparation_batch` is halved when memory runs out.
+        slot_bytes: the largest batch.
+        first_position: where to begin; batches come in the order of positions.
+        end_position: the first position that is not wanted; None for a stream without end.
+        memory_limit_bytes: what the task may take beyond its imports, enforced by the operating system after warm-up.
+            None where the device enforces its own limit.
+        environment: the process's environment variables; by default those of this one.
+    """
+
+    def __init__(
+        self,
+        task: TaskSpec,
+        *,
+        slot_bytes: int,
+        slots: int = SLOTS,
+        first_position: int = 0,
+        end_position: int | None = None,
+        memory_limit_bytes: int | None = None,
+        time_limits: TimeLimits | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._task = task
+        self._memory_limit_bytes = memory_limit_bytes
+        self._time_limits = time_limits or TimeLimits()
+        self._environment = dict(os.environ if environment is None else environment)
+        self._lock = threading.Lock()
+        self._slots = SlotTable(slots, first_position, end_position)
+        self._recovery = Recovery(task.settings.get("preparation_batch"))
+        self._replaced: list[int] = []
+        self._replaced_told = 0
+        self._failure: ProducerFailedError | None = None
+        self._events: list[ProducerEvent] = []
+        self._meter = SharedMeter("producer", clock)
+        self._process: ProducerHandle | None = None
+        self._is_closed = False
+        self._ring = Ring.create(slots, slot_bytes)
+        self._interrupt = Interrupt()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Starts the process. Returns at once; loading and warm-up happen there."""
+        with self._lock:
+            self._slots.grant_free()
+            self._start()
+
+    def take(self) -> FilledSlot:
+        """The batch at the next position, as views of its slot.
+
+        Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when no restart can help.
+        """
+        with self._lock, self._meter.taking():
+            try:
+                return self._take()
+            except ProducerFailedError as error:
+                self._failure = error
+                raise
+
+    def release(self) -> None:
+        """Frees the slot of the batch taken first: its views will show another batch."""
+        with self._lock:
+            self._slots.release()
+            grants = self._slots.grant_free()
+            if self._process is not None:
+                self._process.give(order_grant(grant.slot, grant.position) for grant in grants)
+
+    def stop(self) -> None:
+        """Makes `take` raise `Stopped`, now and from now on. For any thread."""
+        self._interrupt.set()
+
+    def close(self) -> None:
+        """Ends the process, waits for it, and gives its memory back."""
+        self.stop()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._end()
+            finally:
+                self._ring.close()
+                self._interrupt.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The present process, if there is one."""
+        process = self._process
+        return None if process is None else process.pid
+
+    @property
+    def preparation_batch(self) -> int | None:
+        """Rows prepared at a time, after what running out of memory has made of it."""
+        return self._recovery.preparation_batch
+
+    @property
+    def replaced(self) -> list[int]:
+        """The batches whose clips were replaced because two producers died at them; again, where two more did."""
+        return list(self._replaced)
+
+    @property
+    def events(self) -> list[ProducerEvent]:
+        """What happened to the producers so far."""
+        return list(self._events)
+
+    @property
+    def longest_silence_s(self) -> float:
+        """How long one process may go on without a batch; it is ended by then."""
+        return self._time_limits.longest_s
+
+    def read_facts(self, reset: bool = False) -> HandoffFacts:
+        """Who waited for whom. The giver's waiting is the process's own measure of it."""
+        return self._meter.read(reset)
+
+    def _take(self) -> FilledSlot:
+        while True:
+            self._interrupt.check()
+            if self._failure is not None:
+                raise self._failure
+            # A death is seen to before a ready batch is handed on: the next producer needs time to start.
+            while self._process is not None and (event := self._process.receive()) is not None:
+                self._heed(event)
+            prepared = self._open_ready_slot()
+            if prepared is not None:
+                return prepared
+            if self._slots.is_at_end():
+                raise EndOfStream
+            if self._process is None:
+                self._start()
+            else:
+                assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
+                self._heed(self._process.wait(self._interrupt))
+
+    def _open_ready_slot(self) -> FilledSlot | None:
+        """Takes the next batch if it is ready."""
+        ready = self._slots.find_ready()
+        if ready is None:
+            return None
+        grant, layout = ready
+        arrays = self._ring.read(grant.slot, layout)
+        self._slots.take()
+        self._recovery.note_progress(grant.position)
+        self._meter.note_taken()
+        return FilledSlot(grant.position, arrays)
+
+    def _heed(self, event: Event | ProducerExit) -> None:
+        match event:
+            case ProducerExit():
+                self._process = None
+                self._recover(event)
+            case Committed():
+                self._slots.commit(event.slot, event.position, event.layout)
+                self._meter.note_ready(event.made_at, event.waited_s)
+            case Replaced():
+                self._note_replaced(event)
+            case Ready():
+                self._record("ready", None, "loaded and warm")
+
+    def _note_replaced(self, event: Replaced) -> None:
+        # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
+        if event.number < self._replaced_told:
+            return
+        self._replaced_told = event.number + 1
+        names = ", ".join(event.names)
+        self._record("replaced", event.position, names)
+        _log.warning(
+            "Batch %d killed two producers: its %d clips are replaced: %s.", event.position, len(event.names), names
+        )
+
+    def _recover(self, end: ProducerExit) -> None:
+        self._record("died", end.position, str(end), end.report)
+        _log.warning("The producer died: %s.%s", end, end.quote_report())
+        if not self._slots.has_work_left():
+            return
+        before = self._recovery.preparation_batch
+        position = self._recovery.decide(end)
+        if self._recovery.preparation_batch != before:
+            self._record("shrunk", end.position, f"preparation batch {self._recovery.preparation_batch} after {before}")
+            _log.warning("Preparing %d rows at a time instead of %d.", self._recovery.preparation_batch, before)
+        if position is not None:
+            self._replaced.append(position)
+        self._start()
+
+    def _start(self) -> None:
+        settings = dict(self._task.settings)
+        if self._recovery.preparation_batch is not None:
+            settings["preparation_batch"] = self._recovery.preparation_batch
+        task = replace(self._task, settings=settings)
+        orders = [order_begin(task, self._ring.slots, self._ring.slot_bytes, self._memory_limit_bytes)]
+        if self._replaced:
+            orders.append(order_replace(self._replaced))
+        orders += [order_grant(grant.slot, grant.position) for grant in self._slots.list_granted()]
+        self._process = ProducerHandle(
+            Launch(
+                ring_descriptor=self._ring.fileno(),
+                environment=self._environment,
+                orders=tuple(orders),
+                is_limited=self._memory_limit_bytes is not None,
+                limits=self._time_limits,
+            )
+        )
+        self._record("started", self._slots.next_position, f"process {self._process.pid}")
+
+    def _end(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.close()
+
+    def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
+        self._events.append(ProducerEvent(time.time(), kind, position, reason, report))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything a producer process is started with.
+
+    Args:
+        orders: sent at once, the first of them `begin`.
+        is_limited: whether the orders set a memory limit that the operating system enforces.
+    """
+
+    ring_descriptor: int
+    environment: Mapping[str, str]
+    orders: tuple[Message, ...]
+    is_limited: bool
+    limits: TimeLimits
+
+
+class ProducerHandle:
+    """A running producer process."""
+
+    def __init__(self, launch: Launch, clock: Callable[[], float] = time.monotonic):
+        self._launch = launch
+        self._clock = clock
+        self._has_worked = False
+        self._exit_message: RanOutOfMemory | None = None
+        self._oom_kills = count_oom_kills()
+        self._board = StatusBoard.create()
+        try:
+            descriptors = (self._board.fileno(), launch.ring_descriptor)
+            self._child = ChildProcess(producer.__name__, descriptors=descriptors, environment=launch.environment)
+        except BaseException:
+            self._board.close()
+            raise
+        self._connection = Connection(self._child.socket, blocking=False)
+        # Not read yet: a process that has just been started has a few pages, which would look like its size.
+        self._memory: MemoryReading | None = None
+        self._memory_read_at = clock()
+        try:
+            self.give(launch.orders)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def give(self, orders: Iterable[Message]) -> None:
+        """Sends orders. A producer that is gone is noticed where all deaths are: in `receive`."""
+        try:
+            for order in orders:
+                self._connection.send(order)
+        except PeerGone:
+            return
+
+    def receive(self) -> Event | ProducerExit | None:
+        """What the producer said next, its death, or None when it has said nothing.
+
+        After a death nothing of the process is left. Raises `ProducerFailedError` for an error of the task itself.
+        """
+        try:
+            message = self._connection.receive()
+            if message is None:
+                return None
+            event = parse_event(message)
+        except PeerGone:
+            return self._reap(None)
+        self._note(event)
+        return self.receive() if isinstance(event, RanOutOfMemory) else event
+
+    def wait(self, interrupt: Interrupt) -> Event | ProducerExit:
+        """As `receive`, but waits; a producer that is silent for too long is killed. Raises `Stopped`."""
+        # Made anew: the silence of a time in which nobody listened is not the producer's.
+        watch = StallWatch(self._launch.limits, self._clock)
+        while True:
+            interrupt.check()
+            has_ended = self._child.has_ended()
+            event = self.receive()
+            if event is not None:
+                return event
+            if has_ended:
+                # Something it started holds its end of the connection open.
+                return self._reap(None)
+            self._read_memory_now_and_then()
+            status = self._board.read()
+            work = Work(status.stage, status.writes, 0.0, limit_s=self._find_time_limit(status.stage))
+            stall = watch.look(work)
+            if stall is not None:
+                return self._kill_hanging(stall.limit_s, status)
+            interrupt.wait_for(self._connection.fileno(), self._launch.limits.look_s)
+
+    def has_ended(self) -> bool:
+        return self._child.has_ended()
+
+    def kill(self) -> None:
+        """Ends the process at once; `receive` tells of it."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """Ends the process and waits for it."""
+        try:
+            with _naming_stuck():
+                self._child.close(_STOP_S)
+        finally:
+            self._board.close()
+
+    def _note(self, event: Event) -> None:
+        self._read_memory_now_and_then()
+        match event:
+            case Ready():
+                self._memory = read_process_memory(self.pid) or self._memory
+            case Committed():
+                self._has_worked = True
+                self._child.trim_output()
+            case RanOutOfMemory():
+                self._exit_message = event
+            case Failed():
+                raise ProducerFailedError(
+                    f"The producer failed {describe_place(event.stage, event.position)}: {event.summary}\n"
+                    f"In the producer process:\n{event.traceback.rstrip()}"
+                )
+
+    def _read_memory_now_and_then(self) -> None:
+        # Not every time: the kernel takes a tenth of a millisecond to answer.
+        now = self._clock()
+        if now - self._memory_read_at >= _MEMORY_S:
+            self._memory = read_process_memory(self.pid) or self._memory
+            self._memory_read_at = now
+
+    def _find_time_limit(self, stage: str) -> float:
+        limits = self._launch.limits
+        match stage:
+            case "start":
+                return limits.start_s
+            case "import" | "load":
+                return limits.import_s
+            case _:
+                return limits.steady_s if self._has_worked else limits.first_s
+
+    def _kill_hanging(self, limit_s: float, status: Status) -> ProducerExit:
+        # The signal for this can interrupt what it hangs in, so its status counts from before.
+        self._child.write_stacks()
+        self._memory = read_process_memory(self.pid) or self._memory
+        self._child.kill()
+        return self._reap((ExitCause.HANG, f"said nothing for {limit_s:g} s"), status)
+
+    def _reap(self, reason: tuple[ExitCause, str] | None, status: Status | None = None) -> ProducerExit:
+        """Waits for the process, and finds out where and why it died as far as that is not known."""
+        with _naming_stuck():
+            exit_code = self._child.wait()
+        output = self._child.read_output()
+        _, stage, position = status or self._board.read()
+        self.close()
+        if reason is not None:
+            cause, detail = reason
+        elif self._exit_message is not None:
+            cause, detail = ExitCause.OUT_OF_MEMORY, self._exit_message.text
+            stage, position = self._exit_message.stage, self._exit_message.position
+        else:
+            oom_kills = count_oom_kills() - self._oom_kills
+            cause, detail = classify_exit(exit_code, is_limited=self._launch.is_limited, oom_kills=oom_kills)
+        return ProducerExit(cause, detail, stage, position, self._memory, output)
+
+
+@contextmanager
+def _naming_stuck() -> Iterator[None]:
+    try:
+        yield
+    except ChildStuckError as error:
+        raise ProducerFailedError(f"{error} Until then the producer's slots cannot be used again.") from None
+
+
+class ExitCause(StrEnum):
+    OUT_OF_MEMORY = "out of memory"
+    PROBABLY_OUT_OF_MEMORY = "probably out of memory"
+    SIGNAL = "signal"
+    EXIT = "exit"
+    HANG = "hang"
+
+
+@dataclass(frozen=True)
+class ProducerExit:
+    """The end of one producer process."""
+
+    cause: ExitCause
+    detail: str
+    stage: str
+    """What it had last said it was doing."""
+    position: int | None
+    """The batch it was working on, if any."""
+    memory: MemoryReading | None
+    """Its last reading."""
+    report: str
+    """The end of what it wrote to its standard error."""
+
+    def __str__(self) -> str:
+        """Cause, stage, batch and memory in one line."""
+        where = describe_place(self.stage, self.position)
+        memory = "memory unknown" if self.memory is None else str(self.memory)
+        detail = "" if self.detail == self.cause else f" ({self.detail})"
+        return f"{self.cause}{detail} {where}; last memory reading: {memory}"
+
+    def quote_report(self) -> str:
+        """The report as a paragraph to put behind a sentence; empty when there is none."""
+        return f"\nIts last words:\n{self.report}" if self.report else ""
+
+
+def describe_place(stage: str, position: int | None) -> str:
+    """Where a producer was, in words."""
+    return f"in stage {stage!r}" + ("" if position is None else f" of batch {position}")
+
+
+def classify_exit(exit_code: int, *, is_limited: bool, oom_kills: int) -> tuple[ExitCause, str]:
+    """Cause and detail of a death that nobody announced.
+
+    Args:
+        exit_code: as the operating system gives it, negative for a signal.
+        is_limited: whether the operating system limited the producer's memory.
+        oom_kills: how many processes the kernel killed for want of memory while the producer ran.
+    """
+    if exit_code == OUT_OF_MEMORY_EXIT_CODE:
+        return ExitCause.OUT_OF_MEMORY, ExitCause.OUT_OF_MEMORY
+    if exit_code >= 0:
+        return ExitCause.EXIT, f"exit code {exit_code}"
+    number = -exit_code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if is_limited and number in _MEMORY_SIGNALS:
+        return ExitCause.PROBABLY_OUT_OF_MEMORY, f"{name} under a memory limit"
+    # A limit on address space never ends in SIGKILL, so the limit says nothing about it; the kernel's own count does.
+    if number == signal.SIGKILL and oom_kills > 0:
+        return ExitCause.PROBABLY_OUT_OF_MEMORY, f"{name} while the machine was out of memory"
+    return ExitCause.SIGNAL, name
+
+
+class Recovery:
+    """Remembers deaths and decides about each.
+
+    Args:
+        preparation_batch: rows prepared at a time, or None when the task does not say.
+    """
+
+    def __init__(self, preparation_batch: int | None):
+        self.preparation_batch = preparation_batch
+        self._restarts = 0
+        self._replaced = 0
+        self._position: int | None = None
+        self._deaths_here = 0
+
+    def note_progress(self, position: int) -> None:
+        """A batch was made: deaths at it no longer count. Those at a later one do: it is still to be made."""
+        self._restarts = self._replaced = 0
+        if self._position is None or position >= self._position:
+            self._forget_position()
+
+    def decide(self, end: ProducerExit) -> int | None:
+        """The batch that must have other clips before the next producer starts, if any does.
+
+        Raises `ProducerFailedError` when nothing is left to try.
+        """
+        if end.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.PROBABLY_OUT_OF_MEMORY):
+            if self.preparation_batch is not None and self.preparation_batch > 1:
+                self.preparation_batch //= 2
+                self._forget_position()
+                return None
+            if end.cause is ExitCause.OUT_OF_MEMORY:
+                raise ProducerFailedError(self._explain_no_memory(end))
+        self._restarts += 1
+        is_to_blame = self._count_death_here(end.position) == 2
+        if self._restarts > MOST_RESTARTS or (is_to_blame and self._replaced == MOST_REPLACED):
+            replaced = f", though its clips were replaced {self._replaced} times" if self._replaced else ""
+            raise ProducerFailedError(
+                f"The producer died {self._restarts} times without preparing a batch{replaced}. "
+                f"Last: {end}{end.quote_report()}"
+            )
+        if not is_to_blame:
+            return None
+        self._replaced += 1
+        self._forget_position()
+        return end.position
+
+    def _count_death_here(self, position: int | None) -> int:
+        """Deaths in a row at one batch; a death that has nothing to do with a batch blames none."""
+        if position is None:
+            return 0
+        if position != self._position:
+            self._position, self._deaths_here = position, 0
+        self._deaths_here += 1
+        return self._deaths_here
+
+    def _forget_position(self) -> None:
+        self._position, self._deaths_here = None, 0
+
+    def _explain_no_memory(self, end: ProducerExit) -> str:
+        what = (
+            "Preparing one clip at a time does not fit into the producer's memory."
+            if self.preparation_batch == 1
+            else "The producer's memory does not suffice, and its task has no preparation_batch that could be halved."
+        )
+        return f"{what} Raise --data-gpu-memory, or drop the longest clips. The producer ended with: {end}{end.quote_report()}"
+
+
+class Interrupt:
+    """Lets one thread wait for a descriptor, and another end the waiting for good."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_set = False
+        self._is_closed = False
+        self._closing = threading.Lock()
+
+    def set(self) -> None:
+        """Ends all waiting. Does nothing once closed, when the descriptor's number may belong to somebody else."""
+        self._is_set = True
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._event, 1)
+
+    def check(self) -> None:
+        """Raises `Stopped` once it was set."""
+        if self._is_set:
+            raise Stopped
+
+    def wait_for(self, descriptor: int, timeout_s: float) -> None:
+        """Returns when the descriptor can be read or the time is over. Raises `Stopped` once it was set."""
+        poll = select.poll()
+        for each in (descriptor, self._event):
+            poll.register(each, select.POLLIN)
+        poll.poll(max(0.0, timeout_s) * 1000)
+        self.check()
+
+    def close(self) -> None:
+        with self._closing:
+            self._is_closed = True
+            os.close(self._event)

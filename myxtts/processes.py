@@ -1,0 +1,279 @@
+"""Child processes of ours: started, talked to, asked where they hang, and ended. Needs no TensorFlow.
+
+A child is a module of ours started anew, not forked (TensorFlow's threads do not survive a fork) and not `multiprocessing`
+(whose locks stay locked when a process is killed, and which imports the user's main module anew). It has a session of its
+own: Ctrl-C is for the parent, which ends its children. What it writes is kept in memory and read when it dies. However its
+parent ends, the kernel kills it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from myxtts.errors import MachineError
+
+Message = dict[str, Any]
+
+IMPORT_S = 600.0
+"""For importing TensorFlow: from a cold network disk it takes minutes."""
+MESSAGE_BYTES = 1 << 16
+"""Well below what the kernel queues for one socket (about 200 kB), so that a few messages always fit."""
+PACKAGE_PARENT = Path(__file__).resolve().parents[1]
+
+_STACK_SIGNAL = signal.SIGUSR1
+_STACKS_S = 3.0
+_LOOK_S = 0.05
+_KILL_S = 30.0
+_REPORT_BYTES = 4000
+_MOST_OUTPUT_BYTES = 1 << 20
+
+
+class ChildStuckError(MachineError):
+    """A killed process does not end."""
+
+
+class MessageError(MachineError):
+    """A message cannot be sent to another process."""
+
+
+class PeerGone(Exception):
+    """The process at the other end has closed its socket, or is dead."""
+
+
+class ChildProcess:
+    """A started module of ours.
+
+    Args:
+        module: its name; it calls `enter_child` first.
+        kind: of the socket that leads to it. One of SOCK_SEQPACKET keeps messages apart (`Connection`).
+        descriptors: what else it needs; they keep their numbers.
+        environment: its environment variables; by default those of this process.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *,
+        kind: socket.SocketKind = socket.SOCK_SEQPACKET,
+        descriptors: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ):
+        with contextlib.ExitStack() as on_failure:
+            self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
+            on_failure.callback(self.socket.close)
+            # A file in memory, not a pipe: nobody reads along, and a full pipe would stop the process.
+            self._output = os.memfd_create("myxtts-child-output")
+            on_failure.callback(os.close, self._output)
+            fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
+            parent_end, self._parent = os.pipe()
+            # Its closing kills the process, which nobody else would know of if anything failed from here on.
+            on_failure.callback(os.close, self._parent)
+            try:
+                inherited = (theirs.fileno(), parent_end, *descriptors)
+                self._process = subprocess.Popen(
+                    # Without the working folder on its path: what lies there by chance must not be imported.
+                    [sys.executable, "-P", "-m", module, *map(str, inherited)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    pass_fds=inherited,
+                    env=make_importable(os.environ if environment is None else environment),
+                    start_new_session=True,
+                )
+            finally:
+                theirs.close()
+                os.close(parent_end)
+            on_failure.pop_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def read_output(self) -> str:
+        """The end of what the process has written to its standard output and error."""
+        return read_end(self._output, _REPORT_BYTES)
+
+    def trim_output(self) -> None:
+        """Forgets what the process has written when that has become much, as it may over days."""
+        if os.fstat(self._output).st_size > _MOST_OUTPUT_BYTES:
+            os.ftruncate(self._output, 0)
+
+    def write_stacks(self) -> None:
+        """Makes the process add the stacks of its threads to its output, if it still can."""
+        if self.has_ended():
+            return
+        before = last = os.fstat(self._output).st_size
+        self._process.send_signal(_STACK_SIGNAL)
+        deadline = time.monotonic() + _STACKS_S
+        while time.monotonic() < deadline and not self.has_ended():
+            time.sleep(_LOOK_S)
+            size = os.fstat(self._output).st_size
+            if size > before and size == last:
+                return
+            last = size
+
+    def kill(self) -> None:
+        """Ends the process at once; `wait` or `close` it then."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """The exit code of a process that has ended, is about to, or was killed; negative for a signal."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_KILL_S)
+        self._process.kill()
+        try:
+            return self._process.wait(_KILL_S)
+        except subprocess.TimeoutExpired:
+            raise ChildStuckError(
+                f"Process {self.pid} does not end even when killed: it waits inside a driver. The device it uses may need a reset."
+            ) from None
+
+    def close(self, stop_s: float) -> None:
+        """Ends the process, by force if it goes on for so many seconds after its socket has closed, and gives everything back."""
+        self.socket.close()
+        try:
+            try:
+                self._process.wait(stop_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self.wait()
+        finally:
+            os.close(self._output)
+            os.close(self._parent)
+
+
+def enter_child(arguments: Sequence[str]) -> tuple[socket.socket, list[int]]:
+    """What a child does first: its socket, and the other descriptors it was given."""
+    own, parent, *others = map(int, arguments)
+    for descriptor in (own, parent, *others):
+        # Whatever this process starts must not keep the parent's end waiting for an end of file.
+        os.set_inheritable(descriptor, False)
+    _die_with_parent(parent)
+    faulthandler.enable()
+    # By the interpreter's own handler, because none of ours could: a native call that hangs runs no Python.
+    faulthandler.register(_STACK_SIGNAL, all_threads=True)
+    return socket.socket(fileno=own), others
+
+
+def _die_with_parent(pipe: int) -> None:
+    """Has the kernel kill this process when the other end of a pipe is closed, by the end of its holder at the latest.
+
+    `PR_SET_PDEATHSIG` would be the usual way, but it follows the *thread* that started the process: one restarted by a
+    thread of a pipeline would die with that thread. Reading the end of a socket is not enough either, because a process
+    that hangs in a driver reads nothing.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    # The holder may have gone before the signal was asked for.
+    if select.select([pipe], [], [], 0)[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Connection:
+    """Small JSON objects over one end of a SOCK_SEQPACKET pair.
+
+    A process killed while it sends has sent its message whole or not at all. The end of the stream is the news of its end;
+    there is nothing to unlock and nothing to clean up after a killed process.
+
+    Args:
+        blocking: whether sending and receiving wait.
+    """
+
+    def __init__(self, end: socket.socket, *, blocking: bool):
+        self._socket = end
+        end.setblocking(blocking)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends one message. Raises `PeerGone`, or `MessageError` where it is too large or would have to wait."""
+        data = json.dumps(message, separators=(",", ":")).encode("ascii")
+        if len(data) > MESSAGE_BYTES:
+            raise MessageError(f"A message must have at most {MESSAGE_BYTES} bytes; this one has {len(data)}.")
+        try:
+            self._socket.send(data)
+        except BlockingIOError:
+            raise MessageError("The other process has stopped reading its messages.") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise PeerGone from None
+
+    def receive(self) -> Message | None:
+        """The next message, or None when there is none now and this end does not wait. Raises `PeerGone` at the end."""
+        while True:
+            try:
+                data = self._socket.recv(MESSAGE_BYTES)
+                break
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                # A peer that died with unread messages is reported once, before what it had sent: read on.
+                continue
+        if not data:
+            raise PeerGone
+        message: Message = json.loads(data)
+        return message
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+
+def make_importable(environment: Mapping[str, str], package_parent: Path = PACKAGE_PARENT) -> dict[str, str]:
+    """The environment with this package's folder on Python's path, where Python would not find it by itself.
+
+    Start the child with `python -P -m`, so that what lies in the working folder by chance is not imported.
+    """
+    if str(package_parent) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        # Named explicitly, the folder of installed packages would come before Python's own modules.
+        return dict(environment)
+    path = environment.get("PYTHONPATH", "")
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [str(package_parent), path]))}
+
+
+def end_child(process: subprocess.Popen[Any], stop_s: float) -> None:
+    """Closes the pipes of a process that is not ours, which tells it to end, and waits; it is killed when it takes longer."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            # A dead child's pipe may still hold a question, which then cannot be delivered.
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    try:
+        process.wait(stop_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def read_end(descriptor: int, most_bytes: int) -> str:
+    """The end of the text in a file, wherever a process that writes to it is."""
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, most_bytes, max(0, size - most_bytes)).decode("utf-8", "replace").strip()
+
+
+@contextlib.contextmanager
+def watch_import(limit_s: float = IMPORT_S, descriptor: int = 2) -> Iterator[None]:
+    """Has the stacks of all threads written to a file descriptor whenever what is imported within takes so much longer.
+
+    By the interpreter's own watcher, because none of ours could: loading a library holds the interpreter until it is loaded.
+    Nothing is ended: before the first step there is nothing to lose by waiting.
+    """
+    faulthandler.dump_traceback_later(limit_s, repeat=True, file=descriptor)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,142 @@
+"""Child processes of ours: messages, environment, imports that do not end."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import psutil
+import pytest
+
+from myxtts.processes import MESSAGE_BYTES, Connection, MessageError, PeerGone, make_importable, watch_import
+from tests.support.processes import ROOT, clean_environ
+
+
+@pytest.fixture
+def ends():
+    """One end as the trainer uses it, and the bare socket of the other."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield Connection(ours, blocking=False), theirs
+
+
+def test_messages_arrive_one_by_one_and_whole(ends):
+    trainer, theirs = ends
+    producer = Connection(theirs, blocking=True)
+    messages = [{"event": "a", "text": "سلام \udc80 \n"}, {"event": "b", "list": [1, 2.5, None]}, {}]
+    for message in messages:
+        producer.send(message)
+    assert [trainer.receive() for _ in messages] == messages
+    assert trainer.receive() is None
+
+
+def test_the_longest_message_passes_and_a_longer_one_is_refused(ends):
+    trainer, theirs = ends
+    producer = Connection(theirs, blocking=True)
+    text = "x" * (MESSAGE_BYTES - len(json.dumps({"t": ""}, separators=(",", ":"))))
+    producer.send({"t": text})
+    assert trainer.receive() == {"t": text}
+    with pytest.raises(MessageError, match=f"at most {MESSAGE_BYTES} bytes; this one has {MESSAGE_BYTES + 1}"):
+        producer.send({"t": text + "x"})
+    assert trainer.receive() is None, "nothing of it was sent"
+
+
+def test_the_end_is_a_death_notice_on_both_sides(ends):
+    trainer, theirs = ends
+    theirs.close()
+    with pytest.raises(PeerGone):
+        trainer.receive()
+    with pytest.raises(PeerGone):
+        trainer.send({"order": "x"})
+
+
+def test_what_was_sent_before_the_death_is_still_read():
+    # With orders it never read in its queue, as a killed process leaves them: the kernel then reports a reset first.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        trainer = Connection(ours, blocking=False)
+        trainer.send({"order": "never read"})
+        theirs.send(b'{"event":"last word"}')
+        theirs.close()
+        assert trainer.receive() == {"event": "last word"}
+        with pytest.raises(PeerGone):
+            trainer.receive()
+
+
+def test_a_peer_that_never_reads_is_an_error_and_not_a_hang(ends):
+    trainer, _ = ends
+
+    def send_many():
+        for _ in range(10_000):
+            trainer.send({"order": "x" * 1000})
+
+    with pytest.raises(MessageError, match="stopped reading"):
+        send_many()
+
+
+def test_a_package_outside_of_the_installed_ones_goes_before_the_user_s_own_path(tmp_path):
+    environment = make_importable({"PYTHONPATH": "/mine", "HOME": "/h"}, tmp_path)
+    assert environment == {"PYTHONPATH": f"{tmp_path}{os.pathsep}/mine", "HOME": "/h"}
+    assert make_importable({}, tmp_path) == {"PYTHONPATH": str(tmp_path)}
+
+
+def test_the_folder_of_installed_packages_is_never_named():
+    installed = Path(sysconfig.get_path("purelib"))
+    assert make_importable({"PYTHONPATH": "/mine"}, installed) == {"PYTHONPATH": "/mine"}
+    assert make_importable({}, installed) == {}
+
+
+def read_stacks_while_importing(descriptor):
+    """What is written, up to the stack of this function: those of other threads may come first, in several pieces."""
+    stacks = b""
+    while b"in read_stacks_while_importing" not in stacks:
+        stacks += os.read(descriptor, 4000)
+    return stacks.decode()
+
+
+def test_an_import_that_takes_too_long_shows_where_it_is_and_goes_on():
+    reading, writing = os.pipe()
+    with watch_import(0.05, writing):
+        # Reading waits for what the watcher writes.
+        stacks = read_stacks_while_importing(reading)
+    assert stacks.startswith("Timeout")
+    os.close(writing)
+    while os.read(reading, 4000):
+        # What was written again before it was over.
+        pass
+    os.close(reading)
+
+
+def test_an_import_that_ends_in_time_says_nothing():
+    reading, writing = os.pipe()
+    with watch_import(1000, writing):
+        pass
+    os.close(writing)
+    assert os.read(reading, 4000) == b""
+    os.close(reading)
+
+
+PARENT = """
+import time
+from myxtts.data.workers import Task, WorkerProcess
+worker = WorkerProcess(Task("tests.pipeline.tasks:_hang_natively"))
+while "_hang_natively" not in worker.read_report():
+    worker.write_stacks()
+print(worker._child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_child_that_hangs_tells_where_and_ends_with_its_parent():
+    environ = clean_environ(PYTHONPATH=str(ROOT))
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environ) as parent:
+        pid = int(parent.stdout.readline())
+        child = psutil.Process(pid)
+        parent.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.wait(timeout=60)
+    assert not psutil.pid_exists(pid) or child.status() == psutil.STATUS_ZOMBIE
