@@ -2,5 +2,5 @@
 
 `trainer` opens a run, `run_stages` says what its stages are made of and `stage_run` runs one: there `loop` takes the batches,
 `updates` and `step` train on them, `validation` rates the model and `keeper` keeps it. The rooms `modes`,
-`tuning` and `profiling` measure, and `selfcheck` tries all of it on a machine. `run_folder` and `resume_rules` answer without TensorFlow.
+`tuning` and `profiling` measure. `run_folder` and `resume_rules` answer without TensorFlow.
 """
