@@ -270,6 +270,7 @@ def make_config(situation: Situation, name: str, **sections: Any) -> XTTSConfig:
     # All else of a decoder's model is that of the GPT which it speaks for. Without dropout an update in parts is the same up to rounding.
     model = {"decoder_width": 32} if is_decoder else {
         "size": "tiny", "gpt_layers": 2, "gpt_width": 64, "gpt_heads": 2, "dvae_width": 32, "audio_codes": 64, "dropout": 0.0,
+        "enable_gradient_checkpointing": False,
     }  # fmt: skip
     base: dict[str, dict[str, Any]] = {
         "model": model,
@@ -278,6 +279,7 @@ def make_config(situation: Situation, name: str, **sections: Any) -> XTTSConfig:
             "batch_size": 4, "min_clip_seconds": 2.61, "max_clip_seconds": 2.81, "cache": "off", "num_workers": 0,
             **({} if is_decoder else {"prompt_seconds": 1.0}),
             "train_data": str(_keep_wav_corpus(situation.root / "wav-corpus")), "model_start_delay": 0.0,
+            "mixed_precision": "float32", "enable_xla": False, "use_tf_native_loading": False,
         },
         "training": {
             "rehearsal": situation.rehearsal, "max_steps": 4 if stage == "codec" else 6, "warmup_steps": 0, "log_interval": 1,

@@ -18,7 +18,7 @@ def too_late(monkeypatch):
     for name in (
         "myxtts.training.modes.auto_mode.plan_run",
         "myxtts.training.profiling.plan.plan_profile",
-        "myxtts.training.tuning.configurator.tune",
+        "myxtts.tuning.configure.tune",
         "myxtts.cluster.private_network.enter_private_network",
         "myxtts.cluster.process_group.ProcessGroup.run",
     ):

@@ -238,6 +238,9 @@ def test_every_check_that_trains_reads_one_corpus_that_tensorflow_can_read_too(s
     from myxtts.tuning.selfcheck_work import make_config
 
     plain = make_config(situation, "train-single")
+    # What other checks try is off, whatever the default.
+    others = (plain.data.use_tf_native_loading, plain.data.enable_xla, plain.model.enable_gradient_checkpointing)
+    assert (*others, plain.data.mixed_precision, plain.data.cache) == (False, False, False, "float32", "off")
     # Which clips are set apart follows from their paths: other files would be another run.
     assert plain.data.train_data == make_config(situation, "train-native").data.train_data
     first = sorted((Path(plain.data.train_data) / "wavs").iterdir())[0]
