@@ -26,9 +26,15 @@ from myxtts.devices.planning import plan_devices
 from myxtts.errors import MyXTTSError
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import format_step_time
-from myxtts.training.modes.auto_mode import FindObstacle, PlannedRun, explain_one_process, plan_run
-from myxtts.training.modes.measuring_process import MeasuringKilledError, measure_in_process
-from myxtts.training.modes.prediction import Layout
+from myxtts.training.mode import (
+    FindObstacle,
+    Layout,
+    MeasuringKilledError,
+    PlannedRun,
+    explain_one_process,
+    measure_in_process,
+    plan_run,
+)
 from myxtts.training.profiling.plan import refuse_decoder, request_one
 
 INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"

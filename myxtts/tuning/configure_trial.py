@@ -25,11 +25,11 @@ from myxtts.pipeline.sources import open_source
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
-from myxtts.training.modes.measuring import READ_AHEAD, count_measured_batches, describe_shape, time_best_window
 from myxtts.training.profiling.run import ProfileLengths, Profiler, SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.step import TrainStep
 from myxtts.tuning.configure import VARIABLES
+from myxtts.tuning.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape, time_best_window
 from myxtts.utils.commons import get_device_context
 from myxtts.utils.gpu_memory import read_role_memory
 

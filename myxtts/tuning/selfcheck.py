@@ -35,7 +35,7 @@ from myxtts.monitoring.markdown import fence
 from myxtts.monitoring.metrics_rows import name_infinities
 from myxtts.monitoring.software_facts import read_software
 from myxtts.monitoring.words import UNKNOWN, format_bytes, format_duration
-from myxtts.training.modes.measuring_process import await_answer
+from myxtts.training.mode import await_answer
 
 POOL_MIB = 2048
 """Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""

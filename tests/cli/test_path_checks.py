@@ -16,7 +16,7 @@ def too_late(monkeypatch):
         raise AssertionError("too late")
 
     for name in (
-        "myxtts.training.modes.auto_mode.plan_run",
+        "myxtts.training.mode.plan_run",
         "myxtts.training.profiling.plan.plan_profile",
         "myxtts.tuning.configure.tune",
         "myxtts.cluster.private_network.enter_private_network",

@@ -19,10 +19,7 @@ from myxtts.errors import MachineError
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.memory_bill import BatchChoice
 from myxtts.training.errors import GradientMemoryError, ProfileError
-from myxtts.training.modes.auto_mode import PlannedRun, fix_mode
-from myxtts.training.modes.choice import ModeChoice
-from myxtts.training.modes.measuring_process import MeasuringError, MeasuringKilledError
-from myxtts.training.modes.prediction import Layout
+from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
 from myxtts.tuning.configure import (
     VARIABLES,
