@@ -430,35 +430,30 @@ def _verify(
     written = replace(default, settings={line.key: line.value for line in lines}, environ=search.trial.environ)
     now, then = start.apply(config).data, written.apply(config).data
     is_default = (now.pipeline_buffer_size, now.prefetch_depth) == (then.pipeline_buffer_size, then.prefetch_depth)
-    names = {"the defaults": default, "these settings": written}
-    rounds = _VERIFY_ROUNDS if verifies else 1
+    rounds, trials = _VERIFY_ROUNDS if verifies else 1, [default, written]
     if search.trial == start and is_default:
         if not verifies:
             return None
         # The same settings twice would show the noise of the machine.
-        names, rounds = {"the defaults": default}, 1
-    seconds: dict[str, list[float]] = {"the defaults": [], "these settings": []}
-    in_force: dict[str, Mapping[str, str]] = {"the defaults": {}, "these settings": {}}
+        rounds, trials = 1, [default]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    in_force: list[Mapping[str, str]] = [{}, {}]
     failure = ""
-    for number, (name, trial) in itertools.product(range(rounds), names.items()):
-        is_one = len(names) == 1
-        search.tell(
-            "verifying: the defaults are what was found"
-            if is_one
-            else f"comparing, round {number + 1} of {rounds}: {name}"
-        )
+    for number, which in itertools.product(range(rounds), range(len(trials))):
+        name = ("the defaults", "these settings")[which]
+        compared = f"comparing, round {number + 1} of {rounds}: {name}"
+        search.tell(compared if len(trials) > 1 else "verifying: the defaults are what was found")
         try:
-            result = search.run(trial)
+            result = search.run(trials[which])
         except MyXTTSError as error:
             failure = f"{name} failed ({_cut_reason(str(error))})"
             break
         if result.refusal:
             failure = f"{name}: {_cut_reason(result.refusal)}"
             break
-        seconds[name].append(result.step_s)
-        in_force[name] = result.in_force
-    (default_s, tuned_s), (default_force, tuned_force) = seconds.values(), in_force.values()
-    return Verification(default_s, default_force, tuned_s, tuned_force, failure)
+        seconds[which].append(result.step_s)
+        in_force[which] = result.in_force
+    return Verification(seconds[0], in_force[0], seconds[1], in_force[1], failure)
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:

@@ -214,7 +214,7 @@ def speak(situation: Situation) -> Seen:
         samples = synthesizer.speak("The device speaks.", voice, "en", SpeechSettings(seed=0)).samples
         taken_s = time.perf_counter() - began
     _require(
-        samples.size > 0 and np.isfinite(samples).all() and np.abs(samples).max() > 0,
+        bool(samples.size and np.isfinite(samples).all() and np.abs(samples).max() > 0),
         f"Speech must be finite and not silent, but {samples.size} samples are not.",
     )
     speech_s = samples.size / (synthesizer.rate_hz or SAMPLE_RATE_HZ)
