@@ -20,8 +20,7 @@ from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.flags import add_setting_flags
 
 if TYPE_CHECKING:
-    from myxtts.training.tuning.configurator import Tuned
-    from myxtts.training.tuning.search import Verification
+    from myxtts.tuning.configure import Tuned, Verification
 
 OUTPUT = Path("myxtts_tuned.yaml")
 _WIDTH = 80
@@ -55,7 +54,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.devices.machine import read_machine
     from myxtts.devices.planning import plan_devices
     from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
-    from myxtts.training.tuning.configurator import tune
+    from myxtts.tuning.configure import tune
 
     refuse_decoder(config)
     notes = describe_workers(config)
@@ -68,13 +67,7 @@ def run(words: Sequence[str], prog: str) -> int:
     if config.training.mode != "auto":
         # What cannot be had is refused first, with the command that was given.
         plan_devices(request_one(config, spell_command(prog, words)), machine)
-    tuned = tune(
-        config,
-        machine,
-        verifies=arguments.verify,
-        tell=tell,
-        find_launch_obstacle=find_launch_obstacle,
-    )
+    tuned = tune(config, machine, verifies=arguments.verify, tell=tell, find_launch_obstacle=find_launch_obstacle)
     print(format_tuned(tuned, notes))
     _write(config, tuned, arguments, variables)
     return 0
@@ -86,60 +79,46 @@ def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
     Args:
         notes: what of the run that was asked for was not measured.
     """
-    lines = ["SETTINGS", *textwrap.wrap(_describe_before(tuned), _WIDTH, break_on_hyphens=False)]
+    lines = ["SETTINGS", *_indent(_describe_before(tuned), "", "")]
     lines += [*(row for note in notes for row in _indent(note, "Note: ")), ""]
     for answer in tuned.answers:
         taken = answer.taken.name if answer.taken is not None else "unchanged"
         lines += [f"{answer.title}: {taken}", *_indent(answer.evidence)]
     if tuned.verification is not None:
-        lines += ["", *format_verification(tuned.verification, keeps_batch=bool(tuned.refusal))]
+        lines += ["", *_format_verification(tuned.verification, keeps_batch=bool(tuned.refusal))]
     return "\n".join(lines)
 
 
-def format_verification(verification: Verification, *, keeps_batch: bool = False) -> list[str]:
+def _format_verification(checked: Verification, *, keeps_batch: bool) -> list[str]:
     """The gain, and what was in force, read back from TensorFlow.
 
     Args:
         keeps_batch: whether a batch was needed to fit, which stays where all else is withdrawn.
     """
-    from myxtts.monitoring.words import format_step_time
-
     withdrawn = f"What was found is withdrawn; the file changes nothing{' but the batch' if keeps_batch else ''}."
-    if verification.failure:
-        failed = f"It was broken off, so that nothing is known about a gain: {verification.failure}."
+    if checked.failure:
+        failed = f"It was broken off, so that nothing is known about a gain: {checked.failure}."
         return ["NOT VERIFIED", *_indent(f"{failed} {withdrawn}")]
-    if verification.is_unchanged:
-        return [
-            "VERIFIED",
-            *_indent("Nothing faster than the defaults was found, so they stay."),
-            "",
-            *_list_in_force(verification),
-        ]
-    is_once = len(verification.tuned_s) == 1
-    lines = ["COMPARED, one run of each (--verify: three)" if is_once else "VERIFIED, in turn, medians of a step"]
-    for name, seconds in (("the defaults", verification.default_s), ("these settings", verification.tuned_s)):
-        rounds = ", ".join(format_step_time(each) for each in seconds)
-        lines.append(f"  {name:<16}{format_step_time(statistics.median(seconds)):>9}  ({rounds})")
-    if verification.is_kept:
-        lines += _indent(f"{verification.gain:.1%} faster; differences below 3 % are within the noise.")
+    if checked.is_unchanged:
+        lines = ["VERIFIED", *_indent("Nothing faster than the defaults was found, so they stay.")]
     else:
-        slower = f", {-verification.gain:.1%} slower" if verification.gain < 0 else ""
-        lines += _indent(f"no gain{slower}: defaults kept. {withdrawn}")
-    return [*lines, "", *_list_in_force(verification)]
-
-
-def _list_in_force(verification: Verification) -> list[str]:
-    whose = "these settings" if verification.is_kept else "the defaults"
-    rows = [
-        row
-        for name, value in verification.in_force.items()
-        for row in textwrap.wrap(value, _WIDTH, initial_indent=f"  {name:<28}", subsequent_indent=" " * 30)
-    ]
-    return [f"IN FORCE with {whose}, read back from the process that ran them", *rows]
+        is_once = len(checked.tuned_s) == 1
+        lines = ["COMPARED, one run of each (--verify: three)" if is_once else "VERIFIED, in turn, medians of a step"]
+        for name, seconds in (("the defaults", checked.default_s), ("these settings", checked.tuned_s)):
+            rounds = ", ".join(_format_median([each]) for each in seconds)
+            lines.append(f"  {name:<16}{_format_median(seconds):>9}  ({rounds})")
+        slower = f", {-checked.gain:.1%} slower" if checked.gain < 0 else ""
+        gain = f"{checked.gain:.1%} faster; differences below 3 % are within the noise."
+        lines += _indent(gain if checked.gain > 0 else f"no gain{slower}: defaults kept. {withdrawn}")
+    whose = "these settings" if checked.gain > 0 else "the defaults"
+    lines += ["", f"IN FORCE with {whose}, read back from the process that ran them"]
+    for name, value in checked.in_force.items():
+        lines += _indent(value, f"  {name:<28}", " " * 30)
+    return lines
 
 
 def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, variables: Path) -> None:
-    from myxtts.training.tuning.files import format_variables, format_yaml
+    from myxtts.tuning.configure import format_variables, format_yaml
 
     write_text(arguments.output, format_yaml(config, tuned.lines, _describe_origin(tuned)))
     write_text(variables, format_variables(tuned.variables, variables.name))
@@ -149,9 +128,7 @@ def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, vari
 
 
 def _describe_before(tuned: Tuned) -> str:
-    from myxtts.monitoring.words import format_step_time
-
-    step = format_step_time(tuned.before.step_s)
+    step = _format_median([tuned.before.step_s])
     if not tuned.refusal:
         return f"With the defaults a step takes {step} in a short trial on this machine."
     refusal = tuned.refusal.partition("\n")[0].rstrip(".")
@@ -159,16 +136,12 @@ def _describe_before(tuned: Tuned) -> str:
 
 
 def _describe_origin(tuned: Tuned) -> list[str]:
-    from myxtts.monitoring.words import format_step_time
-
-    checked = tuned.verification
-    notes = [_describe_before(tuned)]
+    """How the settings came about, for the head of their file."""
+    checked, notes = tuned.verification, [_describe_before(tuned)]
     if checked is not None and checked.default_s:
         # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
         compared = {"the defaults": checked.default_s, "what was found": checked.tuned_s}
-        medians = [
-            f"{format_step_time(statistics.median(each))} with {name}" for name, each in compared.items() if each
-        ]
+        medians = [f"{_format_median(each)} with {name}" for name, each in compared.items() if each]
         notes.append(f"As a run has it, a step took {' and '.join(medians)}.")
     if checked is None or checked.is_unchanged:
         return [*notes, "Nothing faster was found, so the defaults stay in force."]
@@ -176,11 +149,16 @@ def _describe_origin(tuned: Tuned) -> list[str]:
         return [*notes, "Comparing it with the defaults failed, so what was found is withdrawn."]
     if tuned.is_withdrawn:
         return [*notes, "What was found gained nothing when compared, so the defaults stay in force."]
-    if len(checked.tuned_s) == 1:
-        gain = f"Compared once: {checked.gain:.1%} faster than the defaults."
-        return [*notes, f"{gain} `myxtts configure --verify` compares three times."]
-    return [*notes, f"Verified: {checked.gain:.1%} faster than the defaults."]
+    gain = f"{checked.gain:.1%} faster than the defaults."
+    once = f"Compared once: {gain} `myxtts configure --verify` compares three times."
+    return [*notes, once if len(checked.tuned_s) == 1 else f"Verified: {gain}"]
 
 
-def _indent(text: str, first: str = "  ") -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent="  ", break_on_hyphens=False)
+def _format_median(seconds: Sequence[float]) -> str:
+    from myxtts.monitoring.words import format_step_time
+
+    return format_step_time(statistics.median(seconds))
+
+
+def _indent(text: str, first: str = "  ", then: str = "  ") -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from myxtts.cluster import private_network
-from myxtts.training.modes.auto_mode import Obstacle
+from myxtts.training.mode import Obstacle
 
 
 def find_launch_obstacle() -> Obstacle | None:

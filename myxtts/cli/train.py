@@ -22,8 +22,7 @@ from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.training.errors import RunStoppedError
-    from myxtts.training.modes.auto_mode import PlannedRun
-    from myxtts.training.modes.choice import ModeChoice
+    from myxtts.training.mode import ModeChoice, PlannedRun
 
 _AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null")
 """What a worker that `--mode auto` starts is told: it sees one device, and has nothing to choose."""
@@ -79,8 +78,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.errors import RunStoppedError
-    from myxtts.training.modes.auto_mode import plan_run
-    from myxtts.training.modes.choice import format_choice
+    from myxtts.training.mode import format_choice, plan_run
     from myxtts.training.polite_stop import stops_politely
 
     prepare_environment(os.environ)
@@ -171,7 +169,7 @@ def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
 
 def _read_handed_choice() -> ModeChoice | None:
     """The choice for which this worker was started; None where its mode was asked for."""
-    from myxtts.training.modes.choice import load_choice
+    from myxtts.training.mode import load_choice
 
     text = os.environ.get(MODE_CHOICE)
     return None if text is None else load_choice(json.loads(text))

@@ -20,7 +20,7 @@ from myxtts.pipeline.preparation import Prepared
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training.errors import NotTrainingError
-from myxtts.training.modes.auto_mode import plan_run
+from myxtts.training.mode import plan_run
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.gpu_memory import RoleMemory, read_role_memory
 

@@ -25,7 +25,7 @@ from myxtts.training.gathering import describe_codec
 from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.lengths import count_free_steps
 from myxtts.training.mel_statistics import measure_mel_norms
-from myxtts.training.modes.choice import ModeChoice
+from myxtts.training.mode import ModeChoice
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.stage_run import StageRequest, StageResult, describe_data
 from myxtts.training.starting_point import (

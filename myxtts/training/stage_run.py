@@ -37,7 +37,7 @@ from myxtts.training.learning_rate import compute_learning_rate
 from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
 from myxtts.training.loop import ALL_DONE, Ending, Intervals, TrainingLoop, describe_stop
 from myxtts.training.memory_estimate import RunShape, check_run
-from myxtts.training.modes.choice import ModeChoice
+from myxtts.training.mode import ModeChoice
 from myxtts.training.placement import check_variables
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.run_watch import REPORT_NAME, RunWatch

@@ -28,8 +28,7 @@ from myxtts.training.errors import NotTrainingError, RunStoppedError
 from myxtts.training.follower_folder import FollowerFolder
 from myxtts.training.gathering import gather_team
 from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.modes.auto_mode import PlannedRun, fix_cache, plan_run
-from myxtts.training.modes.choice import ModeChoice
+from myxtts.training.mode import ModeChoice, PlannedRun, fix_cache, plan_run
 from myxtts.training.polite_stop import explain_stop_before_run
 from myxtts.training.run_folder import RunFolder, open_run
 from myxtts.training.run_log import keep_run_log

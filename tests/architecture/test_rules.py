@@ -189,8 +189,7 @@ READERS = {
     "devices/host_memory.py": {"read_text"},
     "devices/runtime.py": {"read_text"},
     "serving/app.py": {"read_text"},
-    "training/selfcheck/small_run.py": {"read"},
-    "training/selfcheck/training_work.py": {"read_text"},
+    "tuning/selfcheck_work.py": {"read", "read_text"},
     # Words between processes of ours, and what a process was started with.
     "evaluation/judge_process.py": {"loads"},
     "evaluation/judge_worker.py": {"loads", "open"},

@@ -16,9 +16,7 @@ from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError, ConfigError, DevicePlanError
-from myxtts.training.modes.auto_mode import PlannedRun
-from myxtts.training.modes.choice import choose_mode, load_choice
-from myxtts.training.modes.prediction import Circumstances, StageCosts
+from myxtts.training.mode import Circumstances, PlannedRun, StageCosts, choose_mode, load_choice
 from tests.support.processes import run_python
 
 
@@ -155,7 +153,7 @@ def make_choice():
 def plan_as_chosen(monkeypatch, workers=(1, 0)):
     machine = Machine(CardScan((), (), None), 8000)
     planned = PlannedRun(plan_devices(PlanRequest(mode="single", rehearsal=True), machine), make_choice(), workers)
-    monkeypatch.setattr("myxtts.training.modes.auto_mode.plan_run", lambda *_, **__: planned)
+    monkeypatch.setattr("myxtts.training.mode.plan_run", lambda *_, **__: planned)
     return planned
 
 
@@ -251,7 +249,7 @@ def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, has_netwo
         asked.append(find_launch_obstacle())
         raise DevicePlanError("That is all.")
 
-    monkeypatch.setattr("myxtts.training.modes.auto_mode.plan_run", plan_run)
+    monkeypatch.setattr("myxtts.training.mode.plan_run", plan_run)
     monkeypatch.setattr("myxtts.cluster.private_network.has_private_network", lambda: has_network)
     with pytest.raises(DevicePlanError, match="That is all"):
         train.run(["--mode", "auto"], "myxtts train")

@@ -16,9 +16,9 @@ def too_late(monkeypatch):
         raise AssertionError("too late")
 
     for name in (
-        "myxtts.training.modes.auto_mode.plan_run",
+        "myxtts.training.mode.plan_run",
         "myxtts.training.profiling.plan.plan_profile",
-        "myxtts.training.tuning.configurator.tune",
+        "myxtts.tuning.configure.tune",
         "myxtts.cluster.private_network.enter_private_network",
         "myxtts.cluster.process_group.ProcessGroup.run",
     ):

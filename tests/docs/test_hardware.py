@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from myxtts.training.selfcheck.checks import CHECKS
+from myxtts.tuning.selfcheck import CHECKS
 from tests.support.doc_blocks import LANGUAGES
 from tests.support.processes import ROOT
 

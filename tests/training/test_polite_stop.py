@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from myxtts.cli import train as command
+from myxtts.training import mode as auto_mode
 from myxtts.training.errors import RunStoppedError
-from myxtts.training.modes import auto_mode
 from myxtts.training.polite_stop import explain_stop_before_run, stops_politely
 from tests.training.test_run_folder import COMMAND, make_config, train
 

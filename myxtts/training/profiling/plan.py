@@ -13,8 +13,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.plan import DevicePlan, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.training.errors import ProfileError
-from myxtts.training.modes.auto_mode import FindObstacle, PlannedRun, Tell, explain_one_process, fix_cache, plan_run
-from myxtts.training.modes.prediction import Layout
+from myxtts.training.mode import FindObstacle, Layout, PlannedRun, Tell, explain_one_process, fix_cache, plan_run
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.training.modes.auto_mode import PlannedRun
-from myxtts.training.modes.choice import ModeChoice
-from myxtts.training.modes.prediction import Layout
+from myxtts.training.mode import Layout, ModeChoice, PlannedRun
 from myxtts.training.profiling import plan as profile_plan
 from myxtts.training.profiling.plan import ProfilePlan, plan_profile
 

@@ -60,9 +60,9 @@ LARGE_MODEL = {
 TRAIN_AS_MEASURED = """
 import json, sys
 from myxtts.cli.main import main
-from myxtts.training.modes import auto_mode
+from myxtts.training import mode
 found = json.loads(sys.argv[1])
-auto_mode.measure_modes = lambda config, plans: found
+mode.measure_modes = lambda config, plans: found
 sys.exit(main(["train", *sys.argv[2:]]))
 """
 

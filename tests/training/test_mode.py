@@ -1,38 +1,44 @@
-"""`--mode auto`: which mode follows from which costs, and when nothing has to be measured."""
-
-from __future__ import annotations
+"""`--mode auto`: which mode follows from which costs, when nothing has to be measured, and the process that measures."""
 
 import json
+import os
+import signal
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from myxtts.config import XTTSConfig
+from myxtts.data.workers import Task
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
 from myxtts.errors import ConfigError, DevicePlanError
-from myxtts.training.modes.auto_mode import Obstacle, fix_cache, plan_run
-from myxtts.training.modes.choice import choose_mode, format_choice, load_choice
-from myxtts.training.modes.measuring_process import MeasuringError
-from myxtts.training.modes.prediction import (
+from myxtts.training import mode as mode_module
+from myxtts.training.mode import (
     Candidate,
     Circumstances,
     Layout,
+    MeasuringError,
+    MeasuringKilledError,
+    Obstacle,
     StageCosts,
+    choose_mode,
+    fix_cache,
+    format_choice,
+    load_choice,
+    measure_in_process,
+    plan_run,
     predict_all,
     predict_batch_s,
 )
 from myxtts.training.run_folder import open_run
-from myxtts.training.run_record import read_record
 
 NO_CODES = Circumstances(kept_obstacle="There are none.")
 ONE_PROCESS = replace(NO_CODES, obstacles={Layout.DATA_PARALLEL: "one process"})
 
 
-def make_costs(prepare_ms: float, transfer_ms: float, train_ms: float, **more_ms: float) -> StageCosts:
+def make_costs(prepare_ms, transfer_ms, train_ms, **more_ms):
     """Costs of a machine on which two devices overlap without loss."""
     values = {
         "prepare": prepare_ms,
@@ -75,15 +81,13 @@ def make_costs(prepare_ms: float, transfer_ms: float, train_ms: float, **more_ms
         (make_costs(30, 1, 40, single=45, codes=30), Candidate(Layout.SINGLE, True), 10**9, 40),
     ],
 )
-def test_a_batch_takes_what_the_stages_make_of_it(
-    costs: StageCosts, candidate: Candidate, epochs: int, expected_ms: float
-) -> None:
+def test_a_batch_takes_what_the_stages_make_of_it(costs, candidate, epochs, expected_ms):
     around = Circumstances(epochs=epochs)
     assert predict_batch_s(costs, candidate, around) * 1000 == pytest.approx(expected_ms, rel=1e-6)
 
 
 @pytest.mark.parametrize(("epochs", "found"), [(1, 0), (2, 0), (4, 1 / 2), (100, 0.98)])
-def test_codes_in_memory_are_made_by_each_of_two_processes(epochs: int, found: float) -> None:
+def test_codes_in_memory_are_made_by_each_of_two_processes(epochs, found):
     around = Circumstances(epochs=epochs, policy="memory")
     costs = make_costs(30, 1, 40, codes=20)
     parallel_s = predict_batch_s(costs, Candidate(Layout.DATA_PARALLEL, True), around)
@@ -93,7 +97,7 @@ def test_codes_in_memory_are_made_by_each_of_two_processes(epochs: int, found: f
     assert single_s * 1000 == pytest.approx(70 - 20 * (1 - 1 / epochs))
 
 
-def test_a_step_has_all_its_batches_and_one_exchange() -> None:
+def test_a_step_has_all_its_batches_and_one_exchange():
     around = replace(NO_CODES, accumulation=4)
     by_layout = {
         each.candidate.layout: each.step_s * 1000 for each in predict_all(make_costs(30, 1, 40, exchange=8), around)
@@ -137,9 +141,7 @@ def test_a_step_has_all_its_batches_and_one_exchange() -> None:
         (make_costs(45, 1, 40, exchange=4), NO_CODES, Layout.DUAL, "45 ms a step instead of 85 ms on one"),
     ],
 )
-def test_the_simplest_of_the_fastest_modes_is_chosen(
-    costs: StageCosts, around: Circumstances, layout: Layout, words: str
-) -> None:
+def test_the_simplest_of_the_fastest_modes_is_chosen(costs, around, layout, words):
     choice = choose_mode(costs, around, ["a", "b"])
     assert choice.layout is layout
     assert words in choice.reason
@@ -157,7 +159,7 @@ def test_the_simplest_of_the_fastest_modes_is_chosen(
         (2, Layout.DUAL, False),
     ],
 )
-def test_keeping_codes_competes_with_a_second_device(epochs: int, layout: Layout, keeps_codes: bool) -> None:
+def test_keeping_codes_competes_with_a_second_device(epochs, layout, keeps_codes):
     around = Circumstances(
         epochs=epochs, obstacles=ONE_PROCESS.obstacles, policy="memory", place="about 3 MB in memory"
     )
@@ -172,13 +174,13 @@ def test_keeping_codes_competes_with_a_second_device(epochs: int, layout: Layout
     assert choice.codes.startswith(said)
 
 
-def test_a_cache_that_is_asked_for_is_not_weighed_away() -> None:
+def test_a_cache_that_is_asked_for_is_not_weighed_away():
     around = Circumstances(epochs=2, obstacles=ONE_PROCESS.obstacles, online_obstacle="--cache is disk")
     choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
     assert (choice.layout, choice.keeps_codes, choice.cache) == (Layout.DUAL, True, "disk")
 
 
-def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure() -> None:
+def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure():
     around = replace(ONE_PROCESS, parallel_remedy="ask somebody else")
     choice = choose_mode(make_costs(0.4, 1, 40, exchange=4), around, ["a", "b"])
     assert choice.layout is Layout.SINGLE
@@ -191,7 +193,7 @@ def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure()
     assert "data-parallel" not in refused.reason
 
 
-def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json() -> None:
+def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
     choice = choose_mode(
         make_costs(30, 1, 40, codes=20),
         Circumstances(
@@ -206,81 +208,74 @@ def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json() -> None:
     assert load_choice(json.loads(json.dumps(choice.dump()))) == choice
 
 
-def make_card(id: int) -> Card:
-    return Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000)
+def test_one_device_that_has_no_room_for_everything_is_not_chosen():
+    around = replace(ONE_PROCESS, obstacles={**ONE_PROCESS.obstacles, Layout.SINGLE: "GPU 0 needs about 30 GB"})
+    choice = choose_mode(make_costs(0.4, 1, 40), around, ["a", "b"])
+    assert choice.layout is Layout.DUAL
+    assert choice.reason.endswith("40 ms a step. One device cannot do everything: GPU 0 needs about 30 GB.")
 
 
-def make_machine(cards: int) -> Machine:
-    return Machine(CardScan(tuple(make_card(id) for id in range(cards)), (), None), 16000)
+def test_where_nothing_can_be_had_every_reason_is_named():
+    around = replace(NO_CODES, obstacles={layout: f"no room for {layout}" for layout in Layout})
+    with pytest.raises(DevicePlanError, match="a mode that can be had") as caught:
+        choose_mode(make_costs(30, 1, 40), around, ["a", "b"])
+    for layout in Layout:
+        assert f"\n  {layout}: no room for {layout}" in str(caught.value)
+    assert "smaller --batch-size" in str(caught.value)
 
 
-def make_config(folder: Path, **data: Any) -> XTTSConfig:
+def make_config(folder, **sections):
     training = {"mode": "auto", "checkpoint_dir": str(folder), "max_steps": 10, "codec": "codec"}
-    return XTTSConfig(model={"size": "tiny"}, data=data, training=training)
+    config = XTTSConfig(model={"size": "tiny"}, training=training)
+    return config.replace(**sections) if sections else config
 
 
-def find_no_obstacle() -> None:
-    """For a program that can start workers."""
+SHARES = make_costs(0.4, 1, 40, exchange=4)
+"""Both devices training would be fastest."""
+CACHE = {"policy": "off", "reason": "Tested.", "size_bytes": 3 << 20, "folder": "kept here"}
 
 
-def answer(costs: StageCosts, **changes: Any) -> Any:
-    """A measurement that finds these costs."""
-    calls = []
+def plan(config, costs=None, *, cards=2, found=None, **given):
+    """The plan of a machine with so many cards, on which these costs are measured; nothing may be measured without them."""
 
-    def measure(config: XTTSConfig, plans: Any) -> dict[str, Any]:
-        calls.append([str(plan.mode) for plan in plans])
-        cache = {"policy": "off", "reason": "Tested.", "size_bytes": 3 << 20, "folder": "kept here"}
-        found = {"costs": vars(costs), "epochs": 5, "obstacles": {}, "cache": cache}
-        return {**found, **changes}
+    def measure(config, plans):
+        assert costs is not None, "there is nothing to measure"
+        assert [str(plan.mode) for plan in plans] == ["dual", "isolated"]
+        return {"costs": vars(costs), "epochs": 5, "obstacles": {}, "cache": CACHE, **(found or {})}
 
-    measure.calls = calls  # type: ignore[attr-defined]
-    return measure
+    made = [Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(cards)]
+    return plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), measure=measure, **given)
 
 
-def refuse_to_measure(config: XTTSConfig, plans: Any) -> Any:
-    raise AssertionError("there is nothing to measure")
+def find_row(planned):
+    (row,) = [line for line in format_choice(planned.choice).splitlines() if line.startswith("data-parallel")]
+    return row
 
 
 @pytest.mark.parametrize(("cards", "reason"), [(0, "There is no GPU"), (1, "There is one GPU")])
-def test_without_two_devices_there_is_nothing_to_measure(tmp_path: Path, cards: int, reason: str) -> None:
-    planned = plan_run(make_config(tmp_path), machine=make_machine(cards), measure=refuse_to_measure)
-    assert planned.plan.mode is Mode.SINGLE
-    assert planned.choice is not None
+def test_without_two_devices_there_is_nothing_to_measure(tmp_path, cards, reason):
+    planned = plan(make_config(tmp_path), cards=cards)
+    assert (planned.plan.mode, planned.choice.step_s) == (Mode.SINGLE, None)
     assert reason in planned.choice.reason
-    assert planned.choice.step_s is None
 
 
-def test_isolation_that_is_asked_for_is_not_measured_away(tmp_path: Path) -> None:
-    config = make_config(tmp_path, enable_memory_isolation=True)
-    assert plan_run(config, machine=make_machine(2), measure=refuse_to_measure).plan.mode is Mode.ISOLATED
-
-
-def test_a_mode_that_is_given_is_taken(tmp_path: Path) -> None:
-    config = make_config(tmp_path).replace(training={"mode": "dual"})
-    planned = plan_run(config, machine=make_machine(2), measure=refuse_to_measure)
-    assert (planned.plan.mode, planned.choice) == (Mode.DUAL, None)
+def test_what_is_asked_for_is_not_measured_away(tmp_path):
+    assert plan(make_config(tmp_path, data={"enable_memory_isolation": True})).plan.mode is Mode.ISOLATED
+    dual = plan(make_config(tmp_path, training={"mode": "dual"}))
+    assert (dual.plan.mode, dual.choice) == (Mode.DUAL, None)
 
 
 @pytest.mark.parametrize(("prepare_ms", "mode"), [(30, Mode.DUAL), (0.4, Mode.SINGLE)])
-def test_two_cards_are_planned_as_measured(tmp_path: Path, prepare_ms: float, mode: Mode) -> None:
-    measure = answer(make_costs(prepare_ms, 1, 40))
-    planned = plan_run(make_config(tmp_path, data_gpu=0, model_gpu=1), machine=make_machine(3), measure=measure)
-    assert measure.calls == [["dual", "isolated"]]
-    assert planned.plan.mode is mode
-    assert planned.plan.model.physical_id == 1
-    assert planned.choice is not None
+def test_two_cards_are_planned_as_measured(tmp_path, prepare_ms, mode):
+    config = make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 1})
+    planned = plan(config, make_costs(prepare_ms, 1, 40), cards=3)
+    assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
     assert planned.choice.devices == ("GPU-0", "GPU-1")
 
 
 @pytest.mark.parametrize("ids", [{}, {"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 2, "model_gpu": 0}])
-def test_both_cards_train_where_that_is_fastest(tmp_path: Path, ids: dict[str, int]) -> None:
-    planned = plan_run(
-        make_config(tmp_path, **ids),
-        machine=make_machine(3),
-        measure=answer(make_costs(0.4, 1, 40, exchange=4)),
-        find_launch_obstacle=find_no_obstacle,
-    )
-    assert planned.choice is not None
+def test_both_cards_train_where_that_is_fastest(tmp_path, ids):
+    planned = plan(make_config(tmp_path, data=ids), SHARES, cards=3, find_launch_obstacle=lambda: None)
     assert planned.choice.layout is Layout.DATA_PARALLEL
     # The one that is to train first: its process keeps the run's folder.
     assert planned.workers == ((ids["model_gpu"], ids["data_gpu"]) if ids else (0, 1))
@@ -298,58 +293,25 @@ def test_both_cards_train_where_that_is_fastest(tmp_path: Path, ids: dict[str, i
         ({}, {"obstacles": {"data-parallel": "GPU 0 needs about 30 GB"}}, "GPU 0 needs about 30 GB"),
     ],
 )
-def test_what_two_workers_cannot_do_is_weighed_out_and_said(
-    tmp_path: Path, changes: dict[str, Any], found: dict[str, Any], obstacle: str
-) -> None:
-    planned = plan_run(
-        make_config(tmp_path).replace(**changes),
-        machine=make_machine(2),
-        measure=answer(make_costs(0.4, 1, 40, exchange=4), **found),
-        find_launch_obstacle=lambda: pytest.fail("how it was started does not matter any more"),
-    )
-    assert planned.choice is not None
+def test_what_two_workers_cannot_do_is_weighed_out_and_said(tmp_path, changes, found, obstacle):
+    def fail():
+        pytest.fail("how it was started does not matter any more")
+
+    planned = plan(make_config(tmp_path, **changes), SHARES, found=found, find_launch_obstacle=fail)
     assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
-    (row,) = [line for line in format_choice(planned.choice).splitlines() if line.startswith("data-parallel")]
-    assert obstacle in row
+    assert obstacle in find_row(planned)
     assert "would be faster" not in planned.choice.reason, "there is no other way to have it either"
 
 
-def test_a_program_of_one_process_says_who_could_train_on_both(tmp_path: Path) -> None:
-    measure = answer(make_costs(0.4, 1, 40, exchange=4))
-    planned = plan_run(make_config(tmp_path), machine=make_machine(2), measure=measure)
-    assert planned.choice is not None
+def test_a_program_that_starts_no_workers_says_how_both_could_train(tmp_path):
+    planned = plan(make_config(tmp_path), SHARES)
     assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
     assert "`myxtts train` does it with --mode auto" in planned.choice.reason
-
-
-def test_a_program_that_could_start_workers_otherwise_names_the_flag_and_not_itself(tmp_path: Path) -> None:
-    planned = plan_run(
-        make_config(tmp_path),
-        machine=make_machine(2),
-        measure=answer(make_costs(0.4, 1, 40, exchange=4)),
-        find_launch_obstacle=lambda: Obstacle("no network", "add --open-ports"),
-    )
-    assert planned.choice is not None
+    closed = Obstacle("no network", "add --open-ports")
+    planned = plan(make_config(tmp_path), SHARES, find_launch_obstacle=lambda: closed)
     assert planned.choice.reason.endswith("would be faster, about 24 ms a step: add --open-ports.")
-    assert "--mode auto" not in planned.choice.reason
-    (row,) = [line for line in format_choice(planned.choice).splitlines() if line.startswith("data-parallel")]
-    assert row.endswith("no network")
-
-
-def test_one_device_that_has_no_room_for_everything_is_not_chosen() -> None:
-    around = replace(ONE_PROCESS, obstacles={**ONE_PROCESS.obstacles, Layout.SINGLE: "GPU 0 needs about 30 GB"})
-    choice = choose_mode(make_costs(0.4, 1, 40), around, ["a", "b"])
-    assert choice.layout is Layout.DUAL
-    assert choice.reason.endswith("40 ms a step. One device cannot do everything: GPU 0 needs about 30 GB.")
-
-
-def test_where_nothing_can_be_had_every_reason_is_named() -> None:
-    around = replace(NO_CODES, obstacles={layout: f"no room for {layout}" for layout in Layout})
-    with pytest.raises(DevicePlanError, match="a mode that can be had") as caught:
-        choose_mode(make_costs(30, 1, 40), around, ["a", "b"])
-    for layout in Layout:
-        assert f"\n  {layout}: no room for {layout}" in str(caught.value)
-    assert "smaller --batch-size" in str(caught.value)
+    assert "--mode auto" not in planned.choice.reason, "it names the flag and not itself"
+    assert find_row(planned).endswith("no network")
 
 
 @pytest.mark.parametrize(
@@ -361,107 +323,143 @@ def test_where_nothing_can_be_had_every_reason_is_named() -> None:
         ("off", "off", False, "are not kept. Tested."),
     ],
 )
-def test_a_run_keeps_codes_as_was_chosen(
-    tmp_path: Path, policy: str, asked: str, keeps_codes: bool, words: str
-) -> None:
-    config = make_config(tmp_path, cache=asked)
-    cache = {"policy": policy, "reason": "Tested.", "size_bytes": 3 << 20, "folder": "kept here"}
-    measure = answer(make_costs(60, 1, 40, codes=59), cache=cache, epochs=50)
-    planned = plan_run(config, machine=make_machine(2), measure=measure)
-    assert planned.choice is not None
-    assert planned.choice.keeps_codes is keeps_codes
-    assert words in planned.choice.codes
-    assert fix_cache(config, planned.choice).data.cache == policy
+def test_a_run_keeps_codes_as_was_chosen(tmp_path, policy, asked, keeps_codes, words):
+    config = make_config(tmp_path, data={"cache": asked})
+    found = {"cache": {**CACHE, "policy": policy}, "epochs": 50}
+    choice = plan(config, make_costs(60, 1, 40, codes=59), found=found).choice
+    assert choice.keeps_codes is keeps_codes
+    assert words in choice.codes
+    assert fix_cache(config, choice).data.cache == policy
     assert fix_cache(config, None) is config
     # What is given when the run goes on wins over what was chosen then.
-    other = make_config(tmp_path, cache="memory")
-    assert fix_cache(other, planned.choice).data.cache == "memory"
+    assert fix_cache(make_config(tmp_path, data={"cache": "memory"}), choice).data.cache == "memory"
 
 
-def test_memory_that_does_not_fit_is_an_obstacle(tmp_path: Path) -> None:
-    measure = answer(make_costs(30, 1, 40), obstacles={"dual": "/GPU:1 needs too much"})
-    planned = plan_run(make_config(tmp_path), machine=make_machine(2), measure=measure)
-    assert planned.plan.mode is Mode.ISOLATED
+def test_memory_that_does_not_fit_is_an_obstacle(tmp_path):
+    found = {"obstacles": {"dual": "/GPU:1 needs too much"}}
+    assert plan(make_config(tmp_path), make_costs(30, 1, 40), found=found).plan.mode is Mode.ISOLATED
 
 
-def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    config = make_config(folder)
-    first = plan_run(config, machine=make_machine(2), measure=answer(make_costs(30, 1, 40)))
-    assert first.choice is not None
+def keep(config, planned):
+    """A run that has chosen."""
     with open_run(config, command=["train"]) as run:
-        run.note_choice(first.choice.dump())
-    record = read_record(folder)
-    assert record is not None
-    assert load_choice(record.choice or {}) == first.choice
-    again = plan_run(config, machine=make_machine(2), measure=refuse_to_measure)
-    assert (again.plan, again.choice) == (first.plan, first.choice)
-    told: list[str] = []
-    other = plan_run(config, machine=make_machine(3), tell=told.append, measure=answer(make_costs(0.4, 1, 40)))
+        run.note_choice(planned.choice.dump())
+
+
+def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
+    config, told = make_config(tmp_path / "run"), []
+    first = plan(config, make_costs(30, 1, 40))
+    keep(config, first)
+    assert plan(config) == first
+    other = plan(config, make_costs(0.4, 1, 40), cards=3, tell=told.append)
     assert other.plan.mode is Mode.SINGLE
     assert "chosen anew" in told[0]
     anew = config.replace(training={"resume": "reset"})
-    assert plan_run(anew, machine=make_machine(2), measure=answer(make_costs(0.4, 1, 40))).plan.mode is Mode.SINGLE
+    assert plan(anew, make_costs(0.4, 1, 40)).plan.mode is Mode.SINGLE
     # A mode that is given from now on is not overruled by what was chosen then.
-    given = config.replace(training={"mode": "isolated"})
-    assert plan_run(given, machine=make_machine(2), measure=refuse_to_measure).choice is None
-
-
-def test_a_decoder_does_not_take_over_the_mode_of_the_gpt_it_is_for(tmp_path: Path) -> None:
-    config = make_config(tmp_path)
-    first = plan_run(config, machine=make_machine(2), measure=answer(make_costs(30, 1, 40)))
-    assert first.choice is not None
-    with open_run(config, command=["train"]) as run:
-        run.note_choice(first.choice.dump())
-    decoder = config.replace(training={"stage": "decoder"})
+    assert plan(config.replace(training={"mode": "isolated"})).choice is None
+    # Nor does a decoder take over the mode of the GPT it is for.
     with pytest.raises(DevicePlanError, match="--stage is decoder"):
-        plan_run(decoder, machine=make_machine(2), measure=refuse_to_measure)
+        plan(config.replace(training={"stage": "decoder"}))
 
 
-def test_a_choice_that_was_recorded_before_faster_ways_were_is_kept() -> None:
-    choice = choose_mode(make_costs(30, 1, 40), NO_CODES, ["a", "b"])
-    values = choice.dump()
-    del values["is_parallel_faster"]
-    assert load_choice(json.loads(json.dumps(values))) == choice
+def test_a_choice_that_cannot_be_read_is_made_anew(tmp_path):
+    config = make_config(tmp_path / "run")
+    with open_run(config, command=["train"]) as run:
+        run.note_choice({"layout": "triple"})
+    assert plan(config, make_costs(30, 1, 40)).plan.mode is Mode.DUAL
 
 
-def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    config = make_config(folder)
-    machine = make_machine(2)
-    measure = answer(make_costs(0.4, 1, 40, exchange=4))
-    first = plan_run(config, machine=machine, measure=measure, find_launch_obstacle=find_no_obstacle)
-    assert first.choice is not None
-    with open_run(config.replace(training={"mode": "single"}), command=["train"]) as run:
-        run.note_choice(first.choice.dump())
-    again = plan_run(config, machine=machine, measure=refuse_to_measure, find_launch_obstacle=find_no_obstacle)
+def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path):
+    config, told = make_config(tmp_path / "run"), []
+    first = plan(config, SHARES, find_launch_obstacle=lambda: None)
+    keep(config.replace(training={"mode": "single"}), first)
+    again = plan(config, find_launch_obstacle=lambda: None)
     assert again == first
     assert again.workers
-    told: list[str] = []
-    anew = plan_run(config, machine=machine, tell=told.append, measure=measure)
-    assert anew.workers == ()
+    assert plan(config, SHARES, tell=told.append).workers == ()
     assert "the run's mode was data-parallel, which cannot be had now (takes a process for each device" in told[0]
 
 
-def test_ids_that_are_not_there_are_refused_as_without_auto(tmp_path: Path) -> None:
+def test_ids_that_are_not_there_are_refused_as_without_auto(tmp_path):
     with pytest.raises(DevicePlanError, match="Insufficient GPUs for Multi-GPU Mode"):
-        plan_run(make_config(tmp_path, data_gpu=0, model_gpu=5), machine=make_machine(2), measure=refuse_to_measure)
-
-
-def test_a_measurement_that_fails_leads_to_the_flag(tmp_path: Path) -> None:
-    def fail(config: XTTSConfig, plans: Any) -> Any:
-        raise MeasuringError("Measuring died.")
-
-    with pytest.raises(MeasuringError, match=r"Measuring died\.\nGive --mode single, dual or isolated instead"):
-        plan_run(make_config(tmp_path), machine=make_machine(2), measure=fail)
-
-
-def test_one_card_for_both_roles_is_no_choice() -> None:
+        plan(make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 5}))
     with pytest.raises(ConfigError, match="a split card has one mode"):
         XTTSConfig(data={"data_gpu": 0, "model_gpu": 0}, training={"mode": "auto"})
 
 
-def test_a_decoder_cannot_be_measured(tmp_path: Path) -> None:
-    config = make_config(tmp_path).replace(training={"stage": "decoder"})
-    with pytest.raises(DevicePlanError, match="--stage is decoder"):
-        plan_run(config, machine=make_machine(2), measure=refuse_to_measure)
+# What measuring processes do below.
+def make_answer():
+    return lambda item: {"seen": item}
+
+
+def make_environment_reader():
+    return lambda names: {name: os.environ.get(name) for name in names}
+
+
+def make_killed():
+    return lambda item: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_hanging():
+    def hang_for_ever(item):
+        signal.pause()
+
+    return hang_for_ever
+
+
+def hang_while_loading():
+    signal.pause()
+
+
+@pytest.fixture
+def measure():
+    """Measures in a process, of which nothing is left."""
+    before = set(psutil.Process().children())
+    yield lambda work, item=7, **limits: measure_in_process(Task(f"{__name__}:{work}"), item, "--mode auto", **limits)
+    assert set(psutil.Process().children()) == before
+
+
+def test_what_is_measured_is_the_answer(measure):
+    assert measure("make_answer") == {"seen": 7}
+
+
+def test_a_measured_run_has_the_threads_that_any_run_has(measure, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    threads = {"OMP_NUM_THREADS": None, "OPENBLAS_NUM_THREADS": "3"}
+    assert measure("make_environment_reader", list(threads)) == threads
+
+
+def test_a_measurement_that_is_killed_is_told_apart_from_one_that_fails(measure):
+    with pytest.raises(MeasuringKilledError, match="died of signal 9, as a process does that runs out of memory"):
+        measure("make_killed")
+
+
+def test_a_measurement_that_hangs_is_ended_at_its_limit_with_its_stack(measure):
+    with pytest.raises(MeasuringError) as caught:
+        measure("make_hanging", import_s=120, limit_s=0.2)
+    said = str(caught.value)
+    assert said.startswith("Measuring for --mode auto hangs: its process had not measured after 0.2 s")
+    assert "hang_for_ever" in said, "its stack"
+    with pytest.raises(MeasuringError, match=r"had not imported what it needs after 0\.5 s"):
+        measure("hang_while_loading", import_s=0.5, limit_s=120)
+
+
+def test_whoever_stops_a_measurement_leaves_no_process(measure, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mode_module, "await_answer", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        measure("make_hanging")
+
+
+def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch):
+    monkeypatch.setattr(mode_module, "_MEASURER", f"{__name__}:make_nothing")
+    machine = Machine(CardScan((), (), None), 16000)
+    config = make_config(tmp_path, training={"rehearsal": True})
+    with pytest.raises(MeasuringError) as caught:
+        plan_run(config, machine=machine)
+    assert str(caught.value).startswith("Measuring for --mode auto failed.\nA worker process ended with exit code 1")
+    assert str(caught.value).endswith("\nGive --mode single, dual or isolated instead of auto.")

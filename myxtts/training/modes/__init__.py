@@ -1,1 +1,0 @@
-"""Choosing the mode of a run by measuring it: `--mode auto`."""

@@ -1,1 +1,0 @@
-"""Finding settings that suit a machine: `myxtts configure`."""

@@ -1,0 +1,509 @@
+"""`myxtts configure`: measures a machine with the user's own run, and finds settings that suit it. No TensorFlow here.
+
+One question after another is answered by what is fastest, on top of the answers before it. A candidate is taken only where it is
+faster by more than two short measurements differ by themselves. In the end all of it is compared with the defaults.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from myxtts.config import XTTSConfig
+from myxtts.config.config import SECTIONS
+from myxtts.config.yaml_file import format_value
+from myxtts.data.workers import Task, Work
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import MIB
+from myxtts.devices.plan import DevicePlan, Mode
+from myxtts.devices.plan_json import dump_plan, load_plan
+from myxtts.devices.planning import plan_devices
+from myxtts.errors import MyXTTSError
+from myxtts.monitoring.errors import MemoryBillError
+from myxtts.monitoring.words import format_step_time
+from myxtts.training.mode import (
+    FindObstacle,
+    Layout,
+    MeasuringKilledError,
+    PlannedRun,
+    explain_one_process,
+    measure_in_process,
+    plan_run,
+)
+from myxtts.training.profiling.plan import refuse_decoder, request_one
+
+INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
+GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
+VARIABLES = (INTRA_OP, INTER_OP, GPU_THREAD_MODE, GPU_THREAD_COUNT)
+NOISE = 0.03
+"""Share of a step by which two measurements of the same settings may differ."""
+MOST_READ_SHARE = 0.02
+"""Of a step, that may go into waiting for clips before something is tried against it."""
+DEEP_BUFFER = 100
+"""Batches that may be read ahead where reading is uneven."""
+CARD_SHARE = 0.9
+"""Of a card's free memory, what a run may fill: TensorFlow's pool is not all that lies on a card."""
+HOST_SHARE = 0.5
+_VERIFY_ROUNDS = 3
+_HALVINGS = 3
+_WORKER = f"{__name__}:make_trial"
+_MODE = "training.mode"
+_BATCH = "batch x accumulation"
+_GIVEN = "you have given it"
+
+Tell = Callable[[str], None]
+Plan = Callable[[XTTSConfig], PlannedRun]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings to run with, by dotted key, and variables, beside those of the user."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    is_whole: bool = False
+    """With the read-ahead and the kept codes that a run would have; the search does without, to see what a setting does."""
+    name: str = ""
+    """What is tried."""
+
+    def add(self, other: Trial) -> Trial:
+        return replace(self, settings={**self.settings, **other.settings}, environ={**self.environ, **other.environ})
+
+    def apply(self, config: XTTSConfig) -> XTTSConfig:
+        """The configuration with these settings given on top."""
+        sections: dict[str, dict[str, Any]] = {}
+        for key, value in self.settings.items():
+            section, _, name = key.partition(".")
+            sections.setdefault(section, {})[name] = value
+        return config.replace(**sections)
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial showed."""
+
+    step_s: float = math.inf
+    """Per update; infinite where there is no memory for it."""
+    read_share: float = 0.0
+    """Of a step, that went into waiting for clips."""
+    fitting: Sequence[tuple[int, int]] = ()
+    """Batches x accumulation that fit into memory; none where that is unknown."""
+    in_force: Mapping[str, str] = field(default_factory=dict)
+    """Read back from TensorFlow in the process of the trial."""
+    refusal: str = ""
+    """Why there is no memory for a run with these settings; empty where there is, as far as that is known."""
+
+    def describe(self) -> str:
+        return "does not fit into memory" if self.refusal else format_step_time(self.step_s)
+
+
+RunTrial = Callable[[Trial], TrialResult]
+
+
+class Question(NamedTuple):
+    """One thing to choose, by the trials of its candidates."""
+
+    title: str
+    candidates: Sequence[Trial] = ()
+    skipped: str = ""
+    """Why nothing is tried."""
+    reason: str = ""
+    """What speaks for the candidates, before they are tried."""
+
+
+class Answer(NamedTuple):
+    """What a question came to."""
+
+    title: str
+    evidence: str
+    taken: Trial | None = None
+    """None where things stay as they are."""
+
+
+class Line(NamedTuple):
+    """A setting or a variable, and why it is what it is."""
+
+    key: str
+    value: Any
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The settings found, against those one would have without them, in turn: seconds per update, of each round."""
+
+    default_s: Sequence[float]
+    default_in_force: Mapping[str, str]
+    tuned_s: Sequence[float] = ()
+    """Nothing where the defaults are what was found: there is nothing to compare."""
+    tuned_in_force: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""
+    """Why it was broken off: then nothing is known about a gain."""
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the defaults are what was found."""
+        return not self.tuned_s and not self.failure
+
+    @property
+    def gain(self) -> float:
+        """How much faster a step is, as a share of the default's; negative where it is slower. What gains nothing is withdrawn."""
+        if self.failure or self.is_unchanged:
+            return 0.0
+        return 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
+
+    @property
+    def in_force(self) -> Mapping[str, str]:
+        """With the settings that stay."""
+        return self.tuned_in_force if self.gain > 0 else self.default_in_force
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a configurator has to say."""
+
+    before: TrialResult
+    """With the defaults, or with the batch that fits where they do not."""
+    answers: Sequence[Answer]
+    lines: Sequence[Line]
+    variables: Sequence[Line]
+    verification: Verification | None = None
+    """None where the defaults are what was found, and no more was asked about them."""
+    refusal: str = ""
+    """Why there is no memory for the defaults; empty where there is."""
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether what was found turned out to gain nothing, so that the defaults stay."""
+        checked = self.verification
+        return checked is not None and not checked.is_unchanged and checked.gain <= 0
+
+
+@dataclass
+class Search:
+    """The settings that were found so far, and why."""
+
+    run: RunTrial
+    tell: Tell
+    trial: Trial
+    result: TrialResult
+    answers: list[Answer] = field(default_factory=list)
+
+    def ask(self, question: Question) -> None:
+        """Answers a question by trying."""
+        if question.skipped:
+            self.answers.append(Answer(question.title, f"not tried: {question.skipped}"))
+            return
+        best: tuple[TrialResult, Trial] | None = None
+        seen = []
+        for candidate in question.candidates:
+            self.tell(f"trying {question.title}: {candidate.name}")
+            try:
+                result = self.run(self.trial.add(candidate))
+            except MyXTTSError as error:
+                seen.append(f"{candidate.name} failed ({_cut_reason(str(error))})")
+                continue
+            seen.append(f"{candidate.name} {result.describe()}")
+            if not result.refusal and (best is None or result.step_s < best[0].step_s):
+                best = (result, candidate)
+        predicted = f"predicted: {question.reason.rstrip('.')}; " if question.reason else ""
+        unit = "" if best is None else " a step"
+        evidence = f"{predicted}measured: {', '.join(seen)}{unit}; before {self.result.describe()}"
+        taken = None
+        # What does not fit takes for ever: whatever fits is faster.
+        if best is not None and best[0].step_s < self.result.step_s * (1 - NOISE):
+            self.result, taken = best
+            self.trial = self.trial.add(taken)
+        self.answers.append(Answer(question.title, evidence, taken))
+
+
+def tune(
+    config: XTTSConfig,
+    machine: Machine,
+    *,
+    verifies: bool,
+    tell: Tell,
+    run_trial: RunTrial | None = None,
+    plan: Plan | None = None,
+    find_launch_obstacle: FindObstacle = explain_one_process,
+) -> Tuned:
+    """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
+
+    In the end what was found is run against the defaults, in turn, and withdrawn where it is not faster.
+
+    Args:
+        verifies: whether to do that three times instead of once, and to show what is in force also where nothing was found.
+        tell: hears what is being done.
+        run_trial: runs a trial; by default in a process of its own.
+        plan: chooses between modes; by default by measuring, as `--mode auto` does.
+        find_launch_obstacle: what keeps a training from starting workers, for that measurement.
+    """
+    refuse_decoder(config)
+    is_auto = config.training.mode == "auto"
+    if is_auto:
+        # Which mode is one of the questions here.
+        given = config.given_values()
+        del given["training"]["mode"]
+        config = XTTSConfig(**given)
+    search, refusal = _begin(config, run_trial or (lambda trial: run_in_process(config, machine, trial)), tell)
+    start, before, first = search.trial, search.result, list(search.answers)
+    choose = plan or (
+        lambda asked: plan_run(asked, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
+    )
+    mode, stays_auto = _ask_mode(start.apply(config), machine, choose, is_auto=is_auto)
+    search.ask(mode)
+    mode_evidence = search.answers[-1].evidence
+    is_gpu = _plan(config, machine, search.trial).model.is_gpu
+    for question in list_questions(config, search.result, len(os.sched_getaffinity(0)), is_gpu=is_gpu):
+        # A batch that was needed to begin at all is not asked for again.
+        if not first or question.title != _BATCH:
+            search.ask(question)
+    lines = [*_list_lines(search.answers), *choose_buffers(search.trial.apply(config), search.result.read_share)]
+    if is_auto and not stays_auto and not any(line.key == _MODE for line in lines):
+        asked = str(_plan(config, machine, search.trial).mode)
+        lines = [Line(_MODE, asked, f"{mode_evidence}; in the place of auto"), *lines]
+    checked = _verify(config, start, search, lines, verifies=verifies)
+    tuned = Tuned(before, search.answers, lines, _list_lines(search.answers, "environ"), checked, refusal)
+    return replace(tuned, lines=_list_lines(first), variables=[]) if tuned.is_withdrawn else tuned
+
+
+def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
+    """What a trial shows, in a process that has the variables and devices of it."""
+    plan = _plan(config, machine, trial)
+    settings = {
+        "config": trial.apply(config).given_values(),
+        "environ": dict(trial.environ),
+        "is_whole": trial.is_whole,
+    }
+    task = Task(_WORKER, {**settings, "limit_bytes": find_limit_bytes(plan, machine)})
+    found = measure_in_process(task, dump_plan(plan), "the configurator")
+    return TrialResult(**{**found, "fitting": [(batch, accumulation) for batch, accumulation in found["fitting"]]})
+
+
+def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_bytes: int | None, is_whole: bool) -> Work:
+    """The work of a trial's process: from a plan to values of `TrialResult`."""
+    os.environ.update(environ)
+
+    def measure(plan: Mapping[str, Any]) -> dict[str, Any]:
+        # TensorFlow is imported only once its variables are set.
+        from myxtts.tuning.configure_trial import run_trial
+
+        return run_trial(XTTSConfig(**config), load_plan(plan), limit_bytes, is_whole=is_whole)
+
+    return measure
+
+
+def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
+    """How much of the model device's memory a run may fill; None where that is unknown."""
+    if plan.model.limit_mib is not None:
+        return plan.model.limit_mib * MIB
+    if not plan.model.is_gpu:
+        return int(machine.host_free_mib * HOST_SHARE) * MIB
+    free = next((card.free_mib for card in machine.cards if card.physical_id == plan.model.physical_id), None)
+    return None if free is None else int(free * CARD_SHARE) * MIB
+
+
+def _begin(config: XTTSConfig, run: RunTrial, tell: Tell) -> tuple[Search, str]:
+    """A search that begins with the defaults, or where there is no memory for them with a batch that fits; and why there is none.
+
+    Raises `MemoryBillError` where there is no memory for as many clips per update in smaller batches either.
+    """
+    tell("trying the defaults")
+    try:
+        first = run(Trial())
+    except MeasuringKilledError as error:
+        # It took no note of what would fit: there is nothing left but to try batches of a half, a quarter and an eighth.
+        batch, accumulation = config.data.batch_size, config.training.gradient_accumulation_steps
+        parts = [2**number for number in range(1, _HALVINGS + 1) if batch % 2**number == 0]
+        first = TrialResult(fitting=[(batch // part, accumulation * part) for part in parts], refusal=str(error))
+    search = Search(run, tell, Trial(), first)
+    if first.refusal:
+        search.ask(_ask_batch(config, first.fitting))
+        if search.result.refusal:
+            raise MemoryBillError(
+                f"{first.refusal}\nThe configurator needs a batch that fits, but found none ({search.answers[0].evidence}). Give a "
+                "smaller --batch-size with more --grad-accum."
+            )
+    return search, first.refusal
+
+
+def is_open(config: XTTSConfig, *keys: str) -> bool:
+    """Whether nobody has given these settings: what a user gives stays."""
+    return all(config.origins[key] == "default" or config.origins[key].startswith("preset ") for key in keys)
+
+
+def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: bool) -> Iterator[Question]:
+    """What is to be chosen by trying, in order.
+
+    Args:
+        now: what a trial of the settings so far has shown.
+        is_gpu: whether a card trains.
+    """
+    yield _ask_batch(config, now.fitting)
+    # Half precision needs loss scaling, bfloat16 does not; a CPU computes neither faster unless it was made for it.
+    names = ("mixed_float16", "mixed_bfloat16") if is_gpu else ("mixed_bfloat16",)
+    skipped = "" if is_open(config, "data.mixed_precision") else _GIVEN
+    yield Question("precision", [Trial({"data.mixed_precision": name}, name=name) for name in names], skipped)
+    skipped = "" if is_open(config, "data.enable_xla") else _GIVEN
+    if not config.data.pad_to_fixed_length:
+        skipped = skipped or "batches have no fixed shapes, so nearly every one would be compiled anew"
+    yield Question("XLA", [Trial({"data.enable_xla": True}, name="on")], skipped)
+    threads = [Trial(environ={GPU_THREAD_MODE: "gpu_private", GPU_THREAD_COUNT: "2"}, name="two for each card")]
+    if not is_gpu:
+        threads = [
+            Trial(environ={INTRA_OP: str(count), INTER_OP: "2"}, name=f"{count} inside operations, 2 between")
+            for count in sorted({cores, max(1, cores // 2)}, reverse=True)
+        ]
+    yield Question("threads", threads, "--deterministic fixes them" if config.training.deterministic else "")
+    waits = now.read_share > MOST_READ_SHARE
+    # On few cores readers and training take them from each other.
+    counts = [cores, 2 * cores] if waits else [1]
+    skipped = "" if is_open(config, "data.num_workers") else _GIVEN
+    if not waits and (is_gpu or cores > 4):
+        skipped = skipped or f"a step waits for clips {now.read_share:.1%} of its time: more would gain nothing"
+    yield Question("reader processes", [Trial({"data.num_workers": each}, name=str(each)) for each in counts], skipped)
+
+
+def _ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Question:
+    """Which batch, of those that fit into memory."""
+    keys = ("data.batch_size", "training.gradient_accumulation_steps")
+    if not is_open(config, *keys):
+        return Question(_BATCH, skipped=_GIVEN)
+    now = (config.data.batch_size, config.training.gradient_accumulation_steps)
+    others = [each for each in fitting if each != now]
+    if not others:
+        one = f"{now[0]} x {now[1]} fits, and no larger batch makes up the same update"
+        return Question(_BATCH, skipped=one if fitting else "no other batch is known to fit into memory")
+    return Question(
+        _BATCH, [Trial(dict(zip(keys, each, strict=True)), name=f"{each[0]} x {each[1]}") for each in others]
+    )
+
+
+def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan, *, is_auto: bool) -> tuple[Question, bool]:
+    """Which mode, and whether a `--mode auto` that was given stays: what two processes do cannot be tried here."""
+    title = "which device prepares"
+    if not is_open(config, _MODE, "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation"):
+        return Question(title, skipped=_GIVEN), False
+    if config.training.model_gpus is not None:
+        return Question(title, skipped="--model-gpus says which"), False
+    try:
+        # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
+        planned = choose(config.replace(training={"mode": "auto", "resume": "reset"}))
+    except MyXTTSError as error:
+        return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})"), True
+    assert planned.choice is not None
+    reason, plan = planned.choice.reason.rstrip("."), planned.plan
+    if is_auto and (planned.workers or planned.choice.is_parallel_faster):
+        return Question(title, skipped=f"--mode auto stays, and is to choose when the run starts. {reason}"), True
+    if planned.workers:
+        return Question(title, skipped=f"{reason}. --mode auto trains so ({Layout.DATA_PARALLEL})"), False
+    if plan.mode is _plan(config, machine, Trial()).mode:
+        return Question(title, skipped=reason), False
+    settings: dict[str, Any] = {_MODE: str(plan.mode)}
+    if not plan.rehearsal and plan.mode is not Mode.SINGLE:
+        settings["data.data_gpu"] = int(plan.data.physical_id or 0)
+        settings["data.model_gpu"] = int(plan.model.physical_id or 0)
+    return Question(title, [Trial(settings, name=str(plan.mode))], reason=reason), False
+
+
+def choose_buffers(config: XTTSConfig, read_share: float) -> Iterator[Line]:
+    """Depths that are set by rule."""
+    if is_open(config, "data.pipeline_buffer_size"):
+        depth, waits = config.data.pipeline_buffer_size, f"rule: a step waits for clips {read_share:.1%} of its time"
+        late = read_share > MOST_READ_SHARE
+        why = "so it may read further ahead" if late else "so the default is deep enough"
+        yield Line("data.pipeline_buffer_size", max(depth, DEEP_BUFFER) if late else depth, f"{waits}, {why}")
+    if is_open(config, "data.prefetch_buffer_size"):
+        yield Line("data.prefetch_buffer_size", config.data.prefetch_depth, "rule: max(2, min(8, 64 // batch size))")
+
+
+def _verify(
+    config: XTTSConfig, start: Trial, search: Search, lines: Sequence[Line], *, verifies: bool
+) -> Verification | None:
+    """What it began with against all that would be written, both as runs, in turn so that a busy minute hits both."""
+    default = replace(start, is_whole=True)
+    written = replace(default, settings={line.key: line.value for line in lines}, environ=search.trial.environ)
+    now, then = start.apply(config).data, written.apply(config).data
+    is_default = (now.pipeline_buffer_size, now.prefetch_depth) == (then.pipeline_buffer_size, then.prefetch_depth)
+    rounds, trials = _VERIFY_ROUNDS if verifies else 1, [default, written]
+    if search.trial == start and is_default:
+        if not verifies:
+            return None
+        # The same settings twice would show the noise of the machine.
+        rounds, trials = 1, [default]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    in_force: list[Mapping[str, str]] = [{}, {}]
+    failure = ""
+    for number, which in itertools.product(range(rounds), range(len(trials))):
+        name = ("the defaults", "these settings")[which]
+        compared = f"comparing, round {number + 1} of {rounds}: {name}"
+        search.tell(compared if len(trials) > 1 else "verifying: the defaults are what was found")
+        try:
+            result = search.run(trials[which])
+        except MyXTTSError as error:
+            failure = f"{name} failed ({_cut_reason(str(error))})"
+            break
+        if result.refusal:
+            failure = f"{name}: {_cut_reason(result.refusal)}"
+            break
+        seconds[which].append(result.step_s)
+        in_force[which] = result.in_force
+    return Verification(seconds[0], in_force[0], seconds[1], in_force[1], failure)
+
+
+def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:
+    return plan_devices(request_one(trial.apply(config)), machine)
+
+
+def _cut_reason(text: str) -> str:
+    """The last line of an error, short enough for a table."""
+    line = text.strip().splitlines()[-1] if text.strip() else "no reason given"
+    return line if len(line) <= 80 else line[:77] + "..."
+
+
+def _list_lines(answers: Sequence[Answer], what: str = "settings") -> list[Line]:
+    """The settings, or the variables (`environ`), that were chosen by trying."""
+    return [
+        Line(key, value, answer.evidence)
+        for answer in answers
+        if answer.taken is not None
+        for key, value in getattr(answer.taken, what).items()
+    ]
+
+
+def format_yaml(config: XTTSConfig, lines: Sequence[Line], notes: Sequence[str]) -> str:
+    """The user's own settings and the lines, each with its evidence, as a file that gives the same configuration.
+
+    Args:
+        notes: sentences on how it came about, for the head of the file.
+    """
+    rows: dict[str, dict[str, tuple[Any, str]]] = {section: {} for section in SECTIONS}
+    for section, values in config.given_values().items():
+        for name, value in values.items():
+            rows[section][name] = (value, f"given by you ({config.origins[f'{section}.{name}']})")
+    for line in lines:
+        section, _, name = line.key.partition(".")
+        rows[section][name] = (line.value, line.evidence)
+    text = [
+        "# Written by `myxtts configure`. Use it with: myxtts train --config FILE",
+        *(f"# {note}" for note in notes),
+    ]
+    for section, entries in rows.items():
+        text += [f"{section}:"] if entries else []
+        for name, (value, evidence) in entries.items():
+            text += [f"  # {evidence}", f"  {name}: {format_value(value)}"]
+    return "\n".join(text) + "\n"
+
+
+def format_variables(lines: Sequence[Line], name: str) -> str:
+    """A file for a shell to source."""
+    text = [f"# Written by `myxtts configure`. Use it with: source {name}"]
+    for line in lines:
+        text += [f"# {line.evidence}", f"export {line.key}={line.value}"]
+    text += [] if lines else ["# Nothing is to be set: TensorFlow's own choices were not slower."]
+    return "\n".join(text) + "\n"

@@ -1,0 +1,272 @@
+"""The measurement behind `--mode auto`: what counts as a window, with batches whose time is known, and what has no room."""
+
+import itertools
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import tensorflow as tf
+
+from myxtts.config import XTTSConfig
+from myxtts.data.buckets import Bucket
+from myxtts.devices.machine import Machine
+from myxtts.devices.nvml import CardScan
+from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
+from myxtts.devices.plan_json import dump_plan
+from myxtts.devices.planning import plan_devices
+from myxtts.monitoring.errors import MemoryBillError
+from myxtts.training.memory_estimate import RunShape
+from myxtts.training.mode import WINDOWS
+from myxtts.training.profiling.run import FILL_BATCHES, ProfileError
+from myxtts.tuning import mode_measuring
+from myxtts.tuning.mode_measuring import (
+    FEWEST_BATCHES,
+    READ_AHEAD,
+    count_measured_batches,
+    estimate_exchange,
+    find_obstacles,
+    make_measurer,
+    measure_costs,
+    measure_half_share,
+    measure_together,
+    time_best_window,
+)
+
+TRAIN_S, READ_S = 0.004, 0.002
+DUAL = plan_devices(PlanRequest(mode="dual", rehearsal=True), Machine(CardScan((), (), None), 8000))
+
+
+class Batches:
+    """A source that never ends. From some batch on they are of a rare shape."""
+
+    def __init__(self, rare_from=10**6):
+        self.open = self.taken = 0
+        self._rare_from = rare_from
+
+    def take(self):
+        self.open += 1
+        self.taken += 1
+        span = SimpleNamespace(seconds=READ_S)
+        facts = SimpleNamespace(number=self.taken, bucket_number=9 if self.taken >= self._rare_from else self.taken % 2)
+        return SimpleNamespace(facts=facts, spans=SimpleNamespace(read=span, prepare=span, transfer=span))
+
+    def advance(self):
+        """Nothing is prepared."""
+
+    def release(self):
+        self.open -= 1
+
+    def close(self):
+        assert self.open == 0
+
+
+class Training:
+    """Takes a set time when it is waited for, not before, as a GPU does."""
+
+    def __init__(self, traces=()):
+        self._traces = itertools.chain(traces, itertools.repeat(False))
+        self._owed = 0
+        self.alone = set()
+        self.pauses = {}
+        self._settled = 0
+
+    def train(self, batch):
+        self.alone.add(batch.facts.bucket_number)
+        return False
+
+    def dispatch(self, batch):
+        self._owed += 1
+        return next(self._traces)
+
+    def settle(self):
+        self._settled += 1
+        time.sleep(self._owed * TRAIN_S + self.pauses.get(self._settled, 0.0))
+        self._owed = 0
+
+
+def test_a_window_holds_all_that_was_dispatched_in_it():
+    source = Batches()
+    window = time_best_window(source, Training(), 6)
+    assert window.batch_s >= TRAIN_S
+    assert window.read_s == pytest.approx(READ_S)
+    assert window.buckets == [1, 0, 1, 0, 1, 0]
+    assert (source.taken, source.open) == (WINDOWS * (FILL_BATCHES + 6), 0)
+
+
+def test_a_window_in_which_a_step_was_traced_is_done_again():
+    source = Batches()
+    time_best_window(source, Training([*[False] * FILL_BATCHES, False, True]), 3)
+    assert source.taken == (1 + WINDOWS) * (FILL_BATCHES + 3)
+    with pytest.raises(ProfileError, match="--enable-static-shapes, or give --mode"):
+        time_best_window(Batches(), Training([True] * 1000), 3)
+
+
+def test_the_faster_of_two_windows_counts():
+    training = Training()
+    # The second wait of a window is the one that is timed.
+    training.pauses[2] = 2.0
+    assert time_best_window(Batches(), training, 4).batch_s < 0.5
+
+
+@pytest.mark.parametrize(
+    ("shapes", "accumulation", "batches"), [(1, 1, 8), (6, 1, 12), (40, 1, 32), (1, 3, 9), (6, 8, 16), (1, 84, 8)]
+)
+def test_a_window_has_some_batches_of_every_shape_and_whole_updates(shapes, accumulation, batches):
+    assert count_measured_batches(shapes, accumulation) == batches
+
+
+class Request(NamedTuple):
+    """What a source is opened with, as far as this counts."""
+
+    plan: object
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Measures costs with batches and steps that do nothing; returns them, the training and the modes of the sources."""
+
+    def measure(source, **given):
+        modes, training = [], Training()
+        monkeypatch.setattr(mode_measuring, "open_source", lambda request: modes.append(request.plan.mode) or source)
+        monkeypatch.setattr(mode_measuring, "replace", lambda request, plan: Request(plan))
+        monkeypatch.setattr(mode_measuring, "SyncedTraining", lambda *_, **__: training)
+        monkeypatch.setattr(mode_measuring, "time_ring", lambda *_: (0.0, 0.0))
+        monkeypatch.setattr(mode_measuring, "_count_batch_bytes", lambda _: 1)
+        monkeypatch.setattr(mode_measuring, "_measure_codes", lambda _: 0.0)
+        monkeypatch.setattr(mode_measuring, "measure_pair", lambda *_: {"pace": 3.0})
+        monkeypatch.setattr(mode_measuring, "get_device_context", lambda _: tf.device("/CPU:0"))
+        settings = SimpleNamespace(gradient_accumulation_steps=1, on_oom="retry")
+        setup = SimpleNamespace(
+            config=SimpleNamespace(training=settings),
+            data=SimpleNamespace(sampler=SimpleNamespace(plan=SimpleNamespace(buckets=(0, 9)))),
+            plan=DUAL,
+            build_model=lambda: SimpleNamespace(step=None),
+            request_source=lambda: Request(DUAL),
+        )
+        return measure_costs(setup, **given), training, modes
+
+    return measure
+
+
+def test_a_shape_that_comes_first_in_a_window_is_trained_alone_too(measured):
+    # Behind warming up and the pipeline alone.
+    costs, training, modes = measured(Batches(rare_from=3 * 2 + READ_AHEAD + FILL_BATCHES + FEWEST_BATCHES + 3))
+    assert costs.train_s > 0
+    assert training.alone == {0, 1, 9}
+    assert modes == [Mode.DUAL, Mode.SINGLE]
+
+
+def test_one_device_without_room_for_everything_is_not_tried(measured):
+    costs, _, modes = measured(Batches(), may_share=True, fits_one=False)
+    assert modes == [Mode.DUAL, Mode.DUAL]
+    assert costs.single_s == pytest.approx(costs.prepare_s + costs.train_s)
+    assert costs.prepare_s == pytest.approx(2 * READ_S)
+    assert costs.pace == 3.0
+
+
+def test_everything_is_put_on_the_device_that_trains():
+    single = put_on_one_device(DUAL)
+    assert single.mode is Mode.SINGLE
+    assert single.data.device == single.model.device == DUAL.model.device != DUAL.data.device
+    assert single.data.process is Process.TRAINER
+
+
+class Rows(NamedTuple):
+    """A batch of so many rows."""
+
+    tensors: dict
+
+
+@pytest.mark.parametrize(
+    ("rows", "fixed_rows", "share"),
+    [(4, 0, 1 / 2), (3, 0, 2 / 3), (4, 4, 3 / 4), (1, 0, 1.0)],
+    ids=["even", "odd", "half of it is no matter of rows", "one clip"],
+)
+def test_half_the_clips_take_what_they_take(monkeypatch, rows, fixed_rows, share):
+    source, seconds = Batches(), [0.0]
+    batch = Rows({"weights_B": tf.ones([rows]), "totals_2": tf.ones([2])})
+    monkeypatch.setattr(source, "take", lambda: Batches.take(source) and batch)
+    monkeypatch.setattr(mode_measuring.time, "perf_counter", lambda: seconds[0])
+
+    def train(batch):
+        assert batch.tensors["totals_2"].shape == (2,)
+        seconds[0] += fixed_rows + int(batch.tensors["weights_B"].shape[0])
+        return True
+
+    assert measure_half_share(source, SimpleNamespace(train=train)) == pytest.approx(share)
+    assert (source.taken, source.open) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "both_s", "pace", "crowding"),
+    [(1, 1, 1, 1, 0), (1, 2, 2, 2, 0), (1, 1, 2, 1, 1), (1, 1, 1.5, 1, 0.5), (1, 1, 3, 1, 1), (1, 1, 0.9, 1, 0)],
+)
+def test_two_devices_are_tried_alone_and_together(monkeypatch, first_s, second_s, both_s, pace, crowding):
+    times = {("a",): first_s, ("b",): second_s, ("a", "b"): both_s}
+    monkeypatch.setattr(mode_measuring, "_time_products", lambda devices: times[tuple(devices)])
+    assert measure_together("a", "b") == pytest.approx((pace, crowding))
+
+
+def test_products_are_really_computed():
+    pace, crowding = measure_together("/CPU:0", "/CPU:0")
+    assert 0.01 < pace < 100
+    assert 0 <= crowding <= 1
+
+
+def test_an_exchange_grows_with_the_gradients():
+    assert estimate_exchange(DUAL, 600_000_000) == pytest.approx(2.0)
+    roles = {name: replace(getattr(DUAL, name), device="/CPU:0") for name in ("data", "model")}
+    here = replace(DUAL, rehearsal=False, **roles)
+    assert 0 < estimate_exchange(here, 1000) < estimate_exchange(here, 100_000_000)
+
+
+@pytest.fixture
+def bill(monkeypatch):
+    """Bills what is asked for: refused devices have no room for a training, of half the rows or of all. Returns what was billed."""
+    billed = []
+
+    def make(*refused):
+        def check(config, plan, shape):
+            rows = tuple(bucket.rows for bucket in shape.buckets)
+            what = (str(plan.mode), plan.model.device, rows)
+            billed.append(what)
+            if what[:2] in refused or what in refused:
+                raise MemoryBillError(f"{plan.mode} on {plan.model.device} needs 30 GB.\nTry --batch-size 4.")
+
+        monkeypatch.setattr(mode_measuring, "check_run", check)
+        shape = RunShape("gpt", (Bucket(5, 22050, 10), Bucket(4, 44100, 20)), None)
+        monkeypatch.setattr(mode_measuring, "describe_shape", lambda _: shape)
+        return billed
+
+    return make
+
+
+WHOLE, HALF = (5, 4), (3, 2)
+MODEL, DATA = DUAL.model.device, DUAL.data.device
+
+
+def test_every_mode_is_billed_and_each_of_two_trainers_with_half_of_every_batch(bill):
+    billed, setup = bill(), SimpleNamespace(plan=DUAL, config=None)
+    assert find_obstacles(setup, [DUAL]) == {}
+    assert billed == [
+        ("dual", MODEL, WHOLE),
+        ("single", MODEL, WHOLE),
+        ("single", MODEL, HALF),
+        ("single", DATA, HALF),
+    ]
+    bill(("single", MODEL, WHOLE), ("single", DATA, HALF))
+    assert find_obstacles(setup, [DUAL]) == {
+        "single": f"single on {MODEL} needs 30 GB",
+        "data-parallel": f"single on {DATA} needs 30 GB",
+    }
+
+
+def test_where_nothing_fits_the_batch_that_would_is_named_and_nothing_is_measured(monkeypatch, bill):
+    bill(("dual", MODEL), ("single", MODEL))
+    monkeypatch.setattr(mode_measuring, "apply_devices", lambda *_: None)
+    monkeypatch.setattr(mode_measuring, "set_up_profile", lambda *_: SimpleNamespace(plan=DUAL, config=None))
+    monkeypatch.setattr(mode_measuring, "measure_costs", lambda *_, **__: pytest.fail("it has no room"))
+    with pytest.raises(MemoryBillError, match="--batch-size 4"):
+        make_measurer(XTTSConfig().given_values(), "unused")([dump_plan(DUAL)])
