@@ -109,8 +109,8 @@ def format_list(checks: Sequence[Check]) -> str:
 
 
 def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
-    from myxtts.cli.bug_report import make_redactor
     from myxtts.monitoring.hardware_facts import read_hardware
+    from myxtts.monitoring.redaction import make_redactor
     from myxtts.monitoring.software_facts import read_software
     from myxtts.training.selfcheck.report import (
         SelfcheckReport,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import ipaddress
 import json
+import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -118,6 +120,16 @@ class Redactor:
             if len(name) > 1 and name.lower() not in _TELLING_NOTHING:
                 text = re.sub(rf"(?<![\w<]){re.escape(name)}(?![\w>])", shown, text)
         return text
+
+
+def make_redactor(environ: Mapping[str, str], texts: Iterable[str]) -> Redactor:
+    """What is private on this machine, and in texts of a corpus."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a number that has no name.
+        user = ""
+    return Redactor(Path.home(), user, platform.node(), list_secrets(environ), tuple(texts))
 
 
 def list_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:

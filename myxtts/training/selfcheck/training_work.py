@@ -16,8 +16,7 @@ from myxtts.data.open_engine import NATIVE_IN_FORCE
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.devices.runtime import read_pool
-from myxtts.monitoring.bug_report import LOG_NAME
-from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics
+from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, Row
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.sources import open_source
