@@ -8,6 +8,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ class Figure:
     """One figure of every run."""
 
     name: str
-    values: tuple[float | None, ...]
-    texts: tuple[str, ...]
+    values: Sequence[float | None]
+    texts: Sequence[str]
     best: frozenset[int]
     """Places of the better ones; empty where none is, or where better is not defined."""
 
@@ -210,39 +211,37 @@ def _list_remarks(runs: Sequence[ComparedRun], obstacles: Sequence[str], is_equa
 
 
 def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_steps: bool) -> list[Figure]:
+    """Those that are known of any run."""
+    summaries = [run.summary for run in runs]
+    times = [summary.times for summary in summaries]
+    step = min(summary.step for summary in summaries)
+    common = max(set.intersection(*(set(run.validation_losses) for run in runs)), default=-1)
     loss = min if ranks_losses else None
-    lower, higher = (min, max) if len({run.summary.stage for run in runs}) == 1 else (None, None)
+    lower, higher = (min, max) if len({summary.stage for summary in summaries}) == 1 else (None, None)
     step_time = lower if ranks_steps else None
-    step = min(run.summary.step for run in runs)
-    common = max(set.intersection(*(set(run.validation_losses) for run in runs)), default=None)
-    figures: list[Figure] = []
-
-    def add(name: str, read: Callable[[ComparedRun], float | None], show: Callable[[Any], str], better: Any) -> None:
-        values = tuple(map(read, runs))
-        if any(value is not None for value in values):
-            texts = tuple(map(show, values))
-            figures.append(Figure(name, values, texts, _find_best(values, texts, better)))
-
-    add("steps", lambda run: run.summary.step, format_count, None)
-    add("time", lambda run: run.summary.elapsed_s, format_duration, None)
-    add(f"train loss at {step}", lambda run: _find_loss(run, step), format_number, loss)
-    if common is not None:
-        add(f"val loss at {common}", lambda run: run.validation_losses[common], format_number, loss)
-    add(
-        "best val loss", lambda run: run.summary.best_validation and run.summary.best_validation[1], format_number, loss
-    )
-    add("step time p50", lambda run: run.summary.times and run.summary.times.p50_s, format_step_time, step_time)
-    add("step time p95", lambda run: run.summary.times and run.summary.times.p95_s, format_step_time, step_time)
-    add("variation", lambda run: run.summary.times and run.summary.times.variation, format_share, lower)
-    add("clips per s", lambda run: run.summary.clips_per_s, lambda rate: format_number(rate, 3), higher)
-    add("audio-s per s", lambda run: run.summary.audio_seconds_per_s, lambda rate: format_number(rate, 3), higher)
-    add("goodput", lambda run: run.summary.goodput, format_share, higher)
-    add("data stall", lambda run: run.summary.data_stall, format_share, lower)
-    add("padding", lambda run: run.summary.padding_waste, format_share, lower)
-    add("retraces", lambda run: run.summary.retraces, format_count, lower)
-    add("memory, data", lambda run: _find_memory(run, "data"), format_bytes, lower)
-    add("memory, model", lambda run: _find_memory(run, "model"), format_bytes, lower)
-    return figures
+    table: list[tuple[str, Sequence[float | None], Callable[[Any], str], Any]] = [
+        ("steps", [each.step for each in summaries], format_count, None),
+        ("time", [each.elapsed_s for each in summaries], format_duration, None),
+        (f"train loss at {step}", [_find_loss(run, step) for run in runs], format_number, loss),
+        (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], format_number, loss),
+        ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], format_number, loss),
+        ("step time p50", [each.p50_s if each else None for each in times], format_step_time, step_time),
+        ("step time p95", [each.p95_s if each else None for each in times], format_step_time, step_time),
+        ("variation", [each.variation if each else None for each in times], format_share, lower),
+        ("clips per s", [each.clips_per_s for each in summaries], partial(format_number, digits=3), higher),
+        ("audio-s per s", [each.audio_seconds_per_s for each in summaries], partial(format_number, digits=3), higher),
+        ("goodput", [each.goodput for each in summaries], format_share, higher),
+        ("data stall", [each.data_stall for each in summaries], format_share, lower),
+        ("padding", [each.padding_waste for each in summaries], format_share, lower),
+        ("retraces", [each.retraces for each in summaries], format_count, lower),
+        ("memory, data", [_find_memory(run, "data") for run in runs], format_bytes, lower),
+        ("memory, model", [_find_memory(run, "model") for run in runs], format_bytes, lower),
+    ]  # fmt: skip
+    return [
+        Figure(name, values, texts, _find_best(values, texts, better))
+        for name, values, show, better in table
+        if any(value is not None for value in values) and (texts := [show(value) for value in values])
+    ]
 
 
 def _find_best(values: Sequence[float | None], texts: Sequence[str], better: Any) -> frozenset[int]:

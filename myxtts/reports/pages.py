@@ -197,7 +197,7 @@ def _open_templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: make_visible(value if isinstance(value, Markup) else str(value)),
     )
-    templates.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "bytes": format_bytes,
         "count": format_count,
         "duration": format_duration,
@@ -207,6 +207,7 @@ def _open_templates() -> Environment:
         "share": format_share,
         "step_time": format_step_time,
     }
+    templates.filters |= filters
     return templates
 
 

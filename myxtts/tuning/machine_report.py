@@ -10,9 +10,10 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,21 +23,11 @@ from myxtts.data.metadata_lines import MetadataLine, read_lines
 from myxtts.devices.environment import VARIABLES
 from myxtts.errors import MyXTTSError
 from myxtts.files import FileError, open_file, read_json
+from myxtts.monitoring import redaction
 from myxtts.monitoring.hardware_facts import read_hardware
 from myxtts.monitoring.markdown import fence
 from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, Metrics, read_metrics
 from myxtts.monitoring.metrics_rows import dump_row
-from myxtts.monitoring.redaction import (
-    ADDRESS,
-    HOST,
-    MAIL,
-    SECRET,
-    TEXT,
-    USER,
-    WINDOWS_PATH,
-    make_redactor,
-    select_variables,
-)
 from myxtts.monitoring.run_summary import summarise_run
 from myxtts.monitoring.software_facts import read_software
 from myxtts.monitoring.summary_view import format_summary
@@ -55,9 +46,9 @@ MOST_IDS_PER_REASON = 20
 MOST_ERROR_LINES = 200
 LEFT_OUT = (
     "Left out: audio, texts of the corpus (clips are named by their ids), weights, values of variables that may be secret, and "
-    f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({USER}, {HOST}), what looks like a "
-    f"secret ({SECRET}), e-mail and network addresses ({MAIL}, {ADDRESS}), paths of Windows ({WINDOWS_PATH}), and texts of clips "
-    f"({TEXT}). Folder names outside the home folder are shown. Read it before you post it."
+    f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({redaction.USER}, {redaction.HOST}), what looks like a "
+    f"secret ({redaction.SECRET}), e-mail and network addresses ({redaction.MAIL}, {redaction.ADDRESS}), paths of Windows ({redaction.WINDOWS_PATH}), and texts of clips "
+    f"({redaction.TEXT}). Folder names outside the home folder are shown. Read it before you post it."
 )
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 _ABOUT_SOUND = frozenset(
@@ -65,7 +56,7 @@ _ABOUT_SOUND = frozenset(
 )  # fmt: skip
 """Reasons whose details speak of the file. Those of the others may quote its text."""
 
-Shape = TypeVar("Shape")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -114,19 +105,22 @@ def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
     What a run has not left, or what is damaged, is said, and the rest is read.
     """
     problems: list[str] = []
-    record = _read(folder, "run.json", _Record, problems)
-    drops = _read(folder, "drop_report.json", _Drops, problems)
-    metrics = _read_figures(folder, problems)
-    log = "" if folder is None else _read_end(folder / LOG_NAME)
+    record = drops = metrics = None
+    log = ""
+    if folder is not None:
+        record = _read(partial(read_json, shape=_Record), folder / "run.json", problems)
+        drops = _read(
+            partial(read_json, shape=_Drops, most_bytes=MOST_JSON_BYTES), folder / "drop_report.json", problems
+        )
+        metrics = _read(read_metrics, folder / FILE_NAME, problems)
+        log = _read_end(folder / LOG_NAME)
+    variables = [f"{name}={value}" for name, value in redaction.select_variables(environ, (*VARIABLES, *ALSO)).items()]
     sections = {
         "Last error": _format_error(folder, log),
         "Run": _format_run(folder, record, metrics, problems),
         "Hardware": _list(_describe_hardware(folder or Path.cwd())),
         "Software": _list(_describe_software()),
-        "Environment variables": _list(
-            f"{name}={value}" for name, value in select_variables(environ, (*VARIABLES, *ALSO)).items()
-        )
-        or "None of those that matter is set.",
+        "Environment variables": _list(variables) or "None of those that matter is set.",
         "Settings": _format_settings(record),
         "Clips set aside": _list(_describe_drops(drops)) or "Unknown: there is no drop_report.json.",
         f"Log, the last {MOST_LOG_LINES} lines": fence("\n".join(log.splitlines()[-MOST_LOG_LINES:])) if log else "None.",
@@ -138,7 +132,7 @@ def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
         LEFT_OUT,
     ]
     text = "\n\n".join([*head, *(f"## {title}\n\n{content}" for title, content in sections.items())]) + "\n"
-    return make_redactor(environ, list(_list_texts(record))).clean(text)
+    return redaction.make_redactor(environ, list(_list_texts(record))).clean(text)
 
 
 def find_last_error(log: str) -> str | None:
@@ -155,21 +149,9 @@ def find_last_error(log: str) -> str | None:
     return None if found is None else "\n".join(found[-MOST_ERROR_LINES:])
 
 
-def _read(folder: Path | None, name: str, shape: type[Shape], problems: list[str]) -> Shape | None:
-    if folder is None:
-        return None
+def _read(read: Callable[[Path], Content], path: Path, problems: list[str]) -> Content | None:
     try:
-        return read_json(folder / name, shape, most_bytes=MOST_JSON_BYTES)
-    except FileError as error:
-        problems.append(f"{name} ({error.problem})")
-        return None
-
-
-def _read_figures(folder: Path | None, problems: list[str]) -> Metrics | None:
-    if folder is None:
-        return None
-    try:
-        return read_metrics(folder / FILE_NAME)
+        return read(path)
     except MyXTTSError as error:
         problems.append(str(error))
         return None
@@ -199,7 +181,7 @@ def _list_texts(record: _Record | None) -> Iterator[str]:
             continue
 
 
-def _list(lines: Iterator[str]) -> str:
+def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -220,8 +202,8 @@ def _format_run(folder: Path | None, record: _Record | None, metrics: Metrics | 
         lines.append(f"stage {record.stage}, {record.status}: {record.ending}")
         lines += [f"started {each.time} at step {each.step}: `{shlex.join(each.command)}`" for each in record.starts]
     if metrics is None:
-        return _list(iter([*lines, "it has no figures: nothing was trained yet"]))
-    return f"{_list(iter(lines))}\n\n{fence(format_summary(summarise_run(metrics.rows)))}"
+        return _list([*lines, "it has no figures: nothing was trained yet"])
+    return f"{_list(lines)}\n\n{fence(format_summary(summarise_run(metrics.rows)))}"
 
 
 def _describe_hardware(folder: Path) -> Iterator[str]:

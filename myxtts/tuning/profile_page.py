@@ -72,7 +72,7 @@ def _draw_memory(profile: Profile) -> Markup:
     origin_s = profile.samples[0].time_s
     curves: dict[str, list[charts.Point]] = {}
     for sample in profile.samples:
-        sizes = {"host, all processes": sample.host.rss_bytes / 2**30}
+        sizes: dict[str, float | None] = {"host, all processes": sample.host.rss_bytes / 2**30}
         sizes |= {
             f"GPU {card.physical_id}": None if card.used_mib is None else card.used_mib / 1024 for card in sample.cards
         }

@@ -131,7 +131,7 @@ def test_a_run_with_nothing_readable_is_still_reported(tmp_path):
     assert bug_report.run([str(folder), "--out", str(out)], "myxtts bug-report") == 0
     text = out.read_text()
     assert text.count("- not read: ") == 3
-    assert "- not read: run.json (" in text
+    assert f"- not read: {folder / 'run.json'}: " in text
     assert "- it has no figures: nothing was trained yet" in text
     assert "Unknown: the run has no run.log." in text
 
