@@ -19,10 +19,10 @@ def wheel(tmp_path_factory):
     return next(out.iterdir())
 
 
-def test_it_has_the_package_the_demo_corpus_and_the_page(wheel):
+def test_it_has_the_package_the_demo_corpus_and_the_pages(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     home = ROOT / "myxtts"
-    wanted = [*home.rglob("*.py"), *(home / "data" / "demo").rglob("*.*"), home / "serving" / "page.html"]
+    wanted = [*home.rglob("*.py"), *home.rglob("*.html"), *home.rglob("*.css"), *(home / "data" / "demo").rglob("*.*")]
     assert {str(each.relative_to(ROOT)) for each in wanted} <= names
     assert wheel.name == f"myxtts-{myxtts.__version__}-py3-none-any.whl"
     assert not [name for name in names if not name.startswith(("myxtts/", "myxtts-"))]

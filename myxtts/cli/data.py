@@ -40,10 +40,10 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.data_page import format_page
     from myxtts.cli.data_view import format_overview
     from myxtts.cli.files import check_writable, write_text
     from myxtts.data.overview import describe_corpus
+    from myxtts.reports.pages import format_corpus_page
 
     check_writable(arguments.html, arguments.json)
     check_corpora(config)
@@ -52,7 +52,7 @@ def run(words: Sequence[str], prog: str) -> int:
     overview = describe_corpus(result.corpus, *list_parts(config, result, validation), config.data.batch_size)
     print(format_overview(result, overview, validation))
     if arguments.html:
-        write_text(arguments.html, format_page(result, overview, validation))
+        write_text(arguments.html, format_corpus_page(result, overview, validation))
         print(f"Page    {arguments.html}")
     if arguments.json:
         facts = {

@@ -22,14 +22,16 @@ def build_parser(prog: str) -> Parser:
 
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
-    from myxtts.monitoring.listening_page import PAGE_NAME, SAMPLES_FOLDER, write_listening_page
+    from myxtts.reports.pages import LISTENING_PAGE, SAMPLES_FOLDER, write_listening_page
 
     if not arguments.run.is_dir():
         what = "is a file" if arguments.run.exists() else "does not exist"
         raise CommandLineError(f"{arguments.run} {what}. Give the folder of a run: what its --checkpoint-dir was.")
-    page = arguments.out or arguments.run / PAGE_NAME
+    page = arguments.out or arguments.run / LISTENING_PAGE
     if page.is_dir():
-        raise CommandLineError(f"--out must be a file, but {page} is a folder. Give {page / PAGE_NAME}, for example.")
+        raise CommandLineError(
+            f"--out must be a file, but {page} is a folder. Give {page / LISTENING_PAGE}, for example."
+        )
     sounds = write_listening_page(arguments.run, page)
     if not sounds:
         raise CommandLineError(

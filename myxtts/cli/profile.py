@@ -93,10 +93,10 @@ def measure(planned: ProfilePlan, steps: int) -> Profile:
 def _report(profile: Profile, config: XTTSConfig, machine: Machine, arguments: argparse.Namespace) -> None:
     from myxtts.monitoring.chrome_trace import format_trace
     from myxtts.monitoring.profile_json import format_json
-    from myxtts.monitoring.profile_page import format_page
     from myxtts.monitoring.profile_verdict import judge_profile
     from myxtts.monitoring.profile_view import format_profile
     from myxtts.monitoring.settings_in_force import Settings, Surroundings
+    from myxtts.tuning.profile_page import format_page
 
     verdict = judge_profile(profile, Settings.of_config(config, Surroundings.of_machine(machine)))
     print(f"\n{format_profile(profile, verdict)}")

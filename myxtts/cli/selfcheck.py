@@ -97,7 +97,7 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
 
 
 def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
-    from myxtts.cli.bug_report import make_redactor
+    from myxtts.monitoring.redaction import make_redactor
     from myxtts.tuning.selfcheck import Status, format_outcome, format_report, run_checks
 
     outcomes = []

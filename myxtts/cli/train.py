@@ -176,9 +176,9 @@ def _read_handed_choice() -> ModeChoice | None:
 
 
 def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:
-    from myxtts.monitoring.listening_page import PAGE_NAME as LISTENING_PAGE
     from myxtts.monitoring.summary_view import format_summary
     from myxtts.processes import watch_import
+    from myxtts.reports.pages import LISTENING_PAGE
     from myxtts.training.errors import RunFinishedError, RunStoppedError, choose_exit_code
     from myxtts.training.polite_stop import stops_politely
     from myxtts.utils.commons import setup_logging

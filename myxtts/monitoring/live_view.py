@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from myxtts.monitoring.bars import draw_bar
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.metrics_rows import MemoryUse, TrainRow, ValidationRow
 from myxtts.monitoring.progress import Progress
@@ -36,6 +35,8 @@ COLUMNS = 80
 BAR_WIDTH = 40
 WAIT_WIDTH = 12
 GAP = "   "
+FULL, EMPTY = "━", "╌"
+ASCII_FULL, ASCII_EMPTY = "#", "-"
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
     steps = f"step {format_count(row.step)} of {format_count(progress.end_step)}"
     lines = [
         f"{title}   {steps}   epoch {_format_epoch(picture)}",
-        f"{draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
+        f"{_draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
         f"loss {format_number(row.loss)}   validation {_format_validation(picture.validation)}   "
         f"lr {format_number(row.learning_rate, 3)}",
         *([parts] if (parts := format_parts(row.loss_parts)) else []),
@@ -208,7 +209,7 @@ def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
     """Per hand-off how often a batch was ready, and which side waited."""
     width = max((len(handoff.name) for handoff in flow.handoffs), default=0)
     return [
-        f"{handoff.name:<{width}}  {draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(handoff.readiness, 0):>4}   "
+        f"{handoff.name:<{width}}  {_draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(handoff.readiness, 0):>4}   "
         f"waits: {flow.name_giver(number)} {format_share(flow.share(handoff.giver_wait_s), 0)}, "
         f"{flow.name_taker(number)} {format_share(flow.share(handoff.taker_wait_s), 0)}"
         for number, handoff in enumerate(flow.handoffs)
@@ -225,3 +226,12 @@ def _format_checkpoint(progress: Progress) -> str:
         return "none"
     steps = progress.next_checkpoint - progress.step
     return f"in {format_count(steps)} steps ({format_duration(progress.checkpoint_s)})"
+
+
+def _draw_bar(share: float | None, width: int, is_ascii: bool) -> str:
+    """A bar of which a share is filled; question marks when the share is unknown."""
+    if share is None:
+        return "?" * width
+    full, empty = (ASCII_FULL, ASCII_EMPTY) if is_ascii else (FULL, EMPTY)
+    filled = round(min(1.0, max(0.0, share)) * width)
+    return full * filled + empty * (width - filled)

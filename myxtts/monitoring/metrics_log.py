@@ -18,6 +18,8 @@ from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, Va
 from myxtts.monitoring.time_ledger import measure_elapsed
 
 FILE_NAME = "metrics.jsonl"
+LOG_NAME = "run.log"
+"""Of what a run says, beside its metrics."""
 
 _log = logging.getLogger(__name__)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import ipaddress
 import json
+import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -42,18 +44,11 @@ _SECRET_SHAPES = tuple(
         rf"{_KEY_BEGIN}(?:{_LINE_END}*(?:Proc-Type|DEK-Info): [^\s\\]*)*{_LINE_END}*[A-Za-z0-9+/=]*"
         rf"(?:{_LINE_END}+(?:[A-Za-z0-9+/]{{16,}}=*|[A-Za-z0-9+/]+=+)(?![^\s\\\"'`]))*",
         # Of Hugging Face, GitHub, GitLab, OpenAI and its like, Stripe, Slack, npm, PyPI, Docker, Amazon, Google, and signed tokens.
-        r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{10,}",
-        r"(?<![A-Za-z0-9])(?:gh[a-z]_[A-Za-z0-9]{10,}|github_pat_\w{10,})",
-        r"(?<![A-Za-z0-9])glpat-[\w-]{10,}",
-        r"(?<![A-Za-z0-9])sk-[\w-]{10,}",
-        r"(?<![A-Za-z0-9])[sr]k_(?:live|test)_\w{10,}",
-        r"(?<![A-Za-z0-9])xox[abeoprs]-[\w-]{10,}",
-        r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{10,}",
-        r"(?<![A-Za-z0-9])pypi-[\w-]{10,}",
-        r"(?<![A-Za-z0-9])dckr_[a-z]{2,6}_[\w-]{10,}",
+        r"(?<![A-Za-z0-9])(?:hf_|npm_|gh[a-z]_)[A-Za-z0-9]{10,}",
+        r"(?<![A-Za-z0-9])(?:github_pat_|[sr]k_(?:live|test)_)\w{10,}",
+        r"(?<![A-Za-z0-9])(?:glpat-|sk-|xox[abeoprs]-|pypi-|dckr_[a-z]{2,6}_|ya29\.)[\w-]{10,}",
         r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}\b",
         r"(?<![A-Za-z0-9])AIza[\w-]{30,}",
-        r"(?<![A-Za-z0-9])ya29\.[\w-]{10,}",
         r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
     )
 )
@@ -118,6 +113,16 @@ class Redactor:
             if len(name) > 1 and name.lower() not in _TELLING_NOTHING:
                 text = re.sub(rf"(?<![\w<]){re.escape(name)}(?![\w>])", shown, text)
         return text
+
+
+def make_redactor(environ: Mapping[str, str], texts: Iterable[str]) -> Redactor:
+    """What is private on this machine, and in texts of a corpus."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a number that has no name.
+        user = ""
+    return Redactor(Path.home(), user, platform.node(), list_secrets(environ), tuple(texts))
 
 
 def list_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.speech_losses import compute_speech_mel
 from myxtts.models.speech_units import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
-from myxtts.monitoring.listening_page import SAMPLES_FOLDER, name_sample
 from myxtts.monitoring.tensorboard_writer import TensorBoardWriter
+from myxtts.reports.pages import SAMPLES_FOLDER, name_sample
 from myxtts.training.decoder_objective import DecoderObjective
 from myxtts.training.objectives import GPTObjective, Tensors
 from myxtts.training.updates import take_rows

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from myxtts.monitoring.bug_report import LOG_NAME
+from myxtts.monitoring.metrics_log import LOG_NAME
 from myxtts.training.errors import RunFinishedError, RunFolderError
 from myxtts.training.interrupts import StopNow
 from myxtts.utils.commons import PlainFormatter

@@ -21,14 +21,12 @@ from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.findings import find_timing_variation
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.interval import IntervalMeter
-from myxtts.monitoring.listening_page import PAGE_NAME, write_listening_page
 from myxtts.monitoring.live_view import Picture, open_view
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
 from myxtts.monitoring.memory_watch import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase
 from myxtts.monitoring.metrics_log import MetricsLog, open_metrics_log, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
-from myxtts.monitoring.report import write_report
 from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_settings, summarise_run
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
@@ -38,6 +36,7 @@ from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.process_memory import read_private_bytes
+from myxtts.reports.pages import LISTENING_PAGE, write_listening_page, write_run_page
 from myxtts.utils.gpu_memory import read_role_memory
 
 _log = logging.getLogger(__name__)
@@ -208,8 +207,8 @@ class RunWatch:
         summary = summarise_run(read_metrics(path).rows, spent, status)
         figures: dict[str, Any] = dump_summary(summary)
         self._log.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
-        write_report(path, self.folder / REPORT_NAME)
-        write_listening_page(self.folder, self.folder / PAGE_NAME)
+        write_run_page(path, self.folder / REPORT_NAME)
+        write_listening_page(self.folder, self.folder / LISTENING_PAGE)
         return summary
 
     def format_performance(self, pipeline: PipelineFacts) -> str:

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.data.run_data import RunData
-from myxtts.monitoring.listening_page import note_clip
 from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.order import RunOrder
 from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.reports.pages import note_clip
 from myxtts.training.errors import ValidationMemoryError
 from myxtts.training.keeper import RunProgress
 from myxtts.training.listening import Listener

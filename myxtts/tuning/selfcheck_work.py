@@ -37,8 +37,7 @@ from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.devices.topology import is_same_bus_id
 from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.settings import SpeechSettings
-from myxtts.monitoring.bug_report import LOG_NAME
-from myxtts.monitoring.metrics_log import FILE_NAME, list_losses, read_metrics
+from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, list_losses, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
 from myxtts.pipeline.sources import open_source

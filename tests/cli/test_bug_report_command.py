@@ -8,8 +8,8 @@ import pytest
 
 from myxtts.cli import bug_report, main
 from myxtts.errors import CommandLineError
-from myxtts.monitoring.bug_report import find_last_error
 from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.tuning.machine_report import find_last_error
 from tests.monitoring.runs import make_rows
 from tests.support.processes import ROOT, clean_environ, run_python
 
@@ -127,13 +127,13 @@ def test_a_run_with_nothing_readable_is_still_reported(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text("{ torn")
-    files = bug_report.read_run_files(folder)
-    assert files.record is None
-    assert files.metrics is None
-    assert len(files.problems) == 3
     out = tmp_path / "report.md"
     assert bug_report.run([str(folder), "--out", str(out)], "myxtts bug-report") == 0
-    assert "- not read: run.json" in out.read_text()
+    text = out.read_text()
+    assert text.count("- not read: ") == 3
+    assert f"- not read: {folder / 'run.json'}: " in text
+    assert "- it has no figures: nothing was trained yet" in text
+    assert "Unknown: the run has no run.log." in text
 
 
 def test_what_is_no_folder_is_refused(tmp_path):

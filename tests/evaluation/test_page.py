@@ -4,8 +4,7 @@ import base64
 import re
 
 from myxtts.evaluation import page as page_module
-from myxtts.evaluation.page import format_page
-from myxtts.evaluation.page_sentences import mark_misheard
+from myxtts.evaluation.page import format_page, list_misheard
 from myxtts.evaluation.results import SENTENCE
 from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, Failure, NotMeasured, make_evaluation, make_sentence
 from tests.monitoring.runs import make_rows
@@ -39,5 +38,7 @@ def test_beyond_some_sentences_only_figures_are_on_the_page(tmp_path, monkeypatc
 
 
 def test_misheard_words_are_marked():
-    assert mark_misheard("The cat sat down.", "the bat sat", "en") == "the <mark>bat</mark> sat <mark>[down]</mark>"
-    assert mark_misheard("A b.", "a <b> c", "en") == "a b <mark>c</mark>"
+    assert list_misheard("The cat sat down.", "the bat sat", "en") == [
+        ("the", False), ("bat", True), ("sat", False), ("[down]", True),
+    ]  # fmt: skip
+    assert list_misheard("A b.", "a <b> c", "en") == [("a b", False), ("c", True)]

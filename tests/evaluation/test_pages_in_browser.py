@@ -5,8 +5,8 @@ import pytest
 import soundfile
 
 from myxtts.evaluation.page import format_page
-from myxtts.monitoring.listening_page import name_sample, note_clip, write_listening_page
 from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.reports.pages import name_sample, note_clip, write_listening_page
 from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, Failure, NotMeasured, make_evaluation, make_sentence
 from tests.monitoring.runs import make_rows
 from tests.serving.browser import CHROMIUM, NO_CHROMIUM, open_tab

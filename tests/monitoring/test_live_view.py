@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from myxtts.monitoring.bars import draw_bar
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.live_view import LiveView, Picture, PlainView, format_line, format_picture, open_view
 from myxtts.monitoring.metrics_rows import MemoryUse, ValidationRow
@@ -147,11 +146,10 @@ def test_a_log_that_goes_to_a_file_stays_there(monkeypatch):
     assert "to the file" not in out.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("share", "bar"), [(0.0, "----"), (0.5, "##--"), (1.0, "####"), (1.7, "####"), (-1.0, "----"), (None, "????")]
-)
-def test_bars(share, bar):
-    assert draw_bar(share, 4, is_ascii=True) == bar
+@pytest.mark.parametrize(("step", "filled"), [(0, 0), (200, 20), (400, 40), (500, 40)])
+def test_the_bar_is_filled_as_far_as_the_run_has_come(step, filled):
+    lines = format_picture("gpt", make_picture(step), is_ascii=True)
+    assert any(line.startswith("#" * filled + "-" * (40 - filled) + " ") for line in lines)
 
 
 def test_what_stands_beside_the_loss_is_shown_with_it():

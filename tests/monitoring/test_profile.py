@@ -11,12 +11,11 @@ from myxtts.monitoring.chrome_trace import LANES, format_trace
 from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
 from myxtts.monitoring.profile_facts import BatchTimes, Part, RoleMemoryFacts
 from myxtts.monitoring.profile_json import format_json
-from myxtts.monitoring.profile_page import format_page
 from myxtts.monitoring.profile_verdict import judge_profile
 from myxtts.monitoring.profile_view import format_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
-from myxtts.monitoring.timeline_svg import Bar, Lane, draw_timeline
 from myxtts.pipeline.batch_spans import BatchSpans, Span
+from myxtts.tuning.profile_page import format_page
 from tests.monitoring.profiles import Stages, make_profile, make_run
 
 SETTINGS = Settings(
@@ -277,14 +276,6 @@ def test_the_timeline_shows_steps_while_measured_batches_are_prepared():
     page = format_page(profile, judge(profile))
     assert "While batches 0 to 7 are trained on" in page
     assert len(re.findall(r"<title>prepare \d+: ", page)) == 8
-
-
-def test_a_lane_with_nothing_in_it_says_so():
-    lanes = [Lane("read", [Bar(Span(0.0, 1.0), "1")], 0), Lane("train", [Bar(Span(5.0, 6.0), "1")], 1)]
-    picture = draw_timeline(lanes, Span(4.0, 8.0))
-    assert picture.count("it was done before") == 1
-    assert "train 1: " in picture
-    assert ">0</text>" in picture
 
 
 @pytest.mark.parametrize(

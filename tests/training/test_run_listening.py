@@ -11,8 +11,8 @@ from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.monitoring.listening_page import note_clip
 from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.reports.pages import note_clip
 from myxtts.training.run_watch import RunWatch
 from tests.monitoring.runs import make_run_row
 

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from myxtts.monitoring.bug_report import find_last_error
 from myxtts.training.errors import RunFinishedError, RunFolderError
 from myxtts.training.interrupts import StopNow
 from myxtts.training.run_log import keep_run_log
+from myxtts.tuning.machine_report import find_last_error
 
 
 @pytest.fixture

@@ -1,0 +1,351 @@
+"""The pages of a run, of what it said, and of a corpus. Others fill their own templates by `render_page`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.data.overview import Overview
+from myxtts.data.scan import ScanResult
+from myxtts.files import FileError, MissingFileError, read_json
+from myxtts.monitoring.card_summary import CardSummary
+from myxtts.monitoring.errors import MetricsFileError
+from myxtts.monitoring.flow import TRAINING, list_stage_shares
+from myxtts.monitoring.metrics_log import FILE_NAME, Metrics, read_metrics
+from myxtts.monitoring.metrics_rows import EventRow, MachineRow, Row, RunRow, TrainRow, ValidationRow
+from myxtts.monitoring.run_summary import RunSummary, summarise_run
+from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.words import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_share,
+    format_step_time,
+)
+from myxtts.reports.charts import (
+    Part,
+    Point,
+    Series,
+    draw_bars,
+    draw_counts,
+    draw_histogram,
+    draw_lines,
+    make_visible,
+)
+from myxtts.reports.embed import embed_clip, embed_file
+
+MOST_EVENTS = 200
+SAMPLES_FOLDER = "samples"
+CLIP_NAME = "clip.json"
+LISTENING_PAGE = "listen.html"
+CODEC_FOLDER = "codec"
+MOST_STEPS = 24
+"""With sounds: more make a page of tens of megabytes; the first, the best and the last are always among them."""
+FREE_MARK = "-free"
+"""In the name of a file with what a model said on its own."""
+_SAMPLE_NAME = re.compile(r"step-(\d+)\.wav")
+
+
+def render_page(template: str, **facts: Any) -> str:
+    """A template of this room, filled in. Whatever is put into it is escaped, unless it is `Markup`."""
+    return _open_templates().get_template(template).render(facts)
+
+
+def draw_losses(rows: Sequence[Row]) -> Markup:
+    """Training and validation loss by step."""
+    train = [(float(row.step), row.loss) for row in rows if isinstance(row, TrainRow)]
+    validation = [(float(row.step), row.loss) for row in rows if isinstance(row, ValidationRow)]
+    series = [Series("training", train), Series("validation", validation, dots=True)]
+    return draw_lines(series, "step", lambda loss: f"{loss:.4g}")
+
+
+def format_size(gibibytes: float) -> str:
+    """Of memory, at an axis."""
+    return f"{gibibytes:.4g} GB"
+
+
+def write_run_page(metrics_path: Path, page_path: Path) -> None:
+    """Writes the page of a finished or a running run, made from its metrics file alone."""
+    _write(page_path, format_run_page(read_metrics(metrics_path)))
+
+
+def format_run_page(metrics: Metrics) -> str:
+    """A run on one page: curves, where the time went, who waited, what happened."""
+    rows, summary = metrics.rows, summarise_run(metrics.rows)
+    trains = [row for row in rows if isinstance(row, TrainRow)]
+    machines = [row for row in rows if isinstance(row, MachineRow)]
+    session = next((row for row in reversed(rows) if isinstance(row, RunRow)), None)
+    facts = {} if session is None else {"settings": session.settings, "environment": session.environment}
+    return render_page(
+        "run.html",
+        title=f"{summary.stage or 'run'}, {summary.mode or UNKNOWN} mode",
+        metrics=metrics,
+        summary=summary,
+        losses=draw_losses(rows),
+        **_list_causes(summary),
+        step_times=draw_histogram([s for row in trains for s in row.step_times_s], format_step_time) if summary.times else None,
+        stages=_draw_stages(summary),
+        readiness=_draw_readiness(trains),
+        memory=_draw_memory(trains),
+        memory_uses={use.device: use for row in trains for use in row.memory}.values(),
+        machine=machines[-1] if machines else None,
+        busy=_draw_cards(machines, lambda card: card.utilization, lambda share: f"{share:.0%}", with_host=True),
+        power=_draw_cards(machines, lambda card: card.power_w, lambda watts: f"{watts:.0f} W"),
+        events=[row for row in rows if isinstance(row, EventRow)],
+        most_events=MOST_EVENTS,
+        session=session,
+        settings=json.dumps(facts, indent=2, ensure_ascii=False),
+    )  # fmt: skip
+
+
+def format_corpus_page(result: ScanResult, overview: Overview, validation: ScanResult | None = None) -> str:
+    """The page of a scanned corpus.
+
+    Args:
+        validation: of `--val-data`, where it is given.
+    """
+    bars = overview.histogram
+    edges = [*(bar.from_s for bar in bars), bars[-1].to_s]
+    return render_page(
+        "corpus.html",
+        title=result.corpus.root.name,
+        result=result,
+        overview=overview,
+        validation=validation,
+        durations=draw_counts([bar.clips for bar in bars], edges, lambda seconds: f"{seconds:.4g} s"),
+    )
+
+
+def name_sample(step: int, *, is_free: bool = False) -> str:
+    """The file with what was heard after so many updates; `is_free` for what the model said on its own."""
+    return f"step-{step:08d}{FREE_MARK if is_free else ''}.wav"
+
+
+def note_clip(folder: Path, text: str, recording: Path) -> None:
+    """Keeps beside the sounds of a run which clip they are of."""
+    _write(folder / SAMPLES_FOLDER / CLIP_NAME, json.dumps({"text": text, "recording": str(recording)}))
+
+
+def write_listening_page(folder: Path, page_path: Path) -> int:
+    """Writes what each validation of a run said, with the loss it had and the recording itself: checkpoints by ear.
+
+    Returns how many sounds are on the page; where there are none, there is no page.
+    """
+    stages = [stage for place in (folder, folder / CODEC_FOLDER) if (stage := _collect_stage(place)) is not None]
+    if stages:
+        own = folder.resolve()
+        name = f"{own.parent.name}/{own.name}" if own.name == CODEC_FOLDER else own.name
+        title = f"{name}: checkpoints by ear"
+        _write(page_path, render_page("listening.html", title=title, stages=stages, samples_folder=SAMPLES_FOLDER))
+    return sum(1 + (sound.free_file is not None) for stage in stages for sound in stage.sounds)
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """What a model said at one validation, led and on its own; None is what cannot be played, or was not said."""
+
+    step: int
+    marks: Sequence[str]
+    led_file: str
+    led: Markup | None
+    free_file: str | None
+    free: Markup | None
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What is heard of one stage of a run."""
+
+    name: str | None
+    text: str | None
+    recording_file: str | None
+    recording: Markup | None
+    sounds: Sequence[_Sound]
+    """Newest first."""
+    left_out: int
+    losses: Markup
+
+
+@dataclass(frozen=True)
+class _ClipNote:
+    text: str
+    recording: Path
+
+
+@cache
+def _open_templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("myxtts.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: make_visible(value if isinstance(value, Markup) else str(value)),
+    )
+    filters: dict[str, Callable[..., str]] = {
+        "bytes": format_bytes,
+        "count": format_count,
+        "duration": format_duration,
+        "ms": lambda seconds: f"{seconds * 1000:.2f} ms",
+        "moment": _format_moment,
+        "number": format_number,
+        "share": format_share,
+        "step_time": format_step_time,
+    }
+    templates.filters |= filters
+    return templates
+
+
+def _format_moment(time_s: float) -> str:
+    if not math.isfinite(time_s):
+        return UNKNOWN
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _write(path: Path, text: str) -> None:
+    with open_file_atomically(path) as file:
+        file.write(text.encode())
+
+
+def _list_causes(summary: RunSummary) -> dict[str, Any]:
+    """Where the time went, the steps first and then what cost most, and the same as a picture."""
+    causes = [(cause, seconds) for cause, seconds in summary.spent.items() if seconds > 0]
+    causes.sort(key=lambda entry: (entry[0] is not Cause.STEP, -entry[1]))
+    parts = [Part(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
+    return {"causes": causes, "time": draw_bars([("run", parts)])}
+
+
+def _draw_stages(summary: RunSummary) -> Markup | None:
+    flow = summary.flow
+    if flow is None or not (flow.stages or flow.handoffs):
+        return None
+    rows = []
+    for stage in list_stage_shares(flow):
+        shares = {
+            "busy": stage.busy,
+            "waits for a batch": stage.waits_for_batch,
+            "waits for a slot": stage.waits_for_slot,
+        }
+        parts = [Part(name, share, number) for number, (name, share) in enumerate(shares.items()) if share is not None]
+        rows.append((stage.name, parts))
+    busy, stall = summary.goodput, summary.data_stall
+    if busy is not None and stall is not None:
+        rows.append((TRAINING, [Part("busy", busy, 0), Part("waits for a batch", stall, 1)]))
+    return draw_bars(rows)
+
+
+def _draw_readiness(trains: Sequence[TrainRow]) -> Markup:
+    curves: dict[str, list[Point]] = {}
+    for row in trains:
+        for handoff in row.flow.handoffs if row.flow is not None else ():
+            curves.setdefault(handoff.name, []).append((float(row.step), handoff.readiness))
+    series = [Series(name, points) for name, points in curves.items()]
+    return draw_lines(series, "step", lambda share: f"{share:.0%}", from_zero=True, y_max=1.0, otherwise="")
+
+
+def _draw_memory(trains: Sequence[TrainRow]) -> Markup:
+    curves: dict[str, list[Point]] = {}
+    for row in trains:
+        for use in row.memory:
+            size = None if use.used_bytes is None else use.used_bytes / 2**30
+            curves.setdefault(use.device, []).append((float(row.step), size))
+    series = [Series(device, points) for device, points in curves.items()]
+    return draw_lines(series, "step", format_size, from_zero=True, otherwise="")
+
+
+def _draw_cards(
+    rows: Sequence[MachineRow],
+    read: Callable[[CardSummary], float | None],
+    format_y: Callable[[float], str],
+    *,
+    with_host: bool = False,
+) -> Markup:
+    """Something of every card in the course of a run; with the processors of the host, it is a share."""
+    series = [Series("processors", [(float(row.step), row.host.cpu_share) for row in rows])] if with_host else []
+    for id in sorted({card.physical_id for row in rows for card in row.cards}):
+        points = [(float(row.step), read(card)) for row in rows for card in row.cards if card.physical_id == id]
+        series.append(Series(f"GPU {id}", points))
+    return draw_lines(series, "step", format_y, from_zero=True, y_max=1.0 if with_host else None, otherwise="")
+
+
+def _collect_stage(folder: Path) -> _Stage | None:
+    """The sounds of a stage's folder; None where there are none."""
+    found = sorted(
+        (int(match[1]), path)
+        for path in (folder / SAMPLES_FOLDER).glob("*.wav")
+        if (match := _SAMPLE_NAME.fullmatch(path.name))
+    )
+    if not found:
+        return None
+    rows = read_metrics(folder / FILE_NAME).rows if (folder / FILE_NAME).exists() else ()
+    validations = [row for row in rows if isinstance(row, ValidationRow)]
+    losses = {row.step: row.loss for row in validations}
+    # The run's own judgement: losses of a codec before and after it has codes cannot be compared.
+    best = next((row.step for row in reversed(validations) if row.is_best), None)
+    shown = [found[place] for place in _choose_places([step for step, _ in found], best)]
+    note = _read_note(folder / SAMPLES_FOLDER / CLIP_NAME)
+    return _Stage(
+        name=next((row.stage for row in rows if isinstance(row, RunRow)), None),
+        text=note.text if note else None,
+        recording_file=note.recording.name if note else None,
+        recording=_try_embedding(embed_clip, note.recording, "the recording") if note else None,
+        sounds=[_hear(folder, step, path, losses.get(step), step == best) for step, path in shown],
+        left_out=len(found) - len(shown),
+        losses=draw_losses(rows) if validations else Markup(),
+    )
+
+
+def _choose_places(steps: Sequence[int], best: int | None) -> list[int]:
+    """At most `MOST_STEPS`, spread evenly over the run, newest first."""
+    places = set(np.linspace(0, len(steps) - 1, min(MOST_STEPS - 1, len(steps))).round().astype(int).tolist())
+    places |= {place for place, step in enumerate(steps) if step == best}
+    return sorted(places, reverse=True)
+
+
+def _hear(folder: Path, step: int, path: Path, loss: float | None, is_best: bool) -> _Sound:
+    label = f"step {format_count(step)}"
+    marks = [f"loss {format_number(loss)}", *(["best"] if is_best else [])]
+    if (folder / path.stem).is_dir():
+        marks.append(f"checkpoint {path.stem}")
+    free = path.with_name(name_sample(step, is_free=True))
+    has_free = free.is_file()
+    return _Sound(
+        step=step,
+        marks=marks,
+        led_file=path.name,
+        led=_try_embedding(embed_file, path, label),
+        free_file=free.name if has_free else None,
+        free=_try_embedding(embed_file, free, f"{label}, on its own") if has_free else None,
+    )
+
+
+def _try_embedding(embed: Callable[[Path, str], Markup], path: Path, label: str) -> Markup | None:
+    """None where it cannot be played: a run was killed while it wrote it, say, and the others are worth hearing all the same."""
+    try:
+        return embed(path, label)
+    except (ClipError, FileError):
+        return None
+
+
+def _read_note(path: Path) -> _ClipNote | None:
+    try:
+        return read_json(path, _ClipNote)
+    except MissingFileError:
+        return None
+    except FileError as error:
+        raise MetricsFileError(f"{error} It should say which clip the sounds are of. Remove the file.") from error

@@ -1,0 +1,286 @@
+"""One file for a bug report: everything a maintainer asks for first, and nothing that is nobody's business.
+
+Markdown, so that it reads at once in an editor, a browser or an issue. Needs neither a run nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from myxtts import __version__
+from myxtts.data.ljspeech import find_metadata
+from myxtts.data.metadata_lines import MetadataLine, read_lines
+from myxtts.devices.environment import VARIABLES
+from myxtts.errors import MyXTTSError
+from myxtts.files import FileError, open_file, read_json
+from myxtts.monitoring import redaction
+from myxtts.monitoring.hardware_facts import read_hardware
+from myxtts.monitoring.markdown import fence
+from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, Metrics, read_metrics
+from myxtts.monitoring.metrics_rows import dump_row
+from myxtts.monitoring.run_summary import summarise_run
+from myxtts.monitoring.software_facts import read_software
+from myxtts.monitoring.summary_view import format_summary
+from myxtts.monitoring.words import UNKNOWN, format_bytes
+
+ALSO = (
+    "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "WSL_DISTRO_NAME", "SLURM_JOB_ID",
+)  # fmt: skip
+"""Variables that matter to a maintainer, besides those that change how TensorFlow works."""
+MOST_LOG_BYTES = 1 << 20
+MOST_JSON_BYTES = 64 << 20
+"""A report of what was set aside may name every clip of a large corpus."""
+MOST_LOG_LINES = 400
+MOST_METRICS_ROWS = 30
+MOST_IDS_PER_REASON = 20
+MOST_ERROR_LINES = 200
+LEFT_OUT = (
+    "Left out: audio, texts of the corpus (clips are named by their ids), weights, values of variables that may be secret, and "
+    f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({redaction.USER}, {redaction.HOST}), what looks like a "
+    f"secret ({redaction.SECRET}), e-mail and network addresses ({redaction.MAIL}, {redaction.ADDRESS}), paths of Windows ({redaction.WINDOWS_PATH}), and texts of clips "
+    f"({redaction.TEXT}). Folder names outside the home folder are shown. Read it before you post it."
+)
+_RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
+_ABOUT_SOUND = frozenset(
+    {"symlink", "missing", "unreadable", "empty", "unsupported", "corrupt", "truncated", "nan", "silent", "too_short", "too_long", "changed"}
+)  # fmt: skip
+"""Reasons whose details speak of the file. Those of the others may quote its text."""
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One of the starts in a `run.json`."""
+
+    time: str
+    step: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a report takes from a `run.json`."""
+
+    stage: str | None = None
+    status: str | None = None
+    ending: str | None = None
+    starts: tuple[_Start, ...] = ()
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """A clip in a `drop_report.json`."""
+
+    file: str
+    detail: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Drops:
+    """What a report takes from a `drop_report.json`."""
+
+    kept: int | None = None
+    lines: int | None = None
+    dropped: Mapping[str, tuple[_Clip, ...]] = field(default_factory=dict)
+    replaced: tuple[_Clip, ...] = ()
+
+
+def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
+    """The report on this machine, and on the run in a folder, clean of private things.
+
+    What a run has not left, or what is damaged, is said, and the rest is read.
+    """
+    problems: list[str] = []
+    record = drops = metrics = None
+    log = ""
+    if folder is not None:
+        record = _read(partial(read_json, shape=_Record), folder / "run.json", problems)
+        drops = _read(
+            partial(read_json, shape=_Drops, most_bytes=MOST_JSON_BYTES), folder / "drop_report.json", problems
+        )
+        metrics = _read(read_metrics, folder / FILE_NAME, problems)
+        log = _read_end(folder / LOG_NAME)
+    variables = [f"{name}={value}" for name, value in redaction.select_variables(environ, (*VARIABLES, *ALSO)).items()]
+    sections = {
+        "Last error": _format_error(folder, log),
+        "Run": _format_run(folder, record, metrics, problems),
+        "Hardware": _list(_describe_hardware(folder or Path.cwd())),
+        "Software": _list(_describe_software()),
+        "Environment variables": _list(variables) or "None of those that matter is set.",
+        "Settings": _format_settings(record),
+        "Clips set aside": _list(_describe_drops(drops)) or "Unknown: there is no drop_report.json.",
+        f"Log, the last {MOST_LOG_LINES} lines": fence("\n".join(log.splitlines()[-MOST_LOG_LINES:])) if log else "None.",
+        f"Metrics, the last {MOST_METRICS_ROWS} rows": _format_rows(metrics),
+    }  # fmt: skip
+    head = [
+        f"# MyXTTS {__version__}: bug report of {datetime.now().astimezone().isoformat(timespec='seconds')}",
+        "What I did, what I expected, what happened instead: (please write it here)",
+        LEFT_OUT,
+    ]
+    text = "\n\n".join([*head, *(f"## {title}\n\n{content}" for title, content in sections.items())]) + "\n"
+    return redaction.make_redactor(environ, list(_list_texts(record))).clean(text)
+
+
+def find_last_error(log: str) -> str | None:
+    """The last error in a run's log with its traceback; None where there is none."""
+    found: list[str] | None = None
+    is_error = False
+    for line in log.splitlines():
+        match = _RECORD.match(line)
+        if match:
+            is_error = match[1] in ("ERROR", "CRITICAL")
+            found = [line] if is_error else found
+        elif is_error and found is not None:
+            found.append(line)
+    return None if found is None else "\n".join(found[-MOST_ERROR_LINES:])
+
+
+def _read(read: Callable[[Path], Content], path: Path, problems: list[str]) -> Content | None:
+    try:
+        return read(path)
+    except MyXTTSError as error:
+        problems.append(str(error))
+        return None
+
+
+def _read_end(path: Path) -> str:
+    try:
+        with open_file(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
+            return file.read(MOST_LOG_BYTES).decode("utf-8", "replace")
+    except (OSError, FileError):
+        return ""
+
+
+def _list_texts(record: _Record | None) -> Iterator[str]:
+    """The texts of the run's corpora, as far as they can be read now: an error may have quoted one."""
+    data = {} if record is None else record.config.get("data", {})
+    for path in (data.get("train_data"), data.get("val_data")):
+        if not isinstance(path, str):
+            continue
+        try:
+            for file in find_metadata(Path(path)):
+                for line in read_lines(file.path):
+                    # What is said about a line that cannot be used may quote it.
+                    yield line.text if isinstance(line, MetadataLine) else line.problem
+        except (MyXTTSError, OSError):
+            continue
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _format_error(folder: Path | None, log: str) -> str:
+    if folder is None:
+        return "No run was given: `myxtts bug-report RUN` adds its log, figures and settings."
+    error = find_last_error(log)
+    if error is None:
+        return f"None in the run's {LOG_NAME}." if log else f"Unknown: the run has no {LOG_NAME}."
+    return fence(error)
+
+
+def _format_run(folder: Path | None, record: _Record | None, metrics: Metrics | None, problems: Sequence[str]) -> str:
+    if folder is None:
+        return "None was given."
+    lines = [f"folder: `{folder.resolve()}`", *(f"not read: {problem}" for problem in problems)]
+    if record is not None:
+        lines.append(f"stage {record.stage}, {record.status}: {record.ending}")
+        lines += [f"started {each.time} at step {each.step}: `{shlex.join(each.command)}`" for each in record.starts]
+    if metrics is None:
+        return _list([*lines, "it has no figures: nothing was trained yet"])
+    return f"{_list(lines)}\n\n{fence(format_summary(summarise_run(metrics.rows)))}"
+
+
+def _describe_hardware(folder: Path) -> Iterator[str]:
+    facts = read_hardware(folder)
+    yield from facts.card_lines
+    yield f"processor: {facts.processor or UNKNOWN}, {facts.logical_cores} logical cores, {facts.usable_cores} usable"
+    yield f"memory: {format_bytes(facts.free_memory_bytes)} free of {format_bytes(facts.memory_bytes)}"
+    yield f"disk: {format_bytes(facts.free_disk_bytes)} free of {format_bytes(facts.disk_bytes)}"
+
+
+def _describe_software() -> Iterator[str]:
+    facts = read_software()
+    build = facts.tensorflow
+    yield f"MyXTTS {__version__}, Python {facts.python}, {facts.system}"
+    if build is None:
+        yield "TensorFlow: not installed"
+    else:
+        yield f"TensorFlow {build.version}, built for CUDA {build.cuda_version or UNKNOWN}, cuDNN {build.cudnn_version or UNKNOWN}"
+    yield f"NVIDIA driver: {facts.driver or facts.driver_problem or UNKNOWN}"
+    yield from (f"missing: {library.name} ({library.file}): {library.problem}" for library in facts.missing)
+    yield f"packages: {', '.join(_list_packages())}"
+
+
+def _list_packages() -> Iterator[str]:
+    """What MyXTTS depends on, in the versions that are installed; one that is missing says so."""
+    try:
+        needed = importlib.metadata.requires("myxtts") or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for text in needed:
+        name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
+        if "extra ==" not in text:
+            try:
+                yield f"{name}=={importlib.metadata.version(name)}"
+            except importlib.metadata.PackageNotFoundError:
+                yield f"{name}==not installed"
+
+
+def _format_settings(record: _Record | None) -> str:
+    if record is None:
+        return "Unknown: no run was given, or it has no run.json."
+    lines = [
+        f"{section}.{key}: {json.dumps(value, ensure_ascii=False)}"
+        for section, values in record.config.items()
+        for key, value in values.items()
+    ]
+    return fence("\n".join([*lines, *(f"environment {key}: {value}" for key, value in record.environment.items())]))
+
+
+def _describe_drops(drops: _Drops | None) -> Iterator[str]:
+    if drops is None:
+        return
+    yield f"{drops.kept} of {drops.lines} clips can be used"
+    groups = dict(drops.dropped)
+    for clip in drops.replaced:
+        groups[f"{clip.reason}, while training"] = (*groups.get(f"{clip.reason}, while training", ()), clip)
+    for reason, clips in groups.items():
+        shows_details = reason.partition(",")[0] in _ABOUT_SOUND
+        names = [
+            _name_clip(clip.file) + (f" ({clip.detail})" if shows_details and clip.detail else "")
+            for clip in clips[:MOST_IDS_PER_REASON]
+        ]
+        more = f" and {len(clips) - len(names)} more" if len(clips) > len(names) else ""
+        yield f"{reason} ({len(clips)}): {', '.join(names)}{more}"
+
+
+def _name_clip(file: str) -> str:
+    # A malformed line may stand where a name should: of a clip only what a file name can be is shown.
+    name = file.rpartition("/")[2]
+    return name if re.fullmatch(r"[\w.+-]{1,80}", name) else "(a name that is none)"
+
+
+def _format_rows(metrics: Metrics | None) -> str:
+    if metrics is None:
+        return "None."
+    contents = [dump_row(row) for row in metrics.rows[-MOST_METRICS_ROWS:]]
+    for content in contents:
+        # Those of a start stand above.
+        content.pop("settings", None)
+    return fence("\n".join(json.dumps(content, ensure_ascii=False) for content in contents))
