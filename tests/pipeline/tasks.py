@@ -136,7 +136,9 @@ def _hang_natively() -> None:
 
 def hang_aloud() -> None:
     print("here", flush=True)
-    _hang_natively()
+    while True:
+        # Again: a signal ends the sleep.
+        _hang_natively()
 
 
 def _raise_value_error() -> None:
