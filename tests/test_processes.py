@@ -123,9 +123,11 @@ def test_an_import_that_ends_in_time_says_nothing():
 PARENT = """
 import time
 from myxtts.data.workers import Task, WorkerProcess
-worker = WorkerProcess(Task("tests.pipeline.tasks:_hang_natively"))
-while "_hang_natively" not in worker.read_report():
-    worker.write_stacks()
+worker = WorkerProcess(Task("tests.pipeline.tasks:hang_aloud"))
+while "here" not in worker.read_report():
+    time.sleep(0.02)
+worker.write_stacks()
+assert "_hang_natively" in worker.read_report()
 print(worker._child.pid, flush=True)
 time.sleep(600)
 """

@@ -134,6 +134,13 @@ def _hang_natively() -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
+def hang_aloud() -> None:
+    print("here", flush=True)
+    while True:
+        # Again: a signal ends the sleep.
+        _hang_natively()
+
+
 def _raise_value_error() -> None:
     raise ValueError("the clip is upside down")
 
