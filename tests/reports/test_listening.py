@@ -1,8 +1,6 @@
 """Checkpoints by ear."""
 
 import re
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from myxtts.monitoring.errors import MetricsFileError
 from myxtts.monitoring.metrics_log import MetricsLog
 from myxtts.monitoring.metrics_rows import RunRow, ValidationRow
 from myxtts.reports import pages
-from myxtts.reports.embed import encode_png
 from myxtts.reports.pages import name_sample, note_clip, write_listening_page
 
 
@@ -113,19 +110,3 @@ def test_a_note_that_is_no_note_is_an_error_that_names_it(run):
     (run / "samples" / "clip.json").write_text("{}")
     with pytest.raises(MetricsFileError, match=r"clip\.json.*Remove the file"):
         write_listening_page(run, run / "listen.html")
-
-
-def test_a_picture_is_a_png_with_its_pixels():
-    picture = np.random.default_rng(2).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    file = encode_png(picture)
-    signature, rest, chunks = file[:8], file[8:], {}
-    while rest:
-        (length,) = struct.unpack(">I", rest[:4])
-        name, content, check = rest[4:8], rest[8 : 8 + length], rest[8 + length : 12 + length]
-        assert struct.unpack(">I", check)[0] == zlib.crc32(name + content)
-        chunks[name], rest = content, rest[12 + length :]
-    assert signature == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II5B", chunks[b"IHDR"]) == (7, 5, 8, 2, 0, 0, 0)
-    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(5, 1 + 7 * 3)
-    assert not lines[:, 0].any()
-    np.testing.assert_array_equal(lines[:, 1:].reshape(5, 7, 3), picture)
