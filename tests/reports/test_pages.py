@@ -23,7 +23,7 @@ from myxtts.monitoring.profile_verdict import judge_profile
 from myxtts.monitoring.settings_in_force import Settings
 from myxtts.pipeline.waiting import HandoffFacts
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
-from myxtts.reports.compare import compare_runs, format_comparison_page, read_runs
+from myxtts.reports.compare import compare_runs, format_comparison_page
 from myxtts.reports.embed import encode_png
 from myxtts.reports.pages import format_run_page, name_sample, note_clip, write_listening_page, write_run_page
 from myxtts.tuning.profile_page import format_page as format_profile_page
@@ -100,7 +100,7 @@ def make_profile_page(folder, name):
 
 
 def make_comparison_page(folder, name):
-    runs = read_runs([write_run(folder / f"{name}1", name), write_run(folder / f"{name}2", name[1:])])
+    runs = [write_run(folder / f"{name}1", name), write_run(folder / f"{name}2", name[1:])]
     return format_comparison_page(compare_runs(runs))
 
 
