@@ -32,20 +32,14 @@ def run(words: Sequence[str], prog: str) -> int:
         )
     check_writable(arguments.html, arguments.json)
     # Not imported above: --help needs none of it.
-    from myxtts.reports.compare import (
-        compare_runs,
-        format_comparison,
-        format_comparison_json,
-        format_comparison_page,
-        read_runs,
-    )
+    from myxtts.reports import compare
 
-    comparison = compare_runs(read_runs(arguments.runs))
-    print(format_comparison(comparison))
+    comparison = compare.compare_runs(arguments.runs)
+    print(compare.format_comparison(comparison))
     if arguments.html is not None:
-        write_text(arguments.html, format_comparison_page(comparison))
+        write_text(arguments.html, compare.format_comparison_page(comparison))
         print(f"\nPage     {arguments.html}")
     if arguments.json is not None:
-        write_text(arguments.json, format_comparison_json(comparison) + "\n")
+        write_text(arguments.json, compare.format_comparison_json(comparison) + "\n")
         print(f"\nFigures  {arguments.json}")
     return 0

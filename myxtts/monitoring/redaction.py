@@ -127,17 +127,14 @@ def make_redactor(environ: Mapping[str, str], texts: Iterable[str]) -> Redactor:
 
 def list_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Values of variables whose names say that they are nobody's business."""
-    return tuple(value for name, value in environ.items() if is_secret_name(name) and len(value) >= SHORTEST_SECRET)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name may hold something secret."""
-    return _SECRET_NAME.search(name) is not None
+    return tuple(
+        value for name, value in environ.items() if _SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET
+    )
 
 
 def select_variables(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
     """Of the environment, the variables that were asked for and are no secret."""
-    return {name: environ[name] for name in wanted if name in environ and not is_secret_name(name)}
+    return {name: environ[name] for name in wanted if name in environ and not _SECRET_NAME.search(name)}
 
 
 def _hide_shapes(text: str) -> str:

@@ -12,19 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from myxtts.monitoring import words
 from myxtts.monitoring.errors import NotARunError
 from myxtts.monitoring.metrics_log import FILE_NAME, Metrics, read_metrics
 from myxtts.monitoring.metrics_rows import RunRow, TrainRow, ValidationRow, name_infinities
 from myxtts.monitoring.run_summary import RUNNING, RunSummary, dump_summary, summarise_run
-from myxtts.monitoring.words import (
-    UNKNOWN,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_number,
-    format_share,
-    format_step_time,
-)
 from myxtts.reports.pages import render_page
 
 WIDTH, NAME_WIDTH = 80, 22
@@ -96,36 +88,23 @@ class Comparison:
     """What a reader must know before believing a figure."""
 
 
-def read_runs(paths: Sequence[Path]) -> list[ComparedRun]:
-    """The runs in these folders, named A, B, C, ... in this order.
+def compare_runs(paths: Sequence[Path]) -> Comparison:
+    """All figures of the runs in these folders, which are named A, B, C, ...; the better one is marked where one is better.
 
     Raises:
         NotARunError: one of them is not the folder of a run that has trained, or one is given twice.
     """
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise NotARunError("A run must be given once, but two of the folders are the same one.")
-    runs = []
-    for number, path in enumerate(paths):
-        file = path / FILE_NAME if path.is_dir() else path
-        if not os.path.lexists(file):
-            raise NotARunError(f"{path}: {_explain_no_run(path)}")
-        metrics = read_metrics(file)
-        runs.append(ComparedRun(chr(ord("A") + number), path, metrics, summarise_run(metrics.rows)))
-    return runs
-
-
-def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
-    """All figures of the runs; the better one is marked where a figure has a better side."""
+    runs = [_read_run(chr(ord("A") + number), path) for number, path in enumerate(paths)]
     obstacles = _find_loss_obstacles(runs)
     is_equal_work = len({tuple(str(run.settings.get(key)) for key in _WORK) for run in runs}) == 1
     facts = [_list_facts(run) for run in runs]
-    rows = {
-        key: [one.get(key, "not there") for one in facts] for key in dict.fromkeys(key for one in facts for key in one)
-    }
+    texts = {key: [one.get(key, "not there") for one in facts] for one in facts for key in one}
     return Comparison(
         runs=runs,
         figures=_make_figures(runs, ranks_losses=not obstacles, ranks_steps=is_equal_work),
-        differences={key: texts for key, texts in rows.items() if len(set(texts)) > 1},
+        differences={key: each for key, each in texts.items() if len(set(each)) > 1},
         remarks=[*_list_remarks(runs, obstacles, is_equal_work)],
     )
 
@@ -133,7 +112,7 @@ def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
 def format_comparison(comparison: Comparison) -> str:
     """The comparison for a terminal of 80 columns: who is compared, what to know first, figures, settings that differ."""
     lines = [
-        f"{run.name}  {run.path}: {run.summary.stage or UNKNOWN}, {run.summary.mode or UNKNOWN} mode, {run.summary.status}"
+        f"{run.name}  {run.path}: {run.summary.stage or words.UNKNOWN}, {run.summary.mode or words.UNKNOWN} mode, {run.summary.status}"
         for run in comparison.runs
     ]
     for remark in comparison.remarks:
@@ -169,19 +148,25 @@ def format_comparison_page(comparison: Comparison) -> str:
     return render_page("comparison.html", title=title, comparison=comparison)
 
 
-def _explain_no_run(path: Path) -> str:
+def _read_run(name: str, path: Path) -> ComparedRun:
+    file = path / FILE_NAME if path.is_dir() else path
+    if os.path.lexists(file):
+        metrics = read_metrics(file)
+        return ComparedRun(name, path, metrics, summarise_run(metrics.rows))
     if not path.exists():
-        return "there is nothing with this name. Give the folder of a run, its --checkpoint-dir."
-    inside = sorted(child.parent.name for child in path.glob(f"*/{FILE_NAME}")) if path.is_dir() else []
+        raise NotARunError(f"{path}: there is nothing with this name. Give the folder of a run, its --checkpoint-dir.")
+    inside = sorted(child.parent.name for child in path.glob(f"*/{FILE_NAME}"))
     if inside:
-        return f"is not a run, but holds some: {', '.join(inside)}. Give those."
-    return f"is not a run: it has no {FILE_NAME}. Give the --checkpoint-dir of a run that has trained."
+        raise NotARunError(f"{path}: is not a run, but holds some: {', '.join(inside)}. Give those.")
+    raise NotARunError(
+        f"{path}: is not a run: it has no {FILE_NAME}. Give the --checkpoint-dir of a run that has trained."
+    )
 
 
 def _find_loss_obstacles(runs: Sequence[ComparedRun]) -> list[str]:
     """Why the losses of these runs do not mean the same; empty when they do."""
     if len({run.summary.stage for run in runs}) > 1:
-        return [f"they are of different stages ({', '.join(run.summary.stage or UNKNOWN for run in runs)})"]
+        return [f"they are of different stages ({', '.join(run.summary.stage or words.UNKNOWN for run in runs)})"]
     return [reason for key, reason in _OBSTACLES.items() if len({str(run.settings.get(key)) for run in runs}) > 1]
 
 
@@ -197,7 +182,7 @@ def _list_facts(run: ComparedRun) -> dict[str, str]:
 
 def _list_remarks(runs: Sequence[ComparedRun], obstacles: Sequence[str], is_equal_work: bool) -> Iterator[str]:
     for run in runs:
-        status, steps = run.summary.status, format_count(run.summary.step)
+        status, steps = run.summary.status, words.format_count(run.summary.step)
         if status != "finished":
             why = "it still runs, or was killed" if status == RUNNING else status
             yield f"{run.name} is unfinished ({why}): its figures are of the {steps} steps so far."
@@ -220,22 +205,22 @@ def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_step
     lower, higher = (min, max) if len({summary.stage for summary in summaries}) == 1 else (None, None)
     step_time = lower if ranks_steps else None
     table: list[tuple[str, Sequence[float | None], Callable[[Any], str], Any]] = [
-        ("steps", [each.step for each in summaries], format_count, None),
-        ("time", [each.elapsed_s for each in summaries], format_duration, None),
-        (f"train loss at {step}", [_find_loss(run, step) for run in runs], format_number, loss),
-        (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], format_number, loss),
-        ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], format_number, loss),
-        ("step time p50", [each.p50_s if each else None for each in times], format_step_time, step_time),
-        ("step time p95", [each.p95_s if each else None for each in times], format_step_time, step_time),
-        ("variation", [each.variation if each else None for each in times], format_share, lower),
-        ("clips per s", [each.clips_per_s for each in summaries], partial(format_number, digits=3), higher),
-        ("audio-s per s", [each.audio_seconds_per_s for each in summaries], partial(format_number, digits=3), higher),
-        ("goodput", [each.goodput for each in summaries], format_share, higher),
-        ("data stall", [each.data_stall for each in summaries], format_share, lower),
-        ("padding", [each.padding_waste for each in summaries], format_share, lower),
-        ("retraces", [each.retraces for each in summaries], format_count, lower),
-        ("memory, data", [_find_memory(run, "data") for run in runs], format_bytes, lower),
-        ("memory, model", [_find_memory(run, "model") for run in runs], format_bytes, lower),
+        ("steps", [each.step for each in summaries], words.format_count, None),
+        ("time", [each.elapsed_s for each in summaries], words.format_duration, None),
+        (f"train loss at {step}", [_find_loss(run, step) for run in runs], words.format_number, loss),
+        (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], words.format_number, loss),
+        ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], words.format_number, loss),
+        ("step time p50", [each.p50_s if each else None for each in times], words.format_step_time, step_time),
+        ("step time p95", [each.p95_s if each else None for each in times], words.format_step_time, step_time),
+        ("variation", [each.variation if each else None for each in times], words.format_share, lower),
+        ("clips per s", [each.clips_per_s for each in summaries], partial(words.format_number, digits=3), higher),
+        ("audio-s per s", [each.audio_seconds_per_s for each in summaries], partial(words.format_number, digits=3), higher),
+        ("goodput", [each.goodput for each in summaries], words.format_share, higher),
+        ("data stall", [each.data_stall for each in summaries], words.format_share, lower),
+        ("padding", [each.padding_waste for each in summaries], words.format_share, lower),
+        ("retraces", [each.retraces for each in summaries], words.format_count, lower),
+        ("memory, data", [_find_memory(run, "data") for run in runs], words.format_bytes, lower),
+        ("memory, model", [_find_memory(run, "model") for run in runs], words.format_bytes, lower),
     ]  # fmt: skip
     return [
         Figure(name, values, texts, _find_best(values, texts, better))

@@ -21,6 +21,7 @@ from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.data.overview import Overview
 from myxtts.data.scan import ScanResult
 from myxtts.files import FileError, MissingFileError, read_json
+from myxtts.monitoring import words
 from myxtts.monitoring.card_summary import CardSummary
 from myxtts.monitoring.errors import MetricsFileError
 from myxtts.monitoring.flow import TRAINING, list_stage_shares
@@ -28,15 +29,6 @@ from myxtts.monitoring.metrics_log import FILE_NAME, Metrics, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, Row, RunRow, TrainRow, ValidationRow
 from myxtts.monitoring.run_summary import RunSummary, summarise_run
 from myxtts.monitoring.time_ledger import Cause
-from myxtts.monitoring.words import (
-    UNKNOWN,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_number,
-    format_share,
-    format_step_time,
-)
 from myxtts.reports.charts import (
     Part,
     Point,
@@ -93,12 +85,12 @@ def format_run_page(metrics: Metrics) -> str:
     facts = {} if session is None else {"settings": session.settings, "environment": session.environment}
     return render_page(
         "run.html",
-        title=f"{summary.stage or 'run'}, {summary.mode or UNKNOWN} mode",
+        title=f"{summary.stage or 'run'}, {summary.mode or words.UNKNOWN} mode",
         metrics=metrics,
         summary=summary,
         losses=draw_losses(rows),
         **_list_causes(summary),
-        step_times=draw_histogram([s for row in trains for s in row.step_times_s], format_step_time) if summary.times else None,
+        step_times=draw_histogram([s for row in trains for s in row.step_times_s], words.format_step_time) if summary.times else None,
         stages=_draw_stages(summary),
         readiness=_draw_readiness(trains),
         memory=_draw_memory(trains),
@@ -152,33 +144,7 @@ def write_listening_page(folder: Path, page_path: Path) -> int:
         name = f"{own.parent.name}/{own.name}" if own.name == CODEC_FOLDER else own.name
         title = f"{name}: checkpoints by ear"
         _write(page_path, render_page("listening.html", title=title, stages=stages, samples_folder=SAMPLES_FOLDER))
-    return sum(1 + (sound.free_file is not None) for stage in stages for sound in stage.sounds)
-
-
-@dataclass(frozen=True)
-class _Sound:
-    """What a model said at one validation, led and on its own; None is what cannot be played, or was not said."""
-
-    step: int
-    marks: Sequence[str]
-    led_file: str
-    led: Markup | None
-    free_file: str | None
-    free: Markup | None
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """What is heard of one stage of a run."""
-
-    name: str | None
-    text: str | None
-    recording_file: str | None
-    recording: Markup | None
-    sounds: Sequence[_Sound]
-    """Newest first."""
-    left_out: int
-    losses: Markup
+    return sum(1 + (sound["free_file"] is not None) for stage in stages for sound in stage["sounds"])
 
 
 @dataclass(frozen=True)
@@ -198,14 +164,14 @@ def _open_templates() -> Environment:
         finalize=lambda value: make_visible(value if isinstance(value, Markup) else str(value)),
     )
     filters: dict[str, Callable[..., str]] = {
-        "bytes": format_bytes,
-        "count": format_count,
-        "duration": format_duration,
+        "bytes": words.format_bytes,
+        "count": words.format_count,
+        "duration": words.format_duration,
         "ms": lambda seconds: f"{seconds * 1000:.2f} ms",
         "moment": _format_moment,
-        "number": format_number,
-        "share": format_share,
-        "step_time": format_step_time,
+        "number": words.format_number,
+        "share": words.format_share,
+        "step_time": words.format_step_time,
     }
     templates.filters |= filters
     return templates
@@ -213,7 +179,7 @@ def _open_templates() -> Environment:
 
 def _format_moment(time_s: float) -> str:
     if not math.isfinite(time_s):
-        return UNKNOWN
+        return words.UNKNOWN
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -283,8 +249,8 @@ def _draw_cards(
     return draw_lines(series, "step", format_y, from_zero=True, y_max=1.0 if with_host else None, otherwise="")
 
 
-def _collect_stage(folder: Path) -> _Stage | None:
-    """The sounds of a stage's folder; None where there are none."""
+def _collect_stage(folder: Path) -> dict[str, Any] | None:
+    """What is heard of one stage of a run, newest first; None where there are no sounds."""
     found = sorted(
         (int(match[1]), path)
         for path in (folder / SAMPLES_FOLDER).glob("*.wav")
@@ -299,15 +265,15 @@ def _collect_stage(folder: Path) -> _Stage | None:
     best = next((row.step for row in reversed(validations) if row.is_best), None)
     shown = [found[place] for place in _choose_places([step for step, _ in found], best)]
     note = _read_note(folder / SAMPLES_FOLDER / CLIP_NAME)
-    return _Stage(
-        name=next((row.stage for row in rows if isinstance(row, RunRow)), None),
-        text=note.text if note else None,
-        recording_file=note.recording.name if note else None,
-        recording=_try_embedding(embed_clip, note.recording, "the recording") if note else None,
-        sounds=[_hear(folder, step, path, losses.get(step), step == best) for step, path in shown],
-        left_out=len(found) - len(shown),
-        losses=draw_losses(rows) if validations else Markup(),
-    )
+    return {
+        "name": next((row.stage for row in rows if isinstance(row, RunRow)), None),
+        "text": note.text if note else None,
+        "recording_file": note.recording.name if note else None,
+        "recording": _try_embedding(embed_clip, note.recording, "the recording") if note else None,
+        "sounds": [_hear(folder, step, path, losses.get(step), step == best) for step, path in shown],
+        "left_out": len(found) - len(shown),
+        "losses": draw_losses(rows) if validations else "",
+    }
 
 
 def _choose_places(steps: Sequence[int], best: int | None) -> list[int]:
@@ -317,21 +283,21 @@ def _choose_places(steps: Sequence[int], best: int | None) -> list[int]:
     return sorted(places, reverse=True)
 
 
-def _hear(folder: Path, step: int, path: Path, loss: float | None, is_best: bool) -> _Sound:
-    label = f"step {format_count(step)}"
-    marks = [f"loss {format_number(loss)}", *(["best"] if is_best else [])]
+def _hear(folder: Path, step: int, path: Path, loss: float | None, is_best: bool) -> dict[str, Any]:
+    """What a model said at one validation, led and on its own; None is what cannot be played, or was not said."""
+    label = f"step {words.format_count(step)}"
+    marks = [f"loss {words.format_number(loss)}", *(["best"] if is_best else [])]
     if (folder / path.stem).is_dir():
         marks.append(f"checkpoint {path.stem}")
     free = path.with_name(name_sample(step, is_free=True))
-    has_free = free.is_file()
-    return _Sound(
-        step=step,
-        marks=marks,
-        led_file=path.name,
-        led=_try_embedding(embed_file, path, label),
-        free_file=free.name if has_free else None,
-        free=_try_embedding(embed_file, free, f"{label}, on its own") if has_free else None,
-    )
+    return {
+        "step": step,
+        "marks": marks,
+        "led_file": path.name,
+        "led": _try_embedding(embed_file, path, label),
+        "free_file": free.name if free.is_file() else None,
+        "free": _try_embedding(embed_file, free, f"{label}, on its own") if free.is_file() else None,
+    }
 
 
 def _try_embedding(embed: Callable[[Path, str], Markup], path: Path, label: str) -> Markup | None:
