@@ -14,23 +14,15 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
 from myxtts.errors import ConfigError, DevicePlanError
-from myxtts.training import mode as mode_module
+from myxtts.training import mode as auto_mode
 from myxtts.training.mode import (
     Candidate,
     Circumstances,
     Layout,
     MeasuringError,
-    MeasuringKilledError,
-    Obstacle,
     StageCosts,
     choose_mode,
-    fix_cache,
     format_choice,
-    load_choice,
-    measure_in_process,
-    plan_run,
-    predict_all,
-    predict_batch_s,
 )
 from myxtts.training.run_folder import open_run
 
@@ -83,24 +75,25 @@ def make_costs(prepare_ms, transfer_ms, train_ms, **more_ms):
 )
 def test_a_batch_takes_what_the_stages_make_of_it(costs, candidate, epochs, expected_ms):
     around = Circumstances(epochs=epochs)
-    assert predict_batch_s(costs, candidate, around) * 1000 == pytest.approx(expected_ms, rel=1e-6)
+    assert auto_mode.predict_batch_s(costs, candidate, around) * 1000 == pytest.approx(expected_ms, rel=1e-6)
 
 
 @pytest.mark.parametrize(("epochs", "found"), [(1, 0), (2, 0), (4, 1 / 2), (100, 0.98)])
 def test_codes_in_memory_are_made_by_each_of_two_processes(epochs, found):
     around = Circumstances(epochs=epochs, policy="memory")
     costs = make_costs(30, 1, 40, codes=20)
-    parallel_s = predict_batch_s(costs, Candidate(Layout.DATA_PARALLEL, True), around)
+    parallel_s = auto_mode.predict_batch_s(costs, Candidate(Layout.DATA_PARALLEL, True), around)
     assert parallel_s * 1000 == pytest.approx((70 - 20 * found) / 2)
     # One process has made them all after the first epoch.
-    single_s = predict_batch_s(costs, Candidate(Layout.SINGLE, True), around)
+    single_s = auto_mode.predict_batch_s(costs, Candidate(Layout.SINGLE, True), around)
     assert single_s * 1000 == pytest.approx(70 - 20 * (1 - 1 / epochs))
 
 
 def test_a_step_has_all_its_batches_and_one_exchange():
     around = replace(NO_CODES, accumulation=4)
     by_layout = {
-        each.candidate.layout: each.step_s * 1000 for each in predict_all(make_costs(30, 1, 40, exchange=8), around)
+        each.candidate.layout: each.step_s * 1000
+        for each in auto_mode.predict_all(make_costs(30, 1, 40, exchange=8), around)
     }
     assert by_layout[Layout.DUAL] == pytest.approx(160)
     assert by_layout[Layout.DATA_PARALLEL] == pytest.approx(4 * 35 + 8)
@@ -205,7 +198,7 @@ def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
     assert max(map(len, page.splitlines())) <= 80
     assert page.startswith("Auto    ")
     assert "<- taken" in page
-    assert load_choice(json.loads(json.dumps(choice.dump()))) == choice
+    assert auto_mode.load_choice(json.loads(json.dumps(choice.dump()))) == choice
 
 
 def test_one_device_that_has_no_room_for_everything_is_not_chosen():
@@ -244,7 +237,7 @@ def plan(config, costs=None, *, cards=2, found=None, **given):
         return {"costs": vars(costs), "epochs": 5, "obstacles": {}, "cache": CACHE, **(found or {})}
 
     made = [Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(cards)]
-    return plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), measure=measure, **given)
+    return auto_mode.plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), measure=measure, **given)
 
 
 def find_row(planned):
@@ -307,7 +300,7 @@ def test_a_program_that_starts_no_workers_says_how_both_could_train(tmp_path):
     planned = plan(make_config(tmp_path), SHARES)
     assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
     assert "`myxtts train` does it with --mode auto" in planned.choice.reason
-    closed = Obstacle("no network", "add --open-ports")
+    closed = auto_mode.Obstacle("no network", "add --open-ports")
     planned = plan(make_config(tmp_path), SHARES, find_launch_obstacle=lambda: closed)
     assert planned.choice.reason.endswith("would be faster, about 24 ms a step: add --open-ports.")
     assert "--mode auto" not in planned.choice.reason, "it names the flag and not itself"
@@ -329,10 +322,10 @@ def test_a_run_keeps_codes_as_was_chosen(tmp_path, policy, asked, keeps_codes, w
     choice = plan(config, make_costs(60, 1, 40, codes=59), found=found).choice
     assert choice.keeps_codes is keeps_codes
     assert words in choice.codes
-    assert fix_cache(config, choice).data.cache == policy
-    assert fix_cache(config, None) is config
+    assert auto_mode.fix_cache(config, choice).data.cache == policy
+    assert auto_mode.fix_cache(config, None) is config
     # What is given when the run goes on wins over what was chosen then.
-    assert fix_cache(make_config(tmp_path, data={"cache": "memory"}), choice).data.cache == "memory"
+    assert auto_mode.fix_cache(make_config(tmp_path, data={"cache": "memory"}), choice).data.cache == "memory"
 
 
 def test_memory_that_does_not_fit_is_an_obstacle(tmp_path):
@@ -416,7 +409,9 @@ def hang_while_loading():
 def measure():
     """Measures in a process, of which nothing is left."""
     before = set(psutil.Process().children())
-    yield lambda work, item=7, **limits: measure_in_process(Task(f"{__name__}:{work}"), item, "--mode auto", **limits)
+    yield lambda work, item=7, **limits: auto_mode.measure_in_process(
+        Task(f"{__name__}:{work}"), item, "--mode auto", **limits
+    )
     assert set(psutil.Process().children()) == before
 
 
@@ -432,7 +427,9 @@ def test_a_measured_run_has_the_threads_that_any_run_has(measure, monkeypatch):
 
 
 def test_a_measurement_that_is_killed_is_told_apart_from_one_that_fails(measure):
-    with pytest.raises(MeasuringKilledError, match="died of signal 9, as a process does that runs out of memory"):
+    with pytest.raises(
+        auto_mode.MeasuringKilledError, match="died of signal 9, as a process does that runs out of memory"
+    ):
         measure("make_killed")
 
 
@@ -450,16 +447,16 @@ def test_whoever_stops_a_measurement_leaves_no_process(measure, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mode_module, "await_answer", interrupt)
+    monkeypatch.setattr(auto_mode, "await_answer", interrupt)
     with pytest.raises(KeyboardInterrupt):
         measure("make_hanging")
 
 
 def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch):
-    monkeypatch.setattr(mode_module, "_MEASURER", f"{__name__}:make_nothing")
+    monkeypatch.setattr(auto_mode, "_MEASURER", f"{__name__}:make_nothing")
     machine = Machine(CardScan((), (), None), 16000)
     config = make_config(tmp_path, training={"rehearsal": True})
     with pytest.raises(MeasuringError) as caught:
-        plan_run(config, machine=machine)
+        auto_mode.plan_run(config, machine=machine)
     assert str(caught.value).startswith("Measuring for --mode auto failed.\nA worker process ended with exit code 1")
     assert str(caught.value).endswith("\nGive --mode single, dual or isolated instead of auto.")

@@ -21,21 +21,7 @@ from myxtts.monitoring.memory_bill import BatchChoice
 from myxtts.training.errors import GradientMemoryError, ProfileError
 from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
-from myxtts.tuning.configure import (
-    VARIABLES,
-    Answer,
-    Line,
-    Trial,
-    TrialResult,
-    Tuned,
-    Verification,
-    choose_buffers,
-    find_limit_bytes,
-    format_variables,
-    format_yaml,
-    list_questions,
-    tune,
-)
+from myxtts.tuning.configure import Answer, Line, Trial, TrialResult, Tuned, Verification
 from tests.cli.test_profile_command import SMALL
 from tests.support.processes import run_python
 
@@ -94,7 +80,7 @@ class PacedTrials:
 
 def run_tune(trials, config=REHEARSED, *, verifies=False, machine=NO_CARDS, plan=None):
     plan = plan or choose_layout(Layout.DUAL, machine)
-    return tune(config, machine, verifies=verifies, tell=lambda _: None, run_trial=trials, plan=plan)
+    return configure.tune(config, machine, verifies=verifies, tell=lambda _: None, run_trial=trials, plan=plan)
 
 
 def list_settings(tuned):
@@ -111,7 +97,7 @@ def load(tmp_path):
 
     def load(config, tuned):
         path = tmp_path / "tuned.yaml"
-        path.write_text(format_yaml(config, tuned.lines, ["A note."]))
+        path.write_text(configure.format_yaml(config, tuned.lines, ["A note."]))
         return resolve_config(yaml_path=path)
 
     return load
@@ -237,7 +223,7 @@ def test_the_mode_is_measured_whatever_an_earlier_run_has_chosen_and_workers_may
 
     monkeypatch.setattr(configure, "plan_run", plan_run)
     facts = {"verifies": False, "tell": lambda _: None, "find_launch_obstacle": lambda: None}
-    tune(REHEARSED, NO_CARDS, run_trial=PacedTrials(), **facts)
+    configure.tune(REHEARSED, NO_CARDS, run_trial=PacedTrials(), **facts)
     assert asked == [("auto", "reset", None)]
 
 
@@ -335,7 +321,7 @@ def test_what_is_tried_follows_from_the_machine(facts, title, names):
     config = XTTSConfig(model={"size": "base"})
     assert (config.data.batch_size, config.training.gradient_accumulation_steps) == (8, 1)
     now = TrialResult(0.1, facts.get("read_share", 0.0), facts.get("fitting", ()))
-    questions = list_questions(config, now, facts.get("cores", 2), is_gpu=facts.get("is_gpu", False))
+    questions = configure.list_questions(config, now, facts.get("cores", 2), is_gpu=facts.get("is_gpu", False))
     (question,) = [each for each in questions if each.title == title]
     assert bool(names) != bool(question.skipped)
     if names:
@@ -346,7 +332,7 @@ def test_what_is_tried_follows_from_the_machine(facts, title, names):
 
 
 def test_buffers_follow_rules_that_are_said():
-    calm, late = ({line.key: line for line in choose_buffers(REHEARSED, share)} for share in (0.0, 0.2))
+    calm, late = ({line.key: line for line in configure.choose_buffers(REHEARSED, share)} for share in (0.0, 0.2))
     assert calm["data.pipeline_buffer_size"].value == 50
     assert calm["data.prefetch_buffer_size"].value == REHEARSED.data.prefetch_depth
     assert late["data.pipeline_buffer_size"].value == 100
@@ -365,11 +351,12 @@ def test_the_file_loads_as_what_was_tried_and_every_line_has_its_evidence(load, 
 
 
 def test_variables_can_be_sourced():
-    text = format_variables(run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=2": 0.8})).variables, "tuned.env.sh")
-    assert "export TF_NUM_INTRAOP_THREADS=2\n" in text
-    assert "source tuned.env.sh" in text
-    assert all(row.startswith(("#", "export ")) for row in text.splitlines())
-    assert "Nothing is to be set" in format_variables([], "tuned.env.sh")
+    tuned = run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=2": 0.8}))
+    for lines, said in ((tuned.variables, "export TF_NUM_INTRAOP_THREADS=2\n"), ([], "# Nothing is to be set")):
+        text = configure.format_variables(lines, "tuned.env.sh")
+        assert said in text
+        assert "source tuned.env.sh" in text
+        assert all(row.startswith(("#", "export ")) for row in text.splitlines())
 
 
 def test_the_devices_of_the_mode_are_written_for_cards_only():
@@ -380,8 +367,8 @@ def test_the_devices_of_the_mode_are_written_for_cards_only():
     assert (settings["training.mode"], settings["data.data_gpu"], settings["data.model_gpu"]) == ("dual", 5, 3)
     assert "data.data_gpu" not in list_settings(run_tune(dual))
     plan = plan_devices(PlanRequest(mode="single"), machine)
-    assert find_limit_bytes(plan, machine) == int((24000 - 3) * 0.9) * MIB
-    assert find_limit_bytes(plan_devices(PlanRequest(), NO_CARDS), NO_CARDS) == 8000 * MIB
+    assert configure.find_limit_bytes(plan, machine) == int((24000 - 3) * 0.9) * MIB
+    assert configure.find_limit_bytes(plan_devices(PlanRequest(), NO_CARDS), NO_CARDS) == 8000 * MIB
 
 
 def test_a_decoder_is_refused_before_anything_is_tried(tmp_path):
@@ -506,37 +493,40 @@ def test_a_gain_is_told_with_what_is_in_force(run_configure):
     )
 
 
-def test_defaults_that_stay_are_said_to(run_configure):
-    out, path, _ = run_configure(WITHDRAWN, "--verify", verification=Verification([0.1], IN_FORCE))
-    assert "Nothing faster than the defaults was found" in out
-    assert "# Nothing faster was found" in path.read_text()
-    assert re.search(r"compute precision +float32", out)
-
-
 @pytest.mark.parametrize(
-    ("tuned_s", "words"), [(0.120, "no gain, 20.0% slower: defaults kept."), (0.100, "no gain: defaults kept.")]
+    ("checked", "told", "written"),
+    [
+        (
+            Verification([0.1], DEFAULT_IN_FORCE),
+            "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults",
+            "Nothing faster was found, so the defaults stay in force.",
+        ),
+        (
+            Verification([0.1] * 3, DEFAULT_IN_FORCE, [0.12] * 3, IN_FORCE),
+            "no gain, 20.0% slower: defaults kept. What was found is withdrawn; the file changes nothing. IN FORCE with the defaults",
+            "What was found gained nothing when compared, so the defaults stay in force.",
+        ),
+        (
+            Verification([0.1] * 3, DEFAULT_IN_FORCE, [0.1] * 3, IN_FORCE),
+            "no gain: defaults kept. What was found is withdrawn; the file changes nothing. IN FORCE with the defaults",
+            "What was found gained nothing when compared, so the defaults stay in force.",
+        ),
+        (
+            Verification([0.1], DEFAULT_IN_FORCE, failure="these settings failed (out of memory)"),
+            "these settings failed (out of memory). What was found is withdrawn; the file changes nothing. ",
+            "Comparing it with the defaults failed, so what was found is withdrawn.",
+        ),
+    ],
+    ids=["nothing was found", "slower", "no faster", "failed"],
 )
-def test_settings_that_gain_nothing_are_withdrawn_in_words(run_configure, tuned_s, words):
-    checked = Verification([0.100] * 3, DEFAULT_IN_FORCE, [tuned_s] * 3, IN_FORCE)
+def test_defaults_that_stay_are_said_to(run_configure, checked, told, written):
     out, path, variables = run_configure(WITHDRAWN, "--verify", verification=checked)
-    assert words in out
-    assert "faster" not in out
+    assert told in " ".join(out.split())
+    assert checked.is_unchanged or "faster" not in out
     # What is shown is what stays.
-    assert "IN FORCE with the defaults" in out
-    assert re.search(r"threads inside operations +1", out)
-    assert "the defaults stay in force" in path.read_text()
+    assert checked.failure or re.search(r"threads inside operations +1", out)
+    assert f"# {written}\n" in path.read_text()
     assert resolve_config(yaml_path=path).data.enable_xla is False
-    assert "export" not in variables
-
-
-def test_a_comparison_that_failed_withdraws_in_words(run_configure):
-    checked = Verification([0.1], DEFAULT_IN_FORCE, failure="these settings failed (out of memory)")
-    out, path, variables = run_configure(WITHDRAWN, verification=checked)
-    assert "NOT VERIFIED\n" in out
-    told = " ".join(out.split())
-    assert "these settings failed (out of memory). What was found is withdrawn; the file changes nothing. " in told
-    assert "faster" not in out
-    assert "# Comparing it with the defaults failed, so what was found is withdrawn.\n" in path.read_text()
     assert "export" not in variables
 
 
@@ -576,7 +566,7 @@ def test_a_rehearsal_is_configured_and_trains_with_its_file(tmp_path):
     assert result.returncode == 0, result.stderr[-4000:]
     assert re.search(r"IN FORCE with (these settings|the defaults), read back", result.stdout)
     rows = ("readers", "batches read ahead", "batches prepared ahead", "codes found", "memory of model device")
-    for row in (*rows, *VARIABLES):
+    for row in (*rows, *configure.VARIABLES):
         assert re.search(rf"^  {row} +\S", result.stdout, re.MULTILINE), row
     assert re.search(r"batches read ahead +none\b", result.stdout), "this process reads each when it is needed"
     assert re.search(r"weights on +/CPU:\d", result.stdout)

@@ -24,12 +24,7 @@ from myxtts.tuning import mode_measuring
 from myxtts.tuning.mode_measuring import (
     FEWEST_BATCHES,
     READ_AHEAD,
-    count_measured_batches,
     estimate_exchange,
-    find_obstacles,
-    make_measurer,
-    measure_costs,
-    measure_half_share,
     measure_together,
     time_best_window,
 )
@@ -114,7 +109,7 @@ def test_the_faster_of_two_windows_counts():
     ("shapes", "accumulation", "batches"), [(1, 1, 8), (6, 1, 12), (40, 1, 32), (1, 3, 9), (6, 8, 16), (1, 84, 8)]
 )
 def test_a_window_has_some_batches_of_every_shape_and_whole_updates(shapes, accumulation, batches):
-    assert count_measured_batches(shapes, accumulation) == batches
+    assert mode_measuring.count_measured_batches(shapes, accumulation) == batches
 
 
 class Request(NamedTuple):
@@ -145,7 +140,7 @@ def measured(monkeypatch):
             build_model=lambda: SimpleNamespace(step=None),
             request_source=lambda: Request(DUAL),
         )
-        return measure_costs(setup, **given), training, modes
+        return mode_measuring.measure_costs(setup, **given), training, modes
 
     return measure
 
@@ -195,7 +190,7 @@ def test_half_the_clips_take_what_they_take(monkeypatch, rows, fixed_rows, share
         seconds[0] += fixed_rows + int(batch.tensors["weights_B"].shape[0])
         return True
 
-    assert measure_half_share(source, SimpleNamespace(train=train)) == pytest.approx(share)
+    assert mode_measuring.measure_half_share(source, SimpleNamespace(train=train)) == pytest.approx(share)
     assert (source.taken, source.open) == (1, 0)
 
 
@@ -249,7 +244,7 @@ MODEL, DATA = DUAL.model.device, DUAL.data.device
 
 def test_every_mode_is_billed_and_each_of_two_trainers_with_half_of_every_batch(bill):
     billed, setup = bill(), SimpleNamespace(plan=DUAL, config=None)
-    assert find_obstacles(setup, [DUAL]) == {}
+    assert mode_measuring.find_obstacles(setup, [DUAL]) == {}
     assert billed == [
         ("dual", MODEL, WHOLE),
         ("single", MODEL, WHOLE),
@@ -257,7 +252,7 @@ def test_every_mode_is_billed_and_each_of_two_trainers_with_half_of_every_batch(
         ("single", DATA, HALF),
     ]
     bill(("single", MODEL, WHOLE), ("single", DATA, HALF))
-    assert find_obstacles(setup, [DUAL]) == {
+    assert mode_measuring.find_obstacles(setup, [DUAL]) == {
         "single": f"single on {MODEL} needs 30 GB",
         "data-parallel": f"single on {DATA} needs 30 GB",
     }
@@ -269,4 +264,4 @@ def test_where_nothing_fits_the_batch_that_would_is_named_and_nothing_is_measure
     monkeypatch.setattr(mode_measuring, "set_up_profile", lambda *_: SimpleNamespace(plan=DUAL, config=None))
     monkeypatch.setattr(mode_measuring, "measure_costs", lambda *_, **__: pytest.fail("it has no room"))
     with pytest.raises(MemoryBillError, match="--batch-size 4"):
-        make_measurer(XTTSConfig().given_values(), "unused")([dump_plan(DUAL)])
+        mode_measuring.make_measurer(XTTSConfig().given_values(), "unused")([dump_plan(DUAL)])

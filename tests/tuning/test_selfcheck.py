@@ -31,10 +31,7 @@ from myxtts.tuning.selfcheck import (
     Situation,
     Status,
     ask_process,
-    format_outcome,
     format_report,
-    run_checks,
-    select_checks,
 )
 from tests.monitoring.runs import make_run_row, make_train_row
 from tests.support.nvml import GPU_IS_LOST, StubCard
@@ -58,7 +55,7 @@ def read_settings(check, situation):
 
 
 def run(checks, situation, ask=read_settings):
-    return {outcome.name: outcome for outcome in run_checks(checks, situation, ask)}
+    return {outcome.name: outcome for outcome in selfcheck.run_checks(checks, situation, ask)}
 
 
 # What processes of checks do below.
@@ -98,17 +95,17 @@ def test_every_name_is_used_once_and_what_a_check_needs_comes_before_it():
 
 
 def test_what_was_asked_for_brings_what_it_needs():
-    names = [check.name for check in select_checks(["deterministic-again"], is_quick=False)]
+    names = [check.name for check in selfcheck.select_checks(["deterministic-again"], is_quick=False)]
     assert names == ["train-codec", "train-single", "deterministic", "deterministic-again"]
-    quick = select_checks([], is_quick=True)
+    quick = selfcheck.select_checks([], is_quick=True)
     assert quick
     assert all(check.is_quick for check in quick)
-    assert select_checks([], is_quick=False) == list(CHECKS)
+    assert selfcheck.select_checks([], is_quick=False) == list(CHECKS)
 
 
 def test_a_check_that_is_none_names_the_nearest():
     with pytest.raises(CommandLineError, match="Did you mean train-dual"):
-        select_checks(["train-duel"], is_quick=False)
+        selfcheck.select_checks(["train-duel"], is_quick=False)
 
 
 def test_one_card_does_what_one_card_allows_and_lists_the_rest():
@@ -222,7 +219,7 @@ def test_the_report_says_what_was_seen():
 
 
 def test_lines_fit_80_columns_and_a_rehearsal_claims_nothing():
-    assert max(map(len, format_outcome(PASSED).splitlines())) <= 80
+    assert max(map(len, selfcheck.format_outcome(PASSED).splitlines())) <= 80
     for rehearsal, said in ((True, "says nothing about cards"), (False, "post the report all the same")):
         end = format_report([PASSED], rehearsal=rehearsal)[0]
         assert said in " ".join(end.split())
