@@ -18,7 +18,6 @@ from myxtts.config.flags import add_setting_flags
 if TYPE_CHECKING:
     from myxtts.devices.machine import Machine
     from myxtts.monitoring.profile_facts import Profile
-    from myxtts.training.profiling.plan import ProfilePlan
 
 STEPS = 100
 FEWEST_STEPS = 5
@@ -71,23 +70,12 @@ def run(words: Sequence[str], prog: str) -> int:
         find_launch_obstacle=find_launch_obstacle,
     )
     print(f"{format_plan(planned.plan)}\n", flush=True)
-    profile = measure(planned, arguments.num_steps)
+    # Not imported above: what can be refused is refused before TensorFlow is loaded.
+    from myxtts.tuning.profile import measure
+
+    profile = measure(planned, arguments.num_steps, tell)
     _report(profile, planned.config, machine, arguments)
     return 0
-
-
-def measure(planned: ProfilePlan, steps: int) -> Profile:
-    """The profile of a configuration; what is being done is told on standard error."""
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
-    from myxtts.training.devices_in_force import apply_devices
-    from myxtts.training.profiling.run import profile_run
-    from myxtts.training.profiling.setup import set_up_profile
-
-    apply_devices(planned.config, planned.plan)
-    with open_scratch_folder("profile") as folder:
-        tell("reading the corpus")
-        setup = set_up_profile(planned.config, planned.plan, folder, planned.notes)
-        return profile_run(setup, steps, tell)
 
 
 def _report(profile: Profile, config: XTTSConfig, machine: Machine, arguments: argparse.Namespace) -> None:

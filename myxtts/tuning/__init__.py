@@ -1,0 +1,1 @@
+"""Finding good settings, and what limits a run."""
