@@ -9,8 +9,7 @@ from myxtts.monitoring import svg
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.html_table import draw_table, draw_tiles
 from myxtts.monitoring.page_style import STYLE
-from myxtts.monitoring.profile_facts import BatchTimes, Part, Profile
-from myxtts.monitoring.profile_verdict import NO_BOTTLENECK, Verdict
+from myxtts.monitoring.profile_facts import NO_BOTTLENECK, BatchTimes, Part, Profile, Verdict
 from myxtts.monitoring.timeline_svg import Bar, Lane, draw_timeline
 from myxtts.monitoring.words import format_bytes, format_share, format_step_time
 from myxtts.pipeline.batch_spans import Span

@@ -34,12 +34,12 @@ from myxtts.errors import DevicePlanError, MyXTTSError
 from myxtts.monitoring.advice import USUAL_READERS, split_batch
 from myxtts.monitoring.card_summary import CardSummary, summarise_cards, summarise_host
 from myxtts.monitoring.machine_sampler import MachineSample, MachineSampler
-from myxtts.monitoring.profile_facts import Part, Profile
-from myxtts.monitoring.profile_verdict import Rule, judge_profile
+from myxtts.monitoring.profile_facts import Part, Profile, Rule, judge_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.software_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
 from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
 from myxtts.training.modes.auto_mode import FindObstacle, Tell
+from myxtts.tuning import profile as profiling
 
 STEPS = 20
 """Of the speed test."""
@@ -205,13 +205,11 @@ def rank_issues(issues: Iterable[Issue]) -> list[Issue]:
 def _test_speed(
     config: XTTSConfig, command: Sequence[str], tell: Tell, find_launch_obstacle: FindObstacle
 ) -> tuple[Profile, list[Issue]]:
-    # Not imported above: it loads TensorFlow, which may be missing.
-    from myxtts.training.profiling.plan import plan_profile
-    from myxtts.tuning import profile as profiling
-
     # Read anew: by now the variables are those that a run has.
     machine = read_machine()
-    planned = plan_profile(config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle)
+    planned = profiling.plan_profile(
+        config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle
+    )
     profile = profiling.measure(planned, STEPS, tell)
     verdict = judge_profile(profile, Settings.of_config(planned.config, Surroundings.of_machine(machine)))
     return profile, [describe_rule(rule, is_rehearsal=config.training.rehearsal) for rule in verdict.rules]

@@ -15,7 +15,7 @@ from myxtts.devices.topology import Connection, Link
 from myxtts.errors import NvmlError
 from myxtts.monitoring import software_facts
 from myxtts.monitoring.card_summary import CardSummary
-from myxtts.monitoring.profile_verdict import judge_profile
+from myxtts.monitoring.profile_facts import judge_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.software_facts import (
     Library,

@@ -1,8 +1,12 @@
-"""The profiler against pipelines whose slow stage is known: stages that only take time, in the real threads and slots."""
+"""What is profiled: the devices of the run it stands for, and pipelines whose slow stage is known.
+
+Their stages only take time, in the real threads and slots.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +18,14 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints import write_model_directory
+from myxtts.cli.main import run_command
 from myxtts.config import ModelConfig, XTTSConfig
-from myxtts.devices.machine import read_machine
+from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.memory import Growth, Limit, Memory
-from myxtts.devices.nvml import MIB, PhysicalId
-from myxtts.devices.plan import PlanRequest
+from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
+from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.monitoring.profile_facts import Part, Profile
-from myxtts.monitoring.profile_verdict import Verdict, judge_profile
+from myxtts.monitoring.profile_facts import Part, Profile, Verdict, judge_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.pipeline import single_source, staged_source, transfer
 from myxtts.pipeline.batch_facts import FACTS
@@ -30,17 +34,103 @@ from myxtts.pipeline.producer_process import FilledSlot
 from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.training.errors import CodecMissingError, ProfileError
+from myxtts.training.modes.auto_mode import PlannedRun
+from myxtts.training.modes.choice import ModeChoice
+from myxtts.training.modes.prediction import Layout
 from myxtts.training.profiling import run as profile_run
 from myxtts.training.profiling import setup as profile_setup
-from myxtts.training.profiling.run import ProfileLengths, Profiler, measure_profile
+from myxtts.training.profiling.run import ProfileLengths, Profiler
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.starting_point import StartingPoint, fit_model_config
+from myxtts.tuning import profile as profiling
+from myxtts.tuning.profile import ProfilePlan, describe_run, measure_three_runs, plan_profile, read_memory
 from myxtts.utils import gpu_memory
 from myxtts.utils.gpu_memory import GpuMemory
 from tests.monitoring.profiles import make_run
 from tests.training.paced_stages import CLOCK, Pace, PacedFactory, PacedHandoff, make_producer
 
+NO_CARDS = Machine(CardScan((), (), None), 16000)
+FOUR_CARDS = Machine(
+    CardScan(tuple(Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(4)), (), None),
+    16000,
+)  # fmt: skip
+TWO_WORKERS = {
+    "TF_CONFIG": json.dumps(
+        {"cluster": {"worker": ["10.0.0.1:5000", "10.0.0.2:5000"]}, "task": {"type": "worker", "index": 0}}
+    )
+}
 STEPS = 16
+
+
+def plan(
+    training: Mapping[str, Any], machine: Machine = NO_CARDS, environ: Mapping[str, str] | None = None
+) -> ProfilePlan:
+    return plan_profile(XTTSConfig(training=training), machine, tell=lambda _: None, environ=environ or {})
+
+
+@pytest.mark.parametrize("command", ["profile", "configure"])
+def test_a_decoder_is_refused_before_tensorflow_is_loaded(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rehearsal", "--stage", "decoder", "--init-from", "somewhere"]
+    assert run_command(command, words, f"myxtts {command}") == 2
+    told = capsys.readouterr().err
+    assert "Only the training of a codec or a GPT can be measured, but --stage is decoder." in told
+    assert "Leave --stage out" in told
+
+
+def test_auto_is_chosen_as_a_training_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = plan_devices(PlanRequest(mode="isolated", rehearsal=True), NO_CARDS)
+    choice = ModeChoice(Layout.ISOLATED, True, 0.1, "Tested.", ("a", "b"), cache="memory")
+    monkeypatch.setattr(profiling, "plan_run", lambda *_, **__: PlannedRun(chosen, choice))
+    planned = plan({"mode": "auto", "rehearsal": True})
+    assert planned.plan is chosen
+    # It was chosen for codes that are kept there.
+    assert planned.config.data.cache == "memory"
+    monkeypatch.undo()
+    # One device is no choice: nothing is measured.
+    assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_faster", "words"),
+    [
+        ((0, 1), False, "A training with --mode auto has both devices train (data-parallel). One rank is measured"),
+        ((), True, "What is measured is single. Tested, and both devices training would be faster."),
+        ((), False, None),
+    ],
+)
+def test_what_auto_trains_with_and_what_is_measured_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, workers: tuple[int, ...], is_faster: bool, words: str | None
+) -> None:
+    plan_one = plan_devices(PlanRequest(mode="single", rehearsal=True), NO_CARDS)
+    reason = "Tested, and both devices training would be faster."
+    layout = Layout.DATA_PARALLEL if workers else Layout.SINGLE
+    choice = ModeChoice(layout, False, 0.1, reason, ("a", "b"), is_parallel_faster=is_faster)
+    asked: list[Any] = []
+
+    def plan_run(*_: Any, find_launch_obstacle: Any, **__: Any) -> PlannedRun:
+        asked.append(find_launch_obstacle())
+        return PlannedRun(plan_one, choice, workers)
+
+    monkeypatch.setattr(profiling, "plan_run", plan_run)
+    config = XTTSConfig(training={"mode": "auto", "rehearsal": True})
+    planned = plan_profile(config, NO_CARDS, tell=lambda _: None, environ={}, find_launch_obstacle=lambda: None)
+    assert asked == [None], "a training may start workers"
+    assert [note.startswith(words or "") for note in planned.notes] == ([True] if words else [])
+
+
+def test_of_several_training_cards_the_first_is_measured_and_that_is_said() -> None:
+    planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
+    assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)
+    assert planned.notes == (
+        "One rank is measured, alone and with whole batches. With --model-gpus 2,3, 2 workers share every batch and exchange "
+        "their gradients; neither is in these figures.",
+    )
+    assert plan({"model_gpus": "2,3", "rehearsal": True}).plan.mode is Mode.SINGLE
+
+
+def test_a_worker_of_a_cluster_is_said_to_be_one_of_several() -> None:
+    assert "With the cluster, 2 workers share every batch" in plan({}, environ=TWO_WORKERS).notes[0]
+    assert plan({}).notes == ()
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +219,7 @@ def profile(source: BatchSource, pace: Pace, mode: str) -> tuple[Profile, Verdic
             return False
 
         profiler = Profiler(source, train, ProfileLengths(STEPS, read_ahead=4, shapes=2))
-        measured = measure_profile(profiler, make_run(mode), make_plan(mode), lambda _: None)
+        measured = measure_three_runs(profiler, make_run(mode), make_plan(mode), lambda _: None)
     return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), Surroundings((), 8)))
 
 
@@ -141,32 +231,25 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("mode", list(OPEN))
+@pytest.mark.parametrize("mode", [*OPEN, "single"])
 @pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
-def test_the_slow_stage_of_a_pipeline_is_named(mode: str, pace: Pace, stage: str, title: str | None) -> None:
-    measured, verdict = profile(OPEN[mode](pace), pace, mode)
+def test_the_slow_stage_of_a_pipeline_is_named(
+    open_single: Callable[[Pace], BatchSource], mode: str, pace: Pace, stage: str, title: str | None
+) -> None:
+    measured, verdict = profile({**OPEN, "single": open_single}[mode](pace), pace, mode)
+    if mode == "single" and stage == "prepare":
+        title = "PREPROCESSING BOTTLENECK"
     assert verdict.stage == stage
     assert verdict.is_balanced == (stage == "train")
-    if title is not None:
-        assert verdict.rules[0].title == title
+    assert [rule.title for rule in verdict.rules[:1]] == ([title] if title else [])
     own = {part: measured.costs[part].own_s for part in (Part.LOAD, Part.PREPARE, Part.TRANSFER, Part.TRAIN)}
     asked = {Part.LOAD: pace.read, Part.PREPARE: pace.prepare, Part.TRANSFER: pace.transfer, Part.TRAIN: pace.train}
     assert own == pytest.approx(asked)
     assert measured.cached_mean_s == pytest.approx(pace.train)
     assert len(measured.real) == STEPS
-
-
-@pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
-def test_the_slow_stage_of_a_single_device_is_named(
-    open_single: Callable[[Pace], BatchSource], pace: Pace, stage: str, title: str | None
-) -> None:
-    measured, verdict = profile(open_single(pace), pace, "single")
-    expected = {"prepare": "PREPROCESSING BOTTLENECK"}.get(stage, title)
-    assert [rule.title for rule in verdict.rules[:1]] == ([expected] if expected else [])
-    assert verdict.is_balanced == (stage == "train")
-    assert verdict.stage == stage
-    # In series a step is the sum of everything.
-    assert measured.times.mean_s == pytest.approx(pace.read + pace.prepare + pace.transfer + pace.train)
+    if mode == "single":
+        # In series a step is the sum of everything.
+        assert measured.times.mean_s == pytest.approx(sum(asked.values()))
 
 
 @pytest.mark.parametrize("mode", [*OPEN, "single"])
@@ -225,15 +308,17 @@ def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path: Path) -> Non
     data.sampler.plan.waste.audio_share = 0.1
     setup = ProfileSetup(config, make_plan("single"), data, codec, start, tmp_path, ())
     assert config.model.size == "base", "the label that was asked for"
-    assert setup.describe().model.startswith("tiny gpt, ")
+    assert describe_run(setup).model.startswith("tiny gpt, ")
     own = replace(setup, config=config.replace(model={"gpt_layers": 7}))
-    assert own.describe().model.startswith("custom gpt, ")
+    assert describe_run(own).model.startswith("custom gpt, ")
 
 
 def test_a_model_without_its_codec_is_refused_with_the_advice_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model_directory(tmp_path / "model", config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)})
+    start = StartingPoint(tmp_path / "model", ModelConfig(size="tiny"), {})
+    monkeypatch.setattr(profile_setup, "read_starting_point", lambda *_, **__: start)
     monkeypatch.setattr(profile_setup, "collect_run_data", Mock())
     config = XTTSConfig(training={"init_from": str(tmp_path / "model"), "rehearsal": True})
     with pytest.raises(CodecMissingError, match=r"has no codec .* give that one with --codec\."):
@@ -257,6 +342,6 @@ def test_memory_is_told_apart_by_pool_process_and_context(
     monkeypatch.setattr(gpu_memory, "monitor_gpu_memory", lambda *_: (reading,))
     plan = make_plan("single")
     role = replace(plan.model, device="/GPU:0", physical_id=PhysicalId(0), memory=limit)
-    (memory,) = profile_run.read_memory(replace(plan, rehearsal=False, model=role, data=role))
+    (memory,) = read_memory(replace(plan, rehearsal=False, model=role, data=role))
     found = (memory.pool_bytes, memory.process_bytes, memory.context_bytes)
     assert found == tuple(None if mib is None else mib * MIB for mib in apart)
