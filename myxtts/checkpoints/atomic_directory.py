@@ -120,7 +120,10 @@ def open_scratch_folder(purpose: str) -> Iterator[Path]:
     """
     _remove_abandoned_scratch(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=f"myxtts-{purpose}-") as name, _lock(Path(name), wait=False):
-        yield Path(name)
+        # Who writes a directory into it waits for the lock of the folder it is in: that is not the one held here.
+        inner = Path(name, "scratch")
+        inner.mkdir()
+        yield inner
 
 
 def _remove_abandoned_scratch(parent: Path) -> None:

@@ -6,19 +6,13 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.telling import tell
-from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config import resolve_config
 from myxtts.config.flags import add_setting_flags
-
-if TYPE_CHECKING:
-    from myxtts.devices.machine import Machine
-    from myxtts.monitoring.profile_facts import Profile
-    from myxtts.training.profiling.plan import ProfilePlan
 
 STEPS = 100
 FEWEST_STEPS = 5
@@ -56,49 +50,24 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.training.profiling.plan import plan_profile, refuse_decoder
+    from myxtts.monitoring.profile_facts import judge_profile
+    from myxtts.monitoring.settings_in_force import Settings, Surroundings
+    from myxtts.training.profiling.plan import refuse_decoder
+    from myxtts.tuning import profile as profiling
+    from myxtts.tuning.profile_page import format_page
+    from myxtts.tuning.profile_view import format_json, format_profile, format_trace
 
     refuse_decoder(config)
     check_corpora(config)
     check_models(config)
     prepare_environment(os.environ)
-    machine = read_machine()
-    planned = plan_profile(
-        config,
-        machine,
-        command=spell_command(prog, words),
-        tell=tell,
-        find_launch_obstacle=find_launch_obstacle,
+    machine, command = read_machine(), spell_command(prog, words)
+    planned = profiling.plan_profile(
+        config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle
     )
     print(f"{format_plan(planned.plan)}\n", flush=True)
-    profile = measure(planned, arguments.num_steps)
-    _report(profile, planned.config, machine, arguments)
-    return 0
-
-
-def measure(planned: ProfilePlan, steps: int) -> Profile:
-    """The profile of a configuration; what is being done is told on standard error."""
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
-    from myxtts.training.devices_in_force import apply_devices
-    from myxtts.training.profiling.run import profile_run
-    from myxtts.training.profiling.setup import set_up_profile
-
-    apply_devices(planned.config, planned.plan)
-    with open_scratch_folder("profile") as folder:
-        tell("reading the corpus")
-        setup = set_up_profile(planned.config, planned.plan, folder, planned.notes)
-        return profile_run(setup, steps, tell)
-
-
-def _report(profile: Profile, config: XTTSConfig, machine: Machine, arguments: argparse.Namespace) -> None:
-    from myxtts.monitoring.chrome_trace import format_trace
-    from myxtts.monitoring.profile_json import format_json
-    from myxtts.monitoring.profile_verdict import judge_profile
-    from myxtts.monitoring.profile_view import format_profile
-    from myxtts.monitoring.settings_in_force import Settings, Surroundings
-    from myxtts.tuning.profile_page import format_page
-
-    verdict = judge_profile(profile, Settings.of_config(config, Surroundings.of_machine(machine)))
+    profile = profiling.measure(planned, arguments.num_steps, tell)
+    verdict = judge_profile(profile, Settings.of_config(planned.config, Surroundings.of_machine(machine)))
     print(f"\n{format_profile(profile, verdict)}")
     written = []
     if arguments.json is not None:
@@ -112,6 +81,7 @@ def _report(profile: Profile, config: XTTSConfig, machine: Machine, arguments: a
         written.append(f"Trace    {arguments.trace} (open it at https://ui.perfetto.dev)")
     if written:
         print("\n" + "\n".join(written))
+    return 0
 
 
 def _read_steps(text: str) -> int:

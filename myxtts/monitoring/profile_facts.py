@@ -1,8 +1,11 @@
-"""What a profile has measured: when each batch was read, prepared, copied and trained on, and what the training waited for."""
+"""What a profile has measured, and what it shows.
+
+When each batch was read, prepared, copied and trained on; the stage that limits the run, and every rule that it breaks, with the
+change worth trying.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -10,11 +13,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.monitoring.advice import advise_faster, advise_steadier
+from myxtts.monitoring.findings import HIGH_VARIATION
 from myxtts.monitoring.machine_sampler import MachineSample
+from myxtts.monitoring.progress import ENOUGH_STEPS
+from myxtts.monitoring.settings_in_force import Settings
 from myxtts.monitoring.speed_up import SpeedUp
 from myxtts.monitoring.step_clock import StepTimes, measure_durations
+from myxtts.monitoring.words import format_share, format_step_time
 from myxtts.pipeline.batch_spans import BatchSpans, Span
 from myxtts.pipeline.waiting import HandoffFacts
+
+MOST_LOAD = 0.20
+MOST_PREPARATION = 0.20
+MOST_TRANSFER = 0.15
+MOST_DATA_BUSY = 0.80
+LEAST_TRAINING = 0.70
+STALLED = 0.10
+"""A training beside its pipeline that waits for a smaller share of its time is what limits the run itself."""
+
+NO_BOTTLENECK = "NO MAJOR BOTTLENECKS DETECTED"
 
 
 class Part(StrEnum):
@@ -46,22 +64,12 @@ class BatchTimes(NamedTuple):
 
     def measure_own(self) -> dict[Part, float]:
         """How long each stage worked on it."""
-        spans = self.spans
-        return {
-            Part.LOAD: spans.read.seconds,
-            Part.PREPARE: spans.prepare.seconds,
-            Part.TRANSFER: spans.transfer.seconds,
-            Part.TRAIN: self.train.seconds,
-        }
+        return {part: span.seconds for part, span in zip(STAGES, (*self.spans, self.train), strict=True)}
 
     def split_step(self) -> dict[Part, float]:
         """Where its step's time went: training, and the wait by what was being done to the batch meanwhile."""
-        parts = {
-            Part.LOAD: _overlap(self.wait, self.spans.read),
-            Part.PREPARE: _overlap(self.wait, self.spans.prepare),
-            Part.TRANSFER: _overlap(self.wait, self.spans.transfer),
-            Part.TRAIN: self.train.seconds,
-        }
+        parts = {part: _overlap(self.wait, span) for part, span in zip(STAGES, self.spans, strict=False)}
+        parts[Part.TRAIN] = self.train.seconds
         return {**parts, Part.HAND_OFF: max(0.0, self.step_s - sum(parts.values()))}
 
 
@@ -155,9 +163,13 @@ class Profile:
     @cached_property
     def costs(self) -> dict[Part, Cost]:
         """By part, in the order of the flow."""
-        own = [batch.measure_own() for batch in self.real]
-        split = [batch.split_step() for batch in self.real]
-        return {part: _measure_cost(part, own, split, self.times.mean_s) for part in Part}
+        costs = {}
+        for part in Part:
+            own_N = np.array([batch.measure_own().get(part, 0.0) for batch in self.real])
+            step_N = np.array([batch.split_step()[part] for batch in self.real])
+            own_s, own_std_s, step_s, step_std_s = map(float, (own_N.mean(), own_N.std(), step_N.mean(), step_N.std()))
+            costs[part] = Cost(own_s, own_std_s, step_s, step_std_s, step_s / self.times.mean_s)
+        return costs
 
     @property
     def cached_share(self) -> float | None:
@@ -219,19 +231,124 @@ class Profile:
         return SpeedUp(prepare_s, train_s, (prepare_s + train_s) / self.times.mean_s)
 
 
-def _measure_cost(
-    part: Part, own: Sequence[dict[Part, float]], split: Sequence[dict[Part, float]], mean_step_s: float
-) -> Cost:
-    own_N = np.array([times.get(part, 0.0) for times in own])
-    step_N = np.array([times[part] for times in split])
-    return Cost(
-        own_s=float(own_N.mean()),
-        own_std_s=float(own_N.std()),
-        step_s=float(step_N.mean()),
-        step_std_s=float(step_N.std()),
-        share=float(step_N.mean()) / mean_step_s,
-    )
-
-
 def _overlap(first: Span, second: Span) -> float:
     return max(0.0, min(first.ended_s, second.ended_s) - max(first.began_s, second.began_s))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One broken rule."""
+
+    title: str
+    evidence: str
+    advice: tuple[str, ...]
+    """Each a whole sentence; the first is worth trying first."""
+    part: Part
+    share: float
+    """Of the step that is at stake, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What limits the run, and the rules it breaks, the dearest first."""
+
+    limit: Part
+    rules: tuple[Rule, ...]
+    is_balanced: bool
+    """Nothing is broken and the training takes most of the time."""
+
+    @property
+    def stage(self) -> str:
+        """The limiting stage, as the pipeline calls it."""
+        return STAGES[self.limit]
+
+
+def judge_profile(profile: Profile, settings: Settings) -> Verdict:
+    """The verdict on a profile."""
+    judges = (_judge_load, _judge_preparation, _judge_transfer, _judge_variation)
+    found = [rule for judge in judges if (rule := judge(profile, settings)) is not None]
+    rules = tuple(sorted(found, key=lambda rule: -rule.share))
+    return Verdict(_find_limit(profile), rules, not rules and profile.training_share > LEAST_TRAINING)
+
+
+def _find_limit(profile: Profile) -> Part:
+    """The stage the training waits for longest, or the training itself when it hardly waits.
+
+    On one device, where everything takes its turn, the stage that takes most of a step.
+    """
+    stages = [Part.LOAD, Part.PREPARE, Part.TRANSFER]
+    if not profile.run.has_two_devices:
+        stages.append(Part.TRAIN)
+    elif profile.wait_s / profile.times.mean_s < STALLED:
+        return Part.TRAIN
+    return max(stages, key=lambda part: profile.costs[part].step_s)
+
+
+def _judge_load(profile: Profile, settings: Settings) -> Rule | None:
+    share = profile.costs[Part.LOAD].share
+    if share <= MOST_LOAD:
+        return None
+    flag = advise_faster("read", profile.run.mode, settings)
+    advice = (
+        *([f"More readers: {flag}"] if flag else []),
+        "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
+        "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
+    )
+    evidence = f"the training waits for files {format_share(share)} of the time (rule: at most {MOST_LOAD:.0%})"
+    return Rule("DATA LOADING BOTTLENECK", evidence, advice, Part.LOAD, share)
+
+
+def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
+    """Both that the training waits for preparation, and that the data device has no reserve."""
+    share, busy = profile.costs[Part.PREPARE].share, profile.data_share
+    is_saturated = busy is not None and busy > MOST_DATA_BUSY
+    if share <= MOST_PREPARATION and not is_saturated:
+        return None
+    evidence = f"the training waits for preparation {format_share(share)} of the time"
+    if busy is not None:
+        rule = f" (rule: at most {MOST_DATA_BUSY:.0%})" if is_saturated else ""
+        evidence = f"{evidence}; the data device is busy {format_share(busy)} of it{rule}"
+    flag = advise_faster("prepare", profile.run.mode, settings)
+    advice = [f"Prepare less often, or elsewhere: {flag}"] if flag else []
+    if profile.cached_share is not None:
+        advice.append("Codes are kept already: once a first epoch has filled the cache, profile again.")
+    if busy is not None and not profile.run.is_rehearsal and profile.run.mode != "split":
+        advice.append("If one card is faster, let that one prepare: exchange --data-gpu and --model-gpu.")
+    if not advice:
+        advice.append("No setting would change that here: only a faster device would prepare faster.")
+    title = "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK"
+    return Rule(title, evidence, tuple(advice), Part.PREPARE, share)
+
+
+def _judge_transfer(profile: Profile, settings: Settings) -> Rule | None:
+    share = profile.costs[Part.TRANSFER].share
+    if share <= MOST_TRANSFER:
+        return None
+    if profile.run.is_rehearsal:
+        copies = "A rehearsal copies within host memory, which tells nothing about cards."
+    elif not profile.run.has_two_devices:
+        copies = "Batches come from host memory over PCIe: a slot with more lanes copies faster."
+    else:
+        copies = (
+            "Look at how the cards are connected (`myxtts devices`): NODE and SYS are slow; one card, or cards on one "
+            "PCIe root, copy faster."
+        )
+    flag = advise_faster("transfer", profile.run.mode, settings)
+    advice = (*([f"More batches ahead: {flag}"] if flag else []), copies)
+    evidence = f"the training waits for copies {format_share(share)} of the time (rule: at most {MOST_TRANSFER:.0%})"
+    return Rule("GPU TRANSFER BOTTLENECK", evidence, advice, Part.TRANSFER, share)
+
+
+def _judge_variation(profile: Profile, settings: Settings) -> Rule | None:
+    times = profile.times
+    if times.steps < ENOUGH_STEPS or times.variation is None or times.variation <= HIGH_VARIATION:
+        return None
+    part = max(STAGES, key=lambda part: profile.costs[part].step_std_s)
+    cost = profile.costs[part]
+    flag = advise_steadier(STAGES[part], profile.run.mode, settings)
+    advice = f"Make steps more even: {flag}" if flag else f"No setting would make {part} more even here."
+    evidence = (
+        f"steps vary by {format_share(times.variation)} of their mean (rule: at most {HIGH_VARIATION:.0%}), most of it from "
+        f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)"
+    )
+    return Rule("HIGH TIMING VARIATION", evidence, (advice,), part, max(0.0, 1 - times.p50_s / times.mean_s))

@@ -19,21 +19,15 @@ from myxtts.devices.nvml import Nvml
 from myxtts.errors import NvmlError
 
 DRIVER_LIBRARY = "libcuda.so.1"
-_NAMES: Mapping[str, Mapping[str, str]] = {
-    # By the major version of CUDA that TensorFlow was built with.
-    "11": {
-        "CUDA runtime": "libcudart.so.11.0", "cuBLAS": "libcublas.so.11", "cuBLASLt": "libcublasLt.so.11",
-        "cuFFT": "libcufft.so.10", "cuSOLVER": "libcusolver.so.11", "cuSPARSE": "libcusparse.so.11",
-    },
-    "12": {
-        "CUDA runtime": "libcudart.so.12", "cuBLAS": "libcublas.so.12", "cuBLASLt": "libcublasLt.so.12",
-        "cuFFT": "libcufft.so.11", "cuSOLVER": "libcusolver.so.11", "cuSPARSE": "libcusparse.so.12",
-    },
-    "13": {
-        "CUDA runtime": "libcudart.so.13", "cuBLAS": "libcublas.so.13", "cuBLASLt": "libcublasLt.so.13",
-        "cuFFT": "libcufft.so.12", "cuSOLVER": "libcusolver.so.12", "cuSPARSE": "libcusparse.so.12",
-    },
-}  # fmt: skip
+_LIBRARIES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    # Name -> file, and its version by the major version of CUDA that TensorFlow was built with.
+    "CUDA runtime": ("libcudart", {"11": "11.0", "12": "12", "13": "13"}),
+    "cuBLAS": ("libcublas", {"11": "11", "12": "12", "13": "13"}),
+    "cuBLASLt": ("libcublasLt", {"11": "11", "12": "12", "13": "13"}),
+    "cuFFT": ("libcufft", {"11": "10", "12": "11", "13": "12"}),
+    "cuSOLVER": ("libcusolver", {"11": "11", "12": "11", "13": "12"}),
+    "cuSPARSE": ("libcusparse", {"11": "11", "12": "12", "13": "12"}),
+}
 """What TensorFlow loads when it first looks for cards. Where one of them is missing it goes on with the CPU."""
 
 Load = Callable[[str], object]
@@ -81,16 +75,14 @@ class SoftwareFacts:
 
 def read_software() -> SoftwareFacts:
     """What is installed here."""
-    build = read_tensorflow_build()
-    driver, problem = _read_driver()
-    return SoftwareFacts(
-        python=platform.python_version(),
-        system=platform.platform(),
-        tensorflow=build,
-        driver=driver,
-        driver_problem=problem,
-        libraries=() if build is None else tuple(check_libraries(build, find_library_folders())),
-    )
+    build, driver, problem = read_tensorflow_build(), None, None
+    try:
+        with Nvml() as nvml:
+            driver = nvml.read_driver_version()
+    except NvmlError as error:
+        problem = str(error)
+    libraries = () if build is None else tuple(check_libraries(build, find_library_folders()))
+    return SoftwareFacts(platform.python_version(), platform.platform(), build, driver, problem, libraries)
 
 
 def read_tensorflow_build() -> TensorFlowBuild | None:
@@ -115,7 +107,8 @@ def check_libraries(build: TensorFlowBuild, folders: Sequence[Path], load: Load 
     """
     if not build.is_cuda_build or build.cuda_version is None:
         return []
-    names = dict(_NAMES.get(build.cuda_version.partition(".")[0], {}))
+    major = build.cuda_version.partition(".")[0]
+    names = {name: f"{file}.so.{by[major]}" for name, (file, by) in _LIBRARIES.items() if major in by}
     if build.cudnn_version is not None:
         names["cuDNN"] = f"libcudnn.so.{build.cudnn_version.partition('.')[0]}"
     return [
@@ -159,11 +152,3 @@ def _find_version() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     return "of unknown version"
-
-
-def _read_driver() -> tuple[str | None, str | None]:
-    try:
-        with Nvml() as nvml:
-            return nvml.read_driver_version(), None
-    except NvmlError as error:
-        return None, str(error)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
-from myxtts.monitoring.profile_facts import BatchTimes, Part, Profile
-from myxtts.monitoring.profile_verdict import NO_BOTTLENECK, Verdict
+from myxtts.monitoring.profile_facts import NO_BOTTLENECK, BatchTimes, Part, Profile, Verdict
 from myxtts.monitoring.words import format_step_time
 from myxtts.reports import charts
 from myxtts.reports.pages import format_size, render_page

@@ -17,7 +17,7 @@ def too_late(monkeypatch):
 
     for name in (
         "myxtts.training.mode.plan_run",
-        "myxtts.training.profiling.plan.plan_profile",
+        "myxtts.tuning.profile.plan_profile",
         "myxtts.tuning.configure.tune",
         "myxtts.cluster.private_network.enter_private_network",
         "myxtts.cluster.process_group.ProcessGroup.run",

@@ -5,34 +5,25 @@ import re
 
 import pytest
 
+from myxtts.cli.main import run_command
 from tests.support.processes import ROOT, clean_environ, run_python
 
 SMALL = (
     *("--rehearsal", "--model-size", "tiny", "--batch-size", "4", "--num-workers", "0", "--num-steps", "5"),
     # All clips in one bucket: one shape is traced.
-    *(
-        "--min-clip-seconds",
-        "2.61",
-        "--max-clip-seconds",
-        "2.965",
-        "--prompt-seconds",
-        "1",
-        "--cache",
-        "off",
-        "--buffer-size",
-        "2",
-    ),
-)
+    *("--min-clip-seconds", "2.61", "--max-clip-seconds", "2.965", "--prompt-seconds", "1", "--cache", "off", "--buffer-size", "2"),
+)  # fmt: skip
 
 
 def run_profile(*words):
     return run_python(["utilities/dual_gpu_bottleneck_profiler.py", *words])
 
 
-def test_help_names_the_flags_without_tensorflow():
-    result = run_profile("--help")
-    assert result.returncode == 0
-    for flag in (
+def test_help_names_the_flags_without_tensorflow_from_any_folder(tmp_path):
+    script = str(ROOT / "utilities" / "dual_gpu_bottleneck_profiler.py")
+    result = run_python(["-X", "importtime", script, "--help"], clean_environ(), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for flag in [
         "--batch-size",
         "--num-steps",
         "--data-gpu",
@@ -41,24 +32,23 @@ def test_help_names_the_flags_without_tensorflow():
         "--html",
         "--trace",
         "--rehearsal",
-    ):
+    ]:
         assert flag in result.stdout
-    modules = run_python(["-X", "importtime", "utilities/dual_gpu_bottleneck_profiler.py", "--help"]).stderr
-    assert "tensorflow" not in modules
+    assert "tensorflow" not in result.stderr
 
 
 @pytest.mark.parametrize("steps", ["4", "-1", "many"])
-def test_too_few_steps_are_refused(steps):
-    result = run_profile("--num-steps", steps)
-    assert result.returncode == 2
-    assert f"Argument --num-steps: must be a whole number of at least 5, but is {steps!r}." in result.stderr
+def test_too_few_steps_are_refused(steps, capsys):
+    assert run_command("profile", ["--num-steps", steps], "myxtts profile") == 2
+    assert f"Argument --num-steps: must be a whole number of at least 5, but is {steps!r}." in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_measured(tmp_path):
-    result = run_profile("--rehearsal", "--json", str(tmp_path / "nowhere" / "profile.json"))
-    assert result.returncode == 2
-    assert "cannot be written: No such file or directory" in result.stderr
-    assert "reading the corpus" not in result.stderr
+def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_measured(tmp_path, capsys):
+    words = ["--rehearsal", "--json", str(tmp_path / "nowhere" / "profile.json")]
+    assert run_command("profile", words, "myxtts profile") == 2
+    told = capsys.readouterr().err
+    assert "cannot be written: No such file or directory" in told
+    assert "reading the corpus" not in told
 
 
 def test_cards_that_are_not_there_are_refused_as_in_training():
@@ -95,10 +85,3 @@ def test_an_isolated_run_is_profiled_through_its_producer_process(tmp_path):
     assert files["html"].read_text().startswith("<!doctype html>")
     trace = json.loads(files["trace"].read_text())
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 5 * 5
-
-
-def test_the_tool_runs_from_any_folder(tmp_path):
-    script = ROOT / "utilities" / "dual_gpu_bottleneck_profiler.py"
-    environ = clean_environ()
-    result = run_python([str(script), "--help"], environ, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr

@@ -18,8 +18,7 @@ from myxtts.evaluation.results import SENTENCE
 from myxtts.monitoring.memory_watch import LEAK_EVENT
 from myxtts.monitoring.metrics_log import Metrics, open_metrics_log
 from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, SummaryRow
-from myxtts.monitoring.profile_facts import RoleMemoryFacts
-from myxtts.monitoring.profile_verdict import judge_profile
+from myxtts.monitoring.profile_facts import RoleMemoryFacts, judge_profile
 from myxtts.monitoring.settings_in_force import Settings
 from myxtts.pipeline.waiting import HandoffFacts
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline

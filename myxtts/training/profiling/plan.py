@@ -1,67 +1,16 @@
-"""Which device does what in a run that is only measured: as a training would have it, or one process of it. No TensorFlow."""
+"""What of a run can be measured: one process of it, and no decoder. No TensorFlow."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.gpu_ids import parse_gpu_ids
-from myxtts.devices.machine import Machine
-from myxtts.devices.plan import DevicePlan, PlanRequest
-from myxtts.devices.planning import plan_devices
+from myxtts.devices.plan import PlanRequest
 from myxtts.training.errors import ProfileError
-from myxtts.training.mode import FindObstacle, Layout, PlannedRun, Tell, explain_one_process, fix_cache, plan_run
-
-
-@dataclass(frozen=True)
-class ProfilePlan:
-    """The plan of a run that is measured."""
-
-    config: XTTSConfig
-    """As the run would have it: a mode that is chosen comes with its own `--cache`."""
-    plan: DevicePlan
-    notes: tuple[str, ...] = ()
-    """What of the run that was asked for is not measured."""
-
-
-def plan_profile(
-    config: XTTSConfig,
-    machine: Machine,
-    *,
-    command: Sequence[str] = (),
-    tell: Tell,
-    environ: Mapping[str, str] = os.environ,
-    find_launch_obstacle: FindObstacle = explain_one_process,
-) -> ProfilePlan:
-    """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured.
-
-    Args:
-        command: the words that started the program, for advice that can be pasted.
-        tell: hears what is being done.
-        environ: may make this process a worker of a cluster.
-        find_launch_obstacle: what keeps a training from starting workers, for `--mode auto`.
-    """
-    refuse_decoder(config)
-    notes = describe_workers(config, environ)
-    if config.training.mode == "auto":
-        planned = plan_run(config, command, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
-        return ProfilePlan(fix_cache(config, planned.choice), planned.plan, (*notes, *_describe_parallel(planned)))
-    return ProfilePlan(config, plan_devices(request_one(config, command), machine), notes)
-
-
-def _describe_parallel(planned: PlannedRun) -> tuple[str, ...]:
-    """What a measurement leaves out where `--mode auto` trains, or could train, on both devices."""
-    if planned.workers:
-        return (
-            f"A training with --mode auto has both devices train ({Layout.DATA_PARALLEL}). One rank is measured, alone and with whole "
-            "batches; sharing them and exchanging gradients is not in these figures.",
-        )
-    if planned.choice is not None and planned.choice.is_parallel_faster:
-        return (f"What is measured is {planned.plan.mode}. {planned.choice.reason}",)
-    return ()
 
 
 def request_one(config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from myxtts.config import XTTSConfig
-from myxtts.config.presets import name_size
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan
-from myxtts.models.names import count_parameters
-from myxtts.monitoring.profile_facts import ProfiledRun
 from myxtts.pipeline.batch_source import PRODUCER_FOLDER, SourceRequest
 from myxtts.pipeline.code_cache import FOLDER_NAME, choose_cache_folder
 from myxtts.pipeline.preparation_settings import Target
@@ -48,42 +45,19 @@ class ProfileSetup:
         Args:
             keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
         """
-        target = Target.CODEC if self.codec is None else Target.GPT
+        codec = self.codec
+        # Codes of weights that nobody keeps are not kept beside the corpus.
+        is_aside = keeps_codes_aside or codec is None or codec.folder.is_relative_to(self.folder)
         production = describe_endless_production(
             self.config,
-            target,
-            make_even_norms() if self.codec is None else self.codec.mel_norms,
-            codec_folder=None if self.codec is None else self.codec.folder,
-            cache_folder=self.folder / FOLDER_NAME if keeps_codes_aside else self._choose_cache_folder(),
+            Target.CODEC if codec is None else Target.GPT,
+            make_even_norms() if codec is None else codec.mel_norms,
+            codec_folder=None if codec is None else codec.folder,
+            cache_folder=self.folder / FOLDER_NAME if is_aside else choose_cache_folder(self.data, self.folder),
         )
         return SourceRequest(
             self.plan, self.data, production.make_order(self.data), production, self.folder / PRODUCER_FOLDER
         )
-
-    def describe(self) -> ProfiledRun:
-        """What is profiled."""
-        config, plan = self.config, self.plan
-        name = "dvae" if self.codec is None else "gpt"
-        size, millions = name_size(config.model.model_dump()), count_parameters(config.model)[name] / 1e6
-        return ProfiledRun(
-            mode=str(plan.mode),
-            is_rehearsal=plan.rehearsal,
-            # Each process names its own devices from 0 on: without this both roles may seem to share one.
-            data_device=f"{plan.data.device} of the producer process" if plan.has_producer else plan.data.device,
-            model_device=plan.model.device,
-            batch_size=config.data.batch_size,
-            accumulation=config.training.gradient_accumulation_steps,
-            model=f"{size or 'custom'} {name}, {millions:.1f} M parameters, {config.data.mixed_precision}",
-            corpus=f"{len(self.data.train)} clips, {len(self.data.sampler.plan.buckets)} batch shapes, "
-            f"{self.data.sampler.plan.waste.audio_share:.0%} padding",
-            notes=self.notes,
-        )
-
-    def _choose_cache_folder(self) -> Path:
-        # Codes of weights that nobody keeps are not kept beside the corpus.
-        if self.codec is None or self.codec.folder.is_relative_to(self.folder):
-            return self.folder / FOLDER_NAME
-        return choose_cache_folder(self.data, self.folder)
 
 
 def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path, notes: Sequence[str] = ()) -> ProfileSetup:
@@ -94,18 +68,14 @@ def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path, notes: Se
         notes: what of the run that was asked for is not measured.
     """
     refuse_decoder(config)
-    if config.training.stage == "codec":
-        data = collect_run_data(config, folder=folder)
-        return ProfileSetup(
-            fit_model_config(config, None, None, data.text_tokens), plan, data, None, None, folder, tuple(notes)
-        )
-    start = None
-    if config.training.init_from:
+    start = codec = None
+    if config.training.stage != "codec" and config.training.init_from:
         start = read_starting_point(Path(config.training.init_from), folder, is_resumed=False)
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
-    codec = find_codec(config, start)
-    if codec is None:
-        codec = write_random_codec(config, folder / "codec")
-        notes = (*notes, "No codec was given: one of random weights prepares here. It costs the same.")
-    fitted = fit_model_config(config, start, codec.config, data.text_tokens)
+    if config.training.stage != "codec":
+        codec = find_codec(config, start)
+        if codec is None:
+            codec = write_random_codec(config, folder / "codec")
+            notes = (*notes, "No codec was given: one of random weights prepares here. It costs the same.")
+    fitted = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
     return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))

@@ -1,30 +1,29 @@
-"""A profile as plain text, within 80 columns."""
+"""A profile as plain text within 80 columns, as JSON, and as a trace for ui.perfetto.dev and chrome://tracing."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from myxtts.monitoring.card_summary import summarise_cards, summarise_host
-from myxtts.monitoring.profile_facts import Part, Profile
-from myxtts.monitoring.profile_verdict import NO_BOTTLENECK, Verdict
+from myxtts.monitoring.profile_facts import NO_BOTTLENECK, Part, Profile, Verdict
 from myxtts.monitoring.words import UNKNOWN, format_bytes, format_share, format_step_time, wrap_titled
 
 WIDTH = 80
 _wrap = partial(wrap_titled, width=WIDTH, indent=9)
 NOTABLE_INTERFERENCE = 0.1
+LANES = ("read", "prepare", "transfer", "wait", "train")
+"""Rows of the trace, in this order."""
+_SMALLEST_US = 0.1
 
 
 def format_profile(profile: Profile, verdict: Verdict) -> str:
     """The whole report."""
-    sections = [
-        list(_list_head(profile)),
-        list(_list_breakdown(profile)),
-        list(_list_runs(profile)),
-        list(_list_utilisation(profile)),
-        list(_list_memory(profile)),
-        list(_list_verdict(profile, verdict)),
-    ]
+    parts = (_list_head, _list_breakdown, _list_runs, _list_utilisation, _list_memory)
+    sections = [*(part(profile) for part in parts), _list_verdict(profile, verdict)]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
@@ -62,22 +61,19 @@ def _list_breakdown(profile: Profile) -> Iterator[str]:
 
 
 def _list_runs(profile: Profile) -> Iterator[str]:
-    costs = profile.costs
+    two, names = profile.run.has_two_devices, ("fetch", "preparation", "transfer", "hand-off")
+    parts = (Part.LOAD, Part.PREPARE, Part.TRANSFER, Part.HAND_OFF)
+    waits = [f"{name} {profile.costs[part].step_s * 1000:.2f}" for part, name in zip(parts, names, strict=True)]
+    speed_up = profile.speed_up
     yield "THREE RUNS, ms per batch"
     yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
     yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
     yield f"{'both together':<24}{profile.times.mean_s * 1000:>9.2f}   a run as it is"
-    stall = ", ".join(f"{name} {costs[part].step_s * 1000:.2f}" for part, name in _STALLS)
-    yield from _wrap("Waiting", f"{profile.wait_s * 1000:.2f} of both together: {stall}", indent=12)
+    yield from _wrap("Waiting", f"{profile.wait_s * 1000:.2f} of both together: {', '.join(waits)}", indent=12)
     yield f"Headspace   {format_share(profile.headspace)} of a step: a faster pipeline could gain no more"
-    yield f"Efficiency  {profile.efficiency:.2f} of what the {'slower of the two allows' if profile.run.has_two_devices else 'two in series allow'}"
-    speed_up = profile.speed_up
-    if profile.run.has_two_devices:
-        yield (
-            f"Speed-up    {speed_up.reached:.2f}x over one device that does both in turn; at most {speed_up.bound:.2f}x"
-        )
-    else:
-        yield f"Speed-up    a second device for preparing would gain at most {speed_up.bound:.2f}x"
+    yield f"Efficiency  {profile.efficiency:.2f} of what the {'slower of the two allows' if two else 'two in series allow'}"
+    reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
+    yield f"Speed-up    {reached if two else 'a second device for preparing would gain at most'} {speed_up.bound:.2f}x"
     if profile.interference > NOTABLE_INTERFERENCE:
         yield from _wrap(
             "Sharing",
@@ -85,14 +81,6 @@ def _list_runs(profile: Profile) -> Iterator[str]:
             f"{'processors' if profile.run.is_rehearsal else 'the host or the device'}, or others use the machine.",
             indent=12,
         )
-
-
-_STALLS = (
-    (Part.LOAD, "fetch"),
-    (Part.PREPARE, "preparation"),
-    (Part.TRANSFER, "transfer"),
-    (Part.HAND_OFF, "hand-off"),
-)
 
 
 def _list_utilisation(profile: Profile) -> Iterator[str]:
@@ -154,3 +142,87 @@ def _list_verdict(profile: Profile, verdict: Verdict) -> Iterator[str]:
 
 def _format_spread(mean_s: float, std_s: float) -> str:
     return f"{mean_s * 1000:.2f} +- {std_s * 1000:.2f}"
+
+
+def format_json(profile: Profile, verdict: Verdict) -> str:
+    """Figures, verdict and every batch in seconds, bytes and shares of 1; unknown values are null."""
+    speed_up = profile.speed_up
+    facts: dict[str, Any] = {
+        "run": asdict(profile.run),
+        "verdict": {
+            "limited_by": verdict.limit,
+            "stage": verdict.stage,
+            "is_balanced": verdict.is_balanced,
+            "rules": [asdict(rule) for rule in verdict.rules],
+        },
+        "costs": {part: asdict(cost) for part, cost in profile.costs.items()},
+        "step": {**asdict(profile.times), "variation": profile.times.variation},
+        "gaps": {"mean_s": profile.wait_s, "longest_s": profile.longest_wait_s},
+        "three_runs": {
+            "training_alone_s": profile.cached_mean_s,
+            "pipeline_alone_s": profile.pipeline_mean_s,
+            "together_s": profile.times.mean_s,
+            "headspace": profile.headspace,
+            "efficiency": profile.efficiency,
+            "interference": profile.interference,
+        },
+        "cached_share": profile.cached_share,
+        "speed_up": {"reached": speed_up.reached, "bound": speed_up.bound},
+        "utilization": {
+            "model": profile.training_share,
+            "data": profile.data_share,
+            "cards": [asdict(card) for card in summarise_cards(profile.samples)],
+            "card_problem": profile.card_problem,
+            "host": asdict(summarise_host(profile.samples)),
+        },
+        "handoffs": [asdict(handoff) for handoff in profile.handoffs],
+        "memory": [asdict(memory) for memory in profile.memory],
+        "batches": [
+            {
+                "number": batch.number,
+                "step_s": batch.step_s,
+                "own_s": batch.measure_own(),
+                "split_s": batch.split_step(),
+            }
+            for batch in profile.real
+        ],
+    }
+    return json.dumps(facts, indent=1)
+
+
+def format_trace(profile: Profile) -> str:
+    """The real run, stage by stage and batch by batch, with cards and host as counters beside it."""
+    spans = [
+        (batch.number, lane, span)
+        for batch in profile.real
+        for lane, span in zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True)
+    ]
+    origin_s = min(span.began_s for _, _, span in spans)
+    name = f"myxtts profile, {profile.run.mode} mode"
+    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": name}}]
+    for number, lane in enumerate(LANES):
+        thread = {"ph": "M", "pid": 1, "tid": number}
+        events.append({"name": "thread_name", **thread, "args": {"name": lane}})
+        events.append({"name": "thread_sort_index", **thread, "args": {"sort_index": number}})
+    for number, lane, span in spans:
+        # An event without a length is not shown.
+        times = {"ts": _to_us(span.began_s - origin_s), "dur": max(_SMALLEST_US, _to_us(span.seconds))}
+        place = {"cat": lane, "ph": "X", "pid": 1, "tid": LANES.index(lane)}
+        events.append({"name": f"{lane} {number}", **place, **times, "args": {"batch": number}})
+    for sample in profile.samples:
+        place = {"ph": "C", "pid": 1, "ts": _to_us(sample.time_s - origin_s)}
+        share = sample.host.cpu_share
+        counters = [
+            ("host memory, MB", "run", sample.host.rss_bytes / 2**20),
+            ("processors busy, %", "all", None if share is None else 100 * share),
+        ]
+        for card in sample.cards:
+            figures = {"busy, %": card.utilization_percent, "power, W": card.power_w, "memory, MB": card.used_mib}
+            counters += [(f"GPU {card.physical_id} {name}", "value", value) for name, value in figures.items()]
+        # What the driver does not say is no point of the curve: 0 would be a lie.
+        events += [{"name": name, **place, "args": {key: value}} for name, key, value in counters if value is not None]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _to_us(seconds: float) -> float:
+    return round(seconds * 1e6, 1)

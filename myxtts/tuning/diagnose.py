@@ -1,0 +1,616 @@
+"""Why a GPU is not busy: software, devices, settings, corpus and speed, what is wrong with them, and its remedy.
+
+Issues are ranked. Nothing here imports TensorFlow before the speed test, so it works where TensorFlow cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import inspect_clip
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.config import XTTSConfig
+from myxtts.config.gpu_ids import parse_gpu_ids
+from myxtts.config.presets import CARDS_BY_TOTAL_MIB, START_BATCHES
+from myxtts.data.buckets import BucketPlan
+from myxtts.data.corpus import Corpus
+from myxtts.data.scan import ScanResult
+from myxtts.devices.environment import ALLOCATOR, ONEDNN, VARIABLES, VISIBLE_DEVICES, select_visible
+from myxtts.devices.machine import Machine, read_machine
+from myxtts.devices.nvml import Card
+from myxtts.devices.topology import Link, read_links
+from myxtts.errors import DevicePlanError, MyXTTSError
+from myxtts.monitoring.advice import USUAL_READERS, split_batch
+from myxtts.monitoring.card_summary import CardSummary, summarise_cards, summarise_host
+from myxtts.monitoring.machine_sampler import MachineSample, MachineSampler
+from myxtts.monitoring.profile_facts import Part, Profile, Rule, judge_profile
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.software_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
+from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
+from myxtts.training.mode import FindObstacle, Tell
+from myxtts.tuning import profile as profiling
+
+STEPS = 20
+"""Of the speed test."""
+LIVE_S = 2.0
+"""How long cards are looked at where no speed test is run."""
+INSTALL = "pip install 'tensorflow[and-cuda]'"
+CPU_SPEED = "the model trains on the card, no longer on the processor"
+MEASURE_FIRST = "unknown before it is measured: compare `myxtts profile` with and without it"
+FEW_BATCHES_AHEAD = 10
+SLOW_FORMATS = frozenset({".mp3", ".ogg", ".opus", ".m4a", ".aac"})
+MUCH_PADDING = 0.2
+WIDE_SPREAD = 4.0
+SHORTER = 0.9
+"""Of the longest clip: what 95 % stay below must be notably less, or it is not a few clips that are long."""
+MANY_SET_ASIDE = 0.2
+NOTABLE_SHARE = 0.05
+PROBED_FILES = 32
+SERIOUS_SHARE = 0.2
+"""Of a step: a rule of the profile that costs more is serious."""
+WIDTH, INDENT = 80, 12
+# Issues hold commands, which are to be pasted whole.
+_wrap = partial(wrap_titled, width=WIDTH, indent=INDENT, breaks_words=False)
+
+Scan = Callable[[XTTSConfig], tuple[ScanResult, BucketPlan]]
+"""Finds the clips of a configuration, and the batches that a run makes of them."""
+
+
+class Severity(StrEnum):
+    """How much an issue matters, the most pressing first."""
+
+    SERIOUS = "serious"
+    """It stops the GPU from being used, or costs a large part of the time."""
+    WORTH_CHANGING = "worth changing"
+    NOTE = "note"
+    """Good to know; nothing has to be done."""
+
+
+SERIOUS, WORTH_CHANGING, NOTE = Severity
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One thing that is not as it could be."""
+
+    severity: Severity
+    observation: str
+    evidence: str
+    remedy: str
+    """A command, a flag or a YAML line; nothing when nothing is to be done."""
+    gain: str
+    """What to expect of the remedy; a bound where one is known."""
+    share: float = 0.0
+    """Of the time that is at stake, 0 to 1, where it is known: ranks issues of the same severity."""
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """A corpus, as far as speed goes."""
+
+    clips: int
+    seconds: float
+    formats: tuple[tuple[str, int], ...]
+    """File endings with their clips, the most frequent first."""
+    rates_hz: tuple[tuple[int, int], ...]
+    """Sampling rates with the files that have them, of a few that were looked at."""
+    probed: int
+    median_s: float
+    p95_s: float
+    longest_s: float
+    padding: float
+    """Share of the audio that is padding, 0 to 1."""
+    shapes: int
+    set_aside: int = 0
+    """Clips that the metadata names and a run cannot use."""
+
+    @property
+    def lengths(self) -> str:
+        return f"{self.median_s:.1f} s, 95 % up to {self.p95_s:.1f} s, the longest {self.longest_s:.1f} s"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Facts and issues; None for what was not looked at."""
+
+    software: SoftwareFacts
+    machine: Machine
+    links: tuple[Link, ...]
+    settings: Mapping[str, str]
+    """What decides about speed, as a run with this configuration has it."""
+    corpus: CorpusFacts | None
+    profile: Profile | None
+    samples: tuple[MachineSample, ...]
+    card_problem: str | None
+    """Why cards were not looked at, or not all of them; None where all were."""
+    issues: tuple[Issue, ...]
+    """Ranked."""
+
+    @property
+    def is_serious(self) -> bool:
+        return any(issue.severity is SERIOUS for issue in self.issues)
+
+
+def diagnose(
+    config: XTTSConfig,
+    environ: Mapping[str, str],
+    *,
+    scan: Scan,
+    tests_speed: bool,
+    find_launch_obstacle: FindObstacle,
+    tell: Tell,
+    command: Sequence[str] = (),
+) -> Diagnosis:
+    """Everything that can be found out about a configuration on this machine.
+
+    Args:
+        environ: variables as the user has them, before MyXTTS sets its own.
+        tests_speed: whether to profile a few batches.
+        find_launch_obstacle: what keeps a training from starting workers, for `--mode auto`.
+        tell: hears what is being done.
+        command: the words that started the program, for advice that can be pasted.
+    """
+    tell("looking at software and devices")
+    machine, software = read_machine(environ), read_software()
+    links = read_links([card.physical_id for card in machine.cards])
+    issues = list(check_set_up(config, machine, software, links))
+    tell("looking at the corpus")
+    corpus = profile = None
+    try:
+        found, plan = scan(config)
+    except MyXTTSError as error:
+        # The rest is still looked at.
+        issues.append(_explain_failure("The corpus cannot be used", error))
+    else:
+        corpus = measure_corpus(found.corpus, plan, len(found.drops.drops))
+        issues += check_corpus(corpus, config.data.batch_size, config.training.gradient_accumulation_steps)
+    # Without TensorFlow there is no run to test; that is an issue already.
+    if tests_speed and software.tensorflow is not None:
+        try:
+            profile, found_slow = _test_speed(config, command, tell, find_launch_obstacle)
+            issues += found_slow
+        except MyXTTSError as error:
+            issues.append(_explain_failure("The speed test could not be run", error))
+        except ImportError as error:
+            # TensorFlow is installed, but one of its libraries is not, or is another version's.
+            issues.append(_explain_failure("The speed test could not be run: a package does not load", error))
+    if profile is not None:
+        samples, card_problem = profile.samples, profile.card_problem
+    else:
+        tell("looking at what is running")
+        samples, card_problem = _look_at_cards(machine)
+    issues += check_cards(summarise_cards(samples))
+    settings = _describe_settings(config, environ, profile is not None)
+    return Diagnosis(
+        software, machine, tuple(links), settings, corpus, profile, samples, card_problem, tuple(rank_issues(issues))
+    )
+
+
+def rank_issues(issues: Iterable[Issue]) -> list[Issue]:
+    """Serious ones first; among equals what costs most. Issues that cost nothing known keep their order."""
+    return sorted(issues, key=lambda issue: (list(Severity).index(issue.severity), -issue.share))
+
+
+def _test_speed(
+    config: XTTSConfig, command: Sequence[str], tell: Tell, find_launch_obstacle: FindObstacle
+) -> tuple[Profile, list[Issue]]:
+    # Read anew: by now the variables are those that a run has.
+    machine = read_machine()
+    planned = profiling.plan_profile(
+        config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle
+    )
+    profile = profiling.measure(planned, STEPS, tell)
+    verdict = judge_profile(profile, Settings.of_config(planned.config, Surroundings.of_machine(machine)))
+    return profile, [describe_rule(rule, is_rehearsal=config.training.rehearsal) for rule in verdict.rules]
+
+
+def _look_at_cards(machine: Machine) -> tuple[tuple[MachineSample, ...], str | None]:
+    """What cards and host do while we do nothing, which is the work of others, and why cards could not be looked at."""
+    with MachineSampler([card.physical_id for card in machine.cards]) as sampler:
+        time.sleep(LIVE_S)
+    problem = sampler.problem
+    if problem is None and not machine.cards:
+        problem = machine.scan.problem or "this machine has no NVIDIA GPU"
+    return tuple(sampler.samples), problem
+
+
+def _describe_settings(config: XTTSConfig, environ: Mapping[str, str], has_run: bool) -> dict[str, str]:
+    """What decides about speed; TensorFlow's own part is read back where it was used."""
+    data, training = config.data, config.training
+    settings = {
+        "model size": config.model.size,
+        "batch": f"{data.batch_size} clips x {training.gradient_accumulation_steps}",
+        "precision": data.mixed_precision,
+        "XLA": "on" if data.enable_xla else "off",
+        "static shapes": "on" if data.pad_to_fixed_length else "off",
+        "readers": str(data.num_workers),
+        "batches ahead": str(data.pipeline_buffer_size),
+        "cache": data.cache,
+    }
+    if has_run:
+        from myxtts.devices.runtime import list_logical_devices, read_execution
+
+        execution = read_execution()
+        within, between = (execution.intra_op or "automatic", execution.inter_op or "automatic")
+        settings["TensorFlow's devices"] = ", ".join(list_logical_devices())
+        settings["threads"] = f"{within} within an operation, {between} between"
+    changed = [f"{name}={environ[name]}" for name in VARIABLES if name in environ]
+    return {**settings, "environment": ", ".join(changed) or "nothing set"}
+
+
+def measure_corpus(corpus: Corpus, plan: BucketPlan, set_aside: int) -> CorpusFacts:
+    """The facts of a corpus with at least one clip and of the batches that a run makes; the headers of a few files are read."""
+    seconds_N = corpus.samples / SAMPLE_RATE_HZ
+    median_s, p95_s = np.quantile(seconds_N, (0.5, 0.95)).tolist()
+    rates: Counter[int] = Counter()
+    for clip in np.unique(np.linspace(0, len(corpus) - 1, min(PROBED_FILES, len(corpus))).astype(int)).tolist():
+        try:
+            rates[inspect_clip(corpus.find_file(clip)).rate_hz] += 1
+        except ClipError:
+            # What cannot be read any more is the business of the scan, which says so.
+            continue
+    return CorpusFacts(
+        clips=len(corpus),
+        seconds=corpus.total_seconds,
+        formats=tuple(Counter(PurePosixPath(name).suffix.lower() for name in corpus.audio).most_common()),
+        rates_hz=tuple(rates.most_common()),
+        probed=rates.total(),
+        median_s=median_s,
+        p95_s=p95_s,
+        longest_s=float(seconds_N.max()),
+        padding=plan.waste.audio_share,
+        shapes=len(plan.buckets),
+        set_aside=set_aside,
+    )
+
+
+# What is wrong, and what to do about it. By hand: an issue reads as a paragraph, not as a column of words.
+# fmt: off
+
+
+def check_set_up(config: XTTSConfig, machine: Machine, software: SoftwareFacts, links: Sequence[Link]) -> Iterator[Issue]:
+    """What can be said before anything is read or run."""
+    around = Surroundings.of_machine(machine)
+    if software.tensorflow is None:
+        yield Issue(SERIOUS, "TensorFlow is not installed: nothing can be trained, rehearsed or measured",
+                    "Python finds no package of that name",
+                    INSTALL if machine.cards else "pip install tensorflow", "training runs")
+    cards: Sequence[Card] = ()
+    # In a rehearsal no card is wanted: that there is none, or that one does not work, is no matter then.
+    if not config.training.rehearsal:
+        yield from check_software(software, machine)
+        yield from check_devices(machine)
+        yield from _check_links(config, links)
+        cards = [card for card in machine.cards if card.physical_id in (around.cards or ())]
+    yield from check_environment(machine.environ)
+    yield from check_config(config, cards, around.processors or 1)
+
+
+def check_software(facts: SoftwareFacts, machine: Machine) -> Iterator[Issue]:
+    """Issues of what a card needs. Without a card only that is one: libraries would help nothing."""
+    if not machine.cards and machine.scan.problem:
+        yield Issue(SERIOUS, "The NVIDIA driver is installed but does not answer", machine.scan.problem,
+                    "sudo modprobe nvidia; after an update of the driver restart the machine", CPU_SPEED)
+        return
+    if not machine.cards:
+        yield Issue(SERIOUS, "This machine has no NVIDIA GPU that can be seen: training runs on the CPU",
+                    facts.driver_problem or "the driver counts no card",
+                    "install the NVIDIA driver (Ubuntu: sudo ubuntu-drivers install), or try both roles with --rehearsal "
+                    "--mode dual; in a container: --gpus all", CPU_SPEED)
+        return
+    build = facts.tensorflow
+    if build is not None and build.is_cuda_build is False:
+        yield Issue(SERIOUS, f"TensorFlow {build.version} cannot use a GPU",
+                    f"it was built without CUDA; the machine has {len(machine.cards)} card(s)",
+                    f"pip uninstall -y tensorflow tensorflow-cpu && {INSTALL}", CPU_SPEED)
+    missing = [library for library in facts.missing if library.file != DRIVER_LIBRARY]
+    if missing:
+        yield Issue(SERIOUS, "CUDA libraries that TensorFlow needs are missing: it trains on the CPU without a word",
+                    f"{', '.join(library.file for library in missing)} ({missing[0].problem})", INSTALL, CPU_SPEED)
+    for library in facts.missing:
+        if library.file == DRIVER_LIBRARY:
+            yield Issue(SERIOUS, "The driver's library cannot be loaded", library.problem or "",
+                        "in a container: start it with --gpus all; else install the NVIDIA driver again and restart", CPU_SPEED)
+
+
+def check_devices(machine: Machine) -> Iterator[Issue]:
+    """Issues of cards that do not answer, are hidden, or are used by others."""
+    for physical_id, reason in machine.scan.lost:
+        yield Issue(SERIOUS, f"GPU {physical_id} does not answer", reason,
+                    "restart the machine; `dmesg | grep -i xid` shows what the driver has seen. Look at power and seating of the "
+                    "card", "the card can be used again")
+    unset = f"unset {VISIBLE_DEVICES}"
+    try:
+        visible = select_visible(machine.cards, machine.environ)
+    except DevicePlanError as error:
+        yield Issue(SERIOUS, f"{VISIBLE_DEVICES} cannot be used", str(error), unset, CPU_SPEED)
+        return
+    hidden = ", ".join(f"GPU {card.physical_id}" for card in machine.cards if card not in visible)
+    if hidden:
+        yield Issue(NOTE if visible else SERIOUS, f"{VISIBLE_DEVICES} hides {hidden}",
+                    f"{VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)}", unset,
+                    "a second card for preparing" if visible else CPU_SPEED)
+    for card in visible:
+        if card.free_mib is not None and card.total_mib and card.free_mib < card.total_mib / 2:
+            yield Issue(WORTH_CHANGING, f"GPU {card.physical_id} is used by others",
+                        f"{card.free_mib} MB of {card.total_mib} MB are free",
+                        "nvidia-smi    # shows who uses it", "room for larger batches")
+
+
+def _check_links(config: XTTSConfig, links: Sequence[Link]) -> Iterator[Issue]:
+    """Issues of how cards are connected: worth changing between cards that the run asks for, which may also be none."""
+    if config.training.model_gpus is not None:
+        used, given = set(parse_gpu_ids(config.training.model_gpus)), "--model-gpus"
+    else:
+        used = {id for id in (config.data.data_gpu, config.data.model_gpu) if id is not None}
+        given = "--data-gpu and --model-gpu"
+    for link in links:
+        if link.is_slow:
+            is_used = {link.first, link.second} <= used
+            yield Issue(WORTH_CHANGING if is_used else NOTE,
+                        f"GPU {link.first} and GPU {link.second} are far apart ({link.connection})", link.explain(),
+                        f"train on one card: leave out {given}" if is_used
+                        else "none while one card trains; `--mode auto` measures whether two would pay",
+                        "no copies over the slow path")
+
+
+def check_environment(environ: Mapping[str, str]) -> Iterator[Issue]:
+    """Issues of variables that change how TensorFlow works."""
+    speed = "full speed of the device"
+    for name, value, effect, gain in (
+        (ALLOCATOR, "cuda_malloc_async", "this allocator ignores memory limits, so isolation is refused", "--enable-memory-isolation works"),
+        (ONEDNN, "0", "processors use TensorFlow's slower kernels", speed),
+        ("CUDA_LAUNCH_BLOCKING", "1", "every kernel is waited for: nothing overlaps", speed),
+        ("TF_CUDNN_DETERMINISTIC", "1", "slower kernels are chosen", speed),
+        ("TF_DETERMINISTIC_OPS", "1", "slower kernels are chosen", speed),
+    ):
+        if environ.get(name) == value:
+            yield Issue(WORTH_CHANGING, f"{name}={value} is set", effect, f"unset {name}", gain)
+
+
+def check_config(config: XTTSConfig, cards: Sequence[Card], processors: int) -> Iterator[Issue]:
+    """Issues of a configuration. What only matters on a card is not said where there is none.
+
+    Args:
+        cards: those a run would use.
+        processors: that the run may use.
+    """
+    data, workers = config.data, config.data.num_workers
+    if cards:
+        yield from _check_config_on_card(config, max(card.total_mib or 0 for card in cards))
+    host = f"data.num_workers is {workers}; the host has {processors} processors"
+    if workers == 0 and processors > 1:
+        yield Issue(WORTH_CHANGING, "Nothing is read ahead by other processes", host,
+                    f"--num-workers {min(USUAL_READERS, processors)}", "reading runs beside training")
+    elif isinstance(workers, int) and workers > processors:
+        yield Issue(NOTE, "More readers than processors", host, f"--num-workers {processors}", "less memory, no slower reading")
+    if data.pipeline_buffer_size < FEW_BATCHES_AHEAD:
+        yield Issue(WORTH_CHANGING, "Few batches are read ahead",
+                    f"data.pipeline_buffer_size is {data.pipeline_buffer_size}: a slow moment of the disk is felt at once",
+                    "--buffer-size 50    # data.pipeline_buffer_size: 50", "steadier steps")
+    if not data.pad_to_fixed_length:
+        yield Issue(SERIOUS, "Static shapes are off",
+                    "data.pad_to_fixed_length is false: almost every batch has a shape of its own, and each is traced, which takes "
+                    "seconds", "--enable-static-shapes    # data.pad_to_fixed_length: true", "no tracing after the first batches")
+    if config.training.deterministic:
+        yield Issue(NOTE, "Every operation is deterministic", "training.deterministic is true: slower kernels and two threads",
+                    "leave out --deterministic unless runs must be equal to the last bit", MEASURE_FIRST)
+
+
+def _check_config_on_card(config: XTTSConfig, total_mib: int) -> Iterator[Issue]:
+    data, accumulation = config.data, config.training.gradient_accumulation_steps
+    # The table is from large to small, the start batches are from small to large; the smallest also serves smaller cards.
+    larger = sum(total_mib < at_least for at_least, _ in CARDS_BY_TOTAL_MIB)
+    start = START_BATCHES[config.model.size][max(0, len(CARDS_BY_TOTAL_MIB) - 1 - larger)]
+    # A fine-tuned model keeps its own small batches and adds many of them up.
+    if total_mib and not config.training.init_from and data.batch_size * 2 <= start:
+        keeps = f" --grad-accum {max(1, accumulation * data.batch_size // start)}" if accumulation > 1 else ""
+        yield Issue(WORTH_CHANGING, "The batch is small for the card",
+                    f"{data.batch_size} clips of a {config.model.size} model on {total_mib} MB, where {start} are a usual start",
+                    f"--batch-size {start}{keeps}", f"fewer, larger kernels: {MEASURE_FIRST}")
+    if data.mixed_precision == "float32":
+        yield Issue(WORTH_CHANGING, "The model computes in float32",
+                    "data.mixed_precision is float32: tensor cores stay unused, and activations take twice the memory",
+                    "--mixed-precision    # data.mixed_precision: mixed_float16",
+                    f"about half the memory of activations; speed {MEASURE_FIRST}")
+    # Without fixed shapes it is refused; that they are off is an issue of its own.
+    if not data.enable_xla and data.pad_to_fixed_length:
+        yield Issue(NOTE, "The step is not compiled with XLA", "data.enable_xla is false",
+                    "--enable-xla    # data.enable_xla: true", MEASURE_FIRST)
+
+
+def check_corpus(facts: CorpusFacts, batch_size: int, accumulation: int) -> Iterator[Issue]:
+    """Issues of a corpus in batches of so many clips, so many of which make up an update."""
+    wav = f"-ac 1 -ar {SAMPLE_RATE_HZ} -c:a pcm_s16le"
+    slow = [(ending, clips) for ending, clips in facts.formats if ending in SLOW_FORMATS]
+    if sum(clips for _, clips in slow) / facts.clips > NOTABLE_SHARE:
+        yield Issue(WORTH_CHANGING, "Many recordings are compressed, which costs processor time in every epoch",
+                    ", ".join(f"{clips} clips in {ending}" for ending, clips in slow),
+                    f'for f in wavs/*{slow[0][0]}; do ffmpeg -i "$f" {wav} "${{f%.*}}.wav"; done',
+                    "reading without decoding; matters where the speed test finds loading slow")
+    other = [(rate, files) for rate, files in facts.rates_hz if rate != SAMPLE_RATE_HZ]
+    if facts.probed and sum(files for _, files in other) / facts.probed > NOTABLE_SHARE:
+        found = ", ".join(f"{files} of {facts.probed} files at {rate} Hz" for rate, files in other[:3])
+        yield Issue(NOTE, "Recordings are resampled whenever they are read", f"{found}; the model needs {SAMPLE_RATE_HZ} Hz",
+                    f"ffmpeg -i IN.wav {wav} OUT.wav, for all files once", "less processor time per clip")
+    if facts.padding > MUCH_PADDING:
+        smaller = split_batch(batch_size, accumulation)
+        yield Issue(WORTH_CHANGING if smaller else NOTE, "Much of what is computed is padding",
+                    f"{facts.padding:.0%} of the audio in batches of {batch_size}",
+                    smaller or "none: a batch of one clip cannot be smaller",
+                    f"at most {facts.padding:.0%} of the computation", facts.padding)
+    lines = facts.clips + facts.set_aside
+    if facts.set_aside > MANY_SET_ASIDE * lines:
+        yield Issue(NOTE, "Many clips are set aside", f"{facts.set_aside} of {lines} cannot be used with these settings",
+                    "myxtts data    # shows which, and why; it takes the same flags", "more to learn from")
+    if facts.longest_s > WIDE_SPREAD * facts.median_s and facts.p95_s < SHORTER * facts.longest_s:
+        yield Issue(NOTE, "A few clips are much longer than the others: they decide how much memory a batch takes",
+                    f"half are up to {facts.lengths}", f"--max-clip-seconds {facts.p95_s:.3g}",
+                    "larger batches in the same memory, steadier steps")
+
+
+def check_cards(cards: Sequence[CardSummary]) -> Iterator[Issue]:
+    """What holds the clocks of cards down."""
+    cooling = "better cooling: clean fans, free the intake, more distance between cards"
+    for card in cards:
+        remedies = {
+            "temperature": cooling, "temperature (hardware)": cooling,
+            "power limit": f"sudo nvidia-smi -i {card.physical_id} -pl WATTS    # within what supply and cooling bear",
+            "clocks set by the user": f"sudo nvidia-smi -i {card.physical_id} -rgc",
+        }
+        gain = "unknown: the driver does not tell the clocks"
+        if card.clock_mhz is not None and card.max_clock_mhz:
+            gain = f"at most {format_share(max(0.0, 1 - card.clock_mhz / card.max_clock_mhz))} more clock"
+        for reason in card.throttled_by or ():
+            # A card at its power limit works as hard as it may: that is how a busy one looks.
+            yield Issue(NOTE if reason == "power limit" else WORTH_CHANGING,
+                        f"GPU {card.physical_id} runs below its full clock: {reason}", card.describe(),
+                        remedies.get(reason, "look at supply and connectors of the card"), gain)
+
+
+def describe_rule(rule: Rule, *, is_rehearsal: bool) -> Issue:
+    """A rule that a profile breaks. In a rehearsal none is serious: it shares processors that no card would."""
+    return Issue(SERIOUS if rule.share > SERIOUS_SHARE and not is_rehearsal else WORTH_CHANGING,
+                 rule.title.capitalize().replace("Gpu", "GPU"), rule.evidence, rule.advice[0],
+                 f"at most {format_share(rule.share)} of the step time", rule.share)
+
+
+def _explain_failure(observation: str, error: Exception) -> Issue:
+    return Issue(SERIOUS, observation, str(error), "do what the evidence says, then diagnose again", "it runs")
+
+
+# fmt: on
+# How it is told: plain text within 80 columns, or JSON.
+
+
+def format_diagnosis_json(diagnosis: Diagnosis) -> str:
+    """The facts; unknown values are null."""
+    profile = diagnosis.profile
+    facts: dict[str, Any] = {
+        "is_serious": diagnosis.is_serious,
+        "issues": [asdict(issue) for issue in diagnosis.issues],
+        "software": asdict(diagnosis.software),
+        "cards": [asdict(card) for card in diagnosis.machine.cards],
+        "links": [asdict(link) for link in diagnosis.links],
+        "settings": dict(diagnosis.settings),
+        "corpus": None if diagnosis.corpus is None else asdict(diagnosis.corpus),
+        "speed": None if profile is None else {
+            "step": asdict(profile.times),
+            "costs": {str(part): asdict(cost) for part, cost in profile.costs.items()},
+        },
+        "live": [asdict(card) for card in summarise_cards(diagnosis.samples)],
+        "card_problem": diagnosis.card_problem,
+    }  # fmt: skip
+    return json.dumps(facts, indent=1)
+
+
+def format_diagnosis(diagnosis: Diagnosis) -> str:
+    """The whole report."""
+    sections = [
+        ("SOFTWARE", _list_software(diagnosis.software)),
+        ("DEVICES", _list_devices(diagnosis)),
+        ("SETTINGS", _list_settings(diagnosis.settings)),
+        ("CORPUS", _list_corpus(diagnosis.corpus)),
+        ("SPEED TEST", _list_speed(diagnosis.profile)),
+        ("LIVE", _list_live(diagnosis)),
+    ]
+    parts = ["\n".join([title, *lines]) for title, lines in sections]
+    return "\n\n".join([*parts, "\n".join(_list_issues(diagnosis.issues))])
+
+
+def _list_software(software: SoftwareFacts) -> Iterator[str]:
+    build = software.tensorflow
+    if build is None:
+        tensorflow = "not installed"
+    elif build.is_cuda_build is None:
+        tensorflow = f"{build.version}, build {UNKNOWN}"
+    elif build.is_cuda_build:
+        tensorflow = f"{build.version}, built for CUDA {build.cuda_version}, cuDNN {build.cudnn_version}"
+    else:
+        tensorflow = f"{build.version}, built without CUDA"
+    yield from _wrap("System", f"{software.system}, Python {software.python}")
+    yield from _wrap("TensorFlow", tensorflow)
+    yield from _wrap("Driver", software.driver or software.driver_problem or UNKNOWN)
+    for library in software.libraries:
+        yield f"{'':<{INDENT}}{library.file:<22}{'found' if library.problem is None else 'missing':<9}{library.name}"
+
+
+def _list_devices(diagnosis: Diagnosis) -> Iterator[str]:
+    scan = diagnosis.machine.scan
+    for card in scan.cards:
+        free, total = (UNKNOWN if mib is None else f"{mib} MB" for mib in (card.free_mib, card.total_mib))
+        yield from _wrap(f"GPU {card.physical_id}", f"{card.name}, {free} free of {total}")
+    for physical_id, reason in scan.lost:
+        yield from _wrap(f"GPU {physical_id}", reason)
+    if not scan.cards and not scan.lost:
+        yield from _wrap("GPUs", scan.problem or "none")
+    for link in diagnosis.links:
+        yield from _wrap("Link", link.explain())
+    yield from _wrap("Host", f"{diagnosis.machine.host_free_mib} MB of memory free")
+
+
+def _list_settings(settings: Mapping[str, str]) -> Iterator[str]:
+    width = max(map(len, settings)) + 2
+    for name, value in settings.items():
+        yield from _wrap(name, value, indent=width)
+
+
+def _list_corpus(corpus: CorpusFacts | None) -> Iterator[str]:
+    if corpus is None:
+        yield "not looked at: see the issues"
+        return
+    formats = ", ".join(f"{clips} {ending or 'without ending'}" for ending, clips in corpus.formats[:5])
+    rates = ", ".join(f"{files} at {rate} Hz" for rate, files in corpus.rates_hz[:3]) or UNKNOWN
+    yield from _wrap("Clips", f"{corpus.clips}, {format_duration(corpus.seconds)}; {corpus.set_aside} set aside")
+    yield from _wrap("Formats", formats)
+    yield from _wrap("Rates", f"{rates} ({corpus.probed} files looked at)")
+    yield from _wrap("Lengths", f"half up to {corpus.lengths}")
+    yield from _wrap("Padding", f"{format_share(corpus.padding)} of the audio, in {corpus.shapes} batch shapes")
+
+
+def _list_speed(profile: Profile | None) -> Iterator[str]:
+    if profile is None:
+        yield "not run"
+        return
+    times = profile.times
+    yield from _wrap(
+        "Step",
+        f"{format_step_time(times.mean_s)} (p50 {format_step_time(times.p50_s)}, p95 {format_step_time(times.p95_s)}), "
+        f"{times.steps} batches in {profile.run.mode} mode on {profile.run.model_device}",
+    )
+    yield from _wrap("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in Part))
+    yield from _wrap("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more")
+    for note in profile.run.notes:
+        yield from _wrap("Note", note)
+
+
+def _list_live(diagnosis: Diagnosis) -> Iterator[str]:
+    cards = summarise_cards(diagnosis.samples)
+    for card in cards:
+        yield from _wrap(f"GPU {card.physical_id}", card.describe())
+    if diagnosis.card_problem is not None or not cards:
+        yield from _wrap("GPUs", f"{UNKNOWN}: {diagnosis.card_problem or 'no card takes part'}")
+    yield from _wrap("Host", summarise_host(diagnosis.samples).describe())
+
+
+def _list_issues(issues: Sequence[Issue]) -> Iterator[str]:
+    if not issues:
+        yield "NO ISSUES FOUND"
+        return
+    yield f"ISSUES ({len(issues)}), the most pressing first"
+    for number, issue in enumerate(issues, start=1):
+        yield ""
+        yield from _wrap(f"{number}", f"[{issue.severity}] {issue.observation}", indent=4)
+        for title, text in (("Evidence", issue.evidence), ("Remedy", issue.remedy), ("Gain", issue.gain)):
+            yield from _wrap(f"    {title}", text, indent=14)

@@ -1,0 +1,300 @@
+"""What is profiled: the devices of the run it stands for, and pipelines whose slow stage is known.
+
+Their stages only take time, in the real threads and slots.
+"""
+
+import json
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
+
+import numpy as np
+import pytest
+
+from myxtts.checkpoints import write_model_directory
+from myxtts.cli.main import run_command
+from myxtts.config import ModelConfig, XTTSConfig
+from myxtts.devices.machine import Machine, read_machine
+from myxtts.devices.memory import Growth, Limit
+from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
+from myxtts.devices.plan import Mode, PlanRequest
+from myxtts.devices.planning import plan_devices
+from myxtts.monitoring.profile_facts import Part, judge_profile
+from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.pipeline import single_source, staged_source, transfer
+from myxtts.pipeline.batch_facts import FACTS
+from myxtts.pipeline.batch_source import SourceRequest
+from myxtts.pipeline.stage import Feed, Stage
+from myxtts.pipeline.staged_source import StagedSource
+from myxtts.training.errors import CodecMissingError, ProfileError
+from myxtts.training.mode import Layout, ModeChoice, PlannedRun
+from myxtts.training.profiling import run as profile_run
+from myxtts.training.profiling import setup as profile_setup
+from myxtts.training.profiling.run import ProfileLengths, Profiler
+from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
+from myxtts.training.starting_point import StartingPoint, fit_model_config
+from myxtts.tuning import profile as profiling
+from myxtts.tuning.profile import describe_run, measure_three_runs, plan_profile, read_memory
+from myxtts.utils import gpu_memory
+from myxtts.utils.gpu_memory import GpuMemory
+from tests.monitoring.profiles import make_run
+from tests.training.paced_stages import CLOCK, Pace, PacedFactory, PacedHandoff, make_producer
+
+NO_CARDS = Machine(CardScan((), (), None), 16000)
+FOUR_CARDS = Machine(
+    CardScan(tuple(Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(4)), (), None),
+    16000,
+)  # fmt: skip
+TWO_WORKERS = {
+    "TF_CONFIG": json.dumps(
+        {"cluster": {"worker": ["10.0.0.1:5000", "10.0.0.2:5000"]}, "task": {"type": "worker", "index": 0}}
+    )
+}
+STEPS = 16
+
+
+def plan(training, machine=NO_CARDS, environ=None):
+    return plan_profile(XTTSConfig(training=training), machine, tell=lambda _: None, environ=environ or {})
+
+
+@pytest.mark.parametrize("command", ["profile", "configure"])
+def test_a_decoder_is_refused_before_tensorflow_is_loaded(command, capsys):
+    words = ["--rehearsal", "--stage", "decoder", "--init-from", "somewhere"]
+    assert run_command(command, words, f"myxtts {command}") == 2
+    told = capsys.readouterr().err
+    assert "Only the training of a codec or a GPT can be measured, but --stage is decoder." in told
+    assert "Leave --stage out" in told
+
+
+def test_auto_is_chosen_as_a_training_would(monkeypatch):
+    chosen = plan_devices(PlanRequest(mode="isolated", rehearsal=True), NO_CARDS)
+    choice = ModeChoice(Layout.ISOLATED, True, 0.1, "Tested.", ("a", "b"), cache="memory")
+    monkeypatch.setattr(profiling, "plan_run", lambda *_, **__: PlannedRun(chosen, choice))
+    planned = plan({"mode": "auto", "rehearsal": True})
+    assert planned.plan is chosen
+    # It was chosen for codes that are kept there.
+    assert planned.config.data.cache == "memory"
+    monkeypatch.undo()
+    # One device is no choice: nothing is measured.
+    assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_faster", "words"),
+    [
+        ((0, 1), False, "A training with --mode auto has both devices train (data-parallel). One rank is measured"),
+        ((), True, "What is measured is single. Tested, and both devices training would be faster."),
+        ((), False, None),
+    ],
+)
+def test_what_auto_trains_with_and_what_is_measured_are_told_apart(monkeypatch, workers, is_faster, words):
+    plan_one = plan_devices(PlanRequest(mode="single", rehearsal=True), NO_CARDS)
+    reason = "Tested, and both devices training would be faster."
+    layout = Layout.DATA_PARALLEL if workers else Layout.SINGLE
+    choice = ModeChoice(layout, False, 0.1, reason, ("a", "b"), is_parallel_faster=is_faster)
+    asked = []
+
+    def plan_run(*_, find_launch_obstacle, **__):
+        asked.append(find_launch_obstacle())
+        return PlannedRun(plan_one, choice, workers)
+
+    monkeypatch.setattr(profiling, "plan_run", plan_run)
+    config = XTTSConfig(training={"mode": "auto", "rehearsal": True})
+    planned = plan_profile(config, NO_CARDS, tell=lambda _: None, environ={}, find_launch_obstacle=lambda: None)
+    assert asked == [None], "a training may start workers"
+    assert [note.startswith(words or "") for note in planned.notes] == ([True] if words else [])
+
+
+def test_of_several_training_cards_the_first_is_measured_and_that_is_said():
+    planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
+    assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)
+    assert planned.notes == (
+        "One rank is measured, alone and with whole batches. With --model-gpus 2,3, 2 workers share every batch and exchange "
+        "their gradients; neither is in these figures.",
+    )
+    assert plan({"model_gpus": "2,3", "rehearsal": True}).plan.mode is Mode.SINGLE
+
+
+def test_a_worker_of_a_cluster_is_said_to_be_one_of_several():
+    assert "With the cluster, 2 workers share every batch" in plan({}, environ=TWO_WORKERS).notes[0]
+    assert plan({}).notes == ()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Whoever measures reads the clock that the stages put on."""
+    CLOCK.now_s = 0.0
+    for module in (profile_run, single_source, staged_source, transfer):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=CLOCK.read))
+    monkeypatch.setattr(staged_source, "Handoff", PacedHandoff)
+
+
+def open_staged(taken, stages=(), resources=None, pace=None, producer=None):
+    """The source of a mode with two devices; `pace` is that of copying."""
+
+    def unpack(slot):
+        arrays = slot if producer is None else slot.arrays
+        if pace is not None:
+            pace.hold("transfer", int(arrays[FACTS][0]))
+        return dict(arrays)
+
+    return StagedSource(
+        taken, unpack=unpack, stages=list(stages), resources=resources or ExitStack(), device="/CPU:0", start_delay_s=0.0,
+        producer=producer,
+    )  # fmt: skip
+
+
+def open_dual(pace, make=None):
+    prepared = PacedHandoff("prepared")
+    make = make or PacedFactory(pace).make
+    return open_staged(prepared, [Stage("prepare", make, Feed(iter(range(10**6))), prepared)], pace=pace)
+
+
+def open_isolated(pace):
+    """With a producer process that only takes time."""
+    with ExitStack() as resources:
+        producer = make_producer(pace)
+        resources.callback(producer.close)
+        producer.start()
+        return open_staged(producer, resources=resources, pace=pace, producer=producer)
+
+
+@pytest.fixture
+def open_source(monkeypatch):
+    """By mode; that of the single one is the real one over a paced factory."""
+
+    def open_single(pace):
+        monkeypatch.setattr(single_source, "BatchFactory", lambda *_: PacedFactory(pace))
+        place = single_source.place_batch
+
+        def place_slowly(arrays, device):
+            began = CLOCK.read()
+            pace.hold("transfer", int(arrays[FACTS][0]))
+            return place(arrays, device, began)
+
+        monkeypatch.setattr(single_source, "place_batch", place_slowly)
+        order = SimpleNamespace(first_number=0, end_number=10**6)
+        return single_source.SingleSource(SourceRequest(make_plan("single"), None, order, None, None))
+
+    return {"dual": open_dual, "isolated": open_isolated, "single": open_single}
+
+
+def make_plan(mode):
+    config = XTTSConfig(training={"rehearsal": True, "mode": mode})
+    plan = plan_devices(PlanRequest.from_config(config), read_machine())
+    # The only device of a process whose devices were not set up.
+    return replace(plan, data=replace(plan.data, device="/CPU:0"), model=replace(plan.model, device="/CPU:0"))
+
+
+def profile(source, pace, mode):
+    with closing(source):
+
+        def train(batch):
+            pace.hold("train", batch.facts.number)
+            return False
+
+        profiler = Profiler(source, train, ProfileLengths(STEPS, read_ahead=4, shapes=2))
+        measured = measure_three_runs(profiler, make_run(mode), make_plan(mode), lambda _: None)
+    return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), Surroundings((), 8)))
+
+
+SLOW = [
+    (Pace(read=0.030), "read", "DATA LOADING BOTTLENECK"),
+    (Pace(prepare=0.030), "prepare", "DATA DEVICE SATURATED"),
+    (Pace(transfer=0.030), "transfer", "GPU TRANSFER BOTTLENECK"),
+    (Pace(train=0.040), "train", None),
+]
+
+
+@pytest.mark.parametrize("mode", ["dual", "isolated", "single"])
+@pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_slow_stage_of_a_pipeline_is_named(open_source, mode, pace, stage, title):
+    measured, verdict = profile(open_source[mode](pace), pace, mode)
+    if mode == "single" and stage == "prepare":
+        title = "PREPROCESSING BOTTLENECK"
+    assert verdict.stage == stage
+    assert verdict.is_balanced == (stage == "train")
+    assert [rule.title for rule in verdict.rules[:1]] == ([title] if title else [])
+    own = {part: measured.costs[part].own_s for part in (Part.LOAD, Part.PREPARE, Part.TRANSFER, Part.TRAIN)}
+    asked = {Part.LOAD: pace.read, Part.PREPARE: pace.prepare, Part.TRANSFER: pace.transfer, Part.TRAIN: pace.train}
+    assert own == pytest.approx(asked)
+    assert measured.cached_mean_s == pytest.approx(pace.train)
+    assert len(measured.real) == STEPS
+    if mode == "single":
+        # In series a step is the sum of everything.
+        assert measured.times.mean_s == pytest.approx(sum(asked.values()))
+
+
+@pytest.mark.parametrize("mode", ["dual", "isolated", "single"])
+@pytest.mark.parametrize("stage", ["read", "prepare", "transfer", "train"])
+def test_jitter_is_named_with_the_stage_it_comes_from(open_source, mode, stage):
+    pace = Pace(rare=(stage, 0.120))
+    _, verdict = profile(open_source[mode](pace), pace, mode)
+    (rule,) = [rule for rule in verdict.rules if rule.title == "HIGH TIMING VARIATION"]
+    names = {"read": Part.LOAD, "prepare": Part.PREPARE, "transfer": Part.TRANSFER, "train": Part.TRAIN}
+    assert rule.part is names[stage]
+
+
+def test_what_was_read_ahead_while_the_step_was_traced_does_not_hide_a_slow_disk():
+    """Twenty batches come at once, as from a full buffer; then every one has to be waited for."""
+    ready, slow = PacedFactory(Pace(read=0.0)), PacedFactory(Pace(read=0.030))
+    source = open_dual(Pace(), lambda number: (ready if number < 20 else slow).make(number))
+    with closing(source):
+        profiler = Profiler(source, lambda _: CLOCK.hold(0.008) or False, ProfileLengths(10, read_ahead=40))
+        profiler.warm_up()
+        pipeline = profiler.run_pipeline()
+    assert all(batch.spans.read.seconds == pytest.approx(0.030) for batch in pipeline)
+
+
+def test_steps_that_trace_are_left_out_with_those_that_follow():
+    traced = iter([True] + [False] * 14 + [True] + [False] * 1000)
+    with closing(open_dual(Pace())) as source:
+        profiler = Profiler(source, lambda _: next(traced), ProfileLengths(10, read_ahead=0))
+        run = profiler.run_real()
+    # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
+    assert len(run.times) == 10
+    assert run.left_out == 8 + 4
+
+
+def test_a_run_that_traces_every_step_cannot_be_profiled():
+    with closing(open_dual(Pace())) as source:
+        profiler = Profiler(source, lambda _: True, ProfileLengths(5, read_ahead=0))
+        with pytest.raises(ProfileError, match="--enable-static-shapes"):
+            profiler.run_real()
+
+
+def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
+    start = StartingPoint(tmp_path, ModelConfig(size="tiny"), {})
+    config = fit_model_config(XTTSConfig(), start, start.config, start.config.text_tokens)
+    data, codec = MagicMock(), Mock()
+    data.sampler.plan.waste.audio_share = 0.1
+    setup = ProfileSetup(config, make_plan("single"), data, codec, start, tmp_path, ())
+    assert config.model.size == "base", "the label that was asked for"
+    assert describe_run(setup).model.startswith("tiny gpt, ")
+    own = replace(setup, config=config.replace(model={"gpt_layers": 7}))
+    assert describe_run(own).model.startswith("custom gpt, ")
+
+
+def test_a_model_without_its_codec_is_refused_with_the_advice_of_a_run(tmp_path, monkeypatch):
+    write_model_directory(tmp_path / "model", config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)})
+    start = StartingPoint(tmp_path / "model", ModelConfig(size="tiny"), {})
+    monkeypatch.setattr(profile_setup, "read_starting_point", lambda *_, **__: start)
+    monkeypatch.setattr(profile_setup, "collect_run_data", Mock())
+    config = XTTSConfig(training={"init_from": str(tmp_path / "model"), "rehearsal": True})
+    with pytest.raises(CodecMissingError, match=r"has no codec .* give that one with --codec\."):
+        set_up_profile(config, make_plan("single"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "apart"),
+    [(Limit(8192), (3000, 9000, 808)), (Growth(), (3000, 9000, None))],
+)
+def test_memory_is_told_apart_by_pool_process_and_context(monkeypatch, limit, apart):
+    reading = GpuMemory(0, 24564, 9500, 15064, pool_used_mb=3000, pool_peak_mb=3500, process_mb=9000)
+    monkeypatch.setattr(gpu_memory, "monitor_gpu_memory", lambda *_: (reading,))
+    plan = make_plan("single")
+    role = replace(plan.model, device="/GPU:0", physical_id=PhysicalId(0), memory=limit)
+    (memory,) = read_memory(replace(plan, rehearsal=False, model=role, data=role))
+    found = (memory.pool_bytes, memory.process_bytes, memory.context_bytes)
+    assert found == tuple(None if mib is None else mib * MIB for mib in apart)
