@@ -27,8 +27,7 @@ import soundfile
 
 from benchmarks.measuring import run_bench
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.checks import CLIP_TASK
-from myxtts.data.scan import scan_corpus
+from myxtts.data.scan import CLIP_TASK, scan_corpus
 from myxtts.data.workers import Task, Work
 from myxtts.processes import make_importable
 

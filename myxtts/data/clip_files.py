@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.data.columns import TextColumn, TextColumnBuilder
+from myxtts.data.corpus import TextColumn, TextColumnBuilder
 from myxtts.data.ljspeech import Metadata
 from myxtts.hashing import digest64
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -60,17 +59,17 @@ class Drop:
     """What was found, where the reason alone does not say it."""
 
 
+@dataclass(kw_only=True, eq=False)
 class DropReport:
     """All clips set aside from one corpus, and those that failed later, during training."""
 
-    def __init__(self, *, lines: int, kept_seconds: float, drops: Iterable[Drop] = ()):
-        self.lines = lines
-        """Clips the metadata names."""
-        self.kept_seconds = kept_seconds
-        self.drops = tuple(drops)
-        """What the scan set aside."""
-        self.replaced: list[Drop] = []
-        """What was replaced during training, in the order it happened."""
+    lines: int
+    """Clips the metadata names."""
+    kept_seconds: float
+    drops: tuple[Drop, ...] = ()
+    """What the scan set aside."""
+    replaced: list[Drop] = field(default_factory=list)
+    """What was replaced during training, in the order it happened."""
 
     def group_by_reason(self) -> dict[DropReason, list[Drop]]:
         """The drops of each reason that occurs, in the order of `DropReason`."""

@@ -1,21 +1,14 @@
-"""What earlier scans found out, kept on disk so that nothing is looked at twice.
-
-An index is a set of rows of 64-bit numbers, found by a 64-bit key. A scan appends rows to a file of its own while it
-works and merges all files into one when it is done, so a scan that is killed loses at most its last chunk, and two scans
-at a time cannot hurt each other. Every row carries its own check value: a torn or foreign row is ignored.
-"""
+"""What earlier scans of a corpus found out, kept on disk so that nothing is looked at twice."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
+import sqlite3
 import stat
-from collections.abc import Sequence
-from io import BufferedReader
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,141 +20,179 @@ from myxtts.hashing import digest64, hash_words
 _log = logging.getLogger(__name__)
 
 FOLDER_NAME = ".myxtts"
+"""In a corpus, of what was found out about it."""
 
-Rows = NDArray[np.int64]
-"""Two-dimensional: a row per entry, its key first."""
+_WAIT_SECONDS = 30.0
+"""For another scan that writes just now: a write takes milliseconds."""
+_ROWS_AT_ONCE = 1 << 14
+_SQLITE_FILES = ("", "-journal", "-wal", "-shm")
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+_TROUBLES = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+"""Errors of the disk and the machine. Any other means that the file is not what it should be."""
 
 
 class Index:
-    """Rows of `columns` numbers, the first of which is the key. With no folder it remembers for its own life only.
+    """What earlier scans found out: rows of numbers in an SQLite file, to which several scans may add at a time.
+
+    It never ends a scan. Where it cannot be written, nothing is remembered; one that is damaged is made anew. Whoever made a corpus
+    may have put it there, so no value is taken unseen.
 
     Args:
-        folder: where the files are.
-        name: of the files; must change when rows made earlier are no longer valid.
+        path: of the file; must change when rows made earlier are no longer valid. None remembers nothing.
+        stamps: numbers in a row beside its key, which say what it holds for.
+        bounds: of the values in a row, which follow.
     """
 
-    def __init__(self, folder: Path | None, name: str, columns: int):
-        self._folder = folder
-        self._name = name
-        self._columns = columns
-        self._journal: BinaryIO | None = None
-        self._rows = np.zeros((0, columns), dtype=np.int64)
-        self._new: list[Rows] = []
-        self.reload()
+    def __init__(self, path: Path | None, stamps: int, bounds: Sequence[tuple[int, int]]):
+        self._path = path
+        self._stamps = stamps
+        self._bounds = np.array(bounds, dtype=np.int64)
+        columns = ["key", *(f"stamp{n}" for n in range(stamps)), *(f"value{n}" for n in range(len(bounds))), "hash"]
+        self._columns = len(columns)
+        self._schema = f"CREATE TABLE facts ({', '.join(f'{name} INTEGER' for name in columns)})"
+        self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Index:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._close_journal()
+        self._close()
 
-    def find(self, keys: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_]]:
-        """For each key its row, and whether there is one (if not, the row is some other)."""
-        if len(self._rows) == 0:
-            return np.zeros((len(keys), self._columns), dtype=np.int64), np.zeros(len(keys), dtype=np.bool_)
-        places = np.minimum(np.searchsorted(self._rows[:, 0], keys), len(self._rows) - 1)
-        rows = self._rows[places]
-        return rows, rows[:, 0] == keys
+    def find(self, keys: NDArray[np.int64], stamps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The values of each key, and whether there are any for these stamps. Rows for other stamps are removed."""
+        distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        values = np.zeros((len(distinct), len(self._bounds)), dtype=np.int64)
+        known = np.zeros(len(distinct), dtype=np.bool_)
+        stale: list[list[int]] = []
+        try:
+            for rows in self._read() if len(keys) else ():
+                places = np.minimum(np.searchsorted(distinct, rows[:, 1]), len(distinct) - 1)
+                is_asked = distinct[places] == rows[:, 1]
+                is_true = np.all(rows[:, 2 : 2 + self._stamps] == stamps[first[places]], axis=1) & self._verify(rows)
+                found = is_asked & is_true
+                values[places[found]] = rows[found, 2 + self._stamps : -1]
+                known[places[found]] = True
+                stale += rows[is_asked & ~is_true, :1].tolist()
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
+            known[:] = False
+            stale.clear()
+        self._write("DELETE FROM facts WHERE rowid = ?", stale)
+        return values[inverse], known[inverse]
 
     def append(self, rows: Sequence[Sequence[int]]) -> None:
-        """Remember rows, safely on disk as far as a killed process is concerned. `find` sees them after `reload`."""
-        block = np.array(rows, dtype=np.int64).reshape(-1, self._columns)
-        if self._folder is None:
-            self._new.append(block)
+        """Remember rows of a key, stamps and values, safely on disk as far as a killed process is concerned."""
+        block = np.array(rows, dtype=np.int64).reshape(-1, self._columns - 1)
+        hashed = np.column_stack([block, _hash(block)]).tolist()
+        self._write(f"INSERT INTO facts VALUES ({', '.join('?' * self._columns)})", hashed)
+
+    def _write(self, statement: str, rows: Sequence[Sequence[int]]) -> None:
+        if self._path is None or not rows:
             return
         try:
-            if self._journal is None:
-                self._journal = (self._folder / f"{self._name}.{secrets.token_hex(8)}.part").open("w+b")
-            self._journal.write(_seal(block))
-            self._journal.flush()
-        except OSError as error:
-            _log.warning(
-                "The scan's results cannot be kept in %s (%s); the next scan starts anew.", self._folder, error
-            )
-            self._folder = None
-            self._close_journal()
+            with self._connect() as connection:
+                connection.executemany(statement, rows)
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
 
-    def _close_journal(self) -> None:
-        if self._journal is not None:
-            # On a full disk closing fails like writing did, which was said already.
-            with contextlib.suppress(OSError):
-                self._journal.close()
-            self._journal = None
-
-    def reload(self) -> None:
-        """Read again what is on disk, with what this object was given."""
-        blocks = self._read_blocks()
-        self._rows, self._new = np.zeros((0, self._columns), dtype=np.int64), []
-        if len(blocks) == 1 and np.all(np.diff(blocks[0][:, 0]) > 0):
-            # The usual case, a merged file alone, is not copied: at a million lines that matters.
-            self._rows = blocks[0]
-        elif blocks:
-            # Reversed, so that the first of equal keys is the latest: later rows win.
-            rows = np.concatenate(blocks)[::-1]
-            del blocks
-            _, first = np.unique(rows[:, 0], return_index=True)
-            self._rows = rows[first]
-
-    def _read_blocks(self) -> list[Rows]:
-        """All rows, oldest first, in pieces that are not empty."""
-        blocks = [self._rows, *(_unseal(path, self._columns) for path in self._list_files())]
-        if self._journal is not None:
-            # Through the open file: a scan that finished meanwhile has merged and removed what it saw of it.
-            self._journal.seek(0)
-            blocks.append(_unseal(self._journal, self._columns))
-        return [block for block in [*blocks, *self._new] if len(block)]
-
-    def merge(self) -> None:
-        """Make one file of all, replacing it in one step. Call at the end of a scan that appended."""
-        files = self._list_files()
-        self.reload()
-        if self._journal is not None:
-            files.append(Path(self._journal.name))
-        self._close_journal()
-        if self._folder is None:
+    def _read(self) -> Iterator[NDArray[np.int64]]:
+        """All rows, each behind its number in the file, oldest first, in blocks."""
+        if self._path is None:
             return
-        partial = self._folder / f"{self._name}.{secrets.token_hex(8)}.tmp"
+        cursor = self._connect().execute("SELECT rowid, * FROM facts")
+        # Every column takes a byte and more. A file in which the same page stands in several places has rows without end.
+        left = self._path.stat().st_size // self._columns
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            left -= len(rows)
+            if left < 0:
+                raise sqlite3.DataError("it has more rows than fit into it")
+            try:
+                yield np.array(rows, dtype=np.int64)
+            except (TypeError, ValueError, OverflowError):
+                raise sqlite3.DataError("it holds what is no number") from None
+
+    def _verify(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which rows are as they were written, and possible. SQLite itself does not notice a flipped bit in a number."""
+        values = rows[:, 2 + self._stamps : -1]
+        is_possible = np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1]), axis=1)
+        is_whole: NDArray[np.bool_] = _hash(rows[:, 1:-1]) == rows[:, -1]
+        return is_whole & is_possible
+
+    def _connect(self) -> sqlite3.Connection:
+        assert self._path is not None
+        if self._connection is None:
+            _refuse_odd_files(self._path)
+            self._connection = connection = sqlite3.connect(self._path, timeout=_WAIT_SECONDS)
+            connection.text_factory = bytes
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 16)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            # A power failure may damage the file, which is noticed; waiting for the disk at every chunk would take minutes.
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.execute(self._schema.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+            # Nothing else: no view that never ends, no trigger.
+            found = connection.execute("SELECT name, sql FROM sqlite_schema").fetchmany(2)
+            if found != [(b"facts", self._schema.encode())]:
+                raise sqlite3.DataError("it is another kind of file")
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _give_up(self, error: sqlite3.Error | OSError) -> None:
+        """Go on with a new file where this one is damaged, else without any."""
+        self._close()
+        path = self._path
+        assert path is not None
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF not in _TROUBLES:
+            _log.warning("The scan's index %s is damaged (%s) and made anew.", path, error)
+            try:
+                for suffix in _SQLITE_FILES:
+                    Path(f"{path}{suffix}").unlink(missing_ok=True)
+                return
+            except OSError as again:
+                error = again
+        self._path = None
+        _log.warning("The scan's results cannot be kept in %s (%s); the next scan starts anew.", path, error)
+
+
+def _hash(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return hash_words(*rows.T).view(np.int64)
+
+
+def _refuse_odd_files(path: Path) -> None:
+    """Raises `sqlite3.DataError` for what must not be opened as a database, or as the journal that a killed scan left."""
+    for suffix in _SQLITE_FILES:
         try:
-            with partial.open("wb") as file:
-                file.write(_seal(self._rows))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._folder / f"{self._name}.index")
-        except OSError as error:
-            _log.warning("The scan's index cannot be written to %s (%s).", self._folder, error)
-            partial.unlink(missing_ok=True)
-            return
-        for path in files:
-            if path.suffix == ".part":
-                path.unlink(missing_ok=True)
-
-    def _list_files(self) -> list[Path]:
-        """The merged file first, then what other scans appended since."""
-        if self._folder is None:
-            return []
-        own = Path(self._journal.name) if self._journal is not None else None
-        parts = (path for path in self._folder.glob(f"{self._name}.*.part") if path != own)
-        return [path for path in (self._folder / f"{self._name}.index", *sorted(parts)) if not path.is_symlink()]
+            mode = os.lstat(f"{path}{suffix}").st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(mode):
+            # SQLite would wait at a named pipe, and follow a link.
+            raise sqlite3.DataError(f"{path.name}{suffix} is no file")
+    if _read_end(Path(f"{path}-journal")) == _JOURNAL_MAGIC:
+        # It names a journal of several databases, and SQLite would remove whatever file has that name.
+        raise sqlite3.DataError("its journal names another file")
 
 
-def _seal(rows: Rows) -> memoryview:
-    sealed = np.empty((len(rows), rows.shape[1] + 1), dtype="<i8")
-    sealed[:, :-1] = rows
-    sealed[:, -1] = hash_words(*rows.T).view(np.int64)
-    return sealed.data
-
-
-def _unseal(file: Path | BinaryIO, columns: int) -> Rows:
+def _read_end(journal: Path) -> bytes:
     try:
-        with BufferedReader(open_file(file)) if isinstance(file, Path) else contextlib.nullcontext(file) as opened:
-            numbers = np.fromfile(opened, dtype="<i8")
-    except (OSError, FileError):
-        # Not written yet, or merged by another scan just now; or the disk does not give it, and all is looked at again.
-        return np.zeros((0, columns), dtype=np.int64)
-    sealed = numbers[: len(numbers) // (columns + 1) * (columns + 1)].reshape(-1, columns + 1)
-    rows = sealed[:, :-1]
-    good = hash_words(*rows.T).view(np.int64) == sealed[:, -1] if len(rows) else np.ones(0, dtype=np.bool_)
-    return rows if good.all() else rows[good]
+        with open_file(journal) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - len(_JOURNAL_MAGIC)))
+            return file.read(len(_JOURNAL_MAGIC))
+    except FileError:
+        # There is none, or none any more: another scan has just written.
+        return b""
 
 
 def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None:

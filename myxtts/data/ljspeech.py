@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.config.section import nearest_name
-from myxtts.data.columns import NameColumn, NameColumnBuilder, TextColumn, TextColumnBuilder
+from myxtts.data.corpus import NameColumn, NameColumnBuilder, TextColumn, TextColumnBuilder
+from myxtts.data.drops import Drop, DropReason
 from myxtts.data.errors import MetadataError
 from myxtts.data.metadata_lines import MalformedLine, read_lines
 from myxtts.text.errors import UnsupportedLanguageError
@@ -43,15 +44,6 @@ class MetadataFile:
     """The speaker of lines that name none: the folder's name."""
 
 
-@dataclass(frozen=True)
-class SetAsideLine:
-    """A line of a metadata file that could not be used."""
-
-    path: Path
-    number: int
-    problem: str
-
-
 @dataclass(frozen=True, eq=False)
 class Metadata:
     """All lines of a corpus, in columns of equal length."""
@@ -68,7 +60,7 @@ class Metadata:
     """What is spoken: the normalised text where there is one, else the text. May be empty."""
     speaker: NameColumn
     language: NameColumn
-    malformed: tuple[SetAsideLine, ...]
+    malformed: tuple[Drop, ...]
 
     def __len__(self) -> int:
         return len(self.line_numbers)
@@ -92,11 +84,12 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
     file_numbers, line_numbers = array("i"), array("q")
     audio, text = TextColumnBuilder(), TextColumnBuilder()
     speaker, languages = NameColumnBuilder(), NameColumnBuilder()
-    malformed: list[SetAsideLine] = []
+    malformed: list[Drop] = []
     for file_number, file in enumerate(files):
         for line in read_lines(file.path):
             if isinstance(line, MalformedLine):
-                malformed.append(SetAsideLine(file.path, line.number, line.problem))
+                name, where = f"{file.path.name}:{line.number}", f"{file.path}, line {line.number}"
+                malformed.append(Drop(DropReason.MALFORMED_LINE, name, where, line.problem))
                 continue
             file_numbers.append(file_number)
             line_numbers.append(line.number)
@@ -189,10 +182,10 @@ def _find_language(written: str) -> str:
         return written
 
 
-def _refuse_mostly_malformed(malformed: list[SetAsideLine], usable: int) -> None:
+def _refuse_mostly_malformed(malformed: list[Drop], usable: int) -> None:
     if len(malformed) > usable:
         first = malformed[0]
         raise MetadataError(
-            f"{first.path}, line {first.number}: {first.problem} {len(malformed)} of {len(malformed) + usable} lines are "
+            f"{first.where}: {first.detail} {len(malformed)} of {len(malformed) + usable} lines are "
             "like this. Lines must be id|text or id|text|normalised, or follow the header."
         )

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.data.buckets import BucketPlan, PaddingWaste, plan_shared_buckets
-from myxtts.data.columns import NameColumn
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumn
 
 BARS = 16
 

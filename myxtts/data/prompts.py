@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.draws import Purpose, draw_integers
 from myxtts.audio.slices import Slices, choose_evaluation_slices, draw_slices
-from myxtts.data.columns import NameColumn
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumn
 
 Clips = NDArray[np.int32]
 

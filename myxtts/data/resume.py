@@ -62,9 +62,9 @@ def take_fingerprint(
     return Fingerprint(
         clips=len(corpus),
         seconds=round(corpus.total_seconds, 3),
-        names=_digest(corpus.audio.blob, corpus.audio.offsets),
+        names=_digest(corpus.audio.blob.data, corpus.audio.offsets),
         lengths=_digest(corpus.samples, corpus.tokens),
-        texts=_digest(corpus.text.blob, corpus.text.offsets),
+        texts=_digest(corpus.text.blob.data, corpus.text.offsets),
         speakers=_digest(corpus.speaker.codes, "|".join(corpus.language.names).encode(), corpus.language.codes),
         shapes=_digest(np.array(shapes, dtype=np.int64)),
         accumulation=sampler.accumulation,
@@ -75,16 +75,21 @@ def take_fingerprint(
     )
 
 
-def _list_contents(corpus: Corpus) -> tuple[bytes | bytearray | NDArray[np.generic], ...]:
+def _list_contents(corpus: Corpus) -> tuple[bytes | memoryview | NDArray[np.generic], ...]:
     """What a loss over the clips of a corpus depends on."""
-    texts = (corpus.text.blob, corpus.text.offsets, "|".join(corpus.language.names).encode(), corpus.language.codes)
-    return corpus.audio.blob, corpus.audio.offsets, corpus.samples, corpus.tokens, *texts
+    texts = (
+        corpus.text.blob.data,
+        corpus.text.offsets,
+        "|".join(corpus.language.names).encode(),
+        corpus.language.codes,
+    )
+    return corpus.audio.blob.data, corpus.audio.offsets, corpus.samples, corpus.tokens, *texts
 
 
-def _digest(*parts: bytes | bytearray | NDArray[np.generic]) -> str:
+def _digest(*parts: bytes | memoryview | NDArray[np.generic]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        content = part if isinstance(part, bytes | bytearray) else np.ascontiguousarray(part).astype("<i8").tobytes()
+        content = part if isinstance(part, bytes | memoryview) else np.ascontiguousarray(part).astype("<i8").tobytes()
         digest.update(len(content).to_bytes(8, "little"))
         digest.update(content)
     return digest.hexdigest()

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from myxtts.config import XTTSConfig
-from myxtts.data.buckets import BucketPlan, plan_shared_buckets
-from myxtts.data.checks import make_vocabulary_task
-from myxtts.data.corpus import Corpus
+from myxtts.data.buckets import plan_shared_buckets
+from myxtts.data.corpus import Corpus, Progress, read_snapshot, write_snapshot
 from myxtts.data.drops import DropReport
-from myxtts.data.errors import SnapshotError
-from myxtts.data.facts import Progress
 from myxtts.data.index import choose_index_folder
 from myxtts.data.resume import Fingerprint, take_fingerprint
 from myxtts.data.sampler import IndexSampler
-from myxtts.data.scan_choice import choose_workers, scan_train_data, scan_val_data
-from myxtts.data.snapshot import (
-    Columns,
-    Facts,
-    pack_corpus,
-    pack_plan,
-    pack_report,
-    read_snapshot,
-    unpack_corpus,
-    unpack_plan,
-    unpack_report,
-    write_snapshot,
-)
+from myxtts.data.scan import choose_workers, make_vocabulary_task, scan_train_data, scan_val_data
 from myxtts.data.split import split_corpus
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.text_measure import TextMeasure
@@ -41,8 +22,6 @@ from myxtts.text.tokenizer import Tokenizer
 _log = logging.getLogger(__name__)
 
 SNAPSHOT_NAME = "run_data.npz"
-_VERSION = 1
-_TRAIN, _VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,59 +146,9 @@ def _warn_of_overlap(train: Corpus, validation: Corpus) -> None:
 
 def save_run_data(data: RunData, folder: Path) -> None:
     """Write a snapshot for `load_run_data` into the run's folder, replacing an older one in one step."""
-    columns: Columns = {}
-    facts: Facts = {
-        "version": _VERSION,
-        "seed": data.sampler.seed,
-        "accumulation": data.sampler.accumulation,
-        "vocabulary": str(data.tokenizer_path),
-        "text_tokens": data.text_tokens,
-        "start_text_token": data.start_text_token,
-        "stop_text_token": data.stop_text_token,
-        "report": pack_report(data.report),
-        "fingerprint": asdict(data.fingerprint),
-    }
-    for name, corpus, ids, sampler in (
-        (_TRAIN, data.train, data.train_ids, data.sampler),
-        (_VALIDATION, data.validation, data.validation_ids, data.validation_sampler),
-    ):
-        packed = [pack_corpus(corpus, ids), *([pack_plan(sampler.plan)] if sampler else [])]
-        facts[name] = {key: value for _, part in packed for key, value in part.items()}
-        columns |= {f"{name}.{key}": column for part, _ in packed for key, column in part.items()}
-    write_snapshot(folder / SNAPSHOT_NAME, columns, facts)
+    write_snapshot(folder / SNAPSHOT_NAME, data)
 
 
 def load_run_data(folder: Path) -> RunData:
     """The run data that was saved in a folder, without looking at any clip."""
-    path = folder / SNAPSHOT_NAME
-    columns, facts = read_snapshot(path)
-    if facts.get("version") != _VERSION:
-        raise SnapshotError(
-            f"{path} must have version {_VERSION}, but has {facts.get('version')}: another MyXTTS wrote it. Start the trainer "
-            "again, which writes it anew."
-        )
-    train, train_ids, plan = _unpack_part(columns, facts, _TRAIN)
-    validation, validation_ids, validation_plan = _unpack_part(columns, facts, _VALIDATION)
-    assert plan is not None
-    return RunData(
-        train=train,
-        validation=validation,
-        train_ids=train_ids,
-        validation_ids=validation_ids,
-        sampler=IndexSampler(plan, seed=facts["seed"], accumulation=facts["accumulation"]),
-        validation_sampler=IndexSampler(validation_plan, seed=facts["seed"]) if validation_plan else None,
-        tokenizer_path=Path(facts["vocabulary"]),
-        text_tokens=facts["text_tokens"],
-        start_text_token=facts["start_text_token"],
-        stop_text_token=facts["stop_text_token"],
-        report=unpack_report(facts["report"]),
-        fingerprint=Fingerprint(**facts["fingerprint"]),
-    )
-
-
-def _unpack_part(
-    columns: Mapping[str, NDArray[Any]], facts: Facts, name: str
-) -> tuple[Corpus, TextIds, BucketPlan | None]:
-    own = {key.removeprefix(f"{name}."): column for key, column in columns.items() if key.startswith(f"{name}.")}
-    corpus, ids = unpack_corpus(own, facts[name])
-    return corpus, ids, unpack_plan(own, facts[name]) if "buckets" in facts[name] else None
+    return read_snapshot(folder / SNAPSHOT_NAME, RunData)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -132,6 +132,7 @@ class _EpochOrder:
     """The order in which those pieces are trained on."""
 
 
+@dataclass(eq=False)
 class IndexSampler:
     """Gives the global batch of any step. Holds no position: the order of calls does not matter.
 
@@ -141,14 +142,17 @@ class IndexSampler:
         accumulation: micro-batches in a global batch.
     """
 
-    def __init__(self, plan: BucketPlan, *, seed: int, accumulation: int = 1):
-        if accumulation < 1:
+    plan: BucketPlan
+    _: KW_ONLY
+    seed: int
+    accumulation: int = 1
+
+    def __post_init__(self) -> None:
+        if self.accumulation < 1:
             raise BatchPlanError(
-                f"A global batch must have at least one micro-batch, but accumulation is {accumulation}."
+                f"A global batch must have at least one micro-batch, but accumulation is {self.accumulation}."
             )
-        self.plan = plan
-        self.seed = seed
-        self.accumulation = accumulation
+        plan = self.plan
         self._bucket_of_batch = np.repeat(np.arange(len(plan.buckets)), plan.batches_of_bucket)
         rows = np.array([bucket.rows for bucket in plan.buckets])[self._bucket_of_batch]
         self._batch_ends = np.minimum(np.cumsum(rows), len(plan.bucket_of_clip))

@@ -1,31 +1,93 @@
-"""Looks at every clip of a corpus once: what can be used, what cannot, and how long it is."""
+"""Looks at every clip of a corpus once: what can be used, what cannot, and how long it is.
+
+Workers find out facts, not verdicts, so that other limits need no other scan. What they found is kept in an index, so that
+nothing is looked at twice.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.data.checks import CHARACTER_TASK, CLIP_TASK
+from myxtts import __version__
+from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.reading import check_clip, inspect_clip
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.config import XTTSConfig
 from myxtts.data.clip_files import LocatedClips, locate_clips
-from myxtts.data.corpus import Corpus
-from myxtts.data.drops import DropReport
-from myxtts.data.errors import NothingToTrainOnError
-from myxtts.data.facts import Asking, Progress, collect_clip_facts, collect_text_facts
-from myxtts.data.index import choose_index_folder
-from myxtts.data.ljspeech import Split, read_metadata
-from myxtts.data.verdicts import ClipLimits, Evidence, judge_lines, list_malformed
-from myxtts.data.workers import Task, count_workers
+from myxtts.data.corpus import Corpus, LazyItems, Progress
+from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.errors import NothingToTrainOnError, WorkerError
+from myxtts.data.index import Index, choose_index_folder
+from myxtts.data.ljspeech import Metadata, Split, read_metadata
+from myxtts.data.workers import CHUNK_ITEMS, Crashed, Task, Work, count_workers, run_task
+from myxtts.files import read_bytes
+from myxtts.hashing import digest64
+from myxtts.text.errors import MissingLanguageTagError, UnsupportedLanguageError
+from myxtts.text.languages import CHARACTER_LIMITS
+from myxtts.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 TextTaskMaker = Callable[[Corpus], Task]
 """Chooses how texts are measured, given the clips that can be used as far as their audio is concerned."""
+
+CLIP_TASK = Task("myxtts.data.scan:make_clip_check")
+"""Takes a path; gives frames, rate in Hz, and a `ClipProblem` or nothing."""
+
+CHARACTER_TASK = Task("myxtts.data.scan:make_character_check")
+"""Takes a text and its language; gives its length in tokens, and the first character the vocabulary lacks or nothing.
+
+For want of a vocabulary every character is a token, and none is lacking."""
+
+LONGEST_DECODED_SECONDS = 120.0
+"""Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
+
+_NO_LANGUAGE = -1
+"""Given as a text's length where the vocabulary has no tag for its language, or nobody can clean it."""
+
+_REASONS = tuple(DropReason)
+# Numbers in files on disk: never give one a new meaning. 0 is no problem.
+_PROBLEMS = {
+    1: DropReason.MISSING,
+    2: DropReason.EMPTY,
+    3: DropReason.UNSUPPORTED,
+    4: DropReason.CORRUPT,
+    5: DropReason.TRUNCATED,
+    6: DropReason.NAN,
+    7: DropReason.SILENT,
+    8: DropReason.UNREADABLE,
+}
+_PROBLEM_CODES = {reason: code for code, reason in _PROBLEMS.items()}
+
+
+@dataclass(frozen=True)
+class ClipLimits:
+    """What a model takes. The defaults are those XTTS is fine-tuned with."""
+
+    min_seconds: float = 0.5
+    max_samples: int = 255_995
+    """At the model's rate: 11.6 s."""
+    max_tokens: int = 200
+
+    def describe(self, reasons: Collection[DropReason]) -> str:
+        """The limits behind these reasons, with the flags that set them; empty where none is behind any."""
+        limits = {
+            DropReason.TOO_SHORT: f"too_short is below {self.min_seconds:g} s (--min-clip-seconds)",
+            DropReason.TOO_LONG: f"too_long is above {self.max_samples / SAMPLE_RATE_HZ:.4g} s (--max-clip-seconds)",
+            DropReason.TEXT_TOO_LONG: f"text_too_long is above {self.max_tokens} tokens (--max-text-length)",
+        }
+        return "; ".join(text for reason, text in limits.items() if reason in reasons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +102,48 @@ class ScanResult:
     """Clips that are symbolic links, or lie behind one."""
     kept_in: Path | None
     """Where all this is remembered, for whoever looks at the corpus next."""
+
+
+def scan_train_data(
+    config: XTTSConfig, text_task: Task | TextTaskMaker, progress: Progress | None = None
+) -> ScanResult:
+    """The clips of `data.train_data`, or of the demo corpus where none is given."""
+    path = Path(config.data.train_data) if config.data.train_data else demo_corpus_path()
+    return _scan_as_asked(config, path, "train", text_task, progress)
+
+
+def scan_val_data(config: XTTSConfig, text_task: Task, progress: Progress | None = None) -> ScanResult:
+    """The clips of `data.val_data`, which must be given."""
+    assert config.data.val_data
+    return _scan_as_asked(config, Path(config.data.val_data), "eval", text_task, progress)
+
+
+def _scan_as_asked(
+    config: XTTSConfig, path: Path, split: Split, text_task: Task | TextTaskMaker, progress: Progress | None
+) -> ScanResult:
+    data = config.data
+    limits = ClipLimits(
+        min_seconds=data.min_clip_seconds,
+        max_samples=int(data.max_clip_seconds * SAMPLE_RATE_HZ),
+        # Without a vocabulary characters are counted, and a token is at least one of them.
+        max_tokens=config.model.max_text_tokens if text_task == CHARACTER_TASK else data.max_text_length,
+    )
+    return scan_corpus(
+        path,
+        split=split,
+        language=data.language,
+        limits=limits,
+        text_task=text_task,
+        follow_symlinks=data.follow_symlinks,
+        strict=data.strict,
+        workers=choose_workers(config),
+        progress=progress,
+    )
+
+
+def choose_workers(config: XTTSConfig) -> int:
+    """How many processes look at clips."""
+    return count_workers() if config.data.num_workers == "auto" else config.data.num_workers
 
 
 def scan_corpus(
@@ -65,8 +169,8 @@ def scan_corpus(
         split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
         language: of lines that name none.
         limits: what clips must keep to.
-        text_task: how texts are measured; see `checks`. Or what makes it from the clips, such as a new vocabulary.
-        clip_task: how audio files are checked; see `checks`.
+        text_task: how texts are measured, like `CHARACTER_TASK`. Or what makes it from the clips, such as a new vocabulary.
+        clip_task: how audio files are checked, like `CLIP_TASK`.
         follow_symlinks: whether clips behind symbolic links are used or set aside.
         strict: make it an error to set anything aside.
         workers: processes; None is one per core, 0 is this process.
@@ -76,40 +180,25 @@ def scan_corpus(
     metadata = read_metadata(path, split=split, language=language)
     clips = locate_clips(metadata)
     _report_links(clips, follow_symlinks)
-    is_duplicate = _find_duplicates(clips)
-    wanted = clips.is_found & ~is_duplicate & (follow_symlinks | ~clips.is_linked)
-    asking = Asking(
-        folder=choose_index_folder(metadata.root, given=index_folder),
-        workers=count_workers() if workers is None else workers,
-        progress=progress or _ignore_progress,
-    )
-    clip_facts = collect_clip_facts(metadata.root, clips, wanted, clip_task, asking)
+    folder = choose_index_folder(metadata.root, given=index_folder)
+    asker = _Asker(folder, count_workers() if workers is None else workers, progress or (lambda *_: None))
+    lines = _Lines(metadata, clips, _find_duplicates(clips), follow_symlinks)
     limits = limits or ClipLimits()
-
-    def weigh_evidence(task: Task) -> Evidence:
-        text_facts = collect_text_facts(metadata.text, metadata.language, task, asking)
-        return Evidence(metadata, clips, is_duplicate, clip_facts, text_facts)
-
+    audio, checked = asker.ask(_ask_about_audio(lines, clip_task))
     if not isinstance(text_task, Task):
         unlimited = replace(limits, max_tokens=sys.maxsize)
-        usable, _ = judge_lines(weigh_evidence(CHARACTER_TASK), unlimited, follow_symlinks=follow_symlinks)
+        texts, _ = asker.ask(_ask_about_texts(lines, CHARACTER_TASK))
+        usable, _ = _judge_lines(lines, audio, texts, unlimited)
         text_task = text_task(usable) if len(usable) else CHARACTER_TASK
-    corpus, drops = judge_lines(weigh_evidence(text_task), limits, follow_symlinks=follow_symlinks)
-    malformed = list_malformed(metadata)
+    texts, _ = asker.ask(_ask_about_texts(lines, text_task))
+    corpus, drops = _judge_lines(lines, audio, texts, limits)
+    drops = [*metadata.malformed, *drops]
     report = DropReport(
-        lines=len(metadata) + len(malformed), kept_seconds=corpus.total_seconds, drops=[*malformed, *drops]
+        lines=len(metadata) + len(metadata.malformed), kept_seconds=corpus.total_seconds, drops=tuple(drops)
     )
     _judge_report(path, report, corpus, limits, strict)
-    _log.info("What was found out is kept in %s.", asking.folder or "memory only")
-    return ScanResult(corpus, report, clip_facts.checked, int(clips.is_linked.sum()), asking.folder)
-
-
-def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:
-    """Which lines name a file that an earlier line has named."""
-    _, first = np.unique(clips.key, return_index=True)
-    is_repeated = np.ones(len(clips.key), dtype=np.bool_)
-    is_repeated[first] = False
-    return is_repeated & clips.is_found
+    _log.info("What was found out is kept in %s.", folder or "memory only")
+    return ScanResult(corpus, report, checked, int(clips.is_linked.sum()), folder)
 
 
 def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
@@ -119,6 +208,14 @@ def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
         _log.info(
             "%d of %d clips lie behind symbolic links, such as %s: %s.", count, len(clips.path), clips.first_link, what
         )
+
+
+def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:
+    """Which lines name a file that an earlier line has named."""
+    _, first = np.unique(clips.key, return_index=True)
+    is_repeated = np.ones(len(clips.key), dtype=np.bool_)
+    is_repeated[first] = False
+    return is_repeated & clips.is_found
 
 
 def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:
@@ -132,5 +229,236 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
     _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
 
 
-def _ignore_progress(kind: str, done: int, total: int) -> None:
-    """For callers that show none."""
+# What workers are asked.
+
+
+def make_vocabulary_task(vocabulary: Path) -> Task:
+    """Measures texts like `CHARACTER_TASK`, but in tokens of a model's vocabulary."""
+    # A file that is no vocabulary is refused here, once, and not by every worker.
+    Tokenizer(vocabulary)
+    digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
+    return Task("myxtts.data.scan:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
+
+
+def make_clip_check() -> Work:
+    """The work of `CLIP_TASK`."""
+
+    def check_audio(path: str) -> list[int | str]:
+        try:
+            info = inspect_clip(path)
+            if info.seconds <= LONGEST_DECODED_SECONDS:
+                check_clip(path)
+        except ClipError as error:
+            return [0, 0, error.problem.value]
+        return [info.frames, info.rate_hz, ""]
+
+    return check_audio
+
+
+def make_character_check() -> Work:
+    """The work of `CHARACTER_TASK`."""
+
+    def check_text(item: list[str]) -> list[int | str]:
+        text, language = item
+        return [len(text) if language in CHARACTER_LIMITS else _NO_LANGUAGE, ""]
+
+    return check_text
+
+
+def make_vocabulary_check(vocabulary: str) -> Work:
+    """The work of `make_vocabulary_task`."""
+    tokenizer = Tokenizer(vocabulary)
+
+    def check_text(item: list[str]) -> list[int | str]:
+        text, language = item
+        try:
+            cleaned = tokenizer.clean(text, language)
+            tokens = len(tokenizer.encode_cleaned(cleaned, language)) if cleaned else 0
+        except (UnsupportedLanguageError, MissingLanguageTagError):
+            return [_NO_LANGUAGE, ""]
+        return [tokens, *(tokenizer.find_unknown_characters(cleaned)[:1] or ("",))]
+
+    return check_text
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """The lines of a corpus, in columns of equal length."""
+
+    metadata: Metadata
+    clips: LocatedClips
+    is_duplicate: NDArray[np.bool_]
+    follow_symlinks: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """What is to be known about every row."""
+
+    kind: str
+    task: Task
+    keys: NDArray[np.int64]
+    stamps: NDArray[np.int64]
+    """A row of numbers for each key, with which what is remembered must agree."""
+    wanted: NDArray[np.bool_]
+    make_item: Callable[[int], Any]
+    """What workers get, by row."""
+    encode: Callable[[Any], tuple[list[int], bool]]
+    """A worker's result as numbers, and whether it may be remembered."""
+    bounds: tuple[tuple[int, int], ...]
+    """Of each number."""
+    worth_a_worker: int
+    """So many items pay for starting a process; with fewer, this process does them."""
+
+
+def _ask_about_audio(lines: _Lines, task: Task) -> _Question:
+    """Frames, rate in Hz and a key of `_PROBLEMS`. A file is read again only when its size or time of change is another one."""
+    clips, root = lines.clips, lines.metadata.root
+    return _Question(
+        kind="audio",
+        task=task,
+        keys=clips.key,
+        stamps=np.stack([clips.size_bytes, clips.mtime_ns], axis=1),
+        wanted=clips.is_found & ~lines.is_duplicate & (lines.follow_symlinks | ~clips.is_linked),
+        make_item=lambda row: f"{root}/{clips.path[row]}",
+        encode=_encode_clip,
+        bounds=((0, 1 << 40), (0, 1 << 40), (0, max(_PROBLEMS))),
+        # Even one: a damaged file may crash the library that reads it.
+        worth_a_worker=1,
+    )
+
+
+def _encode_clip(result: Any) -> tuple[list[int], bool]:
+    if isinstance(result, Crashed):
+        # It may have been the machine's fault: ask again next time.
+        return [0, 0, _PROBLEM_CODES[DropReason.CORRUPT]], False
+    frames, rate_hz, problem = result
+    # Permission to read can be given, and a mount come back, without touching the file: neither is ever remembered.
+    is_lasting = problem not in (DropReason.MISSING, DropReason.UNREADABLE)
+    return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
+
+
+def _ask_about_texts(lines: _Lines, task: Task) -> _Question:
+    """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
+    texts, languages = lines.metadata.text, lines.metadata.language
+    prefixes = [f"{name}\0".encode() for name in languages.names]
+    contents = (prefixes[code] + text for code, text in zip(languages.codes, texts.iter_bytes(), strict=True))
+    return _Question(
+        kind="text",
+        task=task,
+        keys=np.fromiter(map(digest64, contents), dtype=np.int64, count=len(texts)),
+        stamps=np.zeros((len(texts), 0), dtype=np.int64),
+        wanted=np.ones(len(texts), dtype=np.bool_),
+        make_item=lambda row: [texts[row], languages[row]],
+        encode=_encode_text,
+        bounds=((_NO_LANGUAGE, 1 << 31), (0, sys.maxunicode)),
+        worth_a_worker=2000,
+    )
+
+
+def _encode_text(result: Any) -> tuple[list[int], bool]:
+    if isinstance(result, Crashed):
+        raise WorkerError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
+    tokens, unknown = result
+    return [tokens, ord(unknown) if unknown else 0], True
+
+
+@dataclass(frozen=True)
+class _Asker:
+    """Gets facts from the index where they are known, else from workers."""
+
+    folder: Path | None
+    """Where the index is; None remembers nothing."""
+    workers: int
+    progress: Progress
+
+    def ask(self, question: _Question) -> tuple[NDArray[np.int64], int]:
+        """The numbers of every row, zero where they are not wanted, and how many rows were not known before."""
+        path = self.folder / _name_index(question) if self.folder else None
+        with Index(path, question.stamps.shape[1], question.bounds) as index:
+            values, known = index.find(question.keys, question.stamps)
+            values[~(known & question.wanted)] = 0
+            pending = np.flatnonzero(question.wanted & ~known)
+            if len(pending):
+                self._check(question, pending, values, index)
+        return values, len(pending)
+
+    def _check(self, question: _Question, pending: NDArray[np.intp], values: NDArray[np.int64], index: Index) -> None:
+        """Let workers answer for the pending rows: into `values`, and into the index as soon as there is a chunk."""
+        fresh: list[list[int]] = []
+        self.progress(question.kind, 0, len(pending))
+        workers = min(self.workers, len(pending) // question.worth_a_worker)
+        results = run_task(question.task, LazyItems(pending, question.make_item), workers)
+        for done, (position, result) in enumerate(results, start=1):
+            row = pending[position]
+            values[row], is_lasting = question.encode(result)
+            if is_lasting:
+                fresh.append([question.keys[row], *question.stamps[row], *values[row]])
+            if len(fresh) >= CHUNK_ITEMS or done == len(pending):
+                index.append(fresh)
+                fresh = []
+                self.progress(question.kind, done, len(pending))
+
+
+def _name_index(question: _Question) -> str:
+    # The version, because a later one may clean texts or judge clips in another way.
+    task = question.task
+    identity = "\0".join([__version__, task.factory, task.identity or json.dumps(task.settings, sort_keys=True)])
+    return f"{question.kind}-{digest64(identity.encode()) & (1 << 64) - 1:016x}.sqlite"
+
+
+# From facts to a verdict on every line.
+
+
+def _judge_lines(
+    lines: _Lines, audio: NDArray[np.int64], texts: NDArray[np.int64], limits: ClipLimits
+) -> tuple[Corpus, list[Drop]]:
+    """The clips that can be used, and every line that cannot, with the first reason found."""
+    metadata, clips = lines.metadata, lines.clips
+    frames, rate_hz, problem = audio.T
+    tokens, unknown = texts.T
+    # Rounded up, as the resampler does.
+    samples = -(-frames * SAMPLE_RATE_HZ // np.maximum(rate_hz, 1))
+    verdict = np.full(len(metadata), -1, dtype=np.int8)
+    tests: list[tuple[DropReason, NDArray[np.bool_]]] = [
+        (DropReason.MISSING, ~clips.is_found),
+        (DropReason.SYMLINK, clips.is_linked & (not lines.follow_symlinks)),
+        (DropReason.DUPLICATE, lines.is_duplicate),
+        *((reason, problem == code) for code, reason in _PROBLEMS.items()),
+        (DropReason.TOO_SHORT, samples < limits.min_seconds * SAMPLE_RATE_HZ),
+        (DropReason.TOO_LONG, samples > limits.max_samples),
+        (DropReason.LANGUAGE, tokens == _NO_LANGUAGE),
+        (DropReason.TEXT_EMPTY, tokens == 0),
+        (DropReason.UNKNOWN_CHARACTERS, unknown != 0),
+        (DropReason.TEXT_TOO_LONG, tokens > limits.max_tokens),
+    ]
+    for reason, applies in tests:
+        verdict[applies & (verdict < 0)] = _REASONS.index(reason)
+    kept = np.flatnonzero(verdict < 0)
+    corpus = Corpus(
+        root=metadata.root,
+        audio=clips.path.take(kept),
+        text=metadata.text.take(kept),
+        speaker=metadata.speaker.take(kept),
+        language=metadata.language.take(kept),
+        samples=samples[kept],
+        tokens=tokens[kept].astype(np.int32),
+        size_bytes=clips.size_bytes[kept],
+        mtime_ns=clips.mtime_ns[kept],
+    )
+
+    def describe(reason: DropReason, row: int) -> str:
+        if reason in (DropReason.TOO_SHORT, DropReason.TOO_LONG):
+            return f"{samples[row] / SAMPLE_RATE_HZ:.2f} s"
+        if reason is DropReason.LANGUAGE:
+            return metadata.language[row]
+        if reason is DropReason.TEXT_TOO_LONG:
+            return f"{tokens[row]} tokens"
+        return f"{chr(unknown[row])!r} U+{unknown[row]:04X}" if reason is DropReason.UNKNOWN_CHARACTERS else ""
+
+    drops = [
+        Drop(reason, clips.path[row], metadata.describe_line(row), describe(reason, row))
+        for row in np.flatnonzero(verdict >= 0).tolist()
+        for reason in [_REASONS[verdict[row]]]
+    ]
+    return corpus, drops

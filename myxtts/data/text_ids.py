@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts import __version__
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, LazyItems, Progress, take_pieces
 from myxtts.data.errors import BatchPlanError, WorkerError
-from myxtts.data.facts import Progress
-from myxtts.data.lazy_items import LazyItems
 from myxtts.data.workers import Crashed, Task, Work, run_task
 from myxtts.files import open_file, read_bytes
 from myxtts.text.tokenizer import Tokenizer
@@ -34,7 +32,6 @@ _WORTH_A_WORKER = 2000
 """So many texts pay for starting a process."""
 
 _PROGRESS_STEP = 1000
-_TAKEN_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +50,7 @@ class TextIds:
 
     def take(self, texts: NDArray[np.intp]) -> TextIds:
         """A column of these texts, in this order."""
-        if len(texts) == len(self) and np.array_equal(texts, np.arange(len(self))):
-            return self
-        starts, lengths = self.offsets[texts], np.diff(self.offsets)[texts]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        ids = np.empty(offsets[-1], dtype=self.ids.dtype)
-        # Bit by bit: the places of all ids at once would take four times the ids' own memory.
-        for first in range(0, len(texts), _TAKEN_AT_ONCE):
-            some = slice(first, first + _TAKEN_AT_ONCE)
-            begin, end = offsets[first], offsets[min(first + _TAKEN_AT_ONCE, len(texts))]
-            ids[begin:end] = self.ids[
-                np.repeat(starts[some] - offsets[:-1][some], lengths[some]) + np.arange(begin, end)
-            ]
-        return TextIds(ids, offsets)
+        return TextIds(*take_pieces(self.ids, self.offsets, texts))
 
     def pad(self, texts: NDArray[np.integer], width: int) -> NDArray[np.int32]:
         """(texts, width) ids with zeros behind each text; negative numbers give rows of zeros."""
@@ -136,7 +121,7 @@ def _digest(corpus: Corpus, vocabulary: Path) -> str:
     parts = (
         __version__.encode(),
         read_bytes(vocabulary),
-        corpus.text.blob,
+        corpus.text.blob.data,
         corpus.text.offsets.tobytes(),
         "|".join(corpus.language.names).encode(),
         corpus.language.codes.tobytes(),

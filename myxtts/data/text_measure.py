@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from myxtts.config import XTTSConfig
-from myxtts.data.checks import make_vocabulary_task
 from myxtts.data.corpus import Corpus
+from myxtts.data.scan import make_vocabulary_task
 from myxtts.data.vocabulary_choice import keep_vocabulary
 from myxtts.data.workers import Task
 

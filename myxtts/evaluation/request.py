@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 from myxtts.checkpoints.finding import find_model_directory
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
-from myxtts.data.checks import make_vocabulary_task
-from myxtts.data.scan import ScanResult
-from myxtts.data.scan_choice import scan_train_data
+from myxtts.data.scan import ScanResult, make_vocabulary_task, scan_train_data
 from myxtts.evaluation.judges import OWN, RECOGNISER, SPEAKER_JUDGE, Judge, JudgeChoice, JudgeKind, open_judge
 from myxtts.evaluation.sentences import (
     Recordings,

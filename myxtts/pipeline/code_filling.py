@@ -21,10 +21,9 @@ from myxtts.config import DataConfig
 from myxtts.data.buckets import Bucket
 from myxtts.data.clip_loading import LoadFailure, find_clip_file
 from myxtts.data.code_cache import CacheFolderError, ClipIds, CodeCache
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, Progress
 from myxtts.data.drops import Drop
 from myxtts.data.errors import TooManyFailuresError
-from myxtts.data.facts import Progress
 from myxtts.data.loading import Load, LoadingEngine
 from myxtts.data.open_engine import ReadAhead, open_engine
 from myxtts.data.reader import MOST_FAILED_SHARE, RECENT_CLIPS

@@ -9,8 +9,8 @@ from pathlib import Path
 from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache
+from myxtts.data.corpus import Progress
 from myxtts.data.drops import DropReport
-from myxtts.data.facts import Progress
 from myxtts.data.index import choose_index_folder, claim_corpus_folder
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.machine import Machine

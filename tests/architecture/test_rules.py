@@ -205,8 +205,7 @@ READERS = {
     # Behind `open_file`: they read what it has opened, or what it has looked at before a library opens it.
     "audio/opening.py": {"SoundFile"},
     "data/text_ids.py": {"open"},
-    "data/snapshot.py": {"load"},
-    "data/index.py": {"fromfile"},
+    "data/corpus.py": {"load"},
     "checkpoints/safetensors_file.py": {"safe_open"},
     # Locks.
     "training/run_lock.py": {"open"},

@@ -13,7 +13,6 @@ import numpy as np
 
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.checks import make_vocabulary_task
 from myxtts.data.corpus import Corpus
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReport
@@ -24,9 +23,8 @@ from myxtts.data.positions import Position, count_micro_batches
 from myxtts.data.reader import BatchReader
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import IndexSampler
-from myxtts.data.scan import scan_corpus
+from myxtts.data.scan import ClipLimits, make_vocabulary_task, scan_corpus
 from myxtts.data.text_ids import TextIds, collect_text_ids
-from myxtts.data.verdicts import ClipLimits
 from myxtts.text.vocabulary import train_vocabulary
 from tests.support.shared_files import ASSETS, find_shared
 

@@ -1,105 +1,217 @@
 import logging
+import os
 import resource
+import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from myxtts.data.errors import IndexFolderError
-from myxtts.data.index import Index, choose_index_folder, claim_corpus_folder
+from myxtts.data.index import choose_index_folder, claim_corpus_folder
+from myxtts.data.scan import ScanResult, scan_corpus
+from myxtts.data.workers import Task
+from myxtts.hashing import hash_words
+from tests.data.shared import write_metadata
+
+CLIPS = 200
 
 
-def find(index: Index, *keys: int) -> list[list[int] | None]:
-    rows, known = index.find(np.array(keys))
-    return [row.tolist() if is_known else None for row, is_known in zip(rows, known, strict=True)]
+def make_check(seconds: int = 1):
+    return lambda path: [seconds * 22050, 22050, ""]
 
 
-def write(folder, *rows, merge=True):
-    with Index(folder, "x", 3) as index:
-        index.append(rows)
-        if merge:
-            index.merge()
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    (tmp_path / "corpus" / "wavs").mkdir(parents=True)
+    for n in range(CLIPS):
+        (tmp_path / "corpus" / "wavs" / f"{n:03d}.wav").touch()
+    write_metadata(tmp_path / "corpus", *(f"{n:03d}|Sentence {n}." for n in range(CLIPS)))
+    return tmp_path / "corpus"
 
 
-def test_rows_are_found_by_their_key(tmp_path):
-    write(tmp_path, [5, 50, 51], [-3, 30, 31])
-
-    with Index(tmp_path, "x", 3) as index:
-        assert find(index, -3, 4, 5) == [[-3, 30, 31], None, [5, 50, 51]]
-    assert [path.name for path in tmp_path.iterdir()] == ["x.index"]
-
-
-def test_another_name_is_another_index(tmp_path):
-    write(tmp_path, [5, 50, 51])
-
-    with Index(tmp_path, "y", 3) as index:
-        assert find(index, 5) == [None]
+def scan(corpus: Path, progress=None) -> ScanResult:
+    """A scan that opens no clip."""
+    task = Task("tests.data.test_index:make_check")
+    folder = corpus.parent / "index"
+    result = scan_corpus(corpus, clip_task=task, workers=0, index_folder=folder, progress=progress)
+    assert result.corpus.samples.tolist() == [22050] * CLIPS
+    assert result.corpus.tokens.tolist() == [len(f"Sentence {n}.") for n in range(CLIPS)]
+    return result
 
 
-def test_later_rows_win(tmp_path):
-    write(tmp_path, [5, 1, 1], [5, 2, 2])
-    write(tmp_path, [5, 3, 3], [6, 0, 0], merge=False)
-
-    with Index(tmp_path, "x", 3) as index:
-        assert find(index, 5, 6) == [[5, 3, 3], [6, 0, 0]]
+def find_index(corpus: Path, kind: str = "audio") -> Path:
+    (path,) = (corpus.parent / "index").glob(f"{kind}-*.sqlite")
+    return path
 
 
-def test_what_a_killed_scan_appended_is_kept_up_to_the_torn_row(tmp_path):
-    write(tmp_path, [1, 1, 1], merge=True)
-    write(tmp_path, [2, 2, 2], [3, 3, 3], merge=False)
-    (part,) = tmp_path.glob("*.part")
-    part.write_bytes(part.read_bytes()[:-5])
-
-    with Index(tmp_path, "x", 3) as index:
-        assert find(index, 1, 2, 3) == [[1, 1, 1], [2, 2, 2], None]
+def change(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
 
 
-def test_a_damaged_row_is_ignored_and_the_others_are_not(tmp_path):
-    write(tmp_path, [1, 1, 1], [2, 2, 2], [3, 3, 3])
-    content = bytearray((tmp_path / "x.index").read_bytes())
-    content[32 + 9] ^= 1
-    (tmp_path / "x.index").write_bytes(content)
-
-    with Index(tmp_path, "x", 3) as index:
-        assert find(index, 1, 2, 3) == [[1, 1, 1], None, [3, 3, 3]]
-
-
-def test_two_scans_at_a_time_lose_nothing(tmp_path):
-    with Index(tmp_path, "x", 3) as first, Index(tmp_path, "x", 3) as second:
-        first.append([[1, 1, 1]])
-        second.append([[2, 2, 2]])
-        first.merge()
-        second.append([[3, 3, 3]])
-        second.merge()
-
-    with Index(tmp_path, "x", 3) as index:
-        assert find(index, 1, 2, 3) == [[1, 1, 1], [2, 2, 2], [3, 3, 3]]
-    assert [path.name for path in tmp_path.iterdir()] == ["x.index"]
+def lie_about_all(path: Path) -> None:
+    """Impossible numbers in rows that are otherwise as they should be."""
+    connection = sqlite3.connect(path)
+    rows = np.array(connection.execute("SELECT * FROM facts").fetchall())
+    rows[:, -2] = 1 << 40
+    rows[:, -1] = hash_words(*rows[:, :-1].T).view(np.int64)
+    with connection:
+        connection.execute("DELETE FROM facts")
+        connection.executemany(f"INSERT INTO facts VALUES ({', '.join('?' * rows.shape[1])})", rows.tolist())
+    connection.close()
 
 
-def test_without_a_folder_rows_are_remembered_for_a_while():
-    with Index(None, "x", 2) as index:
-        index.append([[1, 10]])
-        index.merge()
-        assert find(index, 1) == [[1, 10]]
+def repeat_pages(path: Path) -> None:
+    """A tree whose pages lead to one page many times, three levels deep: reading all its rows would take for ever."""
+    content = bytearray(path.read_bytes())
+    leaf = len(content) // 4096
+
+    def make_page(child: int, count: int = 300) -> bytes:
+        number, start = child.to_bytes(4, "big"), 4096 - 5 * count
+        pointers = b"".join((start + 5 * n).to_bytes(2, "big") for n in range(count))
+        head = b"\5\0\0" + count.to_bytes(2, "big") + start.to_bytes(2, "big") + b"\0" + number
+        return (head + pointers).ljust(start, b"\0") + (number + b"\1") * count
+
+    content[4096:8192] = make_page(leaf + 1)
+    content += make_page(leaf + 2) + make_page(leaf)
+    content[28:32] = (leaf + 2).to_bytes(4, "big")
+    path.write_bytes(content)
 
 
-def test_a_full_disk_ends_the_remembering_not_the_scan(tmp_path, caplog):
+def replace_by_link(path: Path) -> None:
+    victim = path.parent.parent / "elsewhere"
+    victim.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(victim)
+    victim.chmod(0o444)
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def name_a_file_in_the_journal(path: Path) -> None:
+    """A journal as a killed scan leaves one, made such that SQLite removes another file with it."""
+    victim = path.parent.parent / "elsewhere"
+    victim.write_text("precious")
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("DELETE FROM facts")
+    journal = Path(f"{path}-journal")
+    content, name = journal.read_bytes(), os.fsencode(victim)
+    connection.execute("ROLLBACK")
+    connection.close()
+    numbers = ((1 << 30) // 4096 + 1, len(name), sum(name))
+    page, length, checksum = (number.to_bytes(4, "big") for number in numbers)
+    journal.write_bytes(content + page + name + length + checksum + bytes.fromhex("d9d505f920a163d7"))
+
+
+ENDLESS = "CREATE VIEW facts AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
+DAMAGES = {
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:-5000]),
+    "empty": lambda path: path.write_bytes(b""),
+    "another file": lambda path: path.write_bytes(b"a text" * 999),
+    "zeroed page": lambda path: path.write_bytes(path.read_bytes()[:4096].ljust(path.stat().st_size, b"\0")),
+    "flipped bit": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+    "endless view": lambda path: change(path, "DROP TABLE facts", ENDLESS),
+    "trigger": lambda path: change(path, "CREATE TRIGGER t AFTER INSERT ON facts BEGIN DELETE FROM facts; END"),
+    "other columns": lambda path: change(path, "ALTER TABLE facts ADD COLUMN more INTEGER"),
+    "no numbers": lambda path: change(path, "UPDATE facts SET value0 = 'many'"),
+    "nothing": lambda path: change(path, "UPDATE facts SET value0 = NULL"),
+    "huge value": lambda path: change(path, "UPDATE facts SET value0 = zeroblob(1000000)"),
+    "impossible values": lie_about_all,
+    "repeated pages": repeat_pages,
+    "link": replace_by_link,
+    "pipe": replace_by_pipe,
+    "pipe as journal": lambda path: os.mkfifo(f"{path}-journal"),
+    "journal with a name": name_a_file_in_the_journal,
+}
+
+
+@pytest.mark.parametrize("kind", ["audio", "text"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_hostile_index_is_made_anew(corpus, kind, damage):
+    scan(corpus)
+    DAMAGES[damage](find_index(corpus, kind))
+    elsewhere = corpus.parent / "elsewhere"
+    before = elsewhere.read_bytes() if elsewhere.exists() else b""
+
+    looked_at: list[str] = []
+    scan(corpus, progress=lambda *call: looked_at.append(call[0]))
+
+    assert set(looked_at) == {kind}
+    assert (elsewhere.read_bytes() if elsewhere.exists() else b"") == before
+    scan(corpus, progress=lambda *call: pytest.fail(f"{call} again"))
+
+
+def test_what_a_scan_killed_while_it_wrote_has_left_is_used(corpus):
+    scan(corpus)
+    path = find_index(corpus)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE facts SET value0 = 7")
+    torn, journal = path.read_bytes(), Path(f"{path}-journal").read_bytes()
+    connection.execute("ROLLBACK")
+    connection.close()
+    path.write_bytes(torn)
+    Path(f"{path}-journal").write_bytes(journal)
+
+    assert scan(corpus).checked == 0
+
+
+def test_scans_at_the_same_time_lose_nothing(corpus):
+    checked = []
+
+    def start_another(kind, done, total):
+        if not checked and done == 64:
+            checked.append(-1)
+            checked.append(scan(corpus).checked)
+
+    assert scan(corpus, progress=start_another).checked == CLIPS
+    assert checked == [-1, CLIPS - 64]
+    assert scan(corpus).checked == 0
+
+
+@pytest.mark.parametrize("room", [0, 4096, 8192])
+def test_a_full_disk_ends_the_remembering_not_the_scan(corpus, room, caplog):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Index(tmp_path, "x", 3) as index:
-        index.append([[1, 1, 1]])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
-        try:
-            with caplog.at_level(logging.WARNING):
-                index.append([[2, 2, 2]])
-                index.append([[3, 3, 3]])
-                index.merge()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert scan(corpus).checked == CLIPS
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    assert len(caplog.records) == 1
-    assert "cannot be kept" in caplog.text
-    with Index(tmp_path, "x", 3) as index:
-        assert find(index, 1) == [[1, 1, 1]]
+    assert [record.getMessage().count("cannot be kept") for record in caplog.records] == [1] * len(caplog.records) != []
+    assert scan(corpus).checked <= CLIPS
+    assert scan(corpus).checked == 0
+
+
+def test_what_cannot_be_replaced_is_left_alone(corpus, caplog):
+    scan(corpus)
+    path = find_index(corpus)
+    path.unlink()
+    path.mkdir()
+
+    assert [scan(corpus).checked for _ in range(2)] == [CLIPS] * 2
+
+    assert caplog.text.count("cannot be kept") == 2
+
+
+def test_a_clip_that_changes_leaves_one_row(corpus):
+    for time in range(1, 5):
+        os.utime(corpus / "wavs" / "007.wav", ns=(time, time))
+        scan(corpus)
+
+    connection = sqlite3.connect(find_index(corpus))
+    assert connection.execute("SELECT count(*) FROM facts").fetchone() == (CLIPS,)
+    connection.close()
 
 
 class TestFolder:
@@ -107,11 +219,6 @@ class TestFolder:
     def cache(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         return tmp_path / "cache" / "myxtts" / "corpora"
-
-    @pytest.fixture
-    def corpus(self, tmp_path):
-        (tmp_path / "corpus").mkdir()
-        return tmp_path / "corpus"
 
     def test_is_the_users_cache_by_the_real_path_of_the_corpus(self, tmp_path, corpus, cache):
         folder = choose_index_folder(corpus)
@@ -121,7 +228,7 @@ class TestFolder:
         (tmp_path / "link").symlink_to(corpus)
         assert choose_index_folder(tmp_path / "link") == folder
         assert choose_index_folder(tmp_path) != folder
-        assert list(corpus.iterdir()) == []
+        assert not (corpus / ".myxtts").exists()
 
     def test_is_in_the_corpus_once_that_was_chosen(self, corpus, cache):
         assert claim_corpus_folder(corpus)
@@ -150,7 +257,7 @@ class TestFolder:
 
         assert not claim_corpus_folder(corpus)
         assert choose_index_folder(corpus).parent == cache
-        assert list(corpus.iterdir()) == []
+        assert not (corpus / ".myxtts").exists()
 
     def test_may_be_nowhere(self, tmp_path, corpus, cache, caplog):
         (tmp_path / "cache").touch()

@@ -62,15 +62,15 @@ class TestWithoutHeader:
 
         assert [row[0] for row in read_rows(metadata)] == ["a", "c"]
         (line,) = metadata.malformed
-        assert line.number == 2
-        assert "5 columns where the file has 3" in line.problem
+        assert line.where.endswith("metadata.csv, line 2")
+        assert "5 columns where the file has 3" in line.detail
 
     def test_a_text_longer_than_any_clip_sets_the_line_aside(self, tmp_path):
         metadata = read_metadata(write_metadata(tmp_path, "a|One.", f"b|{'1' * 10_001}", f"c|{'1' * 10_000}"))
 
         assert [row[0] for row in read_rows(metadata)] == ["a", "c"]
         (line,) = metadata.malformed
-        assert (line.number, line.problem) == (2, "has 10001 characters of text, where a clip may have 10000 at most.")
+        assert line.detail == "has 10001 characters of text, where a clip may have 10000 at most."
 
     def test_a_file_of_mostly_unusable_lines_is_refused(self, tmp_path):
         message = refuse(tmp_path, "a|One", "a|b|c|d|e", "a|b|c|d|e|f", "x|y|z|u")
@@ -131,7 +131,7 @@ class TestWithHeader:
         metadata = read_metadata(write_metadata(tmp_path, "id|text|speaker_name", "a|One|x", "b|Two", "c|Three|y"))
 
         assert [row[0] for row in read_rows(metadata)] == ["a", "c"]
-        assert metadata.malformed[0].number == 3
+        assert metadata.malformed[0].where.endswith(", line 3")
 
     def test_without_clips_is_refused(self, tmp_path):
         assert "no clips" in refuse(tmp_path, "id|text")

@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.audio.reading import read_clip
 from myxtts.audio.units import SAMPLES_PER_CODE
-from myxtts.data.columns import NameColumn
+from myxtts.data.corpus import NameColumn
 from myxtts.data.prompts import SpeakerPrompts
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW, RowShare

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.columns import NameColumnBuilder, TextColumnBuilder
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 from myxtts.data.errors import ResumeError
 from myxtts.data.replacements import Failure, ReplacementJournal, replace_failed
 from myxtts.data.resume import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint

@@ -12,14 +12,12 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import plan_shared_buckets
-from myxtts.data.columns import NameColumnBuilder, TextColumn, TextColumnBuilder
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumn, TextColumnBuilder
 from myxtts.data.drops import Drop, DropReason
 from myxtts.data.errors import DroppedClipsError, NothingToTrainOnError, SnapshotError
 from myxtts.data.resume import take_fingerprint
 from myxtts.data.run_data import SNAPSHOT_NAME, RunData, collect_run_data, load_run_data, save_run_data
 from myxtts.data.sampler import IndexSampler
-from myxtts.data.snapshot import read_snapshot, write_snapshot
 from myxtts.data.text_ids import TextIds
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY, Texted, freeze_all, open_reader, read_steps
@@ -365,10 +363,8 @@ def test_a_snapshot_that_is_absent_torn_or_foreign_is_refused(corpus, tmp_path):
         with pytest.raises(SnapshotError, match="cannot be read"):
             load_run_data(tmp_path)
 
-    path.write_bytes(content)
-    columns, facts = read_snapshot(path)
-    write_snapshot(path, columns, facts | {"version": 99})
-    with pytest.raises(SnapshotError, match="version 1, but has 99"):
+    np.savez(path, facts=np.frombuffer(b'{"train": {}}', np.uint8))
+    with pytest.raises(SnapshotError, match="cannot be read"):
         load_run_data(tmp_path)
 
 

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.data.checks import make_vocabulary_task
 from myxtts.data.corpus import Corpus
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReason
 from myxtts.data.errors import DroppedClipsError, NothingToTrainOnError
 from myxtts.data.ljspeech import read_metadata
-from myxtts.data.scan import ScanResult, scan_corpus
-from myxtts.data.verdicts import ClipLimits
+from myxtts.data.scan import ClipLimits, ScanResult, make_vocabulary_task, scan_corpus
 from myxtts.data.workers import Task
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY
@@ -393,7 +391,7 @@ def test_the_demo_corpus_passes_and_is_not_written_to(tmp_path, monkeypatch):
 
     assert len(result.corpus) == len(read_metadata(demo_corpus_path()))
     assert not (demo_corpus_path() / ".myxtts").exists()
-    assert list(tmp_path.rglob("*.index"))
+    assert list(tmp_path.rglob("*.sqlite"))
 
 
 def test_the_report_can_be_written_as_json(tmp_path):

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.columns import NameColumnBuilder, TextColumnBuilder
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 from myxtts.data.split import count_validation_clips, split_corpus
 
 

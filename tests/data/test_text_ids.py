@@ -3,7 +3,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from myxtts.data import text_ids
+from myxtts.data import corpus, text_ids
 from myxtts.data.errors import BatchPlanError
 from myxtts.data.text_ids import collect_text_ids
 from myxtts.text.tokenizer import Tokenizer
@@ -105,7 +105,7 @@ def test_lengths_of_another_vocabulary_are_refused(mixed, tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 def test_padding_and_taking(mixed, at_once, monkeypatch):
-    monkeypatch.setattr(text_ids, "_TAKEN_AT_ONCE", at_once)
+    monkeypatch.setattr(corpus, "_TAKEN_AT_ONCE", at_once)
     ids = mixed.ids
     clips = np.array([7, -1, 0, 3], np.int32)
     width = int(mixed.corpus.tokens.max())

@@ -3,8 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.data.columns import NameColumnBuilder, TextColumnBuilder
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 from myxtts.data.errors import ResumeError
 from myxtts.data.vocabulary_choice import LEAST_MERGES, group_texts, keep_vocabulary, make_vocabulary
 from myxtts.text.errors import VocabularyError

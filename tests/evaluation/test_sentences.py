@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from myxtts.data.columns import NameColumnBuilder, TextColumnBuilder
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 from myxtts.data.split import split_corpus
 from myxtts.evaluation.errors import NothingToEvaluateError
 from myxtts.evaluation.sentences import (
