@@ -19,6 +19,7 @@ import tensorflow as tf  # noqa: E402
 from myxtts.checkpoints import write_model_directory  # noqa: E402
 from myxtts.config import ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.models.build import build_xtts  # noqa: E402
+from myxtts.models.decoding import generate  # noqa: E402
 from myxtts.models.names import to_checkpoint  # noqa: E402
 from myxtts.models.sampling import Greedy  # noqa: E402
 from myxtts.text.tokenizer import Tokenizer  # noqa: E402
@@ -45,7 +46,7 @@ def main() -> int:
         speakers={VOICE: voice},
     )
     text = tf.constant([tokenizer.encode(TEXT, "en")])
-    said = xtts.generate(tf.constant(voice["gpt_cond_latent"]), text, rule=Greedy(), max_codes=CODES)
+    said = generate(xtts.gpt, tf.constant(voice["gpt_cond_latent"]), text, rule=Greedy(), max_codes=CODES)
     print(f"Written {target}")
     print(f"codes: {said.codes_BM[0].numpy().tolist()}")
     # Fresh weights hardly hear the voice: the same codes alone would prove little of the prompt's way.

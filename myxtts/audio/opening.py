@@ -98,9 +98,7 @@ def _name_read_errors(path: Path) -> Iterator[None]:
         raise ClipError(path, ClipProblem.UNREADABLE, f"{error.problem} {REPLACE}") from None
     except OSError as error:
         # A bad sector, or a mount that is gone: the file may be opened, and gives nothing.
-        text = (
-            f"cannot be read ({error.strerror}). Check the disk or the mount it is on, or take it out of the metadata."
-        )
+        text = f"cannot be read ({error.strerror}). Check the disk or the mount it is on. {REPLACE}"
         raise ClipError(path, ClipProblem.UNREADABLE, text) from error
 
 

@@ -37,7 +37,7 @@ class DropReason(StrEnum):
 
 
 _ADVICE = {
-    DropReason.MISSING: "clips must lie beside the metadata file, or in wavs/ beside it",
+    DropReason.MISSING: "clips must be files beside the metadata file, or in wavs/ beside it",
     DropReason.UNREADABLE: "check their permissions, and the disk or the mount they are on",
     DropReason.UNSUPPORTED: "convert them: ffmpeg -i INPUT OUTPUT.flac",
     DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; myxtts.text.extend_vocabulary adds tags",

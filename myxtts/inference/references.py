@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,19 @@ def read_references(paths: Sequence[str | os.PathLike[str]]) -> list[NDArray[np.
     return [_read_reference(path) for path in paths]
 
 
-def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+@contextmanager
+def advise_another() -> Iterator[None]:
+    """What is wrong with a recording read in here, with the advice for a reference: it stands in no metadata."""
     try:
-        samples = read_clip(path, most_seconds=REFERENCE_SECONDS)
+        yield
     except ClipError as error:
-        # The advice is for clips of a corpus: a reference stands in no metadata.
         text = str(error).removeprefix(f"{error.path}: ").replace(REPLACE, ANOTHER).replace(COPY, ANOTHER)
         raise ClipError(error.path, error.problem, text) from error
+
+
+def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+    with advise_another():
+        samples = read_clip(path, most_seconds=REFERENCE_SECONDS)
     seconds = len(samples) / SAMPLE_RATE_HZ
     if seconds < SHORTEST_SECONDS:
         raise VoiceError(

@@ -14,7 +14,7 @@ from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import check_duration, inspect_clip
 from myxtts.config.section import nearest_name
 from myxtts.inference.errors import VoiceError
-from myxtts.inference.references import read_references
+from myxtts.inference.references import advise_another, read_references
 from myxtts.inference.voices import VOICE_SUFFIX, Voice, load_voice
 from myxtts.serving.errors import BadRequestError, ServerStartError, UnknownVoiceError
 
@@ -126,8 +126,9 @@ def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice 
         file.flush()
         path = Path(f"/proc/self/fd/{file.fileno()}")
         try:
-            # A small file may hold hours of silence.
-            check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)
+            with advise_another():
+                # A small file may hold hours of silence.
+                check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)
             yield synthesizer.clone_samples(read_references([os.fspath(path)]))
         except (ClipError, VoiceError) as error:
             raise BadRequestError(str(error).replace(str(path), "The recording")) from error

@@ -111,6 +111,7 @@ def test_a_named_voice_says_the_text_of_a_file(folder):
         ({"--text": "a" * 100_001}, "100000 characters at most, but has 100001"),
         ({"--language": "xx"}, "must be one of"),
         ({"--reference": "{folder}/noise.wav"}, "Give another recording."),
+        ({"--reference": "/proc/self/mem"}, "the mount it is on. Give another recording."),
         ({"--reference": "{folder}/short.wav"}, "at least 0.33 s, but lasts 0.10 s"),
         ({"--reference": "nowhere.wav"}, "nowhere.wav"),
         ({"--reference": None, "--voice": "{folder}/noise.wav"}, "A voice file is what --save-voice writes"),

@@ -18,7 +18,7 @@ def test_the_table_has_a_line_per_reason_and_the_sum():
         "missing         1  m.wav",
         "silent          5  s0.wav, s1.wav, s2.wav and 2 more",
         "too_long        1  l.wav (12.00 s)",
-        "missing: clips must lie beside the metadata file, or in wavs/ beside it.",
+        "missing: clips must be files beside the metadata file, or in wavs/ beside it.",
         "3 of 10 clips can be used (1.5 h); 7 set aside.",
     ]
 
