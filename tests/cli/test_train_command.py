@@ -115,7 +115,7 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
         (["--lr", "nan"], "must be a finite number"),
         (["--mode", "trio"], "training.mode (--mode) must be"),
         (["--config", "missing.yaml"], "missing.yaml: there is no such file"),
-        (["--config", "configs"], "must be a YAML file, but is a folder"),
+        (["--config", "configs"], "must be a file, but is a folder"),
         (["--set", "nonsense"], "--set takes KEY=VALUE"),
         (["--set", "data.nonsense=1"], "is not a setting"),
         (["--language", "klingon"], "must be one of en, es"),

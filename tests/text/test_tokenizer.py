@@ -145,5 +145,5 @@ def test_a_missing_or_unreadable_file_is_refused_with_its_path(tmp_path):
     with pytest.raises(VocabularyError, match=r"broken\.json: must be JSON, but is not"):
         Tokenizer(broken)
     broken.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(VocabularyError, match="must be a JSON file"):
+    with pytest.raises(VocabularyError, match="must be UTF-8 text, but is not"):
         Tokenizer(broken)
