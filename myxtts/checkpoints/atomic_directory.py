@@ -120,7 +120,10 @@ def open_scratch_folder(purpose: str) -> Iterator[Path]:
     """
     _remove_abandoned_scratch(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=f"myxtts-{purpose}-") as name, _lock(Path(name), wait=False):
-        yield Path(name)
+        # One within it: what is written atomically waits for the lock of the folder it is written into.
+        folder = Path(name, purpose)
+        folder.mkdir()
+        yield folder
 
 
 def _remove_abandoned_scratch(parent: Path) -> None:
