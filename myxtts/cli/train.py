@@ -7,8 +7,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
 
 from myxtts.cli.parser import Parser, spell_command
@@ -58,10 +56,11 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.print_config:
         # Not imported above: --help needs none of it.
+        from myxtts.checkpoints.atomic_directory import open_scratch_folder
         from myxtts.training.starting_point import find_fixed_settings
 
-        with TemporaryDirectory(prefix="myxtts-config-") as folder:
-            print(format_config(config, find_fixed_settings(config, Path(folder))))
+        with open_scratch_folder("config") as folder:
+            print(format_config(config, find_fixed_settings(config, folder)))
         return 0
     command = _find_command(words, prog)
     is_worker = _check_cluster(config)

@@ -281,14 +281,20 @@ def find_fixed_settings(config: XTTSConfig, folder: Path) -> dict[str, tuple[Any
     tokens = config.model.text_tokens if vocabulary is None else Tokenizer(vocabulary).text_tokens
     fitted = fit_model_config(asked, start, None if codec is None else codec.config, tokens)
     by: dict[str, str] = {}
+
+    def name_source(path: Path) -> Path | str | None:
+        # What was imported into `folder` is gone when this is read.
+        return origin if folder in path.parents else path
+
     if start is not None:
-        by |= dict.fromkeys(["model.size", *(f"model.{name}" for name in _SHAPE_NAMES)], f"of {start.folder}")
+        source = name_source(start.folder)
+        by |= dict.fromkeys(["model.size", *(f"model.{name}" for name in _SHAPE_NAMES)], f"of {source}")
         lengths = ("data.prompt_seconds", "data.max_clip_seconds") if stage == "decoder" else ()
-        by |= dict.fromkeys(lengths, f"of {start.folder}")
+        by |= dict.fromkeys(lengths, f"of {source}")
     if codec is not None:
-        by |= dict.fromkeys(["model.dvae_width", "model.audio_codes"], f"of {codec.folder}")
+        by |= dict.fromkeys(["model.dvae_width", "model.audio_codes"], f"of {name_source(codec.folder)}")
     made = "at most: the vocabulary is made from the corpus"
-    by["model.text_tokens"] = made if vocabulary is None else f"of {vocabulary}"
+    by["model.text_tokens"] = made if vocabulary is None else f"of {name_source(vocabulary)}"
     given = {f"{section}.{name}" for section, values in config.given_values().items() for name in values}
     values = {"model": fitted.model.model_dump(), "data": fitted.data.model_dump()}
     values["model"]["size"] = name_size(values["model"]) or "none of the named ones"

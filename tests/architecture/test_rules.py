@@ -125,6 +125,7 @@ def lint(code, path):
         ("import tensorflow as tf\n\ntf.config.set_soft_device_placement(True)\n", "myxtts/devices/runtime.py", "myxtts/devices/plan.py"),
         ("import tensorflow as tf\n\nscope = tf.device('/CPU:0')\n", "myxtts/utils/commons.py", "myxtts/models/gpt.py"),
         ("import pynvml\n\npynvml.nvmlInit()\n", "myxtts/devices/nvml.py", "myxtts/utils/gpu_memory.py"),
+        ("import tempfile\n\ntempfile.mkdtemp()\n", "myxtts/checkpoints/atomic_directory.py", "myxtts/cli/train.py"),
         ("print('hello')\n", "myxtts/cli/train.py", "myxtts/devices/plan.py"),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """A directory is the old one or the new one, whole, whatever happens while it is written."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -261,6 +262,15 @@ def test_a_writer_that_comes_second_replaces_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda path: path != target and os.path.exists(path))
     write_version(target, 2)
     assert (target / "a.bin").read_bytes()[0] == 2
+
+
+def test_a_scratch_folder_takes_what_is_written_atomically():
+    with open_scratch_folder("data") as folder:
+        descriptor = os.open(folder, os.O_RDONLY)
+        # First asked without waiting: a writer would wait for ever.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+        write_version(folder / "model", 1)
 
 
 def test_a_scratch_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
