@@ -43,9 +43,8 @@ from myxtts.pipeline.stage import Feed, Stage
 from myxtts.pipeline.staged_source import StagedSource
 from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training import stage_run
-from myxtts.training.endless_production import NEVER
 from myxtts.training.profiling.run import SyncedTraining
-from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
+from myxtts.training.profiling.setup import NEVER, ProfileSetup, set_up_profile
 from myxtts.training.run_watch import RunWatch
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.commons import get_device_context

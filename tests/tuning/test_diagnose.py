@@ -43,10 +43,6 @@ def make_facts(*cards, environ=None, lost=(), problem=None):
     return Machine(CardScan(cards, lost, problem), 1000, environ or {})
 
 
-def list_observations(issues):
-    return [issue.observation for issue in issues]
-
-
 # What is installed.
 
 
@@ -122,11 +118,8 @@ def test_what_keeps_a_card_from_being_used_is_serious_and_has_its_fix(facts, mac
     assert bool([*diagnose.check_set_up(rehearsal, machine, replace(FACTS, **facts), [])]) == needed
 
 
-def test_a_machine_that_has_everything_has_no_issue():
-    assert [*diagnose.check_set_up(XTTSConfig(data=FAST), make_facts(CARD), FACTS, [])] == []
-
-
-def test_hidden_and_busy_cards_are_found():
+def test_hidden_and_busy_cards_are_found_and_nothing_where_all_is_well():
+    assert list(diagnose.check_set_up(XTTSConfig(data=FAST), make_facts(CARD), FACTS, [])) == []
     (issue,) = diagnose.check_devices(make_facts(CARD, OTHER, environ={"CUDA_VISIBLE_DEVICES": "0"}))
     assert (issue.severity, issue.observation) == (NOTE, "CUDA_VISIBLE_DEVICES hides GPU 1")
     (issue,) = diagnose.check_devices(make_facts(CARD, OTHER))
@@ -161,25 +154,27 @@ def test_cards_that_are_far_apart_are_left_out_by_the_flags_that_asked_for_them(
 
 
 @pytest.mark.parametrize(
-    ("sections", "has_card", "observations"),
+    ("sections", "cards", "processors", "observations"),
     [
-        ({}, False, []),
-        ({"data": FAST}, True, []),
-        ({"data": {"batch_size": 16}}, True, ["The model computes in float32", "The step is not compiled with XLA"]),
-        ({"data": {"num_workers": 0}}, False, ["Nothing is read ahead by other processes"]),
-        ({"data": {"num_workers": 9}}, False, ["More readers than processors"]),
-        ({"data": {"pipeline_buffer_size": 9}}, False, ["Few batches are read ahead"]),
-        ({"data": {**FAST, "enable_xla": False, "pad_to_fixed_length": False}}, True, ["Static shapes are off"]),
-        ({"training": {"deterministic": True}}, False, ["Every operation is deterministic"]),
+        ({}, [], 8, []),
+        ({"data": FAST}, [CARD], 8, []),
+        (
+            {"data": {"batch_size": 16}},
+            [CARD],
+            8,
+            ["The model computes in float32", "The step is not compiled with XLA"],
+        ),
+        ({"data": {"num_workers": 0}}, [], 8, ["Nothing is read ahead by other processes"]),
+        ({"data": {"num_workers": 0}}, [], 1, []),
+        ({"data": {"num_workers": 9}}, [], 8, ["More readers than processors"]),
+        ({"data": {"pipeline_buffer_size": 9}}, [], 8, ["Few batches are read ahead"]),
+        ({"data": {**FAST, "enable_xla": False, "pad_to_fixed_length": False}}, [CARD], 8, ["Static shapes are off"]),
+        ({"training": {"deterministic": True}}, [], 8, ["Every operation is deterministic"]),
     ],
 )
-def test_settings_that_keep_a_card_waiting_are_named(sections, has_card, observations):
-    issues = diagnose.check_config(XTTSConfig(**sections), [CARD] if has_card else [], 8)
-    assert list_observations(issues) == observations
-
-
-def test_one_processor_has_no_reader_to_spare():
-    assert list(diagnose.check_config(XTTSConfig(data={"num_workers": 0}), [], 1)) == []
+def test_settings_that_keep_a_card_waiting_are_named(sections, cards, processors, observations):
+    issues = diagnose.check_config(XTTSConfig(**sections), cards, processors)
+    assert [issue.observation for issue in issues] == observations
 
 
 @pytest.mark.parametrize(
@@ -259,7 +254,7 @@ def test_a_card_at_its_power_limit_is_normal_and_a_hot_one_is_not():
 def test_issues_are_ranked_by_severity_and_then_by_what_they_cost():
     given = [(NOTE, 0.9, "note"), (WORTH_CHANGING, 0.1, "small"), (WORTH_CHANGING, 0.4, "large"), (SERIOUS, 0.0, "serious")]  # fmt: skip
     ranked = rank_issues(Issue(severity, name, "", "", "", share) for severity, share, name in given)
-    assert list_observations(ranked) == ["serious", "large", "small", "note"]
+    assert [issue.observation for issue in ranked] == ["serious", "large", "small", "note"]
 
 
 # The command.

@@ -6,17 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan
+from myxtts.models.build import build_dvae
+from myxtts.models.names import to_checkpoint
+from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.pipeline.batch_source import PRODUCER_FOLDER, SourceRequest
 from myxtts.pipeline.code_cache import FOLDER_NAME, choose_cache_folder
-from myxtts.pipeline.preparation_settings import Target
-from myxtts.training.endless_production import NEVER, describe_endless_production
+from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.pipeline.production import Production
 from myxtts.training.profiling.plan import refuse_decoder
-from myxtts.training.random_codec import make_even_norms, write_random_codec
-from myxtts.training.starting_point import Codec, StartingPoint, find_codec, fit_model_config, read_starting_point
+from myxtts.training.starting_point import (
+    MEL_STATISTICS,
+    Codec,
+    StartingPoint,
+    find_codec,
+    fit_model_config,
+    read_codec,
+    read_starting_point,
+)
 from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
+from myxtts.utils.commons import get_device_context
+
+NEVER = 10**6
+"""Steps; no measurement comes so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +64,15 @@ class ProfileSetup:
             keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
         """
         codec = self.codec
+        target, norms = (Target.CODEC, make_even_norms()) if codec is None else (Target.GPT, codec.mel_norms)
         # Codes of weights that nobody keeps are not kept beside the corpus.
         is_aside = keeps_codes_aside or codec is None or codec.folder.is_relative_to(self.folder)
-        production = describe_endless_production(
-            self.config,
-            Target.CODEC if codec is None else Target.GPT,
-            make_even_norms() if codec is None else codec.mel_norms,
+        production = Production(
+            config=self.config,
+            preparation=choose_preparation(self.config, target, norms.tolist()),
+            validation_interval=NEVER,
+            first_step=0,
+            end_step=NEVER,
             codec_folder=None if codec is None else codec.folder,
             cache_folder=self.folder / FOLDER_NAME if is_aside else choose_cache_folder(self.data, self.folder),
         )
@@ -79,3 +100,17 @@ def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path, notes: Se
             notes = (*notes, "No codec was given: one of random weights prepares here. It costs the same.")
     fitted = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
     return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))
+
+
+def write_random_codec(config: XTTSConfig, folder: Path) -> Codec:
+    """A codec of a configuration's size and random weights, written to a folder: it costs what a trained one does."""
+    # On the host: the device that prepares loads it from the folder, as it does in a run.
+    with get_device_context("/CPU:0"):
+        weights = to_checkpoint(build_dvae(config.model, seed=0))
+    write_model_directory(folder, config=config, model={MEL_STATISTICS: make_even_norms()}, dvae=weights)
+    return read_codec(folder)
+
+
+def make_even_norms() -> NDArray[np.float32]:
+    """Mel statistics that change nothing."""
+    return np.ones(MEL_CHANNELS, np.float32)
