@@ -101,10 +101,9 @@ def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
         "Software": _list(_describe_software()),
         "Environment variables": _list(variables) or "None of those that matter is set.",
     }
-    if folder is None:
-        run, texts = "No run was given: `myxtts bug-report RUN` adds its log, figures and settings.", []
-        sections = {"Run": run, **machine}
-    else:
+    texts: list[str] = []
+    sections = {"Run": "No run was given: `myxtts bug-report RUN` adds its log, figures and settings.", **machine}
+    if folder is not None:
         sections, texts = _describe_run(folder, machine)
     head = [
         f"# MyXTTS {__version__}: bug report of {datetime.now().astimezone().isoformat(timespec='seconds')}",
@@ -160,10 +159,10 @@ def _describe_run(folder: Path, machine: Mapping[str, str]) -> tuple[dict[str, s
     sections = {
         "Last error": fence(error) if error else none,
         "Run": _list([f"folder: `{folder.resolve()}`", *problems, *state, *starts]),
-        "Figures": fence(format_summary(summarise_run(metrics.rows))) if metrics else "None: nothing was trained yet.",
+        "Figures": fence(format_summary(summarise_run(metrics.rows))) if metrics else f"Unknown: there is no {FILE_NAME} that can be read.",
         **machine,
         "Settings": _block(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()),
-        "Clips set aside": _list(_describe_drops(drops)) if drops else "Unknown: there is no drop_report.json.",
+        "Clips set aside": _list(_describe_drops(drops)) if drops else "Unknown: there is no drop_report.json that can be read.",
         f"Log, the last {MOST_LOG_LINES} lines": _block(log.splitlines()[-MOST_LOG_LINES:]),
         f"Metrics, the last {MOST_METRICS_ROWS} rows": _block(json.dumps(row, ensure_ascii=False) for row in rows),
     }  # fmt: skip
