@@ -37,7 +37,8 @@ def run(words: Sequence[str], prog: str) -> int:
             f"{arguments.run}: is no folder. Give the folder of a run (its --checkpoint-dir), or nothing to report on this machine."
         )
     # Not imported above: --help needs none of it.
-    from myxtts.tuning.machine_report import LEFT_OUT, make_bug_report
+    from myxtts.monitoring.redaction import LEFT_OUT
+    from myxtts.tuning.machine_report import make_bug_report
 
     text = make_bug_report(arguments.run, os.environ)
     write_text(arguments.out, text)

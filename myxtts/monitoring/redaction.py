@@ -20,6 +20,12 @@ TEXT = "<text of a clip>"
 MAIL = "<e-mail>"
 ADDRESS = "<address>"
 WINDOWS_PATH = "<Windows path>"
+LEFT_OUT = (
+    "Left out: audio, texts of the corpus (clips are named by their ids), weights, values of variables that may be secret, and "
+    f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({USER}, {HOST}), what looks like a "
+    f"secret ({SECRET}), e-mail and network addresses ({MAIL}, {ADDRESS}), paths of Windows ({WINDOWS_PATH}), and texts of clips "
+    f"({TEXT}). Folder names outside the home folder are shown. Read it before you post it."
+)
 SHORTEST_SECRET = 6
 """A shorter value of a variable is a switch, and would be found in every word: it is hidden behind its name alone."""
 SHORTEST_TEXT = 8
@@ -161,8 +167,8 @@ def _list_forms(secret: str) -> list[str]:
 
 def _hide_value(match: re.Match[str]) -> str:
     value = match["value"]
-    # "text_tokens: 298000" is a number of the model. A password may be one too.
-    is_count = "token" in match["name"].lower() and value.replace(".", "").isdigit()
+    # "text_tokens: 298000" is a number of the model, "tokenizers==0.20.1" a package. A password may be a number too.
+    is_count = "token" in match["name"].lower() and value.lstrip("=").replace(".", "").isdigit()
     if is_count or value.startswith("<") or value.lower() in _SCHEMES:
         return match[0]
     return f"{match['name']}{SECRET}"

@@ -20,7 +20,8 @@ WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40
 MOST_POINTS = 600
 """More would not be seen, and a long run has millions of steps."""
-COLOURS = 9
+COLOURS = 10
+"""Of the style sheet."""
 FEWEST_BARS, MOST_BARS = 8, 40
 """Of a histogram."""
 ROW_HEIGHT = 28

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,7 @@ from myxtts.files import FileError, open_file, read_json
 from myxtts.monitoring import redaction
 from myxtts.monitoring.hardware_facts import read_hardware
 from myxtts.monitoring.markdown import fence
-from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, Metrics, read_metrics
+from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, read_metrics
 from myxtts.monitoring.metrics_rows import dump_row
 from myxtts.monitoring.run_summary import summarise_run
 from myxtts.monitoring.software_facts import read_software
@@ -44,12 +44,6 @@ MOST_LOG_LINES = 400
 MOST_METRICS_ROWS = 30
 MOST_IDS_PER_REASON = 20
 MOST_ERROR_LINES = 200
-LEFT_OUT = (
-    "Left out: audio, texts of the corpus (clips are named by their ids), weights, values of variables that may be secret, and "
-    f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({redaction.USER}, {redaction.HOST}), what looks like a "
-    f"secret ({redaction.SECRET}), e-mail and network addresses ({redaction.MAIL}, {redaction.ADDRESS}), paths of Windows ({redaction.WINDOWS_PATH}), and texts of clips "
-    f"({redaction.TEXT}). Folder names outside the home folder are shown. Read it before you post it."
-)
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 _ABOUT_SOUND = frozenset(
     {"symlink", "missing", "unreadable", "empty", "unsupported", "corrupt", "truncated", "nan", "silent", "too_short", "too_long", "changed"}
@@ -100,39 +94,24 @@ class _Drops:
 
 
 def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
-    """The report on this machine, and on the run in a folder, clean of private things.
-
-    What a run has not left, or what is damaged, is said, and the rest is read.
-    """
-    problems: list[str] = []
-    record = drops = metrics = None
-    log = ""
-    if folder is not None:
-        record = _read(partial(read_json, shape=_Record), folder / "run.json", problems)
-        drops = _read(
-            partial(read_json, shape=_Drops, most_bytes=MOST_JSON_BYTES), folder / "drop_report.json", problems
-        )
-        metrics = _read(read_metrics, folder / FILE_NAME, problems)
-        log = _read_end(folder / LOG_NAME)
+    """The report on this machine, and on the run in a folder, clean of private things."""
     variables = [f"{name}={value}" for name, value in redaction.select_variables(environ, (*VARIABLES, *ALSO)).items()]
-    sections = {
-        "Last error": _format_error(folder, log),
-        "Run": _format_run(folder, record, metrics, problems),
+    machine = {
         "Hardware": _list(_describe_hardware(folder or Path.cwd())),
         "Software": _list(_describe_software()),
         "Environment variables": _list(variables) or "None of those that matter is set.",
-        "Settings": _format_settings(record),
-        "Clips set aside": _list(_describe_drops(drops)) or "Unknown: there is no drop_report.json.",
-        f"Log, the last {MOST_LOG_LINES} lines": fence("\n".join(log.splitlines()[-MOST_LOG_LINES:])) if log else "None.",
-        f"Metrics, the last {MOST_METRICS_ROWS} rows": _format_rows(metrics),
-    }  # fmt: skip
+    }
+    texts: list[str] = []
+    sections = {"Run": "No run was given: `myxtts bug-report RUN` adds its log, figures and settings.", **machine}
+    if folder is not None:
+        sections, texts = _describe_run(folder, machine)
     head = [
         f"# MyXTTS {__version__}: bug report of {datetime.now().astimezone().isoformat(timespec='seconds')}",
         "What I did, what I expected, what happened instead: (please write it here)",
-        LEFT_OUT,
+        redaction.LEFT_OUT,
     ]
     text = "\n\n".join([*head, *(f"## {title}\n\n{content}" for title, content in sections.items())]) + "\n"
-    return redaction.make_redactor(environ, list(_list_texts(record))).clean(text)
+    return redaction.make_redactor(environ, texts).clean(text)
 
 
 def find_last_error(log: str) -> str | None:
@@ -149,12 +128,45 @@ def find_last_error(log: str) -> str | None:
     return None if found is None else "\n".join(found[-MOST_ERROR_LINES:])
 
 
-def _read(read: Callable[[Path], Content], path: Path, problems: list[str]) -> Content | None:
-    try:
-        return read(path)
-    except MyXTTSError as error:
-        problems.append(str(error))
-        return None
+def _describe_run(folder: Path, machine: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """What a run has left, around what is said of the machine, and the texts of its corpora.
+
+    What is missing or damaged is said, and the rest is read.
+    """
+    problems: list[str] = []
+
+    def read(read_file: Callable[[Path], Content], name: str) -> Content | None:
+        try:
+            return read_file(folder / name)
+        except MyXTTSError as error:
+            problems.append(f"not read: {error}")
+            return None
+
+    record = read(partial(read_json, shape=_Record), "run.json") or _Record()
+    drops = read(partial(read_json, shape=_Drops, most_bytes=MOST_JSON_BYTES), "drop_report.json")
+    metrics = read(read_metrics, FILE_NAME)
+    rows = [dump_row(row) for row in metrics.rows[-MOST_METRICS_ROWS:]] if metrics else []
+    for row in rows:
+        # They have a section of their own.
+        row.pop("settings", None)
+    log = _read_end(folder / LOG_NAME)
+    error = find_last_error(log)
+    none = f"None in the run's {LOG_NAME}." if log else f"Unknown: the run has no {LOG_NAME}."
+    settings = {f"{section}.{key}": value for section, values in record.config.items() for key, value in values.items()}
+    settings |= {f"environment {key}": value for key, value in record.environment.items()}
+    starts = [f"started {each.time} at step {each.step}: `{shlex.join(each.command)}`" for each in record.starts]
+    state = [f"stage {record.stage}, {record.status}: {record.ending}"] if record.stage else []
+    sections = {
+        "Last error": fence(error) if error else none,
+        "Run": _list([f"folder: `{folder.resolve()}`", *problems, *state, *starts]),
+        "Figures": fence(format_summary(summarise_run(metrics.rows))) if metrics else f"Unknown: there is no {FILE_NAME} that can be read.",
+        **machine,
+        "Settings": _block(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()),
+        "Clips set aside": _list(_describe_drops(drops)) if drops else "Unknown: there is no drop_report.json that can be read.",
+        f"Log, the last {MOST_LOG_LINES} lines": _block(log.splitlines()[-MOST_LOG_LINES:]),
+        f"Metrics, the last {MOST_METRICS_ROWS} rows": _block(json.dumps(row, ensure_ascii=False) for row in rows),
+    }  # fmt: skip
+    return sections, list(_list_texts(record))
 
 
 def _read_end(path: Path) -> str:
@@ -166,9 +178,9 @@ def _read_end(path: Path) -> str:
         return ""
 
 
-def _list_texts(record: _Record | None) -> Iterator[str]:
+def _list_texts(record: _Record) -> Iterator[str]:
     """The texts of the run's corpora, as far as they can be read now: an error may have quoted one."""
-    data = {} if record is None else record.config.get("data", {})
+    data = record.config.get("data", {})
     for path in (data.get("train_data"), data.get("val_data")):
         if not isinstance(path, str):
             continue
@@ -185,25 +197,9 @@ def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _format_error(folder: Path | None, log: str) -> str:
-    if folder is None:
-        return "No run was given: `myxtts bug-report RUN` adds its log, figures and settings."
-    error = find_last_error(log)
-    if error is None:
-        return f"None in the run's {LOG_NAME}." if log else f"Unknown: the run has no {LOG_NAME}."
-    return fence(error)
-
-
-def _format_run(folder: Path | None, record: _Record | None, metrics: Metrics | None, problems: Sequence[str]) -> str:
-    if folder is None:
-        return "None was given."
-    lines = [f"folder: `{folder.resolve()}`", *(f"not read: {problem}" for problem in problems)]
-    if record is not None:
-        lines.append(f"stage {record.stage}, {record.status}: {record.ending}")
-        lines += [f"started {each.time} at step {each.step}: `{shlex.join(each.command)}`" for each in record.starts]
-    if metrics is None:
-        return _list([*lines, "it has no figures: nothing was trained yet"])
-    return f"{_list(lines)}\n\n{fence(format_summary(summarise_run(metrics.rows)))}"
+def _block(lines: Iterable[str]) -> str:
+    text = "\n".join(lines)
+    return fence(text) if text else "None."
 
 
 def _describe_hardware(folder: Path) -> Iterator[str]:
@@ -242,20 +238,7 @@ def _list_packages() -> Iterator[str]:
                 yield f"{name}==not installed"
 
 
-def _format_settings(record: _Record | None) -> str:
-    if record is None:
-        return "Unknown: no run was given, or it has no run.json."
-    lines = [
-        f"{section}.{key}: {json.dumps(value, ensure_ascii=False)}"
-        for section, values in record.config.items()
-        for key, value in values.items()
-    ]
-    return fence("\n".join([*lines, *(f"environment {key}: {value}" for key, value in record.environment.items())]))
-
-
-def _describe_drops(drops: _Drops | None) -> Iterator[str]:
-    if drops is None:
-        return
+def _describe_drops(drops: _Drops) -> Iterator[str]:
     yield f"{drops.kept} of {drops.lines} clips can be used"
     groups = dict(drops.dropped)
     for clip in drops.replaced:
@@ -274,13 +257,3 @@ def _name_clip(file: str) -> str:
     # A malformed line may stand where a name should: of a clip only what a file name can be is shown.
     name = file.rpartition("/")[2]
     return name if re.fullmatch(r"[\w.+-]{1,80}", name) else "(a name that is none)"
-
-
-def _format_rows(metrics: Metrics | None) -> str:
-    if metrics is None:
-        return "None."
-    contents = [dump_row(row) for row in metrics.rows[-MOST_METRICS_ROWS:]]
-    for content in contents:
-        # Those of a start stand above.
-        content.pop("settings", None)
-    return fence("\n".join(json.dumps(content, ensure_ascii=False) for content in contents))

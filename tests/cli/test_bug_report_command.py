@@ -111,7 +111,7 @@ def test_a_run_with_nothing_readable_is_still_reported(tmp_path):
     text = out.read_text()
     assert text.count("- not read: ") == 3
     assert f"- not read: {folder / 'run.json'}: " in text
-    assert "- it has no figures: nothing was trained yet" in text
+    assert "Unknown: there is no metrics.jsonl that can be read." in text
     assert "Unknown: the run has no run.log." in text
 
 

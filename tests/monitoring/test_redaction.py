@@ -101,7 +101,7 @@ def test_secrets_are_known_by_what_stands_before_them(text, clean):
         "GPU 0 - GPU 1: PHB, on one PCIe root",
         "a secret thing happened to the token",
         "/data/annabelle/wavs",
-        "nvidia-cudnn-cu12==9.3.0.75, tensorflow==2.18.0",
+        "nvidia-cudnn-cu12==9.3.0.75, tokenizers==0.20.1",
         "listening on 127.0.0.1:8000, 0.0.0.0 and ::1 since 12:34:56",
         "tests/x.py::test_y std::vector author: somebody PWD=/data",
     ],

@@ -170,6 +170,7 @@ def test_the_page_of_a_run_has_every_section(tmp_path):
     assert len(re.findall("<h2>(.*?)</h2>", page)) == 9
     assert page.count("<svg") == 8
     assert "prefers-color-scheme: dark" in page
+    assert set(re.findall(r'class="(c\d+)"', page)) <= set(re.findall(r"\.(c\d+) {", page)), "every part has its colour"
     for words in (
         "81.8%", "7 min 15 s", "Try first: --mixed-precision", "waits for a slot", "/GPU:1", "producer died", "p95",
         "GPU 1: the driver says: busy 90.0%, 310 W of 350 W", "GPU 0: the driver says: busy unknown, unknown, unknown",
