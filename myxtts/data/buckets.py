@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.data.bucket_edges import LengthTable, choose_token_edges, list_sample_edges, tabulate_lengths
-from myxtts.data.errors import BatchPlanError, NothingToTrainOnError
+from myxtts.data.errors import NothingToTrainOnError
 
 MAX_BUCKETS = 16
 ENOUGH_WASTE = 0.08
@@ -86,7 +86,6 @@ def plan_buckets(
     tokens_N: NDArray[np.integer],
     *,
     batch_size: int,
-    row_multiple: int = 1,
 ) -> BucketPlan:
     """The shapes for clips of these lengths.
 
@@ -94,21 +93,15 @@ def plan_buckets(
         samples_N: each clip's length in samples, at the rate the model works at.
         tokens_N: each clip's text length in tokens.
         batch_size: clips in a batch of the bucket that holds the corpus's median clip. Longer buckets get fewer, so
-            that no batch holds more samples than that one (but at least `row_multiple` clips); shorter ones get as many.
-        row_multiple: every batch has a multiple of so many rows; give the number of ranks that share it.
+            that no batch holds more samples than that one (but at least one clip); shorter ones get as many.
     """
     if len(samples_N) == 0:
         raise NothingToTrainOnError("There is no clip to make batches of. The drop report says why each was set aside.")
-    if batch_size < 1 or row_multiple < 1 or batch_size % row_multiple:
-        raise BatchPlanError(
-            f"The batch size must be a multiple of {row_multiple}, so that all ranks get equally many clips, "
-            f"but is {batch_size}."
-        )
     table = tabulate_lengths(samples_N, tokens_N)
     samples = int(np.sum(samples_N, dtype=np.int64))
     choices: list[_Shapes] = []
     for sample_edges in list_sample_edges(table, MAX_BUCKETS):
-        choices.append(_shape_buckets(table, sample_edges, batch_size, row_multiple))
+        choices.append(_shape_buckets(table, sample_edges, batch_size))
         if samples >= (1 - ENOUGH_WASTE) * choices[-1].padded_samples:
             return _assign_clips(choices[-1], samples_N, tokens_N)
     least = min(shapes.padded_samples for shapes in choices)
@@ -165,13 +158,13 @@ class _Shapes:
         return sum(n * b.rows * b.tokens for n, b in zip(self.batches, self.buckets, strict=True))
 
 
-def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_size: int, row_multiple: int) -> _Shapes:
+def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_size: int) -> _Shapes:
     clips_until = np.cumsum(table.counts.sum(axis=1))
     median = table.samples[np.searchsorted(clips_until, (clips_until[-1] + 1) // 2)]
     most_samples = batch_size * int(sample_edges[np.searchsorted(sample_edges, median)])
     sample_edges, token_edges = choose_token_edges(table, sample_edges)
     buckets = [
-        Bucket(_count_rows(samples, most_samples, batch_size, row_multiple), samples, tokens)
+        Bucket(min(batch_size, max(1, most_samples // samples)), samples, tokens)
         for samples, tokens in zip(sample_edges.tolist(), token_edges.tolist(), strict=True)
     ]
     bucket_of_cell = np.maximum(
@@ -202,11 +195,6 @@ def _find_buckets(
         np.searchsorted([bucket.samples for bucket in buckets], samples_N),
         np.searchsorted([bucket.tokens for bucket in buckets], tokens_N),
     )
-
-
-def _count_rows(samples: int, most_samples: int, batch_size: int, row_multiple: int) -> int:
-    fitting = most_samples // samples // row_multiple * row_multiple
-    return min(batch_size, max(row_multiple, fitting))
 
 
 def _count_batches(buckets: Sequence[Bucket], members: NDArray[np.integer]) -> list[int]:
