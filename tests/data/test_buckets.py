@@ -4,8 +4,18 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.bucket_edges import SAMPLES_STEP, TOKENS_STEP, LengthTable, list_sample_edges, tabulate_lengths
-from myxtts.data.buckets import MAX_BUCKETS, assign_buckets, format_plan, plan_buckets, plan_shared_buckets
+from myxtts.data.buckets import (
+    MAX_BUCKETS,
+    SAMPLES_STEP,
+    TOKENS_STEP,
+    LengthTable,
+    assign_buckets,
+    format_plan,
+    list_sample_edges,
+    plan_buckets,
+    plan_shared_buckets,
+    tabulate_lengths,
+)
 from myxtts.data.errors import NothingToTrainOnError
 from myxtts.data.sampler import EMPTY_ROW, IndexSampler
 from tests.support.shared_files import find_shared

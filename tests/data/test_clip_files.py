@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.data.clip_files import ClipFinder, locate_clips
-from myxtts.data.ljspeech import read_metadata
+from myxtts.data.ljspeech import ClipFinder, locate_clips, read_metadata
 from tests.data.shared import write_metadata
 
 

@@ -245,7 +245,7 @@ def test_a_killed_start_leaves_nothing_that_a_later_one_trips_over(corpus, tmp_p
 
     config = make_config(corpus)
     with monkeypatch.context() as patch:
-        patch.setattr("myxtts.data.vocabulary_choice.train_vocabulary", die)
+        patch.setattr("myxtts.data.run_data.train_vocabulary", die)
         with pytest.raises(KeyboardInterrupt):
             collect_run_data(config, folder=tmp_path / "run")
 

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from myxtts.data.slot_memory import MOST_LEASES, SlotMemory
+from myxtts.data.loading_workers import MOST_LEASES, SlotMemory
 from myxtts.errors import MachineError
 
 

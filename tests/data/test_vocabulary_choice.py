@@ -5,7 +5,7 @@ import pytest
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ResumeError
-from myxtts.data.vocabulary_choice import LEAST_MERGES, group_texts, keep_vocabulary, make_vocabulary
+from myxtts.data.run_data import LEAST_MERGES, group_texts, keep_vocabulary, make_vocabulary
 from myxtts.text.errors import VocabularyError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.shared import make_clips
@@ -75,7 +75,7 @@ def test_a_run_keeps_its_vocabulary(tmp_path, monkeypatch):
     path = keep_vocabulary(make_corpus(ENGLISH, other, PERSIAN), tmp_path / "run", most_tokens=6681)
     before = path.stat()
     # As another version might.
-    monkeypatch.setattr("myxtts.data.vocabulary_choice.train_vocabulary", lambda *_, **__: pytest.fail("made anew"))
+    monkeypatch.setattr("myxtts.data.run_data.train_vocabulary", lambda *_, **__: pytest.fail("made anew"))
 
     again = keep_vocabulary(make_corpus(other, PERSIAN, ENGLISH), tmp_path / "run", most_tokens=999)
 
