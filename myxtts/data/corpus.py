@@ -11,7 +11,7 @@ import os
 import secrets
 import zipfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -72,11 +72,9 @@ class TextColumn:
 class TextColumnBuilder:
     """Collects the entries of a `TextColumn` one by one."""
 
-    def __init__(self, entries: Iterable[str] = ()):
+    def __init__(self) -> None:
         self._blob = bytearray()
         self._offsets = array("q", [0])
-        for entry in entries:
-            self.append(entry)
 
     def append(self, entry: str) -> None:
         """Add one entry at the end."""
@@ -115,11 +113,9 @@ class NameColumn:
 class NameColumnBuilder:
     """Collects the entries of a `NameColumn` one by one."""
 
-    def __init__(self, entries: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._codes = array("i")
-        for entry in entries:
-            self.append(entry)
 
     def append(self, name: str) -> None:
         """Add one entry at the end."""

@@ -78,7 +78,7 @@ class DropReport:
             groups[drop.reason].append(drop)
         return {reason: drops for reason, drops in groups.items() if drops}
 
-    def format_table(self, names_per_reason: int = 3) -> str:
+    def format_table(self) -> str:
         """The report as plain text: a line per reason with the first files, then the sum."""
         kept = self.lines - len(self.drops)
         total = (
@@ -86,15 +86,12 @@ class DropReport:
             f"{len(self.drops)} set aside."
         )
         if self.replaced:
-            total += f"\n{len(self.replaced)} replaced during training: {_list_files(self.replaced, names_per_reason)}"
+            total += f"\n{len(self.replaced)} replaced during training: {_list_files(self.replaced)}"
         groups = self.group_by_reason()
         if not groups:
             return total
         width = max(len(reason) for reason in groups)
-        rows = [
-            f"{reason:<{width}}  {len(drops):>7}  {_list_files(drops, names_per_reason)}"
-            for reason, drops in groups.items()
-        ]
+        rows = [f"{reason:<{width}}  {len(drops):>7}  {_list_files(drops)}" for reason, drops in groups.items()]
         advice = [f"{reason}: {_ADVICE[reason]}." for reason in groups if reason in _ADVICE]
         return "\n".join([f"{'reason':<{width}}  {'clips':>7}  files", *rows, *advice, total])
 
@@ -129,7 +126,7 @@ def _show_drop(drop: Drop) -> dict[str, str]:
     return {"file": drop.file, "where": drop.where, "detail": drop.detail}
 
 
-def _list_files(drops: list[Drop], most: int) -> str:
+def _list_files(drops: list[Drop], most: int = 3) -> str:
     names = [f"{drop.file} ({drop.detail})" if drop.detail else drop.file for drop in drops[:most]]
     more = len(drops) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

@@ -124,8 +124,8 @@ class Index:
         """Which rows are as they were written, and possible. SQLite itself does not notice a flipped bit in a number."""
         values = rows[:, 2 + self._stamps : -1]
         is_possible = np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1]), axis=1)
-        is_whole: NDArray[np.bool_] = _hash(rows[:, 1:-1]) == rows[:, -1]
-        return is_whole & is_possible
+        is_good: NDArray[np.bool_] = is_possible & (_hash(rows[:, 1:-1]) == rows[:, -1])
+        return is_good
 
     def _connect(self) -> sqlite3.Connection:
         assert self._path is not None

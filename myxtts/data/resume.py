@@ -48,9 +48,7 @@ class SamplerPosition:
     journal: ReplacementJournal
 
 
-def take_fingerprint(
-    corpus: Corpus, sampler: IndexSampler, *, validation: Corpus | None = None, vocabulary: Path | None = None
-) -> Fingerprint:
+def take_fingerprint(corpus: Corpus, sampler: IndexSampler, *, validation: Corpus, vocabulary: Path) -> Fingerprint:
     """The fingerprint of a corpus's kept clips and of how they are batched.
 
     Args:
@@ -69,9 +67,9 @@ def take_fingerprint(
         shapes=_digest(np.array(shapes, dtype=np.int64)),
         accumulation=sampler.accumulation,
         seed=sampler.seed,
-        validation=_digest(*_list_contents(validation)) if validation is not None else "",
-        vocabulary=_digest(read_bytes(vocabulary)) if vocabulary is not None else "",
-        validation_speakers=_digest(validation.speaker.codes) if validation is not None else "",
+        validation=_digest(*_list_contents(validation)),
+        vocabulary=_digest(read_bytes(vocabulary)),
+        validation_speakers=_digest(validation.speaker.codes),
     )
 
 

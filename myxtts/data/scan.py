@@ -23,13 +23,12 @@ from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import check_clip, inspect_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import XTTSConfig
-from myxtts.data.clip_files import LocatedClips, locate_clips
 from myxtts.data.corpus import Corpus, LazyItems, Progress
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import NothingToTrainOnError, WorkerError
 from myxtts.data.index import Index, choose_index_folder
-from myxtts.data.ljspeech import Metadata, Split, read_metadata
+from myxtts.data.ljspeech import LocatedClips, Metadata, Split, locate_clips, read_metadata
 from myxtts.data.workers import CHUNK_ITEMS, Crashed, Task, Work, count_workers, run_task
 from myxtts.files import read_bytes
 from myxtts.hashing import digest64

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.data.clip_files import AUDIO_SUFFIXES
 from myxtts.data.corpus import Corpus
+from myxtts.data.ljspeech import AUDIO_SUFFIXES
 from myxtts.data.split import split_corpus
 from myxtts.evaluation.errors import NothingToEvaluateError
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
+
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 
 
 def make_tone(seconds: float = 1.0, rate_hz: int = 22050) -> np.ndarray:
@@ -25,3 +28,25 @@ def write_metadata(folder: Path, *lines: str, name: str = "metadata.csv") -> Pat
     path = folder / name
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
+
+
+def make_clips(root: Path, audio: Sequence[str], **columns: Any) -> Corpus:
+    """A corpus without files. Columns that are not given are the same for all clips."""
+    count = len(audio)
+
+    def build(builder: Any, entries: Iterable[str]) -> Any:
+        for entry in entries:
+            builder.append(entry)
+        return builder.build()
+
+    return Corpus(
+        root=root,
+        audio=build(TextColumnBuilder(), audio),
+        text=build(TextColumnBuilder(), columns.get("text", audio)),
+        speaker=build(NameColumnBuilder(), columns.get("speaker", ["a"] * count)),
+        language=build(NameColumnBuilder(), columns.get("language", ["en"] * count)),
+        samples=np.array(columns.get("samples", [22050] * count), np.int64),
+        tokens=np.array(columns.get("tokens", [5] * count), np.int32),
+        size_bytes=np.full(count, 44, np.int64),
+        mtime_ns=np.full(count, 1 << 60, np.int64),
+    )

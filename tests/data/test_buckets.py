@@ -4,9 +4,19 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.bucket_edges import SAMPLES_STEP, TOKENS_STEP, LengthTable, list_sample_edges, tabulate_lengths
-from myxtts.data.buckets import MAX_BUCKETS, assign_buckets, format_plan, plan_buckets, plan_shared_buckets
-from myxtts.data.errors import BatchPlanError, NothingToTrainOnError
+from myxtts.data.buckets import (
+    MAX_BUCKETS,
+    SAMPLES_STEP,
+    TOKENS_STEP,
+    LengthTable,
+    assign_buckets,
+    format_plan,
+    list_sample_edges,
+    plan_buckets,
+    plan_shared_buckets,
+    tabulate_lengths,
+)
+from myxtts.data.errors import NothingToTrainOnError
 from myxtts.data.sampler import EMPTY_ROW, IndexSampler
 from tests.support.shared_files import find_shared
 
@@ -25,19 +35,18 @@ def make_ljspeech_lengths(clips: int) -> tuple[np.ndarray, np.ndarray]:
     return (seconds * 22050).astype(np.int64), tokens.astype(np.int64)
 
 
-@given(lengths, st.integers(1, 40), st.integers(1, 4))
-def test_every_clip_fits_its_bucket_and_buckets_are_ordered(lengths, batch_size, row_multiple):
+@given(lengths, st.integers(1, 40))
+def test_every_clip_fits_its_bucket_and_buckets_are_ordered(lengths, batch_size):
     samples, tokens = lengths
 
-    plan = plan_buckets(samples, tokens, batch_size=batch_size * row_multiple, row_multiple=row_multiple)
+    plan = plan_buckets(samples, tokens, batch_size=batch_size)
 
     shapes = np.array([[b.rows, b.samples, b.tokens] for b in plan.buckets])
     assert np.all(shapes[plan.bucket_of_clip, 1] >= samples)
     assert np.all(shapes[plan.bucket_of_clip, 2] >= tokens)
     assert np.all(np.diff(shapes[:, 1:], axis=0) >= 0)
     assert np.all(np.diff(shapes[:, 0]) <= 0)
-    assert np.all(shapes[:, 0] % row_multiple == 0)
-    assert np.all(shapes[:, 0] <= batch_size * row_multiple)
+    assert np.all(shapes[:, 0] <= batch_size)
     assert np.all(shapes[:, 1] % SAMPLES_STEP == 0)
     assert np.all(shapes[:, 2] % TOKENS_STEP == 0)
     assert len(plan.buckets) <= MAX_BUCKETS + 1
@@ -148,9 +157,7 @@ def test_the_shapes_can_be_printed():
     assert "% of the audio" in text
 
 
-def test_impossible_batches_are_refused():
-    with pytest.raises(BatchPlanError, match="multiple of 2"):
-        plan_buckets(np.array([1]), np.array([1]), batch_size=3, row_multiple=2)
+def test_nothing_makes_no_batches():
     with pytest.raises(NothingToTrainOnError):
         plan_buckets(np.array([], dtype=int), np.array([], dtype=int), batch_size=3)
 

@@ -16,7 +16,7 @@ from myxtts.data.positions import Position
 from myxtts.data.replacements import Failure
 from myxtts.data.resume import SamplerPosition, load_position, save_position, take_fingerprint
 from myxtts.data.sampler import EMPTY_ROW
-from tests.data.reading import freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
+from tests.data.reading import VOCABULARY, freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -101,7 +101,7 @@ def test_a_resumed_run_repeats_replacements_even_if_the_clip_can_be_read_again(k
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     sampler = make_sampler(own_lj.corpus, accumulation=2)
-    fingerprint = take_fingerprint(own_lj.corpus, sampler)
+    fingerprint = take_fingerprint(own_lj.corpus, sampler, validation=own_lj.corpus, vocabulary=VOCABULARY)
     # The failure at step 2 is found while step 0 is trained on; the run is saved there and killed.
     state = json.loads(json.dumps(save_position(SamplerPosition(1, reader.journal), fingerprint, sampler)))
 

@@ -1,41 +1,35 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
+from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ResumeError
 from myxtts.data.replacements import Failure, ReplacementJournal, replace_failed
 from myxtts.data.resume import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
 from myxtts.data.sampler import IndexSampler
 from tests.data.reading import VOCABULARY
+from tests.data.shared import make_clips
 from tests.data.test_buckets import make_ljspeech_lengths
 from tests.data.test_sampler import list_rows
 
 
 def make_corpus(clips: int = 40, **changes) -> Corpus:
     samples, tokens = make_ljspeech_lengths(1000)
-    speakers, languages = NameColumnBuilder(), NameColumnBuilder()
-    for i in range(clips):
-        speakers.append(changes.get("speaker", "a") if i % 2 else "b")
-        languages.append(changes.get("language", "en"))
     texts = [f"text {i}" for i in range(clips)]
     texts[3] = changes.get("text", texts[3])
     names = [f"wavs/{i}.wav" for i in range(clips)]
     names[5] = changes.get("name", names[5])
     samples[7] += changes.get("more_samples", 0)
-    return Corpus(
-        root=Path(changes.get("root", "corpus")),
-        audio=TextColumnBuilder(names).build(),
-        text=TextColumnBuilder(texts).build(),
-        speaker=speakers.build(),
-        language=languages.build(),
+    return make_clips(
+        Path(changes.get("root", "corpus")),
+        names,
+        text=texts,
+        speaker=[changes.get("speaker", "a") if i % 2 else "b" for i in range(clips)],
+        language=[changes.get("language", "en")] * clips,
         samples=samples[:clips],
-        tokens=tokens[:clips].astype(np.int32),
-        size_bytes=np.zeros(clips, dtype=np.int64),
-        mtime_ns=np.zeros(clips, dtype=np.int64),
+        tokens=tokens[:clips],
     )
 
 

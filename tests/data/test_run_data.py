@@ -12,7 +12,7 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import plan_shared_buckets
-from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumn, TextColumnBuilder
+from myxtts.data.corpus import Corpus, TextColumn
 from myxtts.data.drops import Drop, DropReason
 from myxtts.data.errors import DroppedClipsError, NothingToTrainOnError, SnapshotError
 from myxtts.data.resume import take_fingerprint
@@ -22,6 +22,7 @@ from myxtts.data.text_ids import TextIds
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY, Texted, freeze_all, open_reader, read_steps
 from tests.data.runs import make_config, write_corpus
+from tests.data.shared import make_clips
 from tests.data.test_buckets import make_ljspeech_lengths
 
 LENGTHS = [0.6, 0.7, 0.9, 1.0, 1.1, 1.3, 1.6, 2.0, 2.4, 2.9]
@@ -244,7 +245,7 @@ def test_a_killed_start_leaves_nothing_that_a_later_one_trips_over(corpus, tmp_p
 
     config = make_config(corpus)
     with monkeypatch.context() as patch:
-        patch.setattr("myxtts.data.vocabulary_choice.train_vocabulary", die)
+        patch.setattr("myxtts.data.run_data.train_vocabulary", die)
         with pytest.raises(KeyboardInterrupt):
             collect_run_data(config, folder=tmp_path / "run")
 
@@ -286,19 +287,13 @@ def make_large(folder: Path, clips: int = 13_100) -> RunData:
     """Run data the size of LJSpeech, without a file behind it."""
     samples, tokens = make_ljspeech_lengths(clips)
     tokens = tokens.astype(np.int32)
-    names = NameColumnBuilder()
-    for clip in range(clips):
-        names.append(f"speaker \udcff {clip % 7}")
-    whole = Corpus(
-        root=folder / "corpus \udce9",
-        audio=TextColumnBuilder(f"wavs/LJ\udcfe{clip}.wav" for clip in range(clips)).build(),
-        text=TextColumnBuilder(f"این متن {clip} است" + " کلمه" * 12 for clip in range(clips)).build(),
-        speaker=names.build(),
-        language=names.build(),
+    whole = make_clips(
+        folder / "corpus \udce9",
+        [f"wavs/LJ\udcfe{clip}.wav" for clip in range(clips)],
+        text=[f"این متن {clip} است" + " کلمه" * 12 for clip in range(clips)],
+        speaker=[f"speaker \udcff {clip % 7}" for clip in range(clips)],
         samples=samples,
         tokens=tokens,
-        size_bytes=samples * 2 + 44,
-        mtime_ns=samples + (1 << 60),
     )
     offsets = np.concatenate([[0], np.cumsum(tokens, dtype=np.int64)])
     ids = TextIds((np.arange(offsets[-1]) % 6681).astype(np.uint16), offsets)

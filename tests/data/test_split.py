@@ -5,26 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 from myxtts.data.split import count_validation_clips, split_corpus
+from tests.data.shared import make_clips
 
 
 def make_corpus(names, folder):
-    speakers = NameColumnBuilder()
-    for _ in names:
-        speakers.append("a")
-    numbers = np.arange(len(names), dtype=np.int64)
-    return Corpus(
-        root=folder,
-        audio=TextColumnBuilder(names).build(),
-        text=TextColumnBuilder(names).build(),
-        speaker=speakers.build(),
-        language=speakers.build(),
-        samples=numbers + 20000,
-        tokens=numbers.astype(np.int32) + 5,
-        size_bytes=numbers,
-        mtime_ns=numbers,
-    )
+    return make_clips(folder, names, samples=np.arange(len(names)) + 20000)
 
 
 def list_validation(names, folder, seed=0):

@@ -3,29 +3,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
+from myxtts.data.corpus import Corpus
 from myxtts.data.errors import ResumeError
-from myxtts.data.vocabulary_choice import LEAST_MERGES, group_texts, keep_vocabulary, make_vocabulary
+from myxtts.data.run_data import LEAST_MERGES, group_texts, keep_vocabulary, make_vocabulary
 from myxtts.text.errors import VocabularyError
 from myxtts.text.tokenizer import Tokenizer
+from tests.data.shared import make_clips
 
 
 def make_corpus(*texts: tuple[str, str]) -> Corpus:
     """Clips with these languages and texts."""
-    languages = NameColumnBuilder()
-    for language, _ in texts:
-        languages.append(language)
-    numbers = np.arange(len(texts), dtype=np.int64)
-    return Corpus(
-        root=Path("corpus"),
-        audio=TextColumnBuilder(f"{number}.wav" for number in numbers).build(),
-        text=TextColumnBuilder(text for _, text in texts).build(),
-        speaker=languages.build(),
-        language=languages.build(),
-        samples=numbers,
-        tokens=numbers.astype(np.int32),
-        size_bytes=numbers,
-        mtime_ns=numbers,
+    names = [f"{number}.wav" for number in range(len(texts))]
+    return make_clips(
+        Path("corpus"), names, text=[text for _, text in texts], language=[language for language, _ in texts]
     )
 
 
@@ -85,7 +75,7 @@ def test_a_run_keeps_its_vocabulary(tmp_path, monkeypatch):
     path = keep_vocabulary(make_corpus(ENGLISH, other, PERSIAN), tmp_path / "run", most_tokens=6681)
     before = path.stat()
     # As another version might.
-    monkeypatch.setattr("myxtts.data.vocabulary_choice.train_vocabulary", lambda *_, **__: pytest.fail("made anew"))
+    monkeypatch.setattr("myxtts.data.run_data.train_vocabulary", lambda *_, **__: pytest.fail("made anew"))
 
     again = keep_vocabulary(make_corpus(other, PERSIAN, ENGLISH), tmp_path / "run", most_tokens=999)
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
 from myxtts.data.split import split_corpus
 from myxtts.evaluation.errors import NothingToEvaluateError
 from myxtts.evaluation.sentences import (
@@ -14,25 +13,12 @@ from myxtts.evaluation.sentences import (
     choose_sentences,
     find_other_voices,
 )
+from tests.data.shared import make_clips
 
 
 def make_corpus(root, speakers, seconds):
-    names, languages = NameColumnBuilder(), NameColumnBuilder()
-    for speaker in speakers:
-        names.append(speaker)
-        languages.append("en")
-    count = len(speakers)
-    return Corpus(
-        root=root,
-        audio=TextColumnBuilder(f"wavs/{number}.wav" for number in range(count)).build(),
-        text=TextColumnBuilder(f"text {number}" for number in range(count)).build(),
-        speaker=names.build(),
-        language=languages.build(),
-        samples=np.array(seconds, np.int64) * 22050,
-        tokens=np.full(count, 3, np.int32),
-        size_bytes=np.ones(count, np.int64),
-        mtime_ns=np.ones(count, np.int64),
-    )
+    names, texts = ([form.format(n) for n in range(len(speakers))] for form in ("wavs/{}.wav", "text {}"))
+    return make_clips(root, names, text=texts, speaker=speakers, samples=np.array(seconds) * 22050)
 
 
 @pytest.fixture
