@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND
-from myxtts.checkpoints.sealed_directory import read_manifest
+from myxtts.checkpoints.model_directory import read_manifest
 
 NOTICE_KEY = "myxtts_notice"
 """In the config.json of an export of ours: the notice of that model, or null where it has none."""
@@ -28,10 +27,10 @@ def find_notice(model: Path, config: Mapping[str, Any]) -> str | None:
         config: of the config.json that comes with it.
     """
     try:
-        manifest = read_manifest(model.parent, KIND, FORMAT_VERSION)
+        manifest = read_manifest(model.parent)
     except ModelFileError:
         # None there, or somebody else's.
         notice = config.get(NOTICE_KEY, XTTS_WEIGHTS_NOTICE)
     else:
-        notice = manifest.facts.get("notice") if model.name in manifest.files else XTTS_WEIGHTS_NOTICE
+        notice = manifest.facts.notice if model.name in manifest.files else XTTS_WEIGHTS_NOTICE
     return notice if notice is None or isinstance(notice, str) else XTTS_WEIGHTS_NOTICE

@@ -78,7 +78,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def measure(planned: ProfilePlan, steps: int) -> Profile:
     """The profile of a configuration; what is being done is told on standard error."""
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
+    from myxtts.files import open_scratch_folder
     from myxtts.training.devices_in_force import apply_devices
     from myxtts.training.profiling.run import profile_run
     from myxtts.training.profiling.setup import set_up_profile

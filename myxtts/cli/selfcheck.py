@@ -52,7 +52,7 @@ def build_parser(prog: str) -> Parser:
 
 
 def run(words: Sequence[str], prog: str) -> int:
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
+    from myxtts.files import open_scratch_folder
 
     arguments = build_parser(prog).parse_all(words)
     # Not imported above: --help needs none of it.

@@ -13,8 +13,7 @@ import numpy as np
 
 from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
-from myxtts.checkpoints.atomic_directory import open_file_atomically
-from myxtts.files import FileError, MissingFileError, read_json
+from myxtts.files import FileError, MissingFileError, open_file_atomically, read_json
 from myxtts.monitoring.embedding import SOUND_STYLE, embed_clip, embed_file
 from myxtts.monitoring.errors import MetricsFileError
 from myxtts.monitoring.loss_curve import draw_losses

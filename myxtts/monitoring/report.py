@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically
+from myxtts.files import open_file_atomically
 from myxtts.monitoring import svg
 from myxtts.monitoring.flow import TRAINING, list_stage_shares
 from myxtts.monitoring.html_table import draw_table, draw_tiles

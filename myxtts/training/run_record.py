@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically
-from myxtts.files import FileError, MissingFileError, fit_shape, read_json
+from myxtts.files import FileError, MissingFileError, fit_shape, open_file_atomically, read_json
 from myxtts.training.errors import RunFolderError
 from myxtts.training.resume_rules import Sections
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from myxtts.checkpoints.errors import DamagedFileError
 from myxtts.checkpoints.key_report import compare_keys
 from myxtts.checkpoints.model_directory import ModelContent
+from myxtts.checkpoints.store import TENSORS_NAME, TrainingCheckpoint
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
-from myxtts.checkpoints.training_checkpoint import TENSORS_NAME, TrainingCheckpoint
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
 from myxtts.files import read_text

@@ -209,9 +209,6 @@ READERS = {
     "data/snapshot.py": {"load"},
     "data/index.py": {"fromfile"},
     "checkpoints/safetensors_file.py": {"safe_open"},
-    # Locks.
-    "training/run_lock.py": {"open"},
-    "checkpoints/atomic_directory.py": {"open"},
 }
 """Modules that read otherwise than through `files.py`, and how."""
 

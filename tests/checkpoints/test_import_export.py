@@ -7,12 +7,13 @@ import pytest
 
 from myxtts.checkpoints import exporting
 from myxtts.checkpoints.coqui import read_coqui_file
-from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError, OutputFolderError
+from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError
 from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
 from myxtts.checkpoints.licence import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.safetensors_file import open_safetensors
+from myxtts.files import OutputFolderError
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import list_dvae_weights, list_xtts_weights
 from tests.checkpoints.builders import write_torch_file
@@ -74,7 +75,7 @@ def test_import_of_an_export_is_bit_identical(model, exported, tmp_path):
     assert_equal(again.speakers["a/b"], model.speakers["a/b"])
     assert again.config.model.model_dump(exclude={"size"}) == CONFIG.model.model_dump(exclude={"size"})
     assert (report.missing_parts, report.differences.is_match) == ((), True)
-    assert "non-commercial" in again.manifest.facts["notice"]
+    assert "non-commercial" in again.manifest.facts.notice
 
 
 def test_import_of_a_safetensors_export_is_the_same_model(model, tmp_path):
@@ -106,7 +107,7 @@ def test_a_model_of_our_own_gets_no_licence_of_coqui_and_no_parts_it_lacks(tmp_p
             report = import_coqui_files(CoquiFiles(file), tmp_path / "again")
             assert (report.notice, report.parts) == (notice, ("gpt",))
             again = read_model_directory(tmp_path / "again")
-            assert again.manifest.facts.get("notice") == notice
+            assert again.manifest.facts.notice == notice
             assert NOTICE_KEY not in (again.source_config or {})
 
 

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from myxtts.checkpoints.importing import _read_config_beside as read_config_beside
-from myxtts.checkpoints.training_checkpoint import _read_state as read_state
+from myxtts.checkpoints.store import _read_state as read_state
 from myxtts.cli.main import main
 from myxtts.errors import UserError
 from myxtts.files import read_text

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from myxtts.checkpoints.errors import DamagedFileError, KeyMismatchError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint, TrainingState
+from myxtts.checkpoints.store import TrainingCheckpoint, TrainingState
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.display import format_config
 from myxtts.config.resolve import dump_sections, load_config

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data.workers import Task
 from myxtts.devices.environment import select_visible
@@ -23,6 +22,7 @@ from myxtts.devices.plan import DevicePlan, PlanRequest
 from myxtts.devices.plan_json import dump_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError
+from myxtts.files import open_scratch_folder
 from myxtts.monitoring.words import format_bytes
 from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.modes.choice import ModeChoice, choose_mode, load_choice

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import start_devices
+from myxtts.files import open_scratch_folder
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.pipeline.sources import open_source
 from myxtts.training.devices_in_force import apply_devices
