@@ -12,8 +12,8 @@ import numpy as np
 
 from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
 from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.checkpoints.coqui import NOTICE_KEY
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.licence import NOTICE_KEY
 from myxtts.checkpoints.model_directory import ModelDirectory
 from myxtts.checkpoints.safetensors_file import write_safetensors
 from myxtts.checkpoints.tensor import Tensor

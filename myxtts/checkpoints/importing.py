@@ -11,12 +11,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.coqui import CoquiFile, CoquiKind, read_coqui_file
+from myxtts.checkpoints.coqui import (
+    NOTICE_KEY,
+    CoquiFile,
+    CoquiKind,
+    KeyReport,
+    compare_keys,
+    find_notice,
+    infer_model_numbers,
+    read_coqui_file,
+)
 from myxtts.checkpoints.errors import CheckpointError, ModelFileError
-from myxtts.checkpoints.key_report import KeyReport, compare_keys
-from myxtts.checkpoints.licence import NOTICE_KEY, find_notice
 from myxtts.checkpoints.model_directory import require_model_folder, write_model_directory
-from myxtts.checkpoints.model_numbers import infer_model_numbers
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.checkpoints.coqui import compare_keys
 from myxtts.checkpoints.errors import DamagedFileError
-from myxtts.checkpoints.key_report import compare_keys
 from myxtts.checkpoints.model_directory import ModelContent
 from myxtts.checkpoints.store import TENSORS_NAME, TrainingCheckpoint
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from myxtts.checkpoints.pickle_machine import PickleMachine, PickleRefusedError
+from myxtts.checkpoints.torch_file import ZipRecords
 from myxtts.checkpoints.torch_globals import TORCH_GLOBALS, Storage, StorageType
-from myxtts.checkpoints.zip_records import ZipRecords
 from tests.checkpoints.builders import ASSETS, call, text
 
 INSERTED = [

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints import exporting
-from myxtts.checkpoints.coqui import read_coqui_file
+from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice, read_coqui_file
 from myxtts.checkpoints.errors import KeyMismatchError, ModelFileError
 from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
 from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
-from myxtts.checkpoints.licence import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.files import OutputFolderError

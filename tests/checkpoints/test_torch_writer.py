@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 from myxtts.checkpoints import torch_writer
 from myxtts.checkpoints.errors import CheckpointError
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_file import read_torch_file
-from myxtts.checkpoints.zip_records import ZipRecords
+from myxtts.checkpoints.torch_file import ZipRecords, read_torch_file
 from tests.checkpoints.builders import write_torch_file
 from tests.support.shared_files import find_parity
 
