@@ -53,6 +53,8 @@ _WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-([0-9a-f]{8})-([0-9]+)-[0-9a-
 """Of a work or a scratch folder: its kind, the machine and the process it belongs to."""
 _TAKEN = ".myxtts-taken"
 """Where a work folder holds what is being replaced."""
+_OPEN_WORK: set[str] = set()
+"""Names of those of this process."""
 _WORK_TAKES_S = 86_400.0
 """So old a work folder of another machine is nobody's; the processes there cannot be asked."""
 _TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST)
@@ -305,7 +307,9 @@ def open_file_atomically(target: PathLike) -> Iterator[BinaryIO]:
         with open(work / target.name, "w+b") as file:
             yield file
             if target.exists():
-                shutil.copymode(target, file.name)
+                # Some file systems know no modes.
+                with contextlib.suppress(OSError):
+                    shutil.copymode(target, file.name)
             file.flush()
             os.fsync(file.fileno())
         os.replace(work / target.name, target)
@@ -356,11 +360,13 @@ def open_scratch_folder(purpose: str) -> Iterator[Path]:
     parent = Path(tempfile.gettempdir())
     recover_folder(parent)
     folder = _name_work(parent, f"myxtts-{purpose}")
+    _OPEN_WORK.add(folder.name)
     folder.mkdir(mode=0o700)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _OPEN_WORK.discard(folder.name)
 
 
 def recover_folder(folder: PathLike, *, is_locked: bool = False) -> None:
@@ -386,6 +392,9 @@ def _is_abandoned(entry: os.DirEntry[str], match: re.Match[str]) -> bool:
     kind, machine, process = match.groups()
     if machine != _name_machine():
         return kind == ".myxtts" and time.time() - entry.stat().st_mtime > _WORK_TAKES_S
+    if int(process) == os.getpid():
+        # In a container every start may have the same number.
+        return entry.name not in _OPEN_WORK
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:
@@ -409,11 +418,13 @@ def _open_work(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         recover_folder(target.parent)
         work = _name_work(target.parent, ".myxtts")
+        _OPEN_WORK.add(work.name)
         work.mkdir()
         try:
             yield work
         finally:
             _discard(work)
+            _OPEN_WORK.discard(work.name)
 
 
 def _discard(work: Path) -> None:

@@ -186,6 +186,7 @@ def find_dead_process():
 def test_what_dead_writers_left_is_removed_and_nothing_else(tmp_path):
     here, dead = files._name_machine(), find_dead_process()
     make_work(tmp_path, here, dead)
+    make_work(tmp_path, here, os.getpid())
     make_work(tmp_path, "0" * 8, 1, age_s=1e6)
     others = [
         make_work(tmp_path, here, 1),

@@ -31,6 +31,7 @@ from myxtts.checkpoints.errors import DamagedFileError, ModelFileError, NoWholeC
 from myxtts.checkpoints.model_directory import (
     ModelContent,
     ModelDirectory,
+    Part,
     read_manifest,
     read_model_directory,
     write_model_directory,
@@ -101,7 +102,7 @@ def write_training_checkpoint(
     metrics = {name: float(value) for name, value in state.metrics.items()}
     # Made before anything is written, and without a way to write what JSON does not know as text: it would come back as text.
     text = json.dumps({"version": STATE_VERSION, **asdict(state), "metrics": metrics}, indent=1, ensure_ascii=False)
-    more = {TENSORS_NAME: tensors, STATE_NAME: text + "\n"}
+    more: dict[str, Part] = {TENSORS_NAME: tensors, STATE_NAME: text + "\n"}
     write_model_directory(target, **model, more=more, step=state.step, metrics=metrics)
 
 
@@ -133,20 +134,16 @@ def _read_state(path: Path) -> TrainingState:
     try:
         # A loss of a run that went wrong may be infinite.
         content = read_json(path, dict, allow_infinite=True)
-        version = content.get("version")
-        if version != STATE_VERSION:
-            raise ModelFileError(
-                path,
-                f"has version {version}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
-            )
-        return fit_shape(content, TrainingState)
+        if content.get("version") == STATE_VERSION:
+            return fit_shape(content, TrainingState)
     except FileError as error:
         raise DamagedFileError(path, error.problem) from None
-    except ModelFileError:
-        # Ours, and a ValueError like the one below.
-        raise
     except ValueError as error:
         raise DamagedFileError(path, f"is damaged ({error}).") from None
+    raise ModelFileError(
+        path,
+        f"has version {content.get('version')}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
+    )
 
 
 @dataclass(frozen=True)

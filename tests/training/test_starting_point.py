@@ -12,7 +12,7 @@ from myxtts.checkpoints.model_directory import read_model_directory, write_model
 from myxtts.checkpoints.store import TrainingCheckpoint, TrainingState
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.display import format_config
-from myxtts.config.resolve import dump_sections, load_config
+from myxtts.config.resolve import dump_sections, resolve_config
 from myxtts.models.names import CheckpointMismatchError
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training import starting_point
@@ -176,7 +176,7 @@ def test_a_printed_configuration_shows_what_is_in_force_and_asks_for_the_same(tm
 
     path = tmp_path / "printed.yaml"
     path.write_text(format_config(config, fixed), encoding="utf-8")
-    loaded = load_config(path)
+    loaded = resolve_config(yaml_path=path, environ={})
 
     assert dump_sections(loaded) == dump_sections(config)
     assert find_fixed_settings(loaded, tmp_path / "import") == fixed
