@@ -18,7 +18,7 @@ from myxtts.checkpoints.errors import CheckpointError, KeyMismatchError, ModelFi
 from myxtts.checkpoints.model_directory import read_manifest
 from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.files import parse_json
 from myxtts.models.names import FLOAT_DTYPES, OLD_WEIGHT_NORM
 

@@ -17,7 +17,7 @@ from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import ModelDirectory
 from myxtts.checkpoints.safetensors_file import write_safetensors
 from myxtts.checkpoints.tensor import Tensor
-from myxtts.checkpoints.torch_writer import write_torch
+from myxtts.checkpoints.torch_files import write_torch
 from myxtts.config import LANGUAGES, ModelConfig
 from myxtts.files import open_folder_atomically, require_free_folder
 from myxtts.models.names import OPTIONAL

@@ -16,7 +16,7 @@ from myxtts.checkpoints.coqui import (
 )
 from myxtts.checkpoints.errors import CheckpointError, ModelFileError
 from myxtts.checkpoints.safetensors_file import write_safetensors
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import ModelConfig
 from myxtts.config.presets import MODEL_SIZES
 from tests.checkpoints.builders import ASSETS, describe_tensor, read_state, write_torch_file

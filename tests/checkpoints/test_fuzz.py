@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from tests.checkpoints.builders import ASSETS, write_torch_file
 from tests.support.processes import run_code
 

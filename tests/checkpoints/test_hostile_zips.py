@@ -4,9 +4,9 @@ import zipfile
 
 import pytest
 
-from myxtts.checkpoints import torch_file
+from myxtts.checkpoints import torch_files
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from tests.checkpoints.builders import (
     ASSETS,
     PROGRAM,
@@ -118,9 +118,9 @@ def test_two_directories_must_agree(tmp_path):
 
 
 def test_too_many_records_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_file, "MAX_RECORDS", 3)
+    monkeypatch.setattr(torch_files, "MAX_RECORDS", 3)
     assert_refused(tmp_path, zip_records({f"archive/{index}": b"" for index in range(4)}), "at most 3")
-    monkeypatch.setattr(torch_file, "MAX_DIRECTORY_BYTES", 99)
+    monkeypatch.setattr(torch_files, "MAX_DIRECTORY_BYTES", 99)
     assert_refused(tmp_path, zip_records({f"archive/{index}": b"" for index in range(4)}), "at most 99")
 
 

@@ -18,7 +18,7 @@ from myxtts.checkpoints.model_directory import (
 )
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError
 from myxtts.files import WriteError

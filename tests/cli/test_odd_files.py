@@ -72,7 +72,8 @@ def coqui(tmp_path_factory):
         model=draw_tensors(list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker), 1),
         dvae=draw_tensors(list_dvae_weights(sizes.dvae), 2),
         vocabulary=VOCABULARY.read_text(encoding="utf-8"),
-        facts={"step": 1, "metrics": {"val_loss": 1.0}},
+        step=1,
+        metrics={"val_loss": 1.0},
     )
     export_coqui(read_model_directory(folder / "ours"), folder / "theirs")
     return folder
