@@ -46,9 +46,5 @@ class UnsafeModelFileError(ModelFileError):
         )
 
 
-class KeyMismatchError(CheckpointError):
-    """The tensors of a file are not those the model needs."""
-
-
 class NoWholeCheckpointError(CheckpointError):
     """A folder had checkpoints, and none of them can be used any more."""
