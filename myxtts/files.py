@@ -1,21 +1,35 @@
-"""Files that somebody else may have written, opened and read such that none of them can hang or exhaust the process.
+"""Reading files that somebody else may have written, and writing files and folders that are there whole or not at all.
 
 Everything that reads a file of a user, a run or a model comes here: what stands in a file's place may be a named pipe, a
 device, a link to itself, or a disk that gives errors. Each is a `FileError`, which names the file and what is wrong with it.
+
+What is written comes into being in a work folder beside its place, is flushed to the disk (`fsync`), and gets its name by a
+rename. A folder that is replaced is moved into the work folder first, and taken back from there where the new one does not
+arrive. The work folder's name says whose it is: one of a process that is gone is removed by whoever writes there next. A
+reader changes nothing. Each failure is a `WriteError`, and leaves what was there before.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
+import re
+import secrets
+import shutil
+import socket
 import stat
-from collections.abc import Iterator
+import tempfile
+import time
+import zlib
+from collections.abc import Collection, Iterable, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from myxtts.errors import UserError
+from myxtts.errors import MachineError, UserError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,6 +49,19 @@ Shape = TypeVar("Shape")
 _ADAPTERS: dict[Any, Any] = {}
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 
+_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}")
+"""Of a work or a scratch folder: its kind, the machine and the process it belongs to."""
+_TAKEN = ".myxtts-taken"
+"""Where a work folder holds what is being replaced."""
+_OPEN_WORK: set[str] = set()
+"""Names of those of this process."""
+_WORK_TAKES_S = 86_400.0
+"""So old a work folder of another machine is nobody's; the processes there cannot be asked."""
+_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST)
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_WAY_OUT = "Give a new or empty folder."
+_SHOWN_NAMES = 3
+
 
 class FileError(UserError):
     """A file that cannot be read as what it should be.
@@ -52,6 +79,40 @@ class FileError(UserError):
 
 class MissingFileError(FileError):
     """There is no file of that name."""
+
+
+class OutputFolderError(FileError):
+    """A folder cannot be written where it was asked for, or something that is there would be lost."""
+
+
+class WriteError(MachineError):
+    """A file or a folder could not be written. What was there before is untouched.
+
+    Args:
+        path: where it should have been.
+        problem: what is wrong and what to do, as sentences that follow the path.
+    """
+
+    def __init__(self, path: PathLike, problem: str):
+        self.path = Path(path)
+        super().__init__(f"{path}: {problem}")
+
+    @property
+    def reason(self) -> str:
+        """What the system says, in its own words."""
+        return getattr(self.__cause__, "strerror", None) or str(self.__cause__ or self)
+
+
+class DiskFullError(WriteError):
+    """There is no room for what should be written. What was there before is untouched.
+
+    Args:
+        free_bytes: room that was left there after the attempt.
+    """
+
+    def __init__(self, path: PathLike, problem: str, free_bytes: int):
+        self.free_bytes = free_bytes
+        super().__init__(path, problem)
 
 
 def open_file(path: PathLike) -> FileIO:
@@ -232,3 +293,250 @@ def fit_shape(content: Any, shape: type[Shape]) -> Shape:
 def _name_kind(content: Any) -> str:
     kinds = {list: "a list", str: "a text", type(None): "null"}
     return kinds.get(type(content), "a number")
+
+
+@contextlib.contextmanager
+def open_file_atomically(target: PathLike) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the target's place, flushed to the disk, when the block ends without error.
+
+    Folders that are not there are made. A link stays one, and a file that is replaced hands on its mode.
+    """
+    target = Path(os.path.realpath(target))
+    with _open_work(target) as work:
+        # By its own name, whose end tells some writers which kind of file it is.
+        with open(work / target.name, "w+b") as file:
+            yield file
+            if target.exists():
+                # Some file systems know no modes.
+                with contextlib.suppress(OSError):
+                    shutil.copymode(target, file.name)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(work / target.name, target)
+        _flush(target.parent)
+
+
+@contextlib.contextmanager
+def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterator[Path]:
+    """A folder to fill, which takes the target's place, flushed to the disk, when the block ends without error.
+
+    Args:
+        target: the folder. Those above it are made.
+        replaces: whether a folder with something in it is replaced; else it stays, and `OutputFolderError` is raised.
+    """
+    target = Path(os.path.realpath(target))
+    with _open_work(target) as work:
+        if target.exists() and not target.is_dir():
+            raise WriteError(target, "is a file where a folder should be written. Move it away.")
+        (work / "new").mkdir()
+        yield work / "new"
+        _flush_tree(work / "new")
+        # One step that the system itself refuses unless the target is absent or empty: a look before it would be too early.
+        while not _try_rename(work / "new", target):
+            if not replaces:
+                raise OutputFolderError(
+                    target, f"was new or empty, but holds files by now, which stay as they are. {_WAY_OUT}"
+                )
+            _take_away(target, work)
+        _flush(target.parent)
+
+
+def remove_folder_atomically(target: PathLike) -> None:
+    """Deletes a folder such that a crash leaves it whole or gone; what is left of it then goes with its work folder."""
+    target = Path(os.path.realpath(target))
+    with _open_work(target) as work:
+        target.rename(work / "gone")
+        # Else a power cut could keep the old name and lose the files behind it.
+        _flush(target.parent)
+
+
+@contextlib.contextmanager
+def open_scratch_folder(purpose: str) -> Iterator[Path]:
+    """An empty folder in the system's temporary folder until the block ends. What killed processes left there is removed first.
+
+    Args:
+        purpose: a word in small letters, for its name.
+    """
+    parent = Path(tempfile.gettempdir())
+    recover_folder(parent)
+    folder = _name_work(parent, f"myxtts-{purpose}")
+    _OPEN_WORK.add(folder.name)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _OPEN_WORK.discard(folder.name)
+
+
+def recover_folder(folder: PathLike, *, is_locked: bool = False) -> None:
+    """Removes what killed writers left in a folder, once what they had taken away without replacing it is back.
+
+    Does nothing where nothing is to be done, or where it may not write.
+
+    Args:
+        is_locked: whether nobody else can be writing there, on whatever machine.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in list(entries):
+            match = _WORK_NAME.fullmatch(entry.name)
+            # Others may look through the same folder: it may be gone by now. What is another user's stays.
+            with contextlib.suppress(OSError):
+                if match and entry.is_dir(follow_symlinks=False) and (is_locked or _is_abandoned(entry, match)):
+                    # Its own from here on: a writer who is there after all finds its work gone, not half of it.
+                    work = Path(entry.path).rename(_name_work(Path(folder), match[1]))
+                    _discard(work)
+
+
+def _is_abandoned(entry: os.DirEntry[str], match: re.Match[str]) -> bool:
+    kind, machine, process = match.groups()
+    if machine != _name_machine():
+        return kind == ".myxtts" and time.time() - entry.stat().st_mtime > _WORK_TAKES_S
+    if int(process) == os.getpid():
+        # In a container every start may have the same number.
+        return entry.name not in _OPEN_WORK
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False
+
+
+def _name_machine() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def _name_work(parent: Path, kind: str) -> Path:
+    return parent / f"{kind}-{_name_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def _open_work(target: Path) -> Iterator[Path]:
+    with _explain_write_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        recover_folder(target.parent)
+        work = _name_work(target.parent, ".myxtts")
+        _OPEN_WORK.add(work.name)
+        work.mkdir()
+        try:
+            yield work
+        finally:
+            _discard(work)
+            _OPEN_WORK.discard(work.name)
+
+
+def _discard(work: Path) -> None:
+    if (work / _TAKEN).is_dir():
+        for old in (work / _TAKEN).iterdir():
+            if not (work.parent / old.name).exists():
+                old.rename(work.parent / old.name)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _try_rename(new: Path, target: Path) -> bool:
+    try:
+        new.rename(target)
+    except OSError as error:
+        if error.errno in (*_TAKEN_ERRORS, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def _take_away(target: Path, work: Path) -> None:
+    # Of an earlier turn: another writer was faster, so that something newer stands in its place.
+    shutil.rmtree(work / _TAKEN, ignore_errors=True)
+    (work / _TAKEN).mkdir()
+    with contextlib.suppress(FileNotFoundError):
+        target.rename(work / _TAKEN / target.name)
+
+
+def _flush_tree(directory: Path) -> None:
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            _flush(Path(folder, name))
+        _flush(Path(folder))
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explain_write_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL_ERRORS:
+            folder = next(parent for parent in target.parents if parent.exists())
+            free_bytes = shutil.disk_usage(folder).free
+            raise DiskFullError(
+                target,
+                f"the disk is full ({free_bytes // 2**20} MiB free). Make room there, or give another place. "
+                "What was there before is untouched.",
+                free_bytes,
+            ) from error
+        raise WriteError(
+            target,
+            f"cannot be written ({error}). Check the permissions, or give another place. "
+            "What was there before is untouched.",
+        ) from error
+
+
+def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Collection[str] = ()) -> None:
+    """Raises `OutputFolderError` unless a folder can be written at `target` without anything being lost: it must be new or empty.
+
+    Args:
+        target: the folder.
+        sources: files and folders that are still to be read, and must not lie in it.
+        replaced: names of what may be in it, and is replaced.
+    """
+    resolved = Path(os.path.realpath(target))
+    # Else a folder whose replacement was interrupted is absent now, is put back by the writer, and is lost after all.
+    recover_folder(resolved.parent)
+    if Path.cwd().is_relative_to(resolved):
+        raise OutputFolderError(
+            target, f"is the folder this command was started in, or one above it, and cannot be replaced. {_WAY_OUT}"
+        )
+    for source in sources:
+        if Path(os.path.realpath(source)).is_relative_to(resolved):
+            raise OutputFolderError(target, f"holds {source}, which is to be read. {_WAY_OUT}")
+    _try_new_folder(resolved, target, _WAY_OUT)
+    try:
+        names = sorted({entry.name for entry in target.iterdir()} - set(replaced)) if target.exists() else []
+    except OSError as error:
+        raise OutputFolderError(target, f"cannot be looked into ({error.strerror}). {_WAY_OUT}") from None
+    if names:
+        shown = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
+        raise OutputFolderError(target, f"holds other files ({shown}), which would be lost. {_WAY_OUT}")
+
+
+def require_makeable_folder(target: Path, way_out: str) -> None:
+    """Raises `OutputFolderError` where there is no folder and none can be made.
+
+    Args:
+        target: the folder.
+        way_out: what to do then, as a sentence.
+    """
+    if not os.path.isdir(target):
+        _try_new_folder(target.absolute(), target, way_out)
+
+
+def _try_new_folder(place: Path, target: Path, way_out: str) -> None:
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise OutputFolderError(target, f"must be a folder, but is a file. {way_out}")
+    # Also where the folder is there: another one is written beside it, and takes its place.
+    parent = next(parent for parent in place.parents if os.path.exists(parent))
+    try:
+        # Tried, not looked up: permissions say nothing about /proc, or about a disk that is full.
+        tempfile.TemporaryDirectory(prefix=".myxtts-", dir=parent).cleanup()
+    except OSError as error:
+        raise OutputFolderError(
+            target, f"cannot be written, as {parent} takes no new folder ({error.strerror}). {way_out}"
+        ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from myxtts.errors import MachineError, UserError
+from myxtts.errors import UserError
 
 
 class CheckpointError(UserError):
@@ -44,33 +44,6 @@ class UnsafeModelFileError(ModelFileError):
             f"asks for the Python object {global_name!r}, which no model file needs. Nothing was executed. "
             "Get the file from its publisher; if it is your own, save only tensors, numbers and text in it.",
         )
-
-
-class OutputFolderError(ModelFileError):
-    """A folder cannot be written where it was asked for, or something that is there would be lost."""
-
-
-class KeyMismatchError(CheckpointError):
-    """The tensors of a file are not those the model needs."""
-
-
-class CheckpointWriteError(MachineError):
-    """A checkpoint could not be written. What was there before is untouched."""
-
-
-class DiskFullError(CheckpointWriteError):
-    """There is no room for what should be written. What was there before is untouched.
-
-    Args:
-        message: what is wrong and what to do.
-        folder: where it should have been written.
-        free_bytes: room that was left there after the attempt.
-    """
-
-    def __init__(self, message: str, folder: Path, free_bytes: int):
-        self.folder = folder
-        self.free_bytes = free_bytes
-        super().__init__(message)
 
 
 class NoWholeCheckpointError(CheckpointError):

@@ -12,15 +12,14 @@ import numpy as np
 
 from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
 from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
-from myxtts.checkpoints.atomic_directory import write_directory_atomically
+from myxtts.checkpoints.coqui import NOTICE_KEY
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.licence import NOTICE_KEY
 from myxtts.checkpoints.model_directory import ModelDirectory
-from myxtts.checkpoints.output_folder import require_free_folder
 from myxtts.checkpoints.safetensors_file import write_safetensors
 from myxtts.checkpoints.tensor import Tensor
-from myxtts.checkpoints.torch_writer import write_torch
+from myxtts.checkpoints.torch_files import write_torch
 from myxtts.config import LANGUAGES, ModelConfig
+from myxtts.files import open_folder_atomically, require_free_folder
 from myxtts.models.names import OPTIONAL
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
@@ -36,9 +35,9 @@ def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) ->
     """
     require_free_folder(Path(target), [model.path])
 
-    def write(folder: Path) -> None:
+    with open_folder_atomically(target, replaces=False) as folder:
         # No tensor shows how many heads there are, nor whose weights they are.
-        _write_config(folder, {**find_coqui_config(model), NOTICE_KEY: model.manifest.facts.get("notice")})
+        _write_config(folder, {**find_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
         _write_speakers(model, folder)
         with (folder / "model.safetensors").open("wb") as file:
             write_safetensors(file, complete_model(model))
@@ -46,8 +45,6 @@ def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) ->
             with (folder / "dvae.safetensors").open("wb") as file:
                 write_safetensors(file, complete_dvae(model))
         _write_vocabulary(model, folder)
-
-    write_directory_atomically(target, write, replaces=False)
     return _list_files(target)
 
 
@@ -65,7 +62,7 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
     state = complete_model(model)
     config = find_coqui_config(model)
 
-    def write(folder: Path) -> None:
+    with open_folder_atomically(target, replaces=False) as folder:
         _write_torch(folder / "model.pth", {"model": state, "config": config})
         _write_config(folder, config)
         _write_vocabulary(model, folder)
@@ -74,8 +71,6 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
         if "mel_stats" in model.model:
             _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
         _write_speakers(model, folder)
-
-    write_directory_atomically(target, write, replaces=False)
     return _list_files(target)
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from myxtts.checkpoints.checkpoint_store import CheckpointReader
 from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND, MODEL_NAME, ModelDirectory
+from myxtts.checkpoints.model_directory import MANIFEST_NAME, MODEL_NAME, ModelDirectory, read_manifest
 from myxtts.checkpoints.safetensors_file import open_safetensors
-from myxtts.checkpoints.sealed_directory import MANIFEST_NAME, read_manifest
+from myxtts.checkpoints.store import CheckpointReader
 from myxtts.models.weights import DECODER_PREFIX
 
 DECODER_FOLDER = "decoder"
@@ -36,7 +35,7 @@ def find_model_directory(path: Path) -> Path:
 
 def have_same_weights(left: Path, right: Path) -> bool:
     """Whether two model directories hold the same weights, the DVAE's left out, as their manifests have it."""
-    sums = [read_manifest(path, KIND, FORMAT_VERSION).files[MODEL_NAME].sha256 for path in (left, right)]
+    sums = [read_manifest(path).files[MODEL_NAME].sha256 for path in (left, right)]
     return sums[0] == sums[1]
 
 
@@ -74,7 +73,7 @@ def count_decoder_updates(directory: ModelDirectory) -> int | None:
     if directory.config.training.stage != "decoder" or not start.exists():
         return None
     is_new = not any(name.startswith(DECODER_PREFIX) for name in open_safetensors(start))
-    return directory.manifest.facts.get("step") if is_new else None
+    return directory.manifest.facts.step if is_new else None
 
 
 def _find_checkpoint(folder: Path) -> Path | None:

@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.coqui import CoquiFile, CoquiKind, read_coqui_file
-from myxtts.checkpoints.errors import CheckpointError, ModelFileError
-from myxtts.checkpoints.key_report import KeyReport, compare_keys
-from myxtts.checkpoints.licence import NOTICE_KEY, find_notice
-from myxtts.checkpoints.model_directory import write_model_directory
-from myxtts.checkpoints.model_numbers import infer_model_numbers
-from myxtts.checkpoints.output_folder import require_model_folder
+from myxtts.checkpoints.coqui import (
+    NOTICE_KEY,
+    CoquiFile,
+    CoquiKind,
+    find_notice,
+    infer_model_numbers,
+    read_coqui_file,
+)
+from myxtts.checkpoints.errors import ModelFileError
+from myxtts.checkpoints.model_directory import require_model_folder, write_model_directory
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.config.rules import CODE_SECONDS
 from myxtts.files import FileError, MissingFileError, read_json, read_text
-from myxtts.models.names import FLOAT_DTYPES, OPTIONAL, find_value_problem
+from myxtts.models.names import LoadReport, compare_arrays, find_value_problem
 from myxtts.models.sizes import PROMPT_LATENTS, SpeakerSize, read_sizes
-from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
+from myxtts.models.weights import DVAE_PREFIX, list_dvae_weights, list_xtts_weights
 from myxtts.text.tokenizer import Tokenizer
 
 _OTHER_FLAGS = {
@@ -61,7 +64,7 @@ class ImportReport:
     voices: tuple[str, ...]
     ignored: Mapping[str, str]
     """Entries of the files that are of no use here -> why."""
-    differences: KeyReport
+    differences: LoadReport
     """What was missing or unexpected, and allowed."""
     notice: str | None
     """What must be said of the weights; None for a model that was trained from scratch."""
@@ -97,7 +100,11 @@ def import_coqui_files(
     vocabulary = _read_vocabulary(files.vocabulary, numbers.get("text_tokens"))
     config = ModelConfig(size=_name_size(numbers), **numbers)
     differences = _compare(config, arrays, dvae)
-    differences.require_match(files.model, allow_missing=allow_missing, allow_unexpected=allow_unexpected)
+    replace(
+        differences,
+        missing=[] if allow_missing else differences.missing,
+        unexpected=[] if allow_unexpected else differences.unexpected,
+    ).require_complete(str(files.model))
     speakers = _read_speakers(files.speakers, config)
     notice = find_notice(files.model, source_config)
     write_model_directory(
@@ -220,12 +227,13 @@ def _read_speakers(path: Path | None, config: ModelConfig) -> Mapping[str, Mappi
         "speaker_embedding": (1, SpeakerSize().width, 1),
     }
     for name, voice in file.speakers.items():
-        differences = compare_keys(must_be, voice)
-        if not differences.is_match:
-            raise ModelFileError(
-                path,
-                f"its voice {name!r:.80} is not one of this model. Give the model's own.\n{differences.describe()}",
-            )
+        for part, shape in must_be.items():
+            if tuple(voice[part].shape) != shape:
+                raise ModelFileError(
+                    path,
+                    f"its voice {name!r:.80} is not one of this model: {part} must have shape {shape}, but has "
+                    f"{tuple(voice[part].shape)}. Give the model's own.",
+                )
     return {name: _look_at_values(voice, path) for name, voice in file.speakers.items()}
 
 
@@ -260,7 +268,7 @@ def _name_size(numbers: Mapping[str, int]) -> str:
     return "base"
 
 
-def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> KeyReport:
+def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> LoadReport:
     sizes = read_sizes(config)
     there = _list_parts(arrays, dvae)
     weights = list_xtts_weights(
@@ -268,21 +276,12 @@ def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mappin
         sizes.decoder if "decoder" in there else None,
         sizes.speaker if "speaker_encoder" in there else None,
     )
-    expected = _list_shapes(weights)
-    found = dict(arrays)
-    if dvae:
-        expected |= {f"dvae.{key}": shape for key, shape in _list_shapes(list_dvae_weights(sizes.dvae)).items()}
-        found |= {f"dvae.{key}": tensor for key, tensor in dvae.items()}
-    for name in expected.keys() & found.keys():
-        if found[name].dtype not in FLOAT_DTYPES:
-            raise CheckpointError(
-                f"{name} must be floating-point numbers, but is {found[name].dtype}. Get the file again."
-            )
-    return compare_keys(expected, found)
-
-
-def _list_shapes(weights: list[Weight]) -> dict[str, tuple[int, ...]]:
-    return {weight.key: weight.shape for weight in weights if not OPTIONAL.search(weight.key)}
+    report = compare_arrays(weights, arrays)
+    if not dvae:
+        return report
+    own = {DVAE_PREFIX + name: tensor for name, tensor in dvae.items()}
+    codec = compare_arrays(list_dvae_weights(sizes.dvae), own, prefix=DVAE_PREFIX)
+    return LoadReport(*(getattr(report, part.name) + getattr(codec, part.name) for part in fields(LoadReport)))
 
 
 def _name_missing_parts(

@@ -7,24 +7,42 @@ vocab.json          the tokenizer's vocabulary, where there is one
 speakers.safetensors  named voices, where there are any
 config.json         what the imported file said about itself, where it was imported
 manifest.json       format, sizes, checksums
+
+Each file is read back from the file system before the directory takes its place.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, Required, TypedDict, TypeVar
+from typing import Any, BinaryIO, Required, TypedDict, TypeVar
 
+from myxtts import __version__
 from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
-from myxtts.checkpoints.sealed_directory import DirectoryWriter, Manifest, open_sealed_directory, write_sealed_directory
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.config.config import XTTSConfig
 from myxtts.config.resolve import dump_sections, resolve_config
 from myxtts.config.yaml_file import dump_yaml
-from myxtts.files import FileError, read_json, read_text
+from myxtts.files import (
+    FileError,
+    MissingFileError,
+    PathLike,
+    WriteError,
+    explain_os_error,
+    open_file,
+    open_folder_atomically,
+    read_json,
+    read_text,
+    recover_folder,
+    require_free_folder,
+)
 from myxtts.models.names import compare_arrays
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, list_dvae_weights, list_xtts_weights
@@ -34,17 +52,52 @@ Content = TypeVar("Content")
 KIND = "myxtts model"
 FORMAT_VERSION = 1
 
+MANIFEST_NAME = "manifest.json"
 MODEL_NAME = "model.safetensors"
 DVAE_NAME = "dvae.safetensors"
 CONFIG_NAME = "config.yaml"
 SOURCE_CONFIG_NAME = "config.json"
 VOCABULARY_NAME = "vocab.json"
 SPEAKERS_NAME = "speakers.safetensors"
-FILE_NAMES = (MODEL_NAME, DVAE_NAME, CONFIG_NAME, SOURCE_CONFIG_NAME, VOCABULARY_NAME, SPEAKERS_NAME)
-"""All that a model consists of, beside the manifest. A training checkpoint has more."""
+FILE_NAMES = (MODEL_NAME, DVAE_NAME, CONFIG_NAME, SOURCE_CONFIG_NAME, VOCABULARY_NAME, SPEAKERS_NAME, MANIFEST_NAME)
+"""All that a model consists of. A training checkpoint has more."""
+_MAX_MANIFEST_BYTES = 2**20
 
 Voices = Mapping[str, Mapping[str, Tensor]]
 """Name of a voice -> its tensors, `gpt_cond_latent` and `speaker_embedding`."""
+Part = str | Mapping[str, Tensor]
+"""What is written into a file: a text, or tensors by name."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file must be."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is said of a model beyond its files."""
+
+    notice: str | None = None
+    """A sentence that must travel with the weights, such as their licence."""
+    step: int | None = None
+    """Of a training checkpoint: updates that are done."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of a training checkpoint, by name."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a directory holds."""
+
+    format: str
+    format_version: int
+    files: Mapping[str, FileFacts]
+    facts: Facts = field(default_factory=Facts)
+    written_by: str = f"myxtts {__version__}"
 
 
 class ModelContent(TypedDict, total=False):
@@ -75,8 +128,29 @@ class ModelDirectory:
     source_config: Mapping[str, Any] | None
 
 
+class HashedFile:
+    """A file being written that sums up what it was given."""
+
+    def __init__(self, handle: BinaryIO):
+        self._handle = handle
+        self._hash = hashlib.sha256()
+        self._bytes = 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        """Appends bytes."""
+        self._handle.write(content)
+        self._hash.update(content)
+        self._bytes += len(content)
+        return len(content)
+
+    @property
+    def facts(self) -> FileFacts:
+        """Size and checksum of all that was written."""
+        return FileFacts(self._bytes, self._hash.hexdigest())
+
+
 def write_model_directory(
-    target: str | os.PathLike[str],
+    target: PathLike,
     *,
     config: XTTSConfig,
     model: Mapping[str, Tensor],
@@ -85,8 +159,9 @@ def write_model_directory(
     speakers: Voices | None = None,
     source_config: Mapping[str, Any] | None = None,
     notice: str | None = None,
-    write_more: Callable[[DirectoryWriter], None] | None = None,
-    facts: Mapping[str, Any] | None = None,
+    more: Mapping[str, Part] | None = None,
+    step: int | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> None:
     """Puts a model at `target`, in place of what is there, verified by reading it back.
 
@@ -97,35 +172,70 @@ def write_model_directory(
         dvae: tensors of the DVAE by name.
         vocabulary: the text of vocab.json.
         speakers: named voices.
-        source_config: what the file the model was imported from said about itself.
+        source_config: what the file the model was imported from said about itself; what JSON does not know becomes text.
         notice: a sentence that must travel with the weights, such as their licence.
-        write_more: creates further files, sealed together with the model's.
-        facts: further entries for the manifest.
+        more: further files by name, of a training checkpoint.
+        step: of a training checkpoint.
+        metrics: of a training checkpoint.
     """
+    parts: dict[str, Part | None] = {
+        MODEL_NAME: model,
+        DVAE_NAME: dvae,
+        CONFIG_NAME: dump_yaml(dump_sections(config)),
+        VOCABULARY_NAME: vocabulary,
+        # The part first: a name may hold any character, a part's name holds no slash.
+        SPEAKERS_NAME: {
+            f"{part}/{name}": tensor for name, voice in (speakers or {}).items() for part, tensor in voice.items()
+        }
+        or None,
+        SOURCE_CONFIG_NAME: None if source_config is None else _dump_json(source_config),
+        **(more or {}),
+    }
+    with open_folder_atomically(target) as folder:
+        files = {name: _write_part(folder / name, part) for name, part in parts.items() if part is not None}
+        for name, expected in files.items():
+            with open_file(folder / name) as handle:
+                if _sum_file(handle) != expected:
+                    raise WriteError(
+                        target,
+                        f"{name} reads back otherwise than it was written. The disk may be failing: check it, or give another "
+                        "directory. What was there before is untouched.",
+                    )
+        manifest = Manifest(KIND, FORMAT_VERSION, files, Facts(notice, step, metrics or {}))
+        _write_part(folder / MANIFEST_NAME, _dump_json(asdict(manifest)))
 
-    def write(files: DirectoryWriter) -> None:
-        with files.create(MODEL_NAME) as file:
-            write_safetensors(file, model)
-        if dvae is not None:
-            with files.create(DVAE_NAME) as file:
-                write_safetensors(file, dvae)
-        files.write_text(CONFIG_NAME, dump_yaml(dump_sections(config)))
-        if vocabulary is not None:
-            files.write_text(VOCABULARY_NAME, vocabulary)
-        if speakers:
-            with files.create(SPEAKERS_NAME) as file:
-                write_safetensors(file, _flatten_voices(speakers))
-        if source_config is not None:
-            files.write_json(SOURCE_CONFIG_NAME, source_config)
-        if write_more is not None:
-            write_more(files)
 
-    write_sealed_directory(
-        target, KIND, FORMAT_VERSION, write, {**({"notice": notice} if notice else {}), **(facts or {})}
-    )
+def _write_part(path: Path, part: Part) -> FileFacts:
+    with open(path, "xb") as handle:
+        file = HashedFile(handle)
+        if isinstance(part, str):
+            file.write(part.encode("utf-8"))
+        else:
+            write_safetensors(file, part)
+    return file.facts
 
 
-def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> ModelDirectory:
+def _dump_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def require_model_folder(target: Path, sources: Iterable[Path] = ()) -> None:
+    """Raises `OutputFolderError` unless a model can be written at `target`: it must be new, empty, or hold a model and nothing else.
+
+    Args:
+        sources: files and folders that are still to be read, and must not lie in it.
+    """
+    # Before it is looked at: one whose replacement was interrupted comes back.
+    recover_folder(Path(os.path.realpath(target)).parent)
+    try:
+        read_manifest(target)
+        replaced: tuple[str, ...] = FILE_NAMES
+    except ModelFileError:
+        replaced = ()
+    require_free_folder(target, sources, replaced)
+
+
+def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> ModelDirectory:
     """The model in a directory. Raises `ModelFileError` for one that is damaged, incomplete or too new.
 
     Args:
@@ -133,7 +243,13 @@ def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool
         verify_checksums: reads every byte once, which takes seconds for a full-size model.
     """
     directory = Path(path)
-    manifest = open_sealed_directory(directory, KIND, FORMAT_VERSION, verify_checksums=verify_checksums)
+    if not directory.is_dir():
+        raise ModelFileError(
+            directory, "there is no such directory." if not directory.exists() else "is not a directory."
+        )
+    manifest = read_manifest(directory)
+    for name, expected in manifest.files.items():
+        _check_file(directory / name, expected, verify_checksums)
     for name in (MODEL_NAME, CONFIG_NAME):
         if name not in manifest.files:
             raise ModelFileError(directory, f"lacks {name}. Copy the directory again.")
@@ -150,11 +266,81 @@ def read_model_directory(path: str | os.PathLike[str], *, verify_checksums: bool
         # Without the process's environment: a saved model means the same everywhere.
         config=resolve_config(yaml_path=directory / CONFIG_NAME, environ={}),
         model=open_safetensors(directory / MODEL_NAME),
-        dvae=open_safetensors(directory / DVAE_NAME) if DVAE_NAME in manifest.files else None,
+        dvae=read_part(DVAE_NAME, open_safetensors),
         vocabulary=read_part(VOCABULARY_NAME, read_text),
-        speakers=_group_voices(open_safetensors(directory / SPEAKERS_NAME)) if SPEAKERS_NAME in manifest.files else {},
-        source_config=read_part(SOURCE_CONFIG_NAME, _read_source_config),
+        speakers=_group_voices(read_part(SPEAKERS_NAME, open_safetensors) or {}),
+        # Old trainers saved numbers that JSON does not know.
+        source_config=read_part(SOURCE_CONFIG_NAME, lambda path: read_json(path, dict, allow_infinite=True)),
     )
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """What a directory says it holds; the files themselves are not looked at."""
+    path = directory / MANIFEST_NAME
+    try:
+        # Losses among the facts may be infinite.
+        manifest = read_json(path, Manifest, most_bytes=_MAX_MANIFEST_BYTES, allow_infinite=True)
+    except MissingFileError:
+        raise DamagedFileError(
+            directory,
+            f"has no {MANIFEST_NAME}, so MyXTTS did not write it. A Coqui model is imported from its .pth file.",
+        ) from None
+    except FileError as error:
+        raise _explain_read_error(error) from None
+    if manifest.format != KIND:
+        raise ModelFileError(directory, f"must be a {KIND}, but is a {manifest.format}.")
+    if manifest.format_version > FORMAT_VERSION:
+        raise ModelFileError(
+            directory,
+            f"was written by a newer MyXTTS (format {manifest.format_version}; this one reads up to {FORMAT_VERSION}). "
+            "Update MyXTTS.",
+        )
+    if not all(_is_plain_name(name) for name in manifest.files):
+        raise ModelFileError(
+            path, "names a file that cannot be in the directory. Copy the directory again from where it came from."
+        )
+    return manifest
+
+
+@contextlib.contextmanager
+def _open_part(path: Path) -> Iterator[FileIO]:
+    try:
+        with open_file(path) as handle:
+            yield handle
+    except MissingFileError:
+        raise DamagedFileError(path, "is missing. Copy the directory again.") from None
+    except FileError as error:
+        raise _explain_read_error(error) from None
+    except OSError as error:
+        raise _explain_read_error(explain_os_error(path, error)) from None
+
+
+def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
+    with _open_part(path) as handle:
+        size_bytes = os.fstat(handle.fileno()).st_size
+        if size_bytes != expected.bytes:
+            raise DamagedFileError(
+                path,
+                f"must have {expected.bytes} bytes, but has {size_bytes}: it is cut short, or was changed. "
+                "Copy the directory again.",
+            )
+        if verify_checksum and _sum_file(handle) != expected:
+            raise DamagedFileError(path, "is damaged: its checksum is not the one recorded. Copy the directory again.")
+
+
+def _sum_file(handle: FileIO) -> FileFacts:
+    checksum = hashlib.file_digest(handle, "sha256").hexdigest()
+    return FileFacts(handle.tell(), checksum)
+
+
+def _explain_read_error(error: FileError) -> ModelFileError:
+    # What the disk cannot give back, or is no file, is damage; what this user may not read is none.
+    kind = ModelFileError if isinstance(error.__cause__, PermissionError) else DamagedFileError
+    return kind(error.path, f"{error.problem} Copy the directory again.")
+
+
+def _is_plain_name(name: str) -> bool:
+    return name == os.path.basename(name) and name not in ("", ".", "..") and name.isprintable()
 
 
 def require_weights(directory: ModelDirectory) -> None:
@@ -177,16 +363,6 @@ def require_weights(directory: ModelDirectory) -> None:
         # What nobody knows was let in by an import that was told so; it sizes nothing.
         report.unexpected.clear()
         report.require_complete(str(directory.path))
-
-
-def _read_source_config(path: Path) -> dict[str, Any]:
-    # Old trainers saved numbers that JSON does not know.
-    return read_json(path, dict, allow_infinite=True)
-
-
-def _flatten_voices(speakers: Voices) -> dict[str, Tensor]:
-    # The part first: a name may hold any character, a part's name holds no slash.
-    return {f"{part}/{name}": tensor for name, voice in speakers.items() for part, tensor in voice.items()}
 
 
 def _group_voices(tensors: Mapping[str, LazyTensor]) -> dict[str, dict[str, LazyTensor]]:

@@ -79,9 +79,9 @@ def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | 
 
 def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
     """What a run would find in `--train-data`, and in `--val-data` where it is given."""
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.data.run_data import TextMeasure
     from myxtts.data.scan import make_vocabulary_task, scan_train_data, scan_val_data
+    from myxtts.files import open_scratch_folder
 
     given = _find_vocabulary(config)
     if given is not None:

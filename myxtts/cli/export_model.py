@@ -28,14 +28,14 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.checkpoints.exporting import export_coqui, export_safetensors
     from myxtts.checkpoints.finding import find_model_directory
     from myxtts.checkpoints.model_directory import read_model_directory
-    from myxtts.checkpoints.output_folder import require_free_folder
+    from myxtts.files import require_free_folder
 
     # Before every byte of a large model is read.
     require_free_folder(arguments.out, [arguments.model])
     model = read_model_directory(find_model_directory(arguments.model))
     names = (export_coqui if arguments.coqui else export_safetensors)(model, arguments.out)
     print(f"Written {arguments.out}: {', '.join(names)}")
-    notice = model.manifest.facts.get("notice") if model.manifest.facts else None
+    notice = model.manifest.facts.notice
     if notice:
         print(f"\n{notice}")
     return 0

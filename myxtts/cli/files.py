@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
-import shutil
+import tempfile
 from pathlib import Path
 
 from myxtts.errors import CommandLineError
+from myxtts.files import WriteError, open_file_atomically
 
 _IN_PLACE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 """A folder that takes no new file, or a file that is mounted alone, as into a container: it may be written to even so."""
@@ -21,21 +20,14 @@ def check_writable(*paths: Path | None) -> None:
     What is there stays as it is; what was not there is not there afterwards. None is a file that is not asked for.
     """
     for path in paths:
-        if path is not None:
-            _try_place(path)
-
-
-def _try_place(path: Path) -> None:
-    try:
-        if not path.exists():
-            part = _name_part(_find_target(path))
-            part.touch()
-            part.unlink()
-        # Not a pipe, where it would wait for a reader.
-        elif path.is_file() or path.is_dir():
-            os.close(os.open(path, os.O_WRONLY))
-    except OSError as error:
-        raise _explain(path, error) from None
+        try:
+            if path is not None and not path.exists():
+                tempfile.TemporaryDirectory(prefix=".myxtts-", dir=_find_folder(path)).cleanup()
+            # Not a pipe, where it would wait for a reader.
+            elif path is not None and (path.is_file() or path.is_dir()):
+                os.close(os.open(path, os.O_WRONLY))
+        except OSError as error:
+            raise _explain(path, error.strerror) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -46,40 +38,31 @@ def write_text(path: Path, text: str) -> None:
     content = text.encode("utf-8", "surrogateescape")
     try:
         # A device, a pipe or a folder is no file.
-        if path.is_file() or not path.exists():
-            _replace_file(_find_target(path), content)
-        else:
-            path.write_bytes(content)
-    except OSError as error:
-        raise _explain(path, error) from None
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    part = _name_part(path)
-    try:
-        part.write_bytes(content)
-        if path.exists():
-            shutil.copymode(path, part)
-        part.replace(path)
-    except OSError as error:
-        if error.errno not in _IN_PLACE_ERRORS or not path.exists():
-            raise
+        if (path.is_file() or not path.exists()) and _replace_file(path, content):
+            return
         path.write_bytes(content)
-    finally:
-        # A read-only file system refuses this even where there is nothing to remove.
-        with contextlib.suppress(OSError):
-            part.unlink()
+    except OSError as error:
+        raise _explain(path, error.strerror) from None
 
 
-def _find_target(path: Path) -> Path:
-    """Where a link leads, which stays a link."""
-    return Path(os.path.realpath(path))
+def _replace_file(path: Path, content: bytes) -> bool:
+    """Whether the file could be put in place; False where it may be written to as it is."""
+    # Not made: the folder may be mistyped.
+    os.stat(f"{_find_folder(path)}/.")
+    try:
+        with open_file_atomically(path) as file:
+            file.write(content)
+    except WriteError as error:
+        if getattr(error.__cause__, "errno", None) in _IN_PLACE_ERRORS and path.exists():
+            return False
+        raise _explain(path, error.reason) from None
+    return True
 
 
-def _name_part(path: Path) -> Path:
-    # Of its own for each writer, and short: a name may be as long as the file system takes.
-    return path.with_name(f".part-{secrets.token_hex(8)}")
+def _find_folder(path: Path) -> Path:
+    """Where the file lies that a link leads to."""
+    return Path(os.path.realpath(path)).parent
 
 
-def _explain(path: Path, error: OSError) -> CommandLineError:
-    return CommandLineError(f"{path} cannot be written: {error.strerror}. Give a file in a folder that exists.")
+def _explain(path: Path | None, reason: str | None) -> CommandLineError:
+    return CommandLineError(f"{path} cannot be written: {reason}. Give a file in a folder that exists.")

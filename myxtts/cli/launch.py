@@ -76,9 +76,9 @@ def launch(
         open_ports: whether TensorFlow may listen on the machine's own network.
         launched_as: the command that was given, to be shown as the way to resume.
     """
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.cluster.private_network import enter_private_network
     from myxtts.cluster.process_group import Command, ProcessGroup
+    from myxtts.files import open_scratch_folder
     from myxtts.processes import make_importable
     from myxtts.training.cluster_rules import refuse_settings
 

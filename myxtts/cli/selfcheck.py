@@ -52,8 +52,8 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # Not imported above: --help needs none of it.
-    from myxtts.checkpoints.atomic_directory import open_scratch_folder
     from myxtts.config import resolve_config
+    from myxtts.files import open_scratch_folder
     from myxtts.tuning.selfcheck import select_checks
 
     checks = select_checks(arguments.only, is_quick=arguments.quick)

@@ -20,7 +20,7 @@ from myxtts.cli.speaking_flags import (
 )
 from myxtts.cli.termination import end_on_sigterm
 from myxtts.errors import CommandLineError
-from myxtts.files import MOST_TEXT_BYTES, FileError, read_text
+from myxtts.files import MOST_TEXT_BYTES, FileError, WriteError, open_file_atomically, read_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,19 +196,21 @@ def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Writt
     """Writes chunk by chunk beside `path`, and puts the file there when it is whole."""
     import soundfile
 
-    part = path.with_name(f".part-{path.name}")
     samples, pieces = 0, []
     try:
-        with end_on_sigterm(), soundfile.SoundFile(part, "w", rate_hz, 1, subtype="PCM_16") as file:
+        with (
+            end_on_sigterm(),
+            open_file_atomically(path) as whole,
+            soundfile.SoundFile(whole.name, "w", rate_hz, 1, subtype="PCM_16") as file,
+        ):
             for chunk in chunks:
                 file.write(chunk.samples)
                 samples += len(chunk.samples)
                 pieces += [chunk.piece] if chunk.piece else []
-        part.replace(path)
-    except (soundfile.LibsndfileError, OSError) as error:
+    except soundfile.LibsndfileError as error:
         raise CommandLineError(f"--out {path} cannot be written: {error}.") from error
-    finally:
-        part.unlink(missing_ok=True)
+    except WriteError as error:
+        raise CommandLineError(f"--out {path} cannot be written: {error.reason}.") from error
     return Written(samples, pieces)
 
 

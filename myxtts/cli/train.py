@@ -56,7 +56,7 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.print_config:
         # Not imported above: --help needs none of it.
-        from myxtts.checkpoints.atomic_directory import open_scratch_folder
+        from myxtts.files import open_scratch_folder
         from myxtts.training.starting_point import find_fixed_settings
 
         with open_scratch_folder("config") as folder:

@@ -12,14 +12,12 @@ name says is not read. A second of speech is 21.5 codes of two bytes: a thousand
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import logging
 import os
 import re
-import secrets
 import time
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +30,7 @@ from numpy.typing import NDArray
 
 from myxtts.devices.host_memory import read_free_memory_bytes
 from myxtts.errors import MachineError, UserError
-from myxtts.files import FileError, read_bytes, read_json
+from myxtts.files import FileError, WriteError, open_file_atomically, read_bytes, read_json, recover_folder
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +212,7 @@ class CodeCache:
             if read_free_disk_bytes(self._folder) < len(blob):
                 raise OSError(f"less than {DISK_RESERVE_BYTES >> 20} MB would be left on the disk")
             _write_whole(self._folder / name, blob)
-        except OSError as error:
+        except (OSError, WriteError) as error:
             if self.write_problem is None:
                 _log.warning(
                     "%s: codes cannot be written (%s). The run goes on; they are kept in memory.", self._folder, error
@@ -228,10 +226,10 @@ class CodeCache:
     def _load_files(self) -> None:
         if self._folder is None:
             return
+        recover_folder(self._folder)
         for path in sorted(self._folder.iterdir()):
             found = _match(path)
             if found is None:
-                _remove_if_stale(path)
                 continue
             part = _read_file(path, found[2])
             if part is None:
@@ -259,9 +257,10 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
         if found is None:
             # Not written yet, or damaged: the folder's name still says what it holds.
             _write_whole(folder / _KEY_NAME, json.dumps(dict(key), indent=2, sort_keys=True).encode() + b"\n")
-    except OSError as error:
+    except (OSError, WriteError) as error:
+        reason = error.reason if isinstance(error, WriteError) else error.strerror
         raise CacheFolderError(
-            f"{folder}: the folder for codes cannot be used ({error.strerror}). Give another directory, or run with --cache memory or "
+            f"{folder}: the folder for codes cannot be used ({reason}). Give another directory, or run with --cache memory or "
             "--cache off."
         ) from error
     if found is not None and found != dict(key):
@@ -284,25 +283,8 @@ def _match(path: Path) -> re.Match[str] | None:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """A file that is there whole or not at all, also when the machine stops meanwhile."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _remove_if_stale(path: Path) -> None:
-    """What a writer left behind that was killed; the file of one that is at work is younger."""
-    with contextlib.suppress(OSError):
-        if path.suffix == ".tmp" and time.time() - path.stat().st_mtime > _STALE_S:
-            path.unlink()
+    with open_file_atomically(path) as file:
+        file.write(content)
 
 
 def _read_file(path: Path, digest: str) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.errors import MyXTTSError
 from myxtts.evaluation.errors import JudgeFailedError
 from myxtts.evaluation.judges import JUDGE_RATE_HZ, Judge, embed_voice, transcribe
@@ -23,6 +22,7 @@ from myxtts.evaluation.likeness import Likeness, Speakers
 from myxtts.evaluation.results import SPOKEN, Failure
 from myxtts.evaluation.sentences import PromptKind, Sentence
 from myxtts.evaluation.wav_files import write_wav
+from myxtts.files import open_scratch_folder
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from myxtts import __version__
-from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.evaluation.evaluator import SOUNDS_FOLDER, Progress, evaluate_sentences
 from myxtts.evaluation.gaps import list_gaps
 from myxtts.evaluation.judges import OWN, Judge, JudgeChoice
@@ -21,6 +20,7 @@ from myxtts.evaluation.request import EvaluationRequest, Judges, Material
 from myxtts.evaluation.results import Evaluation
 from myxtts.evaluation.results_json import dump_evaluation
 from myxtts.evaluation.sounds import SoundMaker
+from myxtts.files import open_file_atomically
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
 from myxtts.checkpoints.tensor import Tensor, read_array
 from myxtts.config.section import nearest_name
+from myxtts.files import WriteError, open_file_atomically
 from myxtts.inference.errors import VoiceError
 from myxtts.models.names import find_value_problem
 
@@ -85,21 +85,14 @@ def load_voice(path: str | os.PathLike[str]) -> Voice:
 
 def save_voice(voice: Voice, path: str | os.PathLike[str]) -> None:
     """Writes a voice file, whole or not at all."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.part")
     tensors = {PROMPT: voice.prompt_PC[None], SPEAKER: voice.speaker_G[None, :, None]}
     if voice.maker:
         tensors[MAKER] = np.frombuffer(voice.maker, np.uint8)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        with open_file_atomically(path) as file:
             write_safetensors(file, tensors)
-        part.replace(target)
-    except OSError as error:
-        # What stands in the way of writing may stand in the way of this, too: a file in the place of the folder.
-        with suppress(OSError):
-            part.unlink()
-        raise VoiceError(f"The voice cannot be written to {target}: {error.strerror}.") from error
+    except WriteError as error:
+        raise VoiceError(f"The voice cannot be written to {path}: {error.reason}.") from error
 
 
 def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice:

@@ -87,12 +87,16 @@ class LoadReport:
             raise CheckpointMismatchError(
                 f"{source} is damaged, or its training failed: {shorten(self.unusable)}. Give another checkpoint."
             )
-        lines = [f"{key} must have shape {need}, but has {found}" for key, need, found in self.mis_shaped]
-        lines += [f"{key} is missing" for key in self.missing] + [f"{key} is unknown" for key in self.unexpected]
         raise CheckpointMismatchError(
-            f"{source} must hold the weights of this model, but does not: {shorten(lines)}. "
+            f"{source} must hold the weights of this model, but does not: {self.describe()}. "
             "Give the model the checkpoint's own sizes (vocabulary, layers, widths), or another checkpoint."
         )
+
+    def describe(self) -> str:
+        """The first few differences, and how many more there are."""
+        lines = [f"{key} must have shape {need}, but has {found}" for key, need, found in self.mis_shaped]
+        lines += [f"{key} is missing" for key in self.missing] + [f"{key} is unknown" for key in self.unexpected]
+        return shorten(lines)
 
 
 def shorten(lines: list[str], shown: int = 5) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically
-from myxtts.files import FileError, iter_lines, parse_json
+from myxtts.files import FileError, iter_lines, open_file_atomically, parse_json
 from myxtts.monitoring.errors import MetricsFileError, MetricsWriteError
 from myxtts.monitoring.metrics_rows import Row, RunRow, SummaryRow, TrainRow, ValidationRow, dump_row, load_row
 from myxtts.monitoring.time_ledger import measure_elapsed

@@ -17,10 +17,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from myxtts.audio.clip_errors import ClipError
-from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.data.overview import Overview
 from myxtts.data.scan import ScanResult
-from myxtts.files import FileError, MissingFileError, read_json
+from myxtts.files import FileError, MissingFileError, open_file_atomically, read_json
 from myxtts.monitoring import words
 from myxtts.monitoring.card_summary import CardSummary
 from myxtts.monitoring.errors import MetricsFileError

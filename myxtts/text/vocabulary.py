@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as BpeTokenizer
 
+from myxtts.files import WriteError, open_file_atomically
 from myxtts.text.bpe import MergeLearner, Pair
 from myxtts.text.errors import VocabularyError
 from myxtts.text.languages import resolve_language
@@ -113,21 +114,12 @@ def extend_vocabulary(
 
 def write_vocabulary(document: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Saves the vocabulary so that the path holds either the old file or the whole new one."""
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with unfinished.open("w", encoding="utf-8") as file:
-                json.dump(document, file, ensure_ascii=False, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
+        with open_file_atomically(path) as file:
+            file.write(json.dumps(document, ensure_ascii=False, indent=1).encode("utf-8"))
+    except WriteError as error:
         raise VocabularyError(
-            f"The vocabulary cannot be saved at {target}: {error.strerror}. Give a path that can be written to."
+            f"The vocabulary cannot be saved at {path}: {error.reason}. Give a path that can be written to."
         ) from error
 
 

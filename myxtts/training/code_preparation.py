@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache
 from myxtts.data.corpus import Progress
@@ -17,6 +16,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.plan import DevicePlan, PlanRequest, Task
 from myxtts.devices.planning import plan_devices
 from myxtts.devices.runtime import read_execution
+from myxtts.files import open_scratch_folder
 from myxtts.pipeline.clip_part import ClipPart
 from myxtts.pipeline.code_cache import choose_cache_folder, describe_key, explain_unused_codes, make_code_key
 from myxtts.pipeline.code_filling import FilledCodes, fill_codes

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from myxtts.checkpoints.retention import Checkpoint
-from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint, TrainingState, read_training_checkpoint
+from myxtts.checkpoints.store import Checkpoint, TrainingCheckpoint, TrainingState, read_training_checkpoint
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
 from myxtts.data.replacements import Failure, ReplacementJournal

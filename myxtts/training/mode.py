@@ -25,7 +25,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data.errors import WorkerError
 from myxtts.data.workers import Task, WorkerProcess
@@ -35,6 +34,7 @@ from myxtts.devices.plan import DevicePlan, PlanRequest
 from myxtts.devices.plan_json import dump_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError, MachineError
+from myxtts.files import open_scratch_folder
 from myxtts.monitoring.words import format_bytes, format_step_time, wrap_titled
 from myxtts.processes import IMPORT_S
 from myxtts.training.cluster_rules import find_refusal

@@ -2,7 +2,7 @@
 
 run.json          what the run is (`run_record`)
 run.lock          one trainer at a time (`run_lock`)
-step-.../         checkpoints (`checkpoints.checkpoint_store`)
+step-.../         checkpoints (`checkpoints.store`)
 codec/            a folder like this one, for the codec that a GPT run trains first
 decoder/          another one, for the decoder that is trained for the GPT of this run
 previous-run-1/   what --reset-training kept aside (`previous_runs`)
@@ -26,14 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from myxtts.checkpoints.atomic_directory import recover_folder
-from myxtts.checkpoints.checkpoint_store import CheckpointReader, CheckpointStore
-from myxtts.checkpoints.errors import OutputFolderError
 from myxtts.checkpoints.finding import DECODER_FOLDER
-from myxtts.checkpoints.output_folder import require_makeable_folder
-from myxtts.checkpoints.retention import Checkpoint
+from myxtts.checkpoints.store import Checkpoint, CheckpointReader, CheckpointStore
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
+from myxtts.files import OutputFolderError, recover_folder, require_makeable_folder
 from myxtts.training.errors import NoRunError, RunFinishedError, RunFolderError
 from myxtts.training.previous_runs import complete_interrupted_move, keep_run_aside, list_foreign
 from myxtts.training.resume_rules import (
@@ -377,7 +374,7 @@ def _open_folder(
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_run_folder(folder))
         complete_interrupted_move(folder)
-        recover_folder(folder)
+        recover_folder(folder, is_locked=True)
         if is_reset:
             keep_run_aside(folder)
         return RunFolder(folder, config=config, stage=stage, command=command, lock=stack)

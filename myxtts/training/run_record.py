@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically
-from myxtts.files import FileError, MissingFileError, fit_shape, read_json
+from myxtts.files import FileError, MissingFileError, fit_shape, open_file_atomically, read_json
 from myxtts.training.errors import RunFolderError
 from myxtts.training.resume_rules import Sections
 
@@ -64,21 +63,18 @@ def read_record(folder: Path) -> RunRecord | None:
     try:
         content = read_json(path, dict)
         head = fit_shape(content, _Head)
-        if head.format != _FORMAT or head.version > _VERSION:
-            raise RunFolderError(
-                f"{path}: is a {head.format} of version {head.version}, but this MyXTTS reads a {_FORMAT} up to version "
-                f"{_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
-            )
-        return fit_shape(content, RunRecord)
+        if head.format == _FORMAT and head.version <= _VERSION:
+            return fit_shape(content, RunRecord)
     except MissingFileError:
         return None
     except FileError as error:
         raise RunFolderError(f"{error} {_WAY_OUT}") from None
-    except RunFolderError:
-        # Ours, and a ValueError like the one below.
-        raise
     except ValueError as error:
         raise RunFolderError(f"{path}: is damaged ({error}). {_WAY_OUT}") from None
+    raise RunFolderError(
+        f"{path}: is a {head.format} of version {head.version}, but this MyXTTS reads a {_FORMAT} up to version "
+        f"{_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
+    )
 
 
 _WAY_OUT = (

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from myxtts.checkpoints.retention import Checkpoint
+from myxtts.checkpoints.store import Checkpoint
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import name_size
 from myxtts.data.run_data import RunData, collect_run_data

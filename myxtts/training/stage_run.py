@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
-from myxtts.checkpoints.retention import Checkpoint, DiskNeed
+from myxtts.checkpoints.store import Checkpoint, DiskNeed
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
 from myxtts.devices.machine import read_machine

@@ -337,4 +337,4 @@ def _copy_model(source: Path, target: Path) -> None:
 
 
 def _read_notice(model: ModelDirectory) -> str | None:
-    return model.manifest.facts.get("notice")
+    return model.manifest.facts.notice

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.checkpoints.errors import DamagedFileError
-from myxtts.checkpoints.key_report import compare_keys
 from myxtts.checkpoints.model_directory import ModelContent
+from myxtts.checkpoints.store import TENSORS_NAME, TrainingCheckpoint
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
-from myxtts.checkpoints.training_checkpoint import TENSORS_NAME, TrainingCheckpoint
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
 from myxtts.files import read_text
@@ -23,7 +22,7 @@ from myxtts.inference.generation import choose_penalty
 from myxtts.models.build import build_dvae, build_gpt
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import find_variable, load_checkpoint_arrays, to_checkpoint_layout
+from myxtts.models.names import LoadReport, find_variable, load_checkpoint_arrays, to_checkpoint_layout
 from myxtts.models.vocabulary import grow_text_vocabulary
 from myxtts.models.weights import GPT_PREFIX, SPEAKER_PREFIX, Weight
 from myxtts.pipeline.codec_loading import load_codec
@@ -95,8 +94,15 @@ class TrainedModel:
         load_checkpoint_arrays(model, weights or {}, prefix=self.prefix).require_complete()
         state = dict(self.step.list_state())
         source = saved.model.path / TENSORS_NAME
-        shapes = {name: tuple(variable.shape) for name, variable in state.items()}
-        compare_keys(shapes, saved.tensors).require_match(source, allow_unexpected=True)
+        shapes = {
+            name: (tuple(variable.shape), saved.tensors[name].shape)
+            for name, variable in state.items()
+            if name in saved.tensors
+        }
+        LoadReport(
+            missing=[name for name in state if name not in shapes],
+            mis_shaped=[(name, need, found) for name, (need, found) in shapes.items() if need != found],
+        ).require_complete(str(source))
         for name, variable in state.items():
             values = read_array(saved.tensors[name])
             if values.dtype != variable.dtype.as_numpy_dtype or not np.isfinite(values).all():

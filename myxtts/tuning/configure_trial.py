@@ -9,13 +9,13 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.data import workers
 from myxtts.data.open_engine import Engine, choose_engine, choose_read_ahead
 from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.devices.runtime import PoolSizes, list_logical_devices, start_devices
 from myxtts.errors import NvmlError
+from myxtts.files import open_scratch_folder
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import UNKNOWN
 from myxtts.pipeline.batch_source import BatchSource

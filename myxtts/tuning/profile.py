@@ -11,7 +11,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from myxtts.checkpoints.atomic_directory import open_scratch_folder
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import name_size
 from myxtts.devices.machine import Machine
@@ -19,6 +18,7 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import NvmlError
+from myxtts.files import open_scratch_folder
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
 from myxtts.monitoring.profile_facts import Profile, ProfiledRun, RoleMemoryFacts
 from myxtts.training.mode import FindObstacle, Layout, Tell, explain_one_process, fix_cache, plan_run

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_writer import write_torch
+from myxtts.checkpoints.torch_files import write_torch
+from myxtts.files import open_file_atomically
 from tests.support.shared_files import find_parity
 
 ASSETS = Path(__file__).parent / "assets"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from myxtts.checkpoints.pickle_machine import MAX_TEXT_BYTES, MAX_WORK
+from myxtts.checkpoints.unpickling import MAX_TEXT_BYTES, MAX_WORK
 from tests.checkpoints.builders import name, text
 
 

@@ -6,9 +6,8 @@ import random
 import sys
 from typing import Any
 
-from myxtts.checkpoints.pickle_machine import PickleMachine, PickleRefusedError
-from myxtts.checkpoints.torch_globals import TORCH_GLOBALS, Storage, StorageType
-from myxtts.checkpoints.zip_records import ZipRecords
+from myxtts.checkpoints.torch_files import ZipRecords
+from myxtts.checkpoints.unpickling import TORCH_GLOBALS, PickleMachine, PickleRefusedError, Storage, StorageType
 from tests.checkpoints.builders import ASSETS, call, text
 
 INSERTED = [

@@ -14,29 +14,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from myxtts.checkpoints import (
-    atomic_directory,
-    checkpoint_store,
-    model_directory,
-    retention,
-    safetensors_file,
-    sealed_directory,
-    training_checkpoint,
-)
+from myxtts import files
+from myxtts.checkpoints import model_directory, safetensors_file, store
 from tests.checkpoints.training_states import assert_content, collect_warnings, list_steps, open_store, save
 from tests.support.kills import run_killed
 
-MODULES = (
-    atomic_directory,
-    checkpoint_store,
-    model_directory,
-    retention,
-    safetensors_file,
-    sealed_directory,
-    training_checkpoint,
-    shutil,
-)
-WATCHED = tuple(module.__file__ for module in MODULES)
+WATCHED = tuple(module.__file__ for module in (files, model_directory, safetensors_file, store, shutil))
 
 LOSSES = {10: 1.0, 20: 3.0, 30: 2.0}
 NEW_STEP, NEW_LOSS = 40, 4.0
@@ -54,7 +37,7 @@ def kill_in_function(module: str, name: str) -> None:
 
 def kill_inside_write(point: int, part: float) -> None:
     """Dies when a part of the n-th write has reached the file."""
-    real = sealed_directory.HashedFile.write
+    real = model_directory.HashedFile.write
     writes = 0
 
     def write(file: Any, content: bytes | memoryview) -> int:
@@ -66,7 +49,7 @@ def kill_inside_write(point: int, part: float) -> None:
         writes += 1
         return real(file, content)
 
-    sealed_directory.HashedFile.write = write  # type: ignore[method-assign]
+    model_directory.HashedFile.write = write  # type: ignore[method-assign]
 
 
 def kill_inside_removal(point: int) -> None:

@@ -2,14 +2,16 @@
 
 import json
 import math
+import os
 import shutil
 
 import pytest
 
-from myxtts.checkpoints import checkpoint_store
-from myxtts.checkpoints.errors import CheckpointWriteError, ModelFileError, NoWholeCheckpointError
+from myxtts.checkpoints import store as store_module
+from myxtts.checkpoints.errors import ModelFileError, NoWholeCheckpointError
 from myxtts.checkpoints.finding import find_model_directory
-from myxtts.checkpoints.retention import DiskNeed
+from myxtts.checkpoints.store import DiskNeed
+from myxtts.files import WriteError
 from tests.checkpoints.training_states import (
     assert_content,
     collect_warnings,
@@ -109,13 +111,13 @@ def test_another_metric_is_judged_by_what_the_checkpoints_say(tmp_path):
     store = open_store(tmp_path, keep_last=9)
     for step, val, train in ((10, 1.0, 9.0), (20, 2.0, 8.0)):
         save(store, step, val_loss=val, train_loss=train)
-    by_train = checkpoint_store.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric="train_loss")
+    by_train = store_module.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric="train_loss")
     assert (store.best().step, by_train.best().step) == (10, 20)
 
 
 @pytest.mark.parametrize(("metric", "step"), [("val_loss", 10), ("train_loss", 20)])
 def test_a_folder_means_the_best_checkpoint_as_its_run_judged(tmp_path, metric, step):
-    store = checkpoint_store.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric=metric)
+    store = store_module.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric=metric)
     for number, val, train in ((10, 1.0, 9.0), (20, 2.0, 8.0), (30, 3.0, 8.5)):
         save(store, number, val_loss=val, train_loss=train)
     assert find_model_directory(tmp_path) == tmp_path / f"step-{step:08d}"
@@ -126,7 +128,7 @@ def test_a_folder_means_the_best_checkpoint_as_its_run_judged(tmp_path, metric, 
 def test_nothing_is_removed_before_the_new_one_is_whole(tmp_path, monkeypatch):
     store = fill(tmp_path, [5, 4, 3], keep_last=1)
     seen = []
-    real = checkpoint_store.remove_directory_atomically
+    real = store_module.remove_folder_atomically
 
     def remove(path):
         newest = store.latest()
@@ -134,7 +136,7 @@ def test_nothing_is_removed_before_the_new_one_is_whole(tmp_path, monkeypatch):
         seen.append((path.name, newest.step))
         real(path)
 
-    monkeypatch.setattr(checkpoint_store, "remove_directory_atomically", remove)
+    monkeypatch.setattr(store_module, "remove_folder_atomically", remove)
     save(store, 40, val_loss=2.0)
     assert seen == [("step-00000030", 40)]
 
@@ -201,7 +203,8 @@ def test_a_damaged_one_is_set_aside_and_the_older_one_taken(tmp_path, damage):
 def test_a_reader_takes_the_older_one_and_changes_nothing(tmp_path, damage, is_validated):
     fill(tmp_path, [5, 4, 3] if is_validated else [None] * 3)
     damage(tmp_path / "step-00000030")
-    (tmp_path / f".step-00000040.new-{'0' * 16}").mkdir()
+    (tmp_path / f".myxtts-{7:08x}-1-{7:08x}").mkdir()
+    os.utime(tmp_path / f".myxtts-{7:08x}-1-{7:08x}", (0, 0))
     before = list_names(tmp_path)
     with collect_warnings() as warnings:
         assert find_model_directory(tmp_path).name == "step-00000020"
@@ -267,18 +270,18 @@ def test_other_things_in_the_folder_are_left_alone(tmp_path):
 
 def test_what_killed_writers_left_is_removed(tmp_path):
     store = fill(tmp_path, [5, 4])
-    leftovers = [f".step-00000099.new-{7:016x}", f".step-00000009.gone-{7:016x}", f".checkpoints.json.new-{7:016x}"]
-    for name in leftovers:
-        (tmp_path / name).mkdir()
+    # Older than any writer, on whatever machine.
+    os.makedirs(tmp_path / f".myxtts-{7:08x}-1-{7:08x}" / "gone")
+    os.utime(tmp_path / f".myxtts-{7:08x}-1-{7:08x}", (0, 0))
     store.latest()
     assert list_names(tmp_path) == ["checkpoints.json", "step-00000010", "step-00000020"]
 
 
 def test_an_index_that_cannot_be_written_does_not_lose_the_checkpoint(tmp_path, monkeypatch):
     def refuse(target):
-        raise CheckpointWriteError(f"{target}: cannot be written")
+        raise WriteError(target, "cannot be written")
 
-    monkeypatch.setattr(checkpoint_store, "open_file_atomically", refuse)
+    monkeypatch.setattr(store_module, "open_file_atomically", refuse)
     with collect_warnings() as warnings:
         assert save(open_store(tmp_path), 10).step == 10
     assert "The list of checkpoints is not up to date" in warnings[0]

@@ -6,13 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.coqui import CoquiKind, name_canonically, read_coqui_file, sort_content
-from myxtts.checkpoints.errors import CheckpointError, KeyMismatchError, ModelFileError
-from myxtts.checkpoints.key_report import compare_keys
-from myxtts.checkpoints.licence import XTTS_WEIGHTS_NOTICE
-from myxtts.checkpoints.model_numbers import infer_model_numbers
+from myxtts.checkpoints.coqui import (
+    XTTS_WEIGHTS_NOTICE,
+    CoquiKind,
+    infer_model_numbers,
+    name_canonically,
+    read_coqui_file,
+    sort_content,
+)
+from myxtts.checkpoints.errors import CheckpointError, ModelFileError
 from myxtts.checkpoints.safetensors_file import write_safetensors
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import ModelConfig
 from myxtts.config.presets import MODEL_SIZES
 from tests.checkpoints.builders import ASSETS, describe_tensor, read_state, write_torch_file
@@ -234,50 +238,6 @@ def test_heads_must_divide_the_width(full):
 
 def test_arrays_in_memory_will_do():
     assert infer_model_numbers({"gpt.text_embedding.weight": np.zeros((5, 64))})["text_tokens"] == 5
-
-
-def test_keys_are_compared_by_name_and_shape():
-    arrays = describe_tensors({"a": (2, 3), "b": (4,), "extra": ()})
-    report = compare_keys({"a": [2, 3], "b": [5], "absent": [1]}, arrays)
-    assert report.missing == ("absent",)
-    assert report.unexpected == ("extra",)
-    assert [str(entry) for entry in report.mis_shaped] == ["b: must be (5,), but is (4,)"]
-    assert not report.is_match
-    assert report.describe().splitlines() == [
-        "1 missing:",
-        "  absent",
-        "1 unexpected:",
-        "  extra",
-        "1 of another shape:",
-        "  b: must be (5,), but is (4,)",
-    ]
-
-
-def test_a_long_listing_is_cut_with_a_count():
-    report = compare_keys({f"key{index:03}": [1] for index in range(100)}, {})
-    lines = report.describe(shown=3).splitlines()
-    assert lines == ["100 missing:", "  key000", "  key001", "  key002", "  ... and 97 more"]
-
-
-def test_differences_are_an_error_unless_allowed():
-    missing = compare_keys({"a": [1]}, {})
-    with pytest.raises(KeyMismatchError, match=r"model\.pth: its tensors are not those.*\n1 missing:\n  a") as caught:
-        missing.require_match("model.pth")
-    assert caught.value.exit_code == 2
-    missing.require_match("model.pth", allow_missing=True)
-    with pytest.raises(KeyMismatchError):
-        missing.require_match("model.pth", allow_unexpected=True)
-    unexpected = compare_keys({}, describe_tensors({"a": (1,)}))
-    with pytest.raises(KeyMismatchError):
-        unexpected.require_match("model.pth", allow_missing=True)
-    unexpected.require_match("model.pth", allow_unexpected=True)
-    mis_shaped = compare_keys({"a": [2]}, describe_tensors({"a": (1,)}))
-    with pytest.raises(KeyMismatchError, match="1 of another shape"):
-        mis_shaped.require_match("model.pth", allow_missing=True, allow_unexpected=True)
-    same = compare_keys({"a": [1]}, describe_tensors({"a": (1,)}))
-    same.require_match("model.pth")
-    assert same.is_match
-    assert same.describe() == "all tensors are there, in the right shapes"
 
 
 def test_the_licence_of_the_weights_is_said():

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from myxtts.checkpoints import sealed_directory
-from myxtts.checkpoints.errors import CheckpointError, CheckpointWriteError, ModelFileError
-from myxtts.checkpoints.model_directory import FORMAT_VERSION, read_model_directory, write_model_directory
+from myxtts.checkpoints import model_directory
+from myxtts.checkpoints.errors import CheckpointError, ModelFileError
+from myxtts.checkpoints.model_directory import (
+    FORMAT_VERSION,
+    read_model_directory,
+    write_model_directory,
+)
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
-from myxtts.checkpoints.sealed_directory import open_sealed_directory, write_sealed_directory
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError
+from myxtts.files import WriteError
 from tests.support.shared_files import find_parity
 
 MODEL = {
@@ -64,7 +68,7 @@ def test_a_model_reads_back_equal(written):
     assert directory.config.model.size == "tiny"
     assert directory.vocabulary == '{"model": "سلام"}'
     assert directory.source_config == {"model_args": {"gpt_layers": 3}, "path": "{1, 2}"}
-    assert directory.manifest.facts == {"notice": "not for sale"}
+    assert directory.manifest.facts.notice == "not for sale"
     assert directory.manifest.format_version == FORMAT_VERSION
 
 
@@ -72,7 +76,7 @@ def test_only_what_is_needed_has_to_be_there(tmp_path):
     write_model_directory(tmp_path / "model", config=XTTSConfig(), model=MODEL)
     directory = read_model_directory(tmp_path / "model")
     assert (directory.dvae, directory.vocabulary, directory.source_config) == (None, None, None)
-    assert directory.manifest.facts == {}
+    assert directory.manifest.facts == model_directory.Facts()
 
 
 def test_the_environment_of_the_reader_does_not_change_the_model(written, monkeypatch):
@@ -167,31 +171,18 @@ def test_a_setting_that_is_not_known_is_named(written):
 def test_what_reads_back_otherwise_is_not_put_in_place(written, monkeypatch):
     before = (written / "manifest.json").read_bytes()
 
-    class FailingDisk(sealed_directory.HashedFile):
+    class FailingDisk(model_directory.HashedFile):
         def write(self, content):
             super().write(content)
             self._handle.seek(-1, 1)
             self._handle.write(b"?")
             return len(content)
 
-    monkeypatch.setattr(sealed_directory, "HashedFile", FailingDisk)
-    with pytest.raises(CheckpointWriteError, match=r"model\.safetensors reads back otherwise than it was written"):
+    monkeypatch.setattr(model_directory, "HashedFile", FailingDisk)
+    with pytest.raises(WriteError, match=r"model\.safetensors reads back otherwise than it was written"):
         write_model_directory(written, config=XTTSConfig(), model=MODEL)
     assert (written / "manifest.json").read_bytes() == before
     assert [path.name for path in written.parent.iterdir()] == [written.name]
-
-
-def test_any_state_can_be_sealed(tmp_path):
-    def write(files):
-        files.write_json("state.json", {"step": 5})
-        with files.create("slots.npy") as file:
-            np.lib.format.write_array(file, np.arange(3), allow_pickle=False)
-
-    write_sealed_directory(tmp_path / "step-5", "myxtts training state", 1, write, {"step": 5})
-    manifest = open_sealed_directory(tmp_path / "step-5", "myxtts training state", 1)
-    assert manifest.facts == {"step": 5}
-    assert manifest.files.keys() == {"state.json", "slots.npy"}
-    assert np.load(tmp_path / "step-5" / "slots.npy").tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02" + bytes(7) + b"{}x", b"PK\x03\x04" + bytes(50)])

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from myxtts.checkpoints import sealed_directory
-from myxtts.checkpoints.errors import DiskFullError
+from myxtts.checkpoints import model_directory
+from myxtts.files import DiskFullError
 from tests.checkpoints.training_states import assert_content, collect_warnings, list_steps, open_store, save
 from tests.support.processes import run_code
 from tests.support.small_disks import MOUNTING, require_small_disks
@@ -14,7 +14,7 @@ from tests.support.small_disks import MOUNTING, require_small_disks
 ON_A_SMALL_DISK = """
 import shutil
 from pathlib import Path
-from myxtts.checkpoints.errors import DiskFullError
+from myxtts.files import DiskFullError
 from tests.checkpoints.training_states import assert_content, list_steps, make_content, make_state, open_store
 folder = Path({folder!r}) / "run"
 store = open_store(folder, keep_last=2, keep_best=0)
@@ -77,7 +77,7 @@ def test_wherever_the_disk_becomes_full_the_older_ones_are_as_they_were(tmp_path
     for step in (10, 20, 30):
         save(store, step, val_loss=float(step))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    real = sealed_directory.HashedFile.write
+    real = model_directory.HashedFile.write
     done = []
 
     def fill_up(file, content):
@@ -88,10 +88,10 @@ def test_wherever_the_disk_becomes_full_the_older_ones_are_as_they_were(tmp_path
         return real(file, content)
 
     with monkeypatch.context() as patch, collect_warnings() as warnings:
-        patch.setattr(sealed_directory.HashedFile, "write", fill_up)
+        patch.setattr(model_directory.HashedFile, "write", fill_up)
         with pytest.raises(DiskFullError, match=rf"{tmp_path}: no room for the checkpoint of step 40") as caught:
             save(store, 40, val_loss=1.0)
-    assert caught.value.folder == tmp_path
+    assert caught.value.path == tmp_path
     assert "which needs 816 bytes" in str(caught.value)
     assert warnings == []
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -104,14 +104,14 @@ def test_a_limit_of_the_kernel_on_file_sizes_is_said_as_what_it_is(tmp_path):
     code = f"""
 import resource
 from pathlib import Path
-from myxtts.checkpoints.errors import CheckpointWriteError, DiskFullError
+from myxtts.files import DiskFullError, WriteError
 from tests.checkpoints.training_states import list_steps, make_content, make_state, open_store, save
 store = open_store(Path({str(tmp_path)!r}))
 save(store, 10)
 resource.setrlimit(resource.RLIMIT_FSIZE, (9999, 9999))
 try:
     store.save(**make_content(20, size=50_000), state=make_state(20))
-except CheckpointWriteError as error:
+except WriteError as error:
     report([isinstance(error, DiskFullError), str(error), store.latest().step])
 """
     is_full, message, latest = run_code(code)

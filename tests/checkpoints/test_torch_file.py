@@ -9,7 +9,7 @@ import pytest
 
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_file import read_torch_file
+from myxtts.checkpoints.torch_files import read_torch_file
 from tests.checkpoints.builders import ASSETS, read_state, tensor, text, write_torch_file, zip_program, zip_records
 from tests.support.shared_files import find_parity
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from myxtts.checkpoints import torch_writer
+from myxtts.checkpoints import torch_files
 from myxtts.checkpoints.errors import CheckpointError
 from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_file import read_torch_file
-from myxtts.checkpoints.zip_records import ZipRecords
+from myxtts.checkpoints.torch_files import ZipRecords, read_torch_file
 from tests.checkpoints.builders import write_torch_file
 from tests.support.shared_files import find_parity
 
@@ -98,7 +97,7 @@ def test_numbers_of_numpy_become_plain_ones(tmp_path):
 
 @pytest.mark.parametrize("zip64_from_bytes", [2**30, 0], ids=["32 bit", "64 bit"])
 def test_storages_are_aligned_and_the_records_are_those_of_torch(tmp_path, monkeypatch, zip64_from_bytes):
-    monkeypatch.setattr(torch_writer, "_ZIP64_FROM_BYTES", zip64_from_bytes)
+    monkeypatch.setattr(torch_files, "_ZIP64_FROM_BYTES", zip64_from_bytes)
     path = tmp_path / "aligned.pth"
     arrays = {f"t{index}": np.arange(index, dtype=np.int8) for index in range(70)}
     write_torch_file(path, arrays)

@@ -8,8 +8,8 @@ import pytest
 
 from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.retention import Checkpoint
-from myxtts.checkpoints.training_checkpoint import (
+from myxtts.checkpoints.store import (
+    Checkpoint,
     TrainingState,
     count_checkpoint_bytes,
     read_training_checkpoint,
@@ -33,7 +33,7 @@ def test_a_checkpoint_is_a_model_directory(written):
     directory = read_model_directory(written)
     np.testing.assert_array_equal(directory.model["gpt.w"].read(), np.full(100, 7, np.float32))
     assert directory.config == CONFIG
-    assert directory.manifest.facts == {"step": 7, "metrics": {"val_loss": 0.1 + 0.2}}
+    assert (directory.manifest.facts.step, directory.manifest.facts.metrics) == (7, {"val_loss": 0.1 + 0.2})
     assert {"training.json", "training.safetensors"} <= directory.manifest.files.keys()
 
 

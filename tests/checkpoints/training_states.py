@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.checkpoints.checkpoint_store import CheckpointStore
-from myxtts.checkpoints.retention import Checkpoint
-from myxtts.checkpoints.training_checkpoint import TrainingState, read_training_checkpoint
+from myxtts.checkpoints.store import Checkpoint, CheckpointStore, TrainingState, read_training_checkpoint
 from myxtts.config import XTTSConfig
 
 CONFIG = XTTSConfig(model={"size": "tiny"})

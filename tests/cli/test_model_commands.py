@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.checkpoint_store import CheckpointStore
 from myxtts.checkpoints.model_directory import read_model_directory
-from myxtts.checkpoints.training_checkpoint import TrainingState
+from myxtts.checkpoints.store import CheckpointStore, TrainingState
 from myxtts.cli.main import main
 from tests.checkpoints.test_import_export import CONFIG, VOCABULARY, draw_tensors
 from tests.support.processes import run_python

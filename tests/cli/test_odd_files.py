@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from myxtts.checkpoints.importing import _read_config_beside as read_config_beside
-from myxtts.checkpoints.training_checkpoint import _read_state as read_state
+from myxtts.checkpoints.store import _read_state as read_state
 from myxtts.cli.main import main
 from myxtts.errors import UserError
 from myxtts.files import read_text
@@ -72,7 +72,8 @@ def coqui(tmp_path_factory):
         model=draw_tensors(list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker), 1),
         dvae=draw_tensors(list_dvae_weights(sizes.dvae), 2),
         vocabulary=VOCABULARY.read_text(encoding="utf-8"),
-        facts={"step": 1, "metrics": {"val_loss": 1.0}},
+        step=1,
+        metrics={"val_loss": 1.0},
     )
     export_coqui(read_model_directory(folder / "ours"), folder / "theirs")
     return folder

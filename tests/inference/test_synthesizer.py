@@ -299,9 +299,7 @@ def test_either_vocoder_can_be_asked_for(tmp_path):
 def test_a_decoder_of_few_updates_says_so(tmp_path, stage, is_new, words):
     """Of one that went on with another, or that a GPT's run has only kept, the updates are not known."""
     write_small_model(tmp_path / "start", decoder=not is_new)
-    path = write_small_model(
-        tmp_path / "step-00000200", decoder=True, training={"stage": stage}, facts={"step": 200, "metrics": {}}
-    )
+    path = write_small_model(tmp_path / "step-00000200", decoder=True, training={"stage": stage}, step=200)
     assert words in load_synthesizer(path).vocoder.how
 
 

@@ -55,10 +55,7 @@ def test_a_prompt_that_is_not_one_voices_is_refused_before_it_is_read(shape):
         raise AssertionError("read")
 
     prompt = LazyTensor(shape, np.dtype(np.float32), read)
-    with pytest.raises(
-        VoiceError,
-        match=r"must (be the vectors of one prompt|have at most 1048576 numbers), but .* Clone the voice again",
-    ):
+    with pytest.raises(VoiceError, match=r"must hold the numbers of a voice, but .* Clone the voice again"):
         find_voice({"x": {"gpt_cond_latent": prompt, "speaker_embedding": VOICE.speaker_G}}, "x")
 
 

@@ -44,8 +44,8 @@ def find_session(folder: Path) -> float | None:
 
 def in_saving(folder: Path) -> Moment:
     """While a checkpoint is written; what a killed run left half written does not count."""
-    before = set(folder.glob(".step-*.new-*"))
-    return lambda: not before.issuperset(folder.glob(".step-*.new-*"))
+    before = set(folder.glob(".myxtts-*/new"))
+    return lambda: not before.issuperset(folder.glob(".myxtts-*/new"))
 
 
 def strike(run: subprocess.Popen[str], moment: Moment, signal: Signals) -> None:

@@ -9,8 +9,8 @@ import soundfile
 from myxtts.checkpoints.exporting import complete_model
 from myxtts.checkpoints.finding import find_model_directory, find_own_model
 from myxtts.checkpoints.model_directory import read_model_directory
+from myxtts.checkpoints.store import read_training_checkpoint
 from myxtts.checkpoints.tensor import read_array
-from myxtts.checkpoints.training_checkpoint import read_training_checkpoint
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.loading import load_synthesizer
 from myxtts.models.sizes import read_sizes

@@ -12,7 +12,7 @@ import pytest
 
 from myxtts.checkpoints.errors import NoWholeCheckpointError
 from myxtts.config import XTTSConfig
-from myxtts.training import previous_runs, run_lock
+from myxtts.training import previous_runs
 from myxtts.training.errors import NoRunError, RunChangedError, RunFinishedError, RunFolderError, RunInUseError
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, make_content, make_state, save
@@ -359,7 +359,7 @@ def test_a_file_system_without_locks_is_said(folder, monkeypatch, caplog):
     def refuse(descriptor, operation):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     open_with(folder).close()
     assert "knows no locks (No locks available)" in caplog.text
 

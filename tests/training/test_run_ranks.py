@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from myxtts.checkpoints.sealed_directory import MANIFEST_NAME
+from myxtts.checkpoints.model_directory import MANIFEST_NAME
 from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import ValidationRow
 from myxtts.training.starting_point import read_codec

@@ -92,7 +92,7 @@ def test_twenty_kills_of_the_trainer_change_nothing(long_flags, long_run, tmp_pa
             run = start(folder, *long_flags, "--mode", mode, **{"data.num_workers": number % 2})
             strike(run, moment, SIGKILL)
             assert finish(run, folder).code == -SIGKILL
-        half = [path.name for path in folder.glob(".step-*.new-*")]
+        half = [path.name for path in folder.glob(".myxtts-*")]
         lines.append(
             f"kill {number + 1}: {mode}, {name}, at step {count_steps(folder)}{', half written: ' * bool(half)}{' '.join(half)}"
         )

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.checkpoints.errors import DamagedFileError, KeyMismatchError
+from myxtts.checkpoints.errors import DamagedFileError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.training_checkpoint import TrainingCheckpoint, TrainingState
+from myxtts.checkpoints.store import TrainingCheckpoint, TrainingState
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.display import format_config
 from myxtts.config.resolve import dump_sections, resolve_config
@@ -119,8 +119,8 @@ def test_mel_statistics_must_be_a_scale(tmp_path, norms):
 @pytest.mark.parametrize(
     ("tensors", "error", "message"),
     [
-        ({}, KeyMismatchError, "1 missing"),
-        ({"slot": np.zeros(3, np.float32)}, KeyMismatchError, r"must be \(2,\), but is \(3,\)"),
+        ({}, CheckpointMismatchError, "slot is missing"),
+        ({"slot": np.zeros(3, np.float32)}, CheckpointMismatchError, r"must have shape \(2,\), but has \(3,\)"),
         ({"slot": np.zeros(2, np.int64)}, DamagedFileError, "holds slot as int64"),
         ({"slot": np.array([0, np.nan], np.float32)}, DamagedFileError, "not finite"),
     ],
@@ -176,7 +176,7 @@ def test_a_printed_configuration_shows_what_is_in_force_and_asks_for_the_same(tm
 
     path = tmp_path / "printed.yaml"
     path.write_text(format_config(config, fixed), encoding="utf-8")
-    loaded = resolve_config(yaml_path=path)
+    loaded = resolve_config(yaml_path=path, environ={})
 
     assert dump_sections(loaded) == dump_sections(config)
     assert find_fixed_settings(loaded, tmp_path / "import") == fixed

@@ -1,9 +1,15 @@
 """The checkpoints of one run: saved whole or not at all, the last and the best kept, the damaged set aside.
 
-step-00001000/       a training checkpoint (`training_checkpoint`), also a model directory
+step-00001000/       a training checkpoint
 damaged-step-.../    one whose files are no longer what its manifest says
 newer-step-.../      one that a run which went back to an earlier step left behind
 checkpoints.json     what there is and why it is kept, for people and other programs; the directories alone decide
+
+A training checkpoint is a model directory (`model_directory`) in every respect, so that exporting and synthesizing read it as
+it is; beside the model it holds all that the run needs to go on exactly:
+
+training.json         step, metrics, position in the data, configuration, facts of the environment
+training.safetensors  optimizer slots, averages, loss scale and whatever else the step keeps
 
 The folder may hold other things; nothing else in it is touched. One process saves at a time (`training.run_folder` has the
 lock); others may read meanwhile.
@@ -13,32 +19,182 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from myxtts.checkpoints.atomic_directory import open_file_atomically, recover_folder, remove_directory_atomically
-from myxtts.checkpoints.errors import CheckpointWriteError, DamagedFileError, DiskFullError, NoWholeCheckpointError
-from myxtts.checkpoints.model_directory import FORMAT_VERSION, KIND, ModelContent
-from myxtts.checkpoints.retention import Checkpoint, DiskNeed, choose_kept, rank_by_metric
-from myxtts.checkpoints.sealed_directory import read_manifest
-from myxtts.checkpoints.tensor import Tensor
-from myxtts.checkpoints.training_checkpoint import (
-    TrainingState,
-    count_checkpoint_bytes,
-    read_training_checkpoint,
-    write_training_checkpoint,
+from myxtts.checkpoints.errors import DamagedFileError, ModelFileError, NoWholeCheckpointError
+from myxtts.checkpoints.model_directory import (
+    ModelContent,
+    ModelDirectory,
+    Part,
+    read_manifest,
+    read_model_directory,
+    write_model_directory,
 )
-from myxtts.files import FileError, read_json
+from myxtts.checkpoints.safetensors_file import open_safetensors
+from myxtts.checkpoints.tensor import LazyTensor, Tensor
+from myxtts.files import (
+    DiskFullError,
+    FileError,
+    PathLike,
+    WriteError,
+    fit_shape,
+    open_file_atomically,
+    read_json,
+    recover_folder,
+    remove_folder_atomically,
+)
 
 _log = logging.getLogger(__name__)
 
+STATE_NAME = "training.json"
+TENSORS_NAME = "training.safetensors"
+STATE_VERSION = 1
 INDEX_NAME = "checkpoints.json"
 USUAL_METRIC = "val_loss"
 _STEP_NAME = re.compile(r"step-(\d+)")
 _DAMAGED = "damaged"
 _NEWER = "newer"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Where a run is. Every value is one that JSON gives back as it was: no arrays, no NumPy numbers."""
+
+    step: int
+    """Updates that are done, which is the number of the next step."""
+    metrics: Mapping[str, float]
+    """Losses and such by name; those of `--best-metric` rank the checkpoint. NaN is allowed and never the best."""
+    position: Mapping[str, Any] = field(default_factory=dict)
+    """The place in the data, as `data.resume.save_position` gives it."""
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The settings in force, by section."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """What else bits depend on: versions, threads, determinism, kind of device."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What the trainer keeps between steps, such as the counters of early stopping."""
+
+
+class TrainingCheckpoint(NamedTuple):
+    """A checkpoint as it lies on the disk; its tensors are read when they are asked for."""
+
+    model: ModelDirectory
+    tensors: Mapping[str, LazyTensor]
+    state: TrainingState
+
+
+def write_training_checkpoint(
+    target: PathLike, *, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState
+) -> None:
+    """Puts a checkpoint at `target`, in place of what is there, verified by reading it back.
+
+    Args:
+        target: the directory.
+        model: the arguments of `write_model_directory`. A codec's has no weights in `model` and all of them in `dvae`.
+        tensors: the rest of the run's numbers, by name.
+        state: everything that is no tensor.
+    """
+    metrics = {name: float(value) for name, value in state.metrics.items()}
+    # Made before anything is written, and without a way to write what JSON does not know as text: it would come back as text.
+    text = json.dumps({"version": STATE_VERSION, **asdict(state), "metrics": metrics}, indent=1, ensure_ascii=False)
+    more: dict[str, Part] = {TENSORS_NAME: tensors, STATE_NAME: text + "\n"}
+    write_model_directory(target, **model, more=more, step=state.step, metrics=metrics)
+
+
+def read_training_checkpoint(path: PathLike, *, verify_checksums: bool = True) -> TrainingCheckpoint:
+    """The checkpoint in a directory. Raises `DamagedFileError` for one that is not whole.
+
+    Args:
+        path: the directory.
+        verify_checksums: reads every byte once; not needed for one that `CheckpointStore.latest` has just given.
+    """
+    directory = Path(path)
+    model = read_model_directory(directory, verify_checksums=verify_checksums)
+    for name in (STATE_NAME, TENSORS_NAME):
+        if name not in model.manifest.files:
+            raise ModelFileError(
+                directory,
+                f"holds a model without {name}, so no run can go on from it. A new run can start from it: --init-from.",
+            )
+    return TrainingCheckpoint(model, open_safetensors(directory / TENSORS_NAME), _read_state(directory / STATE_NAME))
+
+
+def count_checkpoint_bytes(model: ModelContent, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes that the tensors of a checkpoint take on the disk; the texts beside them are small."""
+    groups = [model["model"], model.get("dvae") or {}, tensors, *(model.get("speakers") or {}).values()]
+    return sum(tensor.nbytes for group in groups for tensor in group.values())
+
+
+def _read_state(path: Path) -> TrainingState:
+    try:
+        # A loss of a run that went wrong may be infinite.
+        content = read_json(path, dict, allow_infinite=True)
+        if content.get("version") == STATE_VERSION:
+            return fit_shape(content, TrainingState)
+    except FileError as error:
+        raise DamagedFileError(path, error.problem) from None
+    except ValueError as error:
+        raise DamagedFileError(path, f"is damaged ({error}).") from None
+    raise ModelFileError(
+        path,
+        f"has version {content.get('version')}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
+    )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in a store, as its manifest describes it."""
+
+    path: Path
+    step: int
+    metrics: Mapping[str, float]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Room that the checkpoints of a run take."""
+
+    checkpoint_bytes: int
+    kept: int
+    """Checkpoints that stay. While the next one is written there is one more: none goes before its successor is whole."""
+    present_bytes: int
+    """What the checkpoints that are already there take."""
+    free_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that is taken at any moment."""
+        return (self.kept + 1) * self.checkpoint_bytes
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the disk has that much room."""
+        return self.peak_bytes - self.present_bytes <= self.free_bytes
+
+
+def rank_by_metric(checkpoints: Iterable[Checkpoint], metric: str) -> list[Checkpoint]:
+    """Those that have the metric, lowest first; of equals the earlier. A loss that is not a number is no rank."""
+    ranked = [checkpoint for checkpoint in checkpoints if math.isfinite(checkpoint.metrics.get(metric, math.nan))]
+    return sorted(ranked, key=lambda checkpoint: (checkpoint.metrics[metric], checkpoint.step))
+
+
+def choose_kept(
+    checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int, metric: str
+) -> dict[int, tuple[str, ...]]:
+    """The steps whose checkpoints are kept, each with why: as one of the last, of the best, or both."""
+    by_step = sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
+    last = {checkpoint.step for checkpoint in by_step[:keep_last]}
+    best = {checkpoint.step for checkpoint in rank_by_metric(checkpoints, metric)[:keep_best]}
+    return {
+        step: tuple(reason for reason, steps in (("last", last), ("best", best)) if step in steps)
+        for step in sorted(last | best)
+    }
 
 
 class CheckpointReader:
@@ -90,14 +246,14 @@ class CheckpointReader:
         return self._find_whole(checkpoint for checkpoint in self.list() if checkpoint.step == step)
 
     def _describe(self, path: Path) -> Checkpoint:
-        manifest = read_manifest(path, KIND, FORMAT_VERSION)
+        manifest = read_manifest(path)
         match = _STEP_NAME.fullmatch(path.name)
         assert match, path
         return Checkpoint(
             path=path,
             step=int(match[1]),
-            metrics=manifest.facts.get("metrics", {}),
-            size_bytes=sum(file.size_bytes for file in manifest.files.values()),
+            metrics=manifest.facts.metrics,
+            size_bytes=sum(file.bytes for file in manifest.files.values()),
         )
 
     def _find_whole(self, candidates: Iterable[Checkpoint]) -> Checkpoint | None:
@@ -143,7 +299,7 @@ class CheckpointStore(CheckpointReader):
     def save(self, *, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint:
         """Saves a checkpoint, and only when it is whole on the disk removes those that are no longer kept.
 
-        Raises `DiskFullError` when there is no room, and `CheckpointWriteError` when it cannot be written for another
+        Raises `DiskFullError` when there is no room, and `WriteError` when it cannot be written for another
         reason; what was there before is then as it was.
         """
         recover_folder(self.folder)
@@ -199,7 +355,7 @@ class CheckpointStore(CheckpointReader):
         kept = choose_kept(checkpoints, self._keep_last, self._keep_best, self._best_metric)
         for checkpoint in checkpoints:
             if checkpoint.step not in kept and checkpoint.step != saved_step:
-                remove_directory_atomically(checkpoint.path)
+                remove_folder_atomically(checkpoint.path)
 
     def _write_index(self) -> None:
         checkpoints = self.list()
@@ -222,7 +378,7 @@ class CheckpointStore(CheckpointReader):
         try:
             with open_file_atomically(self.folder / INDEX_NAME) as file:
                 file.write(json.dumps(content, indent=2).encode() + b"\n")
-        except CheckpointWriteError as error:
+        except WriteError as error:
             # The checkpoint itself is safe, and nothing that matters reads the index.
             _log.warning("The list of checkpoints is not up to date: %s", error)
 
@@ -230,12 +386,12 @@ class CheckpointStore(CheckpointReader):
         present = self.list()
         older = f"The run can go on from step {present[-1].step}" if present else "There is no older checkpoint"
         return DiskFullError(
-            f"{self.folder}: no room for the checkpoint of step {step}, which needs {needed_bytes} bytes "
+            self.folder,
+            f"no room for the checkpoint of step {step}, which needs {needed_bytes} bytes "
             f"({_format_mib(needed_bytes)}); {_format_mib(error.free_bytes)} are free. Free that much there, or keep fewer "
             f"(--keep-last, --keep-best: {len(present)} checkpoints now take "
             f"{_format_mib(sum(checkpoint.size_bytes for checkpoint in present))}), or move the folder to a larger disk and name "
             f"it with --checkpoint-dir. Nothing that was there is lost. {older}.",
-            self.folder,
             error.free_bytes,
         )
 

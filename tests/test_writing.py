@@ -1,0 +1,343 @@
+"""A file or a folder is the old one or the new one, whole, whatever happens while it is written."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from myxtts import files
+from myxtts.checkpoints.model_directory import require_model_folder, write_model_directory
+from myxtts.config import XTTSConfig
+from myxtts.files import (
+    OutputFolderError,
+    WriteError,
+    open_file_atomically,
+    open_folder_atomically,
+    open_scratch_folder,
+    recover_folder,
+    require_free_folder,
+    require_makeable_folder,
+)
+from tests.support.processes import run_code
+from tests.support.writing_kills import read_version, write_version
+
+
+def kill_everywhere(folder, arguments):
+    code = f"from pathlib import Path\nfrom tests.support.writing_kills import kill_everywhere\nreport(kill_everywhere(Path({str(folder)!r}), {arguments}))"
+    return run_code(code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "killed", "recovered"),
+    [
+        ("'folder', replace=True", {"1", "absent", "2"}, {"1", "2"}),
+        ("'folder', replace=False", {"absent", "2"}, {"absent", "2"}),
+        ("'file', replace=True", {"1", "2"}, {"1", "2"}),
+    ],
+)
+def test_a_writer_killed_anywhere_leaves_the_old_or_the_new(tmp_path, arguments, killed, recovered):
+    result = kill_everywhere(tmp_path, arguments)
+    assert result["kills"] > 60
+    assert result["states"].keys() == killed, "each must have been hit, and nothing else"
+    assert result["recovered"].keys() == recovered
+    assert result["final"] == 2
+
+
+def list_names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path):
+    target = tmp_path / "deep" / "target"
+    write_version(target, 1)
+    (target / "stale.txt").write_text("of the old one")
+    write_version(target, 2)
+    assert read_version(target) == 2
+    assert list_names(target.parent) == ["target"]
+
+
+def test_everything_is_flushed_before_the_name_and_the_name_after_it(tmp_path, monkeypatch):
+    events = []
+    real_fsync, real_rename = os.fsync, Path.rename
+
+    def record_fsync(descriptor):
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real_fsync(descriptor)
+
+    def record_rename(path, target):
+        events.append("RENAME")
+        return real_rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(Path, "rename", record_rename)
+    write_version(tmp_path / "target", 2)
+    position = events.index("RENAME")
+    assert sorted(events[:position]) == ["a.bin", "b.bin", "c.bin", "new", "sub"]
+    assert events.index("c.bin") < events.index("sub") < events.index("new")
+    assert events[position + 1 :] == [tmp_path.name]
+
+
+class StopError(Exception):
+    pass
+
+
+def stop():
+    raise StopError
+
+
+def fill_the_disk():
+    with open("/dev/full", "wb", buffering=0) as full:
+        full.write(b"x")
+
+
+def write_folder_then(target, then):
+    with open_folder_atomically(target) as folder:
+        (folder / "half").write_bytes(b"x")
+        then()
+
+
+def write_file_then(target, then):
+    with open_file_atomically(target / "a.bin") as file:
+        file.write(b"half")
+        then()
+
+
+@pytest.mark.parametrize("write", [write_folder_then, write_file_then])
+@pytest.mark.parametrize(
+    ("then", "error", "message"),
+    [
+        (stop, StopError, None),
+        (fill_the_disk, WriteError, r"the disk is full \(\d+ MiB free\).*What was there before is untouched"),
+    ],
+)
+def test_an_error_while_writing_leaves_the_old_and_no_traces(tmp_path, write, then, error, message):
+    target = tmp_path / "target"
+    write_version(target, 1)
+    with pytest.raises(error, match=message) as caught:
+        write(target, then)
+    assert then is stop or str(target) in str(caught.value)
+    assert read_version(target) == 1
+    assert list_names(tmp_path) == ["target"]
+
+
+def test_what_was_taken_away_comes_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    write_version(tmp_path / "target", 1)
+    real = Path.rename
+    renames = []
+
+    def rename(path, target):
+        renames.append(path.name)
+        if renames == ["new", "target", "new"]:
+            raise OSError(5, "Input/output error")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(WriteError, match="Input/output error"):
+        write_version(tmp_path / "target", 2)
+    assert read_version(tmp_path / "target") == 1
+    assert list_names(tmp_path) == ["target"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_not_overwritten(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    with pytest.raises(WriteError, match="is a file where a folder should be written"):
+        write_version(target, 1)
+    with pytest.raises(WriteError, match="cannot be written"):
+        write_version(target / "below", 1)
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("made", ["file", "folder"])
+def test_what_comes_while_a_free_place_is_written_stays(tmp_path, made):
+    target = tmp_path / "target"
+    kept = target / "precious" if made == "folder" else target
+
+    def write():
+        with open_folder_atomically(target, replaces=False):
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text("of another")
+
+    with pytest.raises(OutputFolderError, match="holds files by now, which stay as they are"):
+        write()
+    assert kept.read_text() == "of another"
+    assert list_names(tmp_path) == ["target"]
+
+
+def make_work(folder, machine, process, age_s=0.0, kind=".myxtts"):
+    work = folder / f"{kind}-{machine}-{process}-{0:08x}"
+    (work / "new").mkdir(parents=True)
+    os.utime(work, (time.time() - age_s,) * 2)
+    return work.name
+
+
+def find_dead_process():
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_what_dead_writers_left_is_removed_and_nothing_else(tmp_path):
+    here, dead = files._name_machine(), find_dead_process()
+    make_work(tmp_path, here, dead)
+    make_work(tmp_path, here, os.getpid())
+    make_work(tmp_path, "0" * 8, 1, age_s=1e6)
+    others = [
+        make_work(tmp_path, here, 1),
+        make_work(tmp_path, "0" * 8, dead),
+        make_work(tmp_path, "0" * 8, dead, age_s=1e6, kind="myxtts-trial"),
+    ]
+    (tmp_path / ".myxtts").mkdir()
+    (tmp_path / f".myxtts-{here}-{dead}-{1:08x}").symlink_to(tmp_path)
+    write_version(tmp_path / "target", 1)
+    link = f".myxtts-{here}-{dead}-{1:08x}"
+    assert list_names(tmp_path) == sorted([*others, ".myxtts", link, "target"])
+    recover_folder(tmp_path, is_locked=True)
+    assert list_names(tmp_path) == sorted([".myxtts", link, "target"]), "nobody else can be there"
+
+
+def test_a_living_writer_is_left_alone(tmp_path):
+    target = tmp_path / "target"
+    with open_folder_atomically(target) as folder:
+        write_version(target, 1)
+        recover_folder(tmp_path)
+        (folder / "late").touch()
+    assert list_names(target) == ["late"]
+    assert list_names(tmp_path) == ["target"]
+
+
+def test_writers_at_the_same_time_leave_one_whole_folder(tmp_path):
+    target = tmp_path / "target"
+    errors = []
+
+    def write_many(version):
+        try:
+            for _ in range(10):
+                write_version(target, version)
+        except WriteError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write_many, args=(version,)) for version in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert read_version(target) in (1, 2, 3)
+    assert list_names(tmp_path) == ["target"]
+
+
+def test_a_link_is_followed_and_the_mode_kept(tmp_path):
+    write_version(tmp_path / "real", 1)
+    (tmp_path / "link").symlink_to("real")
+    write_version(tmp_path / "link", 2)
+    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "real" / "a.bin").chmod(0o640)
+    with open_file_atomically(tmp_path / "link" / "a.bin") as file:
+        file.write(b"\2" * 2000)
+    assert read_version(tmp_path / "real") == 2
+    assert (tmp_path / "real" / "a.bin").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_scratch_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    code = (
+        "import time; from myxtts.files import open_scratch_folder\n"
+        "with open_scratch_folder('trial') as folder: print(folder, flush=True); time.sleep(600)"
+    )
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        left = Path(process.stdout.readline().strip())
+        with open_scratch_folder("data"):
+            assert left.is_dir(), "whoever made it is still there"
+        process.kill()
+        process.wait()
+    assert left.is_dir()
+    with open_scratch_folder("data") as own, open_scratch_folder("data"):
+        assert own.is_dir()
+        assert not left.exists()
+    assert list_names(tmp_path) == []
+
+
+BOTH = pytest.mark.parametrize("require", [require_free_folder, require_model_folder])
+
+
+@pytest.fixture
+def model(tmp_path):
+    write_model_directory(tmp_path / "model", config=XTTSConfig(), model={"mel_stats": np.ones(80, np.float32)})
+    return tmp_path / "model"
+
+
+@BOTH
+def test_a_new_or_empty_folder_is_free_and_nothing_is_left_beside_it(tmp_path, require):
+    require(tmp_path / "not" / "yet")
+    (tmp_path / "empty").mkdir()
+    require(tmp_path / "empty")
+    assert list_names(tmp_path) == ["empty"]
+    with open_folder_atomically(tmp_path / "empty", replaces=False) as folder:
+        (folder / "mine").touch()
+    assert list_names(tmp_path / "empty") == ["mine"]
+
+
+@BOTH
+def test_files_of_others_are_named(tmp_path, require):
+    for name in "abcd":
+        (tmp_path / name).touch()
+    with pytest.raises(
+        OutputFolderError, match=r"holds other files \(a, b, c, \.\.\.\), which would be lost\. Give a new"
+    ):
+        require(tmp_path)
+
+
+def test_a_model_alone_may_be_replaced_by_a_model_only(model):
+    require_model_folder(model)
+    with pytest.raises(OutputFolderError, match=r"config\.yaml, manifest\.json, model\.safetensors"):
+        require_free_folder(model)
+    (model / "training.safetensors").touch()
+    with pytest.raises(OutputFolderError, match=r"\(training\.safetensors\)"):
+        require_model_folder(model)
+
+
+@BOTH
+def test_a_folder_whose_replacement_was_interrupted_counts_as_there(tmp_path, require):
+    taken = tmp_path / make_work(tmp_path, files._name_machine(), find_dead_process()) / ".myxtts-taken"
+    (taken / "target").mkdir(parents=True)
+    (taken / "target" / "precious").touch()
+    with pytest.raises(OutputFolderError, match=r"holds other files \(precious\)"):
+        require(tmp_path / "target")
+    assert (tmp_path / "target" / "precious").exists()
+
+
+@BOTH
+def test_the_folder_one_stands_in_is_not_replaced(tmp_path, monkeypatch, require):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    for place in (tmp_path / "a" / "b", tmp_path / "a"):
+        with pytest.raises(OutputFolderError, match="started in, or one above it"):
+            require(place)
+
+
+def test_what_is_still_to_be_read_is_not_replaced(model):
+    with pytest.raises(OutputFolderError, match=r"holds .*model\.safetensors, which is to be read"):
+        require_model_folder(model, [model / "model.safetensors"])
+
+
+@pytest.mark.parametrize(
+    "require", [require_free_folder, require_model_folder, lambda place: require_makeable_folder(place, "Go away.")]
+)
+def test_a_place_that_takes_no_folder_is_the_users_to_change(tmp_path, require):
+    (tmp_path / "file").touch()
+    for place, why in (
+        ("file", "must be a folder, but is a file"),
+        ("file/new", "Not a directory"),
+        ("/proc/new", "/proc takes"),
+    ):
+        with pytest.raises(OutputFolderError, match=why) as caught:
+            require(tmp_path / place)
+        assert caught.value.exit_code == 2
