@@ -194,8 +194,8 @@ READERS = {
     # Words between processes of ours, and what a process was started with.
     "evaluation/judge_process.py": {"loads"},
     "evaluation/judge_worker.py": {"loads", "open"},
-    "pipeline/producer_notes.py": {"loads"},
-    "pipeline/wire.py": {"loads"},
+    "pipeline/preparation_task.py": {"loads"},
+    "processes.py": {"loads"},
     "cli/launch.py": {"loads"},
     "cli/train.py": {"loads"},
     "data/workers.py": {"loads"},
