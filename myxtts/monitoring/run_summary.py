@@ -124,7 +124,10 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         audio_seconds_per_s=audio_seconds_per_s,
         padding_waste=padding,
         retraces=retraces,
-        speed_up=measure_speed_up(flow, spent, sum(row.batches - row.traced_batches for row in trains)),
+        # Where no step was timed, what was measured is warming up.
+        speed_up=None
+        if times is None
+        else measure_speed_up(flow, spent, sum(row.batches - row.traced_batches for row in trains)),
         limit=find_limit(facts),
         variation=find_timing_variation(times, flow, mode or "", settings),
         memory=trains[-1].memory if trains else (),

@@ -116,7 +116,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         role = self.plan.data
         watch = None if self._stage is None else self._stage.watch
         sizes_bytes = (None, None) if watch is None else watch.read_producer_memory()
-        used_mb, peak_mb = (None if size is None else size / MIB for size in sizes_bytes)
+        used_mb, peak_mb = (None if size is None else round(size / MIB, 1) for size in sizes_bytes)
         if self.plan.rehearsal:
             return RoleMemory(role.physical_id, role.device, role.limit_mib, used_mb, peak_mb)
         return replace(read_role_memory(role), used_mb=used_mb, peak_mb=peak_mb, pool_mb=used_mb)

@@ -193,7 +193,7 @@ class RunStages:
         if start is not None:
             require_grown_vocabulary(start, data.tokenizer_path)
         data.report.write_json(run.path / DROP_REPORT_NAME)
-        _log.info("Data: %s", describe_data(data))
+        _log.info("Data: %s", describe_data(data, has_fixed_shapes=self._config.data.pad_to_fixed_length))
         self._team.require_equal(
             "clips",
             asdict(data.fingerprint),

@@ -350,11 +350,13 @@ class StageRun:
         return sections
 
 
-def describe_data(data: RunData) -> str:
+def describe_data(data: RunData, *, has_fixed_shapes: bool) -> str:
     """What is trained on, in a line."""
+    buckets = len(data.sampler.plan.buckets)
+    shapes = f"{buckets} batch shapes" if has_fixed_shapes else f"a shape for every batch of {buckets} groups by length"
     return (
         f"{len(data.train)} clips ({data.train.total_seconds / 60:.1f} min) to train on, {len(data.validation)} to validate "
-        f"with; {len(data.sampler.plan.buckets)} batch shapes, {data.sampler.steps_per_epoch} updates per epoch, "
+        f"with; {shapes}, {data.sampler.steps_per_epoch} updates per epoch, "
         f"{data.sampler.plan.waste.audio_share:.1%} padding at {SAMPLE_RATE_HZ} Hz."
     )
 

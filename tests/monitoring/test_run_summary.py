@@ -53,6 +53,11 @@ def test_a_run_without_steps_is_unknown_and_not_zero():
     assert text.splitlines()[-1].startswith("Verdict      unknown")
 
 
+def test_warming_up_alone_tells_nothing_of_the_speed_up():
+    row = replace(make_train_row(10), step_times_s=(), left_out=10)
+    assert "Speed-up     unknown" in format_summary(summarise_run([make_run_row(), row]))
+
+
 def test_a_validation_that_is_not_finite_is_never_the_best():
     rows = [
         make_run_row(),
