@@ -249,7 +249,7 @@ def train_parallel(situation: Situation, *, name: str) -> Seen:
     said = _train_by_command(situation, name, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
     folder = situation.root / name
     _require((folder / "worker-1").is_dir(), f"Two workers were to train, but only one did:\n{said}")
-    return _describe_losses(folder, "; two workers")
+    return _describe_losses(folder, "; two workers", how="two workers")
 
 
 def train_auto(situation: Situation, *, name: str) -> Seen:
@@ -259,7 +259,8 @@ def train_auto(situation: Situation, *, name: str) -> Seen:
     record = read_record(situation.root / name)
     if record is None or record.choice is None:
         raise CheckFailedError(f"A mode was to be chosen and kept with the run, but {name} has none:\n{said}")
-    return _describe_losses(situation.root / name, f"; it chose the {record.choice['layout']} mode")
+    how = f"it chose the {record.choice['layout']} mode"
+    return _describe_losses(situation.root / name, f"; {how}", how=how)
 
 
 def make_config(situation: Situation, name: str, **sections: Any) -> XTTSConfig:
@@ -413,7 +414,7 @@ def _describe_effects(trainer: XTTSTrainer, config: XTTSConfig, fault: str) -> s
     return said
 
 
-def _describe_losses(folder: Path, how: str) -> tuple[str, dict[str, Any]]:
+def _describe_losses(folder: Path, happened: str, **facts: Any) -> tuple[str, dict[str, Any]]:
     """The losses of a run, which must be finite and fall."""
     losses = [loss for _, loss in list_losses(read_metrics(folder / FILE_NAME))]
     _require(bool(losses) and all(map(math.isfinite, losses)), f"Losses must be finite numbers, but are {losses}.")
@@ -421,7 +422,7 @@ def _describe_losses(folder: Path, how: str) -> tuple[str, dict[str, Any]]:
         losses[-1] < losses[0],
         f"The loss must fall, but goes from {losses[0]} to {losses[-1]} in {len(losses)} updates.",
     )
-    return f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}{how}", {"losses": losses}
+    return f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}{happened}", {"losses": losses, **facts}
 
 
 def _train_by_command(situation: Situation, name: str, **sections: Any) -> str:

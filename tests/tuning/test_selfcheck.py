@@ -290,7 +290,7 @@ def test_both_devices_train_by_the_command_a_user_gives_where_their_ports_are_cl
     detail, facts = work.train_parallel(situation, name="train-parallel")
     assert asked["training"]["model_gpus"] == "1,0"
     assert "--open-ports" not in asked["words"]
-    assert facts["losses"] == [3.0, 2.0]
+    assert facts == {"losses": [3.0, 2.0], "how": "two workers"}
     assert "two workers" in detail
     asked.clear()
     monkeypatch.setattr(work, "has_private_network", lambda: False)
