@@ -124,7 +124,7 @@ def sort_content(content: Any, path: Path) -> CoquiFile:
     if not isinstance(state, Mapping):
         raise ModelFileError(path, f"its entry `model` is a {type(state).__name__}, not named tensors. {_EXPECTED}")
     leftovers = {} if state is content else {str(name): "not part of the model" for name in content if name != "model"}
-    config = {} if state is content else _read_config(content.get("config"))
+    config = {} if state is content else _read_config(content.get("config"), path)
     leftovers.pop("config", None)
     return _sort_state(state, path, config, leftovers)
 
@@ -210,13 +210,13 @@ def find_voice_problem(prompt: Tensor, speaker: Tensor) -> str | None:
     return None
 
 
-def _read_config(config: Any) -> Mapping[str, Any]:
+def _read_config(config: Any, path: Path) -> Mapping[str, Any]:
     if isinstance(config, str):
         # Old trainers saved it as JSON.
         try:
             config = parse_json(config, allow_infinite=True)
-        except ValueError:
-            return {}
+        except ValueError as error:
+            raise ModelFileError(path, f"its configuration must be JSON, but {error}. Get the file again.") from None
     return config if isinstance(config, Mapping) else {}
 
 

@@ -145,7 +145,8 @@ def test_a_configuration_saved_as_objects_is_used():
 def test_a_configuration_saved_as_json_is_used(full):
     file = sort_content({"model": full, "config": '{"model_args": {"gpt_n_heads": 8}}'}, PATH)
     assert infer_numbers(file)["gpt_heads"] == 8
-    assert sort_content({"model": full, "config": "{"}, PATH).config == {}
+    with pytest.raises(ModelFileError, match="its configuration must be JSON, but is not"):
+        sort_content({"model": full, "config": "{"}, PATH)
 
 
 def test_voices_are_recognised(tmp_path):
