@@ -107,14 +107,6 @@ def test_steps_are_numbers_and_not_words(tmp_path):
     assert list_steps(store) == [100_000_000]
 
 
-def test_another_metric_is_judged_by_what_the_checkpoints_say(tmp_path):
-    store = open_store(tmp_path, keep_last=9)
-    for step, val, train in ((10, 1.0, 9.0), (20, 2.0, 8.0)):
-        save(store, step, val_loss=val, train_loss=train)
-    by_train = store_module.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric="train_loss")
-    assert (store.best().step, by_train.best().step) == (10, 20)
-
-
 @pytest.mark.parametrize(("metric", "step"), [("val_loss", 10), ("train_loss", 20)])
 def test_a_folder_means_the_best_checkpoint_as_its_run_judged(tmp_path, metric, step):
     store = store_module.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric=metric)

@@ -17,12 +17,9 @@ from myxtts.checkpoints.model_directory import (
     write_model_directory,
 )
 from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
-from myxtts.checkpoints.tensor import LazyTensor
-from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError
 from myxtts.files import WriteError
-from tests.support.shared_files import find_parity
 
 MODEL = {
     "wide": np.arange(6, dtype=np.float64).reshape(2, 3).T,
@@ -95,14 +92,6 @@ def test_the_manifest_has_the_checksums_that_sha256sum_gives(written):
     for name, entry in manifest["files"].items():
         content = (written / name).read_bytes()
         assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def test_a_torch_file_is_converted_tensor_by_tensor(tmp_path):
-    source = read_torch_file(find_parity("tiny_xtts_model.pth"))["model"]
-    write_model_directory(tmp_path / "model", config=XTTSConfig(), model=source)
-    copy = read_model_directory(tmp_path / "model").model
-    assert copy.keys() == source.keys()
-    assert all(copy[name].read().tobytes() == tensor.read().tobytes() for name, tensor in source.items())
 
 
 def test_equal_models_give_equal_bytes(tmp_path):
@@ -198,10 +187,3 @@ def test_what_is_no_safetensors_file_is_said(tmp_path, content):
 def test_a_type_that_cannot_be_saved_is_said(tmp_path):
     with open(tmp_path / "x", "wb") as file, pytest.raises(CheckpointError, match="c: arrays of type complex128"):
         write_safetensors(file, {"c": np.zeros(2, complex)})
-
-
-def test_a_tensor_in_a_file_shows_what_it_is(written):
-    tensor = read_model_directory(written).model["half"]
-    assert isinstance(tensor, LazyTensor)
-    assert repr(tensor) == "LazyTensor(shape=(5,), dtype=float16)"
-    assert (tensor.size, tensor.nbytes) == (5, 10)
