@@ -63,7 +63,6 @@ def plan_mode(mode: Mode) -> DevicePlan:
 
 
 def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
-    from myxtts.data.replacements import Failure
     from myxtts.pipeline.order import RunOrder
     from myxtts.pipeline.preparation_settings import Target, choose_preparation
     from myxtts.pipeline.production import Production
@@ -83,7 +82,6 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
         end_step=way.get("end_step", 9),
         codec_folder=folder / "codec" if target is Target.GPT else None,
         cache_folder=folder / "features",
-        failures=tuple(Failure(*failure) for failure in way.get("failures", [])),
     )
     order = RunOrder(
         data.sampler, data.validation_batches, validation_interval=production.validation_interval,
