@@ -22,7 +22,8 @@ TOLD = (
     "print('ready', flush=True)\ntime.sleep(600)\n"
 )
 DEAF = (
-    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    "print('ready', flush=True)\ntime.sleep(600)\n"
 )
 
 
