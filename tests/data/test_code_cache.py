@@ -208,6 +208,16 @@ def test_a_folder_that_cannot_be_made_is_refused_with_the_way_out(tmp_path):
     assert list_kept_codes(tmp_path / "none") == []
 
 
+def test_a_link_in_the_place_of_the_key_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "own").write_text("of the user")
+    folder = find_key_folder(tmp_path / "codes", KEY)
+    folder.mkdir(parents=True)
+    (folder / "key.json").symlink_to(tmp_path / "own")
+    CodeCache(tmp_path / "codes", KEY)
+    assert (tmp_path / "own").read_text() == "of the user"
+    assert not (folder / "key.json").is_symlink()
+
+
 def test_ids_change_with_name_size_and_time_only():
     names, zeros, second = [b"a", b"b"], np.zeros(2, int), np.array([0, 1])
     ids = identify_files(names, zeros, zeros)
