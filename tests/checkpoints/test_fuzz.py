@@ -33,7 +33,6 @@ def small_file(tmp_path_factory):
     content = {
         "model": {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False])},
         "step": 3,
-        "note": b"\xff",
     }
     write_torch_file(path, content)
     return path

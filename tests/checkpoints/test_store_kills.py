@@ -24,7 +24,7 @@ def kill_at(folder, prepares):
     ("kill", "latest"),
     [
         ("functools.partial(kill_inside_write, 5, 0.5)", "30"),
-        ("functools.partial(kill_in_function, 'myxtts.checkpoints.store', '_remove_unkept')", "40"),
+        ("functools.partial(kill_in_function, 'myxtts.checkpoints.store', '_choose_kept')", "40"),
         ("functools.partial(kill_inside_removal, 2)", "40"),
     ],
     ids=["inside a write", "before the old one goes", "while the old one goes"],

@@ -35,7 +35,7 @@ def draw_arrays():
     return st.builds(make, st.sampled_from(DTYPES), shapes, st.integers(0, 2**32))
 
 
-SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
 VALUES = st.recursive(
     SCALARS | draw_arrays(),
     lambda inner: (
@@ -90,25 +90,20 @@ def test_arrays_of_any_layout_are_written_by_value(tmp_path):
         np.testing.assert_array_equal(tensor.read(), views[name])
 
 
-def test_numbers_of_numpy_become_plain_ones(tmp_path):
-    write_torch_file(tmp_path / "numbers.pth", [np.float32(0.5), np.int64(-3), np.bool_(True)])
-    assert read_torch_file(tmp_path / "numbers.pth") == [0.5, -3, True]
-
-
 @pytest.mark.parametrize("zip64_from_bytes", [2**30, 0], ids=["32 bit", "64 bit"])
 def test_storages_are_aligned_and_the_records_are_those_of_torch(tmp_path, monkeypatch, zip64_from_bytes):
     monkeypatch.setattr(torch_files, "_ZIP64_FROM_BYTES", zip64_from_bytes)
     path = tmp_path / "aligned.pth"
     arrays = {f"t{index}": np.arange(index, dtype=np.int8) for index in range(70)}
     write_torch_file(path, arrays)
-    records = ZipRecords(path).records
-    assert {name.partition("/")[2] for name in records} == {
+    starts = ZipRecords(path).starts
+    assert {name.partition("/")[2] for name in starts} == {
         "data.pkl",
         "byteorder",
         "version",
         *(f"data/{i}" for i in range(70)),
     }
-    assert all(record.start % 64 == 0 for name, record in records.items() if "/data/" in name)
+    assert all(start % 64 == 0 for name, start in starts.items() if "/data/" in name)
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.read("archive/version") == b"3\n"
@@ -151,12 +146,12 @@ def make_cycle():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (object(), "values of type object cannot be written"),
-        ({1, 2}, "values of type set cannot be written"),
+        (object(), r"\(object\) cannot be written"),
+        ({1, 2}, r"\(set\) cannot be written"),
         (make_cycle(), "nested more than"),
-        ({(1, 2): 3}, "keys must be text or whole numbers"),
-        ({1.5: 3}, "keys must be text or whole numbers"),
-        (2**64, "does not fit 64 bits"),
+        ({(1, 2): 3}, r"\(dict\) cannot be written"),
+        ({1.5: 3}, r"\(dict\) cannot be written"),
+        (2**64, "cannot be written: .* of 64 bits"),
         ("\ud800", "half a character"),
         ("x" * (2**20 + 1), "longer than"),
         (np.array(["text"]), "torch has no tensors of type"),
