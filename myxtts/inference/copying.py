@@ -14,11 +14,7 @@ from myxtts.models.xtts import XTTS
 
 
 class SpeechCopier:
-    """Copies recordings with a model's DVAE. Raises `UnableToSpeakError` for a model that has none.
-
-    Args:
-        xtts: the model with its weights.
-    """
+    """Copies recordings with a model's DVAE. Raises `UnableToSpeakError` for a model that has none."""
 
     def __init__(self, xtts: XTTS):
         if xtts.dvae is None:

@@ -11,7 +11,6 @@ from myxtts.inference.pieces import (
     check_text,
     choose_bucket,
     choose_rows,
-    group_rows,
     split_text,
 )
 from myxtts.inference.settings import SpeechSettings
@@ -120,4 +119,3 @@ def test_shapes_are_few():
     assert {choose_bucket(tokens, 402) for tokens in range(1, 403)} == {32, 64, 128, 256, 402}
     assert all(choose_bucket(tokens, 402) >= tokens for tokens in range(1, 403))
     assert [choose_rows(rows) for rows in range(1, 9)] == [1, 2, 4, 4, 8, 8, 8, 8]
-    assert [list(group) for group in group_rows([1, 2, 3, 4, 5], 2)] == [[1, 2], [3, 4], [5]]
