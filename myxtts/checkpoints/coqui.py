@@ -20,7 +20,7 @@ from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.files import parse_json
-from myxtts.models.names import FLOAT_DTYPES, OLD_WEIGHT_NORM
+from myxtts.models.names import FLOAT_DTYPES
 
 
 class CoquiKind(enum.Enum):
@@ -71,6 +71,10 @@ _IGNORED_TENSORS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"discrete_loss\..*"), "a statistic that the DVAE never uses"),
 )
 
+_OLD_WEIGHT_NORM = {
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
 _TRAINER_PREFIX = "xtts."
 _DVAE_PREFIX = "dvae."
 _DVAE_MARKS = ("codebook.embed", "encoder.0.0.weight")
@@ -169,7 +173,7 @@ def _sort_state(
 
 def name_canonically(name: str) -> str:
     """A tensor's name with weight norm written in torch's newer way."""
-    for old, new in OLD_WEIGHT_NORM.items():
+    for old, new in _OLD_WEIGHT_NORM.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name

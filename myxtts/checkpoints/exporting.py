@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
 from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.checkpoints.coqui import NOTICE_KEY
 from myxtts.checkpoints.errors import ModelFileError
@@ -20,7 +19,7 @@ from myxtts.checkpoints.tensor import Tensor
 from myxtts.checkpoints.torch_files import write_torch
 from myxtts.config import LANGUAGES, ModelConfig
 from myxtts.files import open_folder_atomically, require_free_folder
-from myxtts.models.names import OPTIONAL
+from myxtts.models.names import OPTIONAL, make_front_end_constant
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
 
@@ -131,22 +130,12 @@ def _complete(weights: Iterable[Weight], tensors: Mapping[str, Tensor]) -> dict[
         if weight.key in tensors:
             complete[weight.key] = tensors[weight.key]
         elif OPTIONAL.search(weight.key):
-            complete[weight.key] = _make_constant(weight)
+            is_front_end = weight.start.kind == "front_end"
+            complete[weight.key] = (
+                make_front_end_constant(weight) if is_front_end else np.zeros(weight.shape, weight.dtype)
+            )
     # What the table does not know was let in by --allow-unexpected, and goes out as it came.
     return {**complete, **{key: tensor for key, tensor in tensors.items() if key not in complete}}
-
-
-def _make_constant(weight: Weight) -> np.ndarray:
-    match weight.variable.rpartition(".")[2]:
-        case "emphasis":
-            constant = np.array([-PREEMPHASIS, 1.0], np.float32)
-        case "window":
-            constant = make_window(SPEAKER_MEL)
-        case "filterbank":
-            constant = make_filterbank(SPEAKER_MEL)
-        case _:
-            return np.zeros(weight.shape, weight.dtype)
-    return constant.astype(np.float32).reshape(weight.shape)
 
 
 def _has(tensors: Mapping[str, Tensor], prefix: str) -> bool:

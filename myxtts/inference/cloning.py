@@ -94,9 +94,9 @@ class VoiceCloner:
 
     def _trace_prompt(self, wav_1S: Any) -> Any:
         mel_1FM, _ = compute_conditioning_mel(wav_1S, tf.shape(wav_1S)[1:], self._mel_norms)
-        return self._xtts.make_reference_prompt([mel_1FM])
+        return self._xtts.gpt.make_prompt(mel_1FM)
 
     def _trace_speaker(self, wav_1S: Any) -> Any:
         if self._xtts.speaker_encoder is None:
             return tf.zeros([1, self._xtts.decoder.size.speaker_width if self._xtts.decoder else 0])
-        return self._xtts.embed_speaker(compute_speaker_mel(wav_1S, tf.shape(wav_1S)[1:])[0])
+        return self._xtts.speaker_encoder(compute_speaker_mel(wav_1S, tf.shape(wav_1S)[1:])[0])

@@ -27,10 +27,7 @@ class WeightNormConv1D(Part):
     """A convolution over time stored as directions and lengths, as the checkpoints have it.
 
     Args:
-        inputs: channels in.
-        outputs: channels out.
         kernel: taps, an odd number unless upsampling.
-        dilation: distance of the taps.
         upsample: above 1, a transposed convolution that makes the sequence so many times longer.
     """
 

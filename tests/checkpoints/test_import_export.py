@@ -5,14 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from myxtts.checkpoints import exporting
-from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice, read_coqui_file
+from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
 from myxtts.checkpoints.importing import import_coqui_files
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.safetensors_file import open_safetensors
-from myxtts.files import OutputFolderError
 from myxtts.models.names import CheckpointMismatchError
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import list_dvae_weights, list_xtts_weights
@@ -124,15 +121,6 @@ def test_a_configuration_without_a_table_of_arguments_is_refused(model, tmp_path
         import_coqui_files(tmp_path / "model.pth", tmp_path / "out")
 
 
-@pytest.mark.parametrize("export", [export_coqui, export_safetensors])
-def test_an_export_replaces_nothing_that_came_while_it_was_written(model, tmp_path, monkeypatch, export):
-    monkeypatch.setattr(exporting, "require_free_folder", lambda target, sources: None)
-    (tmp_path / "precious").write_text("of another")
-    with pytest.raises(OutputFolderError, match="by now"):
-        export(model, tmp_path)
-    assert (tmp_path / "precious").read_text() == "of another"
-
-
 def test_an_export_has_every_key_of_coquis_file_constants_included(model, exported):
     sizes = read_sizes(CONFIG.model)
     expected = {w.key: w.shape for w in list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)}
@@ -143,14 +131,6 @@ def test_an_export_has_every_key_of_coquis_file_constants_included(model, export
         np.asarray(state["hifigan_decoder.speaker_encoder.torch_spec.0.filter"]).ravel(), [-0.97, 1.0], rtol=1e-6
     )
     assert json.loads((exported / "config.json").read_text())["model_args"]["gpt_layers"] == 2
-
-
-def test_safetensors_have_the_same_names(model, tmp_path):
-    names = export_safetensors(model, tmp_path / "safe")
-    assert names == ["config.json", "dvae.safetensors", "model.safetensors", "speakers_xtts.pth", "vocab.json"]
-    found = open_safetensors(tmp_path / "safe" / "model.safetensors")
-    assert found.keys() == complete_model(model).keys()
-    assert_equal(read_coqui_file(tmp_path / "safe" / "model.safetensors").arrays, model.model)
 
 
 def test_a_trainer_checkpoint_brings_its_dvae(model, tmp_path):

@@ -15,7 +15,6 @@ from myxtts.checkpoints.errors import CheckpointError
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_files import ZipRecords, read_torch_file
 from tests.checkpoints.builders import write_torch_file
-from tests.support.shared_files import find_parity
 
 DTYPES = [
     *(np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")),
@@ -124,17 +123,6 @@ def test_a_tensor_in_two_places_is_stored_once(tmp_path):
     assert sum("/data/" in name for name in ZipRecords(tmp_path / "shared.pth").records) == 1
     content = read_torch_file(tmp_path / "shared.pth")
     assert np.array_equal(content["a"].read(), content["b"].read())
-
-
-def test_a_file_of_torch_is_copied_tensor_by_tensor(tmp_path):
-    source = read_torch_file(find_parity("tiny_xtts_model.pth"))
-    write_torch_file(tmp_path / "copy.pth", source)
-    copy = read_torch_file(tmp_path / "copy.pth")
-    assert copy["config"] == source["config"]
-    assert list(copy["model"]) == list(source["model"])
-    assert all(
-        copy["model"][name].read().tobytes() == tensor.read().tobytes() for name, tensor in source["model"].items()
-    )
 
 
 def make_cycle():

@@ -25,14 +25,6 @@ def test_a_checkpoint_is_a_model_directory(written):
     assert {"training.json", "training.safetensors"} <= directory.manifest.files.keys()
 
 
-def test_a_codec_has_no_other_weights(tmp_path):
-    model = {"config": CONFIG, "model": {}, "dvae": {"codebook": np.arange(6.0)}}
-    saved = open_store(tmp_path).save(model=model, tensors={}, state=make_state(1))
-    directory, tensors, _ = read_training_checkpoint(saved.path)
-    assert (directory.model, tensors) == ({}, {})
-    np.testing.assert_array_equal(directory.dvae["codebook"].read(), np.arange(6.0))
-
-
 def test_metrics_may_be_numbers_of_numpy_and_not_a_number(tmp_path):
     state = TrainingState(step=1, metrics={"train_loss": np.float32(0.5), "val_loss": math.nan})
     metrics = read_training_checkpoint(open_store(tmp_path).save(**make_content(1), state=state).path).state.metrics

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.discriminators import Rivals, RivalSize, choose_rival_size, compute_magnitudes, cut_frames, fold
+from myxtts.models.discriminators import Rivals, RivalSize, compute_magnitudes, fold
 from myxtts.models.initialise import initialise_weights
 from myxtts.models.names import find_variable
-from myxtts.models.sizes import DecoderSize
 from myxtts.models.speech_losses import (
     SPEECH_MEL,
-    compute_speech_mel,
     measure_deception,
     measure_discernment,
     measure_feature_distance,
@@ -44,19 +42,9 @@ def test_every_weight_is_listed_and_starts_with_the_length_of_its_directions(riv
             np.testing.assert_allclose(variable.numpy(), np.sqrt((directions**2).sum((0, 1, 2))), rtol=1e-5)
 
 
-def test_they_are_as_wide_as_the_decoder_is_strong():
-    assert choose_rival_size(DecoderSize(latent_width=1024, width=512)).width == 32
-    assert choose_rival_size(DecoderSize(latent_width=256, width=128)).width == 8
-
-
 def test_a_fold_lays_the_samples_of_a_period_side_by_side():
     folded = fold(tf.constant([[0.0, 1, 2, 3, 4, 5, 6]]), 3)[0, ..., 0]
     np.testing.assert_array_equal(folded, [[0, 1, 2], [3, 4, 5], [6, 5, 4]])
-
-
-def test_frames_overlap_and_stay_inside():
-    frames = cut_frames(tf.range(10.0)[None], 4, 2)[0]
-    np.testing.assert_array_equal(frames, [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7], [6, 7, 8, 9]])
 
 
 def test_magnitudes_are_those_of_a_fourier_transform():
@@ -73,14 +61,6 @@ def test_each_row_is_judged_by_itself(rivals):
         for said, expected in zip(left, right, strict=True):
             np.testing.assert_allclose(said[1:], expected, atol=1e-5)
             assert said.dtype == tf.float32
-
-
-def test_the_mel_knows_a_tone_by_its_pitch():
-    mel = compute_speech_mel(make_tones())
-    assert mel.shape[1:] == (1 + (SAMPLES - 1024) // 256, 80)
-    loudest = tf.argmax(mel, -1).numpy()
-    assert (loudest[0] < loudest[1]).all()
-    assert (loudest.min(1) == loudest.max(1)).all()
 
 
 def test_distances_are_zero_for_the_same_and_grow_with_the_difference(rivals):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.dropout import drop, make_dropout_key, split_key
+from myxtts.models.dropout import drop, make_dropout_key
 from myxtts.models.gpt import GPTBatch
 from myxtts.models.losses import GPTLosses, TokenLoss
 from tests.models.small import build_small_gpt, differentiate, make_batch
@@ -65,11 +65,6 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
     assert np.mean(dropped) == pytest.approx(1, abs=0.02)
 
 
-def test_masks_of_different_places_are_independent():
-    first, second = (drop(tf.ones([10_000]), 0.5, key).numpy() > 0 for key in split_key(make_dropout_key(3, 0), 2))
-    assert np.mean(first == second) == pytest.approx(0.5, abs=0.03)
-
-
 def take_rows(batch, rows):
     return GPTBatch(*(value if value is None else value[rows] for value in batch))
 
@@ -124,17 +119,3 @@ def test_half_precision_trains_without_nan(policy, loss_scale):
     assert values[-1] < values[0]
     assert all(variable.dtype == tf.float32 for variable in variables)
     assert all(np.all(np.isfinite(variable.numpy())) for variable in variables)
-
-
-def test_half_precision_does_not_depend_on_the_global_policy():
-    gpt = build_small_gpt(dtype="mixed_float16")
-    assert gpt.make_prompt(make_batch().mel_BFM).dtype == tf.float16
-    assert gpt.blocks[0].qkv.compute_dtype == "float16"
-
-
-def test_a_shape_is_traced_once():
-    gpt = build_small_gpt(dropout=0.1)
-    step = tf.function(lambda batch, key: gpt.compute_losses(batch, dropout_key=key).weigh(), autograph=False)
-    for index in range(3):
-        step(make_batch(), make_dropout_key(1, tf.constant(index)))
-    assert step.experimental_get_tracing_count() == 1
