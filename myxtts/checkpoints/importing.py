@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ class ImportReport:
     tensors: int
     dvae_tensors: int
     voices: tuple[str, ...]
-    ignored: Mapping[str, str]
-    """Entries of the files that are of no use here -> why."""
+    ignored: Sequence[str]
+    """Entries of the files that are of no use here."""
     differences: LoadReport
     """What was missing or unexpected, and allowed."""
     notice: str | None

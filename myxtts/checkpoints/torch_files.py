@@ -40,7 +40,7 @@ from myxtts.checkpoints.unpickling import (
     PickleMachine,
     Storage,
 )
-from myxtts.files import FileError, explain_os_error, open_file
+from myxtts.files import FileError, open_file
 
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_START = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -68,7 +68,6 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
     is refused with `UnsafeModelFileError`; a file that is damaged or no torch file at all, with `ModelFileError`.
     """
     path = Path(path)
-    _check_start(path)
     records = ZipRecords(path)
     found = [
         name.removesuffix("/data.pkl")
@@ -126,12 +125,15 @@ class ZipRecords:
     def __init__(self, path: Path):
         self.path = path
         self._verified: set[str] = set()
+        self.records: dict[str, zipfile.ZipInfo] = {}
+        self.starts: dict[str, int] = {}
+        """Where the bytes of each begin."""
         with self._open() as handle:
             status = os.fstat(handle.fileno())
             self._identity = _identify(status)
-            self.records: dict[str, zipfile.ZipInfo] = {}
-            self.starts: dict[str, int] = {}
-            """Where the bytes of each begin."""
+            start = self._read_at(handle, 0, min(_SNIFFED_BYTES, status.st_size))
+            if not start.startswith(_ZIP_START):
+                raise self._error(_describe_start(start, status.st_size))
             self._read_records(handle, status.st_size)
 
     def read_record(self, name: str) -> bytes:
@@ -162,7 +164,7 @@ class ZipRecords:
         try:
             return open_file(self.path)
         except FileError as error:
-            raise self._error(error.problem) from None
+            raise self._error(f"{error.problem} Give a .pth file that can be read.") from None
 
     def _read_at(self, handle: FileIO, offset: int, length: int) -> bytearray:
         content = bytearray(length)
@@ -201,9 +203,8 @@ class ZipRecords:
 
     def _read_directory(self, handle: FileIO, size: int) -> tuple[list[zipfile.ZipInfo], int]:
         """The entries of the zip directory, and where it begins."""
-        if size < _END.size:
-            raise self._error("is cut short: it is too small for a zip file. Get the file again.")
-        signature, *_, count, _, _, comment = _END.unpack(self._read_at(handle, size - _END.size, _END.size))
+        end = self._read_at(handle, max(0, size - _END.size), min(size, _END.size))
+        signature, *_, count, _, _, comment = _END.unpack(end.rjust(_END.size))
         if signature != b"PK\x05\x06" or comment != 0:
             raise self._error("is cut short or damaged: the zip directory at its end is missing. Get the file again.")
         try:
@@ -268,23 +269,8 @@ def _identify(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_start(path: Path) -> None:
-    """Tells by its first bytes what a file that is no torch file is instead."""
-    if os.path.isdir(path):
-        raise ModelFileError(path, "is a folder. Give the .pth file in it.")
-    try:
-        with open_file(path) as handle:
-            start = handle.read(_SNIFFED_BYTES)
-            size = os.fstat(handle.fileno()).st_size
-    except (FileError, OSError) as error:
-        raise ModelFileError(
-            path, f"{explain_os_error(path, error).problem} Give a .pth file that can be read."
-        ) from None
-    if not start.startswith(_ZIP_START):
-        raise ModelFileError(path, _describe_start(start, size))
-
-
-def _describe_start(start: bytes, size: int) -> str:
+def _describe_start(start: bytearray, size: int) -> str:
+    """What a file that is no torch file is instead, told by its first bytes."""
     convert = "On a machine with torch, load it with `torch.load(..., weights_only=True)` and save it again with `torch.save`."
     if not start:
         return "is empty. Get the file again."

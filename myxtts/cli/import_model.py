@@ -63,7 +63,7 @@ def run(words: Sequence[str], prog: str) -> int:
     )
     print(f"Size    {counts}")
     if report.ignored:
-        print(f"Ignored {len(report.ignored)} entries of no use here, such as {next(iter(report.ignored))}")
+        print(f"Ignored {len(report.ignored)} entries of no use here, such as {report.ignored[0]}")
     if not report.differences.is_complete:
         print(f"Allowed {report.differences.describe()}")
     for part in report.missing_parts:

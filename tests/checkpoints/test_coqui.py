@@ -61,8 +61,7 @@ def test_aliases_of_inference_are_left_out(full):
     aliases = describe_tensors(read_shapes("xtts_v2_inference_alias_shapes"))
     file = sort_content({"model": full | aliases}, PATH)
     assert file.arrays == sort_content({"model": full}, PATH).arrays
-    assert aliases.keys() <= file.ignored.keys()
-    assert {file.ignored[name] for name in aliases} == {"an alias that inference adds"}
+    assert aliases.keys() <= set(file.ignored)
 
 
 def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
@@ -79,7 +78,7 @@ def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
     assert file.kind is CoquiKind.TRAINER_CHECKPOINT
     assert file.arrays.keys() == sort_content({"model": full}, PATH).arrays.keys()
     assert file.dvae_arrays.keys() == {name for name in full_dvae if not is_dropped(name)}
-    assert leftovers.keys() <= file.ignored.keys()
+    assert leftovers.keys() <= set(file.ignored)
     assert "config" not in file.ignored
     assert sum(name.startswith("torch_mel_spectrogram_") for name in file.ignored) == 4
     assert {name: tensor.shape for name, tensor in file.arrays.items()} == {
@@ -90,7 +89,7 @@ def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
 def test_masks_of_old_transformers_are_left_out_and_biases_are_not(full):
     masks = describe_tensors({"gpt.gpt.h.0.attn.bias": (1, 1, 9, 9), "gpt.gpt.h.0.attn.masked_bias": ()})
     file = sort_content({"model": full | masks}, PATH)
-    assert masks.keys() <= file.ignored.keys()
+    assert masks.keys() <= set(file.ignored)
     assert "gpt.conditioning_encoder.attn.0.norm.bias" in file.arrays
     assert "gpt.gpt.h.0.attn.c_attn.bias" in file.arrays
 
@@ -187,7 +186,5 @@ def test_shapes_that_do_not_belong_together_are_refused(full, name, shape, messa
 
 
 def test_heads_must_divide_the_width(full):
-    with pytest.raises(CheckpointError, match="says 7 heads, which do not divide its 1024"):
-        infer_model_numbers(full, model_args={"gpt_n_heads": 7})
-    with pytest.raises(CheckpointError, match=r"100 channels wide.*Give model\.gpt_heads"):
+    with pytest.raises(CheckpointError, match=r"100 channels wide.*config\.json"):
         infer_model_numbers({"gpt.text_embedding.weight": describe_tensor((5, 100))})

@@ -165,7 +165,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_noticed(tmp_path):
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
         (b"\n<!DOCTYPE html><html>", "web page"),
         (b"something else", "does not begin like a zip file"),
-        (b"PK\x03\x04", "too small"),
+        (b"PK\x03\x04", "directory at its end is missing"),
         (zip_records({"word/document.xml": b"<x/>"}), "torch.save did not write it"),
         (zip_records({"m/data.pkl": b"\x80\x02N.", "m/constants.pkl": b"\x80\x02)."}), "TorchScript program"),
         (zip_program(b"N", byteorder=b"middle"), "byte order"),

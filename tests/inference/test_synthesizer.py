@@ -80,19 +80,6 @@ def test_a_stream_joined_is_the_speech(model, voice, request):
     np.testing.assert_allclose(np.concatenate([chunk.samples for chunk in chunks]), speech.samples, atol=1e-4)
 
 
-def test_a_draw_is_the_same_in_a_stream_and_in_turn(synthesizer, voice):
-    settings = SpeechSettings(seed=5, max_codes=15)
-    streamed = [chunk.samples for chunk in synthesizer.stream("Hello.", voice, "en", settings, chunk_codes=4)]
-    in_turn = [chunk.samples for chunk in synthesizer.speak_in_turn("Hello.", voice, "en", settings)]
-    np.testing.assert_allclose(np.concatenate(streamed), np.concatenate(in_turn), atol=1e-4)
-
-
-def test_a_model_from_scratch_says_each_sentence_for_itself(rough, synthesizer, voice):
-    text, settings = "One. Two three. Four.", SpeechSettings(max_codes=3)
-    assert [piece.text for piece in rough.speak(text, voice, "en", settings).pieces] == ["One.", "Two three.", "Four."]
-    assert len(synthesizer.speak(text, voice, "en", settings).pieces) == 1
-
-
 def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     speech = synthesizer.speak(LONG, voice, "en", SpeechSettings(greedy=True))
     assert len(speech.pieces) > 1
@@ -268,12 +255,6 @@ def test_an_encoder_that_the_decoder_no_longer_hears_is_told():
     assert "comes from the model's speaker encoder" in describe_speaker(xtts, uses_decoder=True)
     xtts.decoder.forget_speakers()
     assert "its decoder was trained on without it" in describe_speaker(xtts, uses_decoder=True)
-
-
-def test_a_decoder_of_many_updates_is_trusted():
-    how = build_synthesizer(decoder_updates=300_000).vocoder.how
-    assert "trained for 300,000 updates." in how
-    assert "noise" not in how
 
 
 def test_directories_that_cannot_speak_say_what_they_lack(tmp_path):

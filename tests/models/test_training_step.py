@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.dropout import drop, make_dropout_key
-from myxtts.models.gpt import GPTBatch
+from myxtts.models.dropout import make_dropout_key
 from myxtts.models.losses import GPTLosses, TokenLoss
 from tests.models.small import build_small_gpt, differentiate, make_batch
 
@@ -55,35 +54,6 @@ def test_dropout_follows_its_key_alone():
     assert measure(1, 5, 0) == measure(1, 5, 0)
     assert len({measure(1, 5, 0), measure(2, 5, 0), measure(1, 6, 0), measure(1, 5, 1)}) == 4
     assert float(gpt.compute_losses(batch).weigh()) == float(build_small_gpt().compute_losses(batch).weigh())
-
-
-def test_dropout_keeps_the_mean_and_drops_its_share():
-    ones = tf.ones([101, 99])
-    dropped = drop(ones, 0.1, make_dropout_key(3, 0)).numpy()
-    assert np.unique(dropped) == pytest.approx([0, 1 / 0.9], rel=1e-4)
-    assert np.mean(dropped == 0) == pytest.approx(0.1, abs=0.01)
-    assert np.mean(dropped) == pytest.approx(1, abs=0.02)
-
-
-def take_rows(batch, rows):
-    return GPTBatch(*(value if value is None else value[rows] for value in batch))
-
-
-def test_micro_batches_add_up_to_the_batch():
-    gpt, batch = build_small_gpt(), make_batch()
-    whole, gradients = differentiate(gpt, batch)
-    counts = {"text_count": gpt.compute_losses(batch).text.count, "audio_count": gpt.compute_losses(batch).audio.count}
-    added = [tf.zeros_like(gradient) for gradient in gradients]
-    total = 0.0
-    for rows in (slice(0, 1), slice(1, 3)):
-        with tf.GradientTape() as tape:
-            loss = gpt.compute_losses(take_rows(batch, rows)).weigh(**counts)
-        parts = tape.gradient(loss, [variable.value for variable in gpt.trainable_variables])
-        added = [sum_ + part for sum_, part in zip(added, parts, strict=True)]
-        total += float(loss)
-    assert total == pytest.approx(float(whole), rel=1e-6)
-    for ours, expected in zip(added, gradients, strict=True):
-        np.testing.assert_allclose(ours, expected, atol=2e-6)
 
 
 def test_losses_are_per_token_and_weighted():

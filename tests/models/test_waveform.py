@@ -57,15 +57,6 @@ def test_speed_changes_the_number_of_latents():
     assert change_speed(ramp, 1.0) is ramp
 
 
-def test_half_precision_stays_close(decoder, arrays):
-    half = WaveformDecoder(DECODER_SIZE, dtype="mixed_bfloat16")
-    load_checkpoint_arrays(half, load_state("e_hifi", "waveform_decoder.")).require_complete()
-    latents, speaker = tf.constant(arrays["in/latents"][:, :4]), tf.constant(arrays["in/g"][..., 0])
-    exact, rough = decoder(latents, speaker), half(latents, speaker)
-    assert rough.dtype == tf.float32
-    assert 0 < float(tf.reduce_max(tf.abs(exact - rough))) < 0.1
-
-
 def test_a_decoder_without_speakers_sounds_alike_for_all(decoder, arrays):
     deaf = WaveformDecoder(DECODER_SIZE)
     load_checkpoint_arrays(deaf, load_state("e_hifi", "waveform_decoder.")).require_complete()
