@@ -86,14 +86,6 @@ def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
     }
 
 
-def test_masks_of_old_transformers_are_left_out_and_biases_are_not(full):
-    masks = describe_tensors({"gpt.gpt.h.0.attn.bias": (1, 1, 9, 9), "gpt.gpt.h.0.attn.masked_bias": ()})
-    file = sort_content({"model": full | masks}, PATH)
-    assert masks.keys() <= set(file.ignored)
-    assert "gpt.conditioning_encoder.attn.0.norm.bias" in file.arrays
-    assert "gpt.gpt.h.0.attn.c_attn.bias" in file.arrays
-
-
 def test_both_spellings_of_weight_norm_give_the_same_names(full):
     def spell_the_old_way(name):
         return name.replace(".parametrizations.weight.original0", ".weight_g").replace(

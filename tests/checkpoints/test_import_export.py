@@ -115,12 +115,6 @@ def test_a_file_that_nobody_vouches_for_may_be_coquis(tmp_path):
     assert find_notice(tmp_path / "model.pth", {NOTICE_KEY: 3}) == XTTS_WEIGHTS_NOTICE
 
 
-def test_a_configuration_without_a_table_of_arguments_is_refused(model, tmp_path):
-    write_torch_file(tmp_path / "model.pth", {"model": dict(model.model), "config": {"model_args": "x"}})
-    with pytest.raises(ModelFileError, match="model_args are a str"):
-        import_coqui_files(tmp_path / "model.pth", tmp_path / "out")
-
-
 def test_an_export_has_every_key_of_coquis_file_constants_included(model, exported):
     sizes = read_sizes(CONFIG.model)
     expected = {w.key: w.shape for w in list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)}

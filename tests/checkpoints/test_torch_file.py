@@ -84,11 +84,6 @@ def test_plain_values_are_read(values):
     assert values["numpy"] == [1.5, 0.25, -7, True]
 
 
-def test_a_state_dictionary_loses_only_what_torch_hangs_on_it(values):
-    assert list(values["state"]) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
-    assert values["state"]["running_var"].read().tolist() == [1, 1, 1]
-
-
 def test_configuration_objects_come_back_as_mappings():
     config = read_torch_file(ASSETS / "coqui_classes.pth")["config"]
     assert config.class_name == "TTS.tts.configs.xtts_config.XttsConfig"
