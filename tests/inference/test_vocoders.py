@@ -7,6 +7,7 @@ import tensorflow as tf
 from myxtts.inference import decoder_vocoder
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.mel_vocoder import MelVocoder
+from myxtts.inference.synthesizer import STREAM_CODES
 from myxtts.inference.voices import Voice
 from myxtts.models.waveform import change_speed
 from tests.inference.builders import build_reference_xtts
@@ -47,6 +48,12 @@ def test_rough_sound_in_steps_is_the_same_to_the_last_bit(xtts):
     vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
     whole = render_in_steps(vocoder, 1.3, [72])[0]
     np.testing.assert_array_equal(np.concatenate(render_in_steps(vocoder, 1.3, STEPS)), whole)
+
+
+def test_the_first_chunk_of_a_stream_is_heard(vocoder):
+    """Less than a second of speech has been made by then."""
+    first = vocoder.start(VOICE, 1.0).render(CODES[:STREAM_CODES], LATENTS[:STREAM_CODES], is_last=False)
+    assert len(first) / vocoder.rate_hz > 0.3
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.8])
