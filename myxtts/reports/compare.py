@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from myxtts.monitoring import words
 from myxtts.monitoring.errors import NotARunError
@@ -22,7 +21,6 @@ from myxtts.reports.pages import render_page
 WIDTH, NAME_WIDTH = 80, 22
 MOST_COLUMNS = 4
 """Runs that stand beside each other in a terminal; more follow below."""
-_MARK, _BLANK = " *", "  "
 _WORK = (
     "data.batch_size", "training.gradient_accumulation_steps", "model.gpt_layers", "model.gpt_width", "model.dvae_width",
 )  # fmt: skip
@@ -48,25 +46,44 @@ class ComparedRun:
     metrics: Metrics
     summary: RunSummary
 
-    @property
+    @cached_property
     def session(self) -> RunRow | None:
         """Its last start."""
         return next((row for row in reversed(self.metrics.rows) if isinstance(row, RunRow)), None)
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """By dotted key."""
         sections = self.session.settings if self.session is not None else {}
         return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
 
-    @property
+    @cached_property
     def validation_losses(self) -> dict[int, float]:
         """By step."""
         return {row.step: row.loss for row in self.metrics.rows if isinstance(row, ValidationRow)}
 
+    def list_facts(self) -> dict[str, str]:
+        """What may differ, in words."""
+        if self.session is None:
+            return {}
+        facts = {"stage": self.session.stage, "mode": self.session.mode}
+        facts |= {f"{role} device": device for role, device in self.session.devices.items()}
+        facts |= {key: str(value) for key, value in self.settings.items() if key not in _IRRELEVANT}
+        return facts | {f"environment {key}": str(value) for key, value in self.session.environment.items()}
 
-@dataclass(frozen=True)
-class Figure:
+    def find_loss(self, step: int) -> float | None:
+        """The last training loss up to a step."""
+        rows = (row for row in reversed(self.metrics.rows) if isinstance(row, TrainRow) and row.step <= step)
+        return next((row.loss for row in rows), None)
+
+    def find_memory(self, role: str) -> int | None:
+        """The most a role's device held, in bytes."""
+        uses = [use for row in self.metrics.rows if isinstance(row, TrainRow) for use in row.memory]
+        sizes = [use.used_bytes for use in uses if use.device.startswith(role) and use.used_bytes is not None]
+        return max(sizes, default=None)
+
+
+class Figure(NamedTuple):
     """One figure of every run."""
 
     name: str
@@ -76,8 +93,7 @@ class Figure:
     """Places of the better ones; empty where none is, or where better is not defined."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """What a comparison found."""
 
     runs: Sequence[ComparedRun]
@@ -97,15 +113,17 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise NotARunError("A run must be given once, but two of the folders are the same one.")
     runs = [_read_run(chr(ord("A") + number), path) for number, path in enumerate(paths)]
-    obstacles = _find_loss_obstacles(runs)
+    obstacles = [reason for key, reason in _OBSTACLES.items() if len({str(run.settings.get(key)) for run in runs}) > 1]
+    if len({run.summary.stage for run in runs}) > 1:
+        obstacles = [f"they are of different stages ({', '.join(run.summary.stage or words.UNKNOWN for run in runs)})"]
     is_equal_work = len({tuple(str(run.settings.get(key)) for key in _WORK) for run in runs}) == 1
-    facts = [_list_facts(run) for run in runs]
+    facts = [run.list_facts() for run in runs]
     texts = {key: [one.get(key, "not there") for one in facts] for one in facts for key in one}
     return Comparison(
-        runs=runs,
-        figures=_make_figures(runs, ranks_losses=not obstacles, ranks_steps=is_equal_work),
-        differences={key: each for key, each in texts.items() if len(set(each)) > 1},
-        remarks=[*_list_remarks(runs, obstacles, is_equal_work)],
+        runs,
+        _make_figures(runs, ranks_losses=not obstacles, ranks_steps=is_equal_work),
+        {key: each for key, each in texts.items() if len(set(each)) > 1},
+        [*_list_remarks(runs, obstacles, is_equal_work)],
     )
 
 
@@ -116,9 +134,7 @@ def format_comparison(comparison: Comparison) -> str:
         for run in comparison.runs
     ]
     for remark in comparison.remarks:
-        lines += textwrap.wrap(
-            f"Note  {remark}", WIDTH, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
-        )
+        lines += words.wrap_titled("Note", remark, indent=6, breaks_words=False)
     for first in range(0, len(comparison.runs), MOST_COLUMNS):
         lines += _list_block(comparison, range(first, min(first + MOST_COLUMNS, len(comparison.runs))))
     return "\n".join(lines)
@@ -163,23 +179,6 @@ def _read_run(name: str, path: Path) -> ComparedRun:
     )
 
 
-def _find_loss_obstacles(runs: Sequence[ComparedRun]) -> list[str]:
-    """Why the losses of these runs do not mean the same; empty when they do."""
-    if len({run.summary.stage for run in runs}) > 1:
-        return [f"they are of different stages ({', '.join(run.summary.stage or words.UNKNOWN for run in runs)})"]
-    return [reason for key, reason in _OBSTACLES.items() if len({str(run.settings.get(key)) for run in runs}) > 1]
-
-
-def _list_facts(run: ComparedRun) -> dict[str, str]:
-    session = run.session
-    if session is None:
-        return {}
-    facts = {"stage": session.stage, "mode": session.mode}
-    facts |= {f"{role} device": device for role, device in session.devices.items()}
-    facts |= {key: str(value) for key, value in run.settings.items() if key not in _IRRELEVANT}
-    return facts | {f"environment {key}": str(value) for key, value in session.environment.items()}
-
-
 def _list_remarks(runs: Sequence[ComparedRun], obstacles: Sequence[str], is_equal_work: bool) -> Iterator[str]:
     for run in runs:
         status, steps = run.summary.status, words.format_count(run.summary.step)
@@ -207,7 +206,7 @@ def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_step
     table: list[tuple[str, Sequence[float | None], Callable[[Any], str], Any]] = [
         ("steps", [each.step for each in summaries], words.format_count, None),
         ("time", [each.elapsed_s for each in summaries], words.format_duration, None),
-        (f"train loss at {step}", [_find_loss(run, step) for run in runs], words.format_number, loss),
+        (f"train loss at {step}", [run.find_loss(step) for run in runs], words.format_number, loss),
         (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], words.format_number, loss),
         ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], words.format_number, loss),
         ("step time p50", [each.p50_s if each else None for each in times], words.format_step_time, step_time),
@@ -219,8 +218,8 @@ def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_step
         ("data stall", [each.data_stall for each in summaries], words.format_share, lower),
         ("padding", [each.padding_waste for each in summaries], words.format_share, lower),
         ("retraces", [each.retraces for each in summaries], words.format_count, lower),
-        ("memory, data", [_find_memory(run, "data") for run in runs], words.format_bytes, lower),
-        ("memory, model", [_find_memory(run, "model") for run in runs], words.format_bytes, lower),
+        ("memory, data", [run.find_memory("data") for run in runs], words.format_bytes, lower),
+        ("memory, model", [run.find_memory("model") for run in runs], words.format_bytes, lower),
     ]  # fmt: skip
     return [
         Figure(name, values, texts, _find_best(values, texts, better))
@@ -239,25 +238,12 @@ def _find_best(values: Sequence[float | None], texts: Sequence[str], better: Any
     return winners if len(winners) < len(values) else frozenset()
 
 
-def _find_loss(run: ComparedRun, step: int) -> float | None:
-    """The last training loss up to a step."""
-    rows = (row for row in reversed(run.metrics.rows) if isinstance(row, TrainRow) and row.step <= step)
-    return next((row.loss for row in rows), None)
-
-
-def _find_memory(run: ComparedRun, role: str) -> int | None:
-    """The most a role's device held, in bytes."""
-    uses = [use for row in run.metrics.rows if isinstance(row, TrainRow) for use in row.memory]
-    sizes = [use.used_bytes for use in uses if use.device.startswith(role) and use.used_bytes is not None]
-    return max(sizes, default=None)
-
-
 def _list_block(comparison: Comparison, columns: range) -> Iterator[str]:
     """The tables of some of the runs."""
     width = min(20, (WIDTH - NAME_WIDTH) // len(columns))
 
     def row(name: str, cells: Sequence[str], marked: frozenset[int] = frozenset()) -> str:
-        parts = [f"{cells[n]}{_MARK if n in marked else _BLANK}" for n in columns]
+        parts = [f"{cells[n]}{' *' if n in marked else '  '}" for n in columns]
         return (f"{name:<{NAME_WIDTH}}" + "".join(f"{part:>{width}}" for part in parts)).rstrip()
 
     names = [run.name for run in comparison.runs]
@@ -271,7 +257,7 @@ def _list_block(comparison: Comparison, columns: range) -> Iterator[str]:
         yield row("what differs", names)
     for key, texts in comparison.differences.items():
         # The end of a text that is too long: paths differ there.
-        room = width - len(_BLANK) - 1
+        room = width - 3
         cells = [text if len(text) <= room else f"...{text[3 - room :]}" for text in texts]
         # One line where everything fits; else the key above its values.
         if len(key) >= NAME_WIDTH:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from myxtts.config import XTTSConfig
 from myxtts.config.config import SECTIONS
 from myxtts.config.yaml_file import format_value
@@ -26,15 +28,7 @@ from myxtts.devices.planning import plan_devices
 from myxtts.errors import MyXTTSError
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import format_step_time
-from myxtts.training.mode import (
-    FindObstacle,
-    Layout,
-    MeasuringKilledError,
-    PlannedRun,
-    explain_one_process,
-    measure_in_process,
-    plan_run,
-)
+from myxtts.training.mode import Layout, MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
 from myxtts.training.profiling.plan import refuse_decoder, request_one
 
 INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
@@ -56,7 +50,6 @@ _MODE = "training.mode"
 _BATCH = "batch x accumulation"
 _GIVEN = "you have given it"
 
-Tell = Callable[[str], None]
 Plan = Callable[[XTTSConfig], PlannedRun]
 
 
@@ -88,7 +81,7 @@ class TrialResult:
     """What a trial showed."""
 
     step_s: float = math.inf
-    """Per update; infinite where there is no memory for it."""
+    """Per update; infinite where there is none."""
     read_share: float = 0.0
     """Of a step, that went into waiting for clips."""
     fitting: Sequence[tuple[int, int]] = ()
@@ -97,8 +90,12 @@ class TrialResult:
     """Read back from TensorFlow in the process of the trial."""
     refusal: str = ""
     """Why there is no memory for a run with these settings; empty where there is, as far as that is known."""
+    failure: str = ""
+    """Why it came to no end otherwise, in a few words."""
 
     def describe(self) -> str:
+        if self.failure:
+            return f"failed ({self.failure})"
         return "does not fit into memory" if self.refusal else format_step_time(self.step_s)
 
 
@@ -135,32 +132,34 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """The settings found, against those one would have without them, in turn: seconds per update, of each round."""
+    """The settings found, against those one would have without them, in turn; a result for each round."""
 
-    default_s: Sequence[float]
-    default_in_force: Mapping[str, str]
-    tuned_s: Sequence[float] = ()
+    defaults: Sequence[TrialResult]
+    tuned: Sequence[TrialResult] = ()
     """Nothing where the defaults are what was found: there is nothing to compare."""
-    tuned_in_force: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""
     """Why it was broken off: then nothing is known about a gain."""
 
     @property
     def is_unchanged(self) -> bool:
         """Whether the defaults are what was found."""
-        return not self.tuned_s and not self.failure
+        return not self.tuned and not self.failure
 
     @property
     def gain(self) -> float:
         """How much faster a step is, as a share of the default's; negative where it is slower. What gains nothing is withdrawn."""
         if self.failure or self.is_unchanged:
             return 0.0
-        return 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
+        return 1 - find_median_s(self.tuned) / find_median_s(self.defaults)
 
     @property
     def in_force(self) -> Mapping[str, str]:
         """With the settings that stay."""
-        return self.tuned_in_force if self.gain > 0 else self.default_in_force
+        return (self.tuned if self.gain > 0 else self.defaults)[-1].in_force
+
+
+def find_median_s(results: Sequence[TrialResult]) -> float:
+    return statistics.median(result.step_s for result in results)
 
 
 @dataclass(frozen=True)
@@ -199,27 +198,30 @@ class Search:
         if question.skipped:
             self.answers.append(Answer(question.title, f"not tried: {question.skipped}"))
             return
-        best: tuple[TrialResult, Trial] | None = None
-        seen = []
+        best, fastest, seen = TrialResult(), None, []
         for candidate in question.candidates:
             self.tell(f"trying {question.title}: {candidate.name}")
-            try:
-                result = self.run(self.trial.add(candidate))
-            except MyXTTSError as error:
-                seen.append(f"{candidate.name} failed ({_cut_reason(str(error))})")
-                continue
+            result = self.attempt(self.trial.add(candidate))
             seen.append(f"{candidate.name} {result.describe()}")
-            if not result.refusal and (best is None or result.step_s < best[0].step_s):
-                best = (result, candidate)
+            if result.step_s < best.step_s:
+                best, fastest = result, candidate
         predicted = f"predicted: {question.reason.rstrip('.')}; " if question.reason else ""
-        unit = "" if best is None else " a step"
+        unit = "" if fastest is None else " a step"
         evidence = f"{predicted}measured: {', '.join(seen)}{unit}; before {self.result.describe()}"
-        taken = None
         # What does not fit takes for ever: whatever fits is faster.
-        if best is not None and best[0].step_s < self.result.step_s * (1 - NOISE):
-            self.result, taken = best
-            self.trial = self.trial.add(taken)
+        taken = fastest if best.step_s < self.result.step_s * (1 - NOISE) else None
+        if taken is not None:
+            self.result, self.trial = best, self.trial.add(taken)
         self.answers.append(Answer(question.title, evidence, taken))
+
+    def attempt(self, trial: Trial) -> TrialResult:
+        """What a trial shows; one that fails loses nothing else."""
+        try:
+            return self.run(trial)
+        except MyXTTSError as error:
+            # The last line of an error, short enough for a table.
+            line = str(error).strip().rpartition("\n")[2] or "no reason given"
+            return TrialResult(failure=line if len(line) <= 80 else line[:77] + "...")
 
 
 def tune(
@@ -230,7 +232,6 @@ def tune(
     tell: Tell,
     run_trial: RunTrial | None = None,
     plan: Plan | None = None,
-    find_launch_obstacle: FindObstacle = explain_one_process,
 ) -> Tuned:
     """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
@@ -241,7 +242,6 @@ def tune(
         tell: hears what is being done.
         run_trial: runs a trial; by default in a process of its own.
         plan: chooses between modes; by default by measuring, as `--mode auto` does.
-        find_launch_obstacle: what keeps a training from starting workers, for that measurement.
     """
     refuse_decoder(config)
     is_auto = config.training.mode == "auto"
@@ -252,9 +252,7 @@ def tune(
         config = XTTSConfig(**given)
     search, refusal = _begin(config, run_trial or (lambda trial: run_in_process(config, machine, trial)), tell)
     start, before, first = search.trial, search.result, list(search.answers)
-    choose = plan or (
-        lambda asked: plan_run(asked, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
-    )
+    choose = plan or (lambda asked: plan_run(asked, machine=machine, tell=tell, launches=True))
     mode, stays_auto = _ask_mode(start.apply(config), machine, choose, is_auto=is_auto)
     search.ask(mode)
     mode_evidence = search.answers[-1].evidence
@@ -274,15 +272,11 @@ def tune(
 
 def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
     """What a trial shows, in a process that has the variables and devices of it."""
-    plan = _plan(config, machine, trial)
-    settings = {
-        "config": trial.apply(config).given_values(),
-        "environ": dict(trial.environ),
-        "is_whole": trial.is_whole,
-    }
-    task = Task(_WORKER, {**settings, "limit_bytes": find_limit_bytes(plan, machine)})
+    plan, given = _plan(config, machine, trial), trial.apply(config).given_values()
+    settings = {"environ": dict(trial.environ), "is_whole": trial.is_whole}
+    task = Task(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
     found = measure_in_process(task, dump_plan(plan), "the configurator")
-    return TrialResult(**{**found, "fitting": [(batch, accumulation) for batch, accumulation in found["fitting"]]})
+    return TypeAdapter(TrialResult).validate_python(found)
 
 
 def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_bytes: int | None, is_whole: bool) -> Work:
@@ -430,40 +424,27 @@ def _verify(
     written = replace(default, settings={line.key: line.value for line in lines}, environ=search.trial.environ)
     now, then = start.apply(config).data, written.apply(config).data
     is_default = (now.pipeline_buffer_size, now.prefetch_depth) == (then.pipeline_buffer_size, then.prefetch_depth)
-    rounds, trials = _VERIFY_ROUNDS if verifies else 1, [default, written]
+    rounds, trials = _VERIFY_ROUNDS if verifies else 1, {"the defaults": default, "these settings": written}
     if search.trial == start and is_default:
         if not verifies:
             return None
         # The same settings twice would show the noise of the machine.
-        rounds, trials = 1, [default]
-    seconds: tuple[list[float], list[float]] = ([], [])
-    in_force: list[Mapping[str, str]] = [{}, {}]
+        rounds, trials = 1, {"the defaults": default}
+    results: dict[str, list[TrialResult]] = {name: [] for name in trials}
     failure = ""
-    for number, which in itertools.product(range(rounds), range(len(trials))):
-        name = ("the defaults", "these settings")[which]
+    for number, name in itertools.product(range(rounds), trials):
         compared = f"comparing, round {number + 1} of {rounds}: {name}"
         search.tell(compared if len(trials) > 1 else "verifying: the defaults are what was found")
-        try:
-            result = search.run(trials[which])
-        except MyXTTSError as error:
-            failure = f"{name} failed ({_cut_reason(str(error))})"
+        result = search.attempt(trials[name])
+        if result.failure or result.refusal:
+            failure = f"{name} {result.describe()}"
             break
-        if result.refusal:
-            failure = f"{name}: {_cut_reason(result.refusal)}"
-            break
-        seconds[which].append(result.step_s)
-        in_force[which] = result.in_force
-    return Verification(seconds[0], in_force[0], seconds[1], in_force[1], failure)
+        results[name].append(result)
+    return Verification(results["the defaults"], results.get("these settings", ()), failure)
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:
     return plan_devices(request_one(trial.apply(config)), machine)
-
-
-def _cut_reason(text: str) -> str:
-    """The last line of an error, short enough for a table."""
-    line = text.strip().splitlines()[-1] if text.strip() else "no reason given"
-    return line if len(line) <= 80 else line[:77] + "..."
 
 
 def _list_lines(answers: Sequence[Answer], what: str = "settings") -> list[Line]:
