@@ -74,7 +74,7 @@ def test_the_file_has_what_a_maintainer_asks_for_and_nothing_private(run, tmp_pa
     for wanted in (
         "## Last error\n\n```\n2026-01-01 10:00:03,000 ERROR ValueError: the last one", "in train", "/users_folder/<user>/x.py",
         "- started 2026-01-01T10:00:00 at step 0: `myxtts train --api-key <secret>`", "data.batch_size: 8", "Step time    ",
-        "logical cores", "- TensorFlow 2.", "nvidia-ml-py", "- TF_XLA_FLAGS=--dump=~/x", "- OMP_NUM_THREADS=3",
+        "logical cores", "- TensorFlow: 2.", "nvidia-ml-py", "- TF_XLA_FLAGS=--dump=~/x", "- OMP_NUM_THREADS=3",
         "- 1 of 5 clips can be used", "- too_short (1): clip_3.wav (0.2 s)", "- unknown_characters (1): clip_4.wav\n",
         "- malformed_line (1): (a name that is none)", "- corrupt, while training (1): clip_2.wav (cut off)",
         '{"kind": "summary"', "<text of a clip>",
