@@ -153,7 +153,7 @@ CHECKS: tuple[Check, ...] = (
     _train("train-isolated", "a producer process of its own gives the same losses", cards=2, mode="isolated"),
     _train("train-split", "two processes on one card give the same losses", mode="split"),
     _train("train-parallel", "both devices train (--model-gpus), and the losses are those of one", ROUNDING, cards=2, work="train_parallel"),
-    _train("train-auto", "--mode auto measures, chooses and trains", ROUNDING, cards=2, work="train_auto"),
+    _train("train-auto", "--mode auto measures, chooses and trains", ROUNDING, cards=2, mode="auto"),
     _train("train-cached", "codes that are kept are those that would be made again", data={"cache": "memory"}),
     _train("train-native", "clips that TensorFlow reads by itself give the same losses", data={"use_tf_native_loading": True}),
     Check("train-decoder", "the decoder trains (--stage decoder)", settings={"training": {"stage": "decoder"}}, after="train-single"),

@@ -44,9 +44,9 @@ from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memo
 from myxtts.pipeline.sources import open_source
 from myxtts.processes import make_importable
 from myxtts.training.devices_in_force import apply_devices
+from myxtts.training.mode import PlannedRun, plan_run
 from myxtts.training.placement import check_batch, check_variables
 from myxtts.training.profiling.setup import set_up_profile
-from myxtts.training.run_record import read_record
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.selfcheck import POOL_MIB, CheckFailedError, Seen, Situation
@@ -208,13 +208,20 @@ def speak(situation: Situation) -> Seen:
 def train(situation: Situation, *, mode: str = "single", fault: str = "", **sections: Any) -> Seen:
     """A short training in a mode. Its losses are finite and fall; whether they are the right ones is for who compares."""
     setup_logging()
-    if mode == "two processes":
-        mode = Mode.ISOLATED if situation.cards == 2 else Mode.SPLIT
-    plan, config = situation.plan(Mode(mode)), make_config(situation, **sections)
-    trainer = XTTSTrainer(config, plan=plan, command=("myxtts", "selfcheck"))
+    config, command = make_config(situation, **sections), ("myxtts", "selfcheck")
+    if mode == "auto":
+        ids = {} if situation.rehearsal else {"data_gpu": situation.data_gpu, "model_gpu": situation.model_gpu}
+        config = config.replace(training={"mode": "auto"}, data=ids)
+        planned = plan_run(config, command)
+    else:
+        apart = Mode.ISOLATED if situation.cards == 2 else Mode.SPLIT
+        planned = PlannedRun(situation.plan(apart if mode == "two processes" else Mode(mode)))
+    plan, choice = planned.plan, planned.choice
+    trainer = XTTSTrainer(config, plan=plan, command=command, choice=choice)
     with _inject(fault, plan) if fault else nullcontext():
         trainer.train()
-    seen, facts = _describe_losses(situation, _describe_effects(situation, trainer, config, fault))
+    happened = f"it chose the {choice.layout} mode" if choice else _describe_effects(situation, trainer, config, fault)
+    seen, facts = _describe_losses(situation, happened)
     pool, times = runtime.read_pool(plan.model.device), sorted(trainer.step_times)
     return seen, facts | {
         "mode": str(plan.mode),
@@ -226,22 +233,25 @@ def train(situation: Situation, *, mode: str = "single", fault: str = "", **sect
 
 
 def train_parallel(situation: Situation) -> Seen:
-    """A short training by `--model-gpus`: both devices train, and share every batch."""
+    """A short training by `myxtts train --model-gpus`: both devices train, and share every batch."""
     if not situation.opens_ports and not has_private_network():
         return CLOSED, None
-    said = _train_by_command(situation, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
+    setup_logging()
+    path, lines = situation.folder.with_suffix(".yaml"), list[str]()
+    config = make_config(situation, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
+    path.write_text(yaml.safe_dump(config.given_values()), encoding="utf-8")
+
+    def hear(_: int, line: str) -> None:
+        _log.info("%s", line)
+        lines.append(line)
+
+    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train", "--config", str(path)]
+    words += ["--open-ports"] if situation.opens_ports else []
+    (code,) = ProcessGroup([Command(words, make_importable(os.environ))], hear).run()
+    said = "\n".join(lines[-LAST_LINES:])
+    _require(code == 0, f"`myxtts train` ended with exit code {code}:\n{said}")
     _require((situation.folder / "worker-1").is_dir(), f"Two workers were to train, but only one did:\n{said}")
     return _describe_losses(situation, "two workers")
-
-
-def train_auto(situation: Situation) -> Seen:
-    """A short training by `--mode auto`: the mode is chosen by a measurement, and kept with the run."""
-    ids = {} if situation.rehearsal else {"data_gpu": situation.data_gpu, "model_gpu": situation.model_gpu}
-    said = _train_by_command(situation, training={"mode": "auto"}, data=ids)
-    record = read_record(situation.folder)
-    if record is None or record.choice is None:
-        raise CheckFailedError(f"A mode was to be chosen and kept with the run, but there is none:\n{said}")
-    return _describe_losses(situation, f"it chose the {record.choice['layout']} mode")
 
 
 def make_config(situation: Situation, **sections: Any) -> XTTSConfig:
@@ -406,25 +416,6 @@ def _describe_losses(situation: Situation, happened: str) -> tuple[str, dict[str
     change = f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}"
     _require(losses[-1] < losses[0], f"The loss must fall, but: {change}.")
     return f"{change}; {happened}".removesuffix("; "), {"losses": losses, "how": happened}
-
-
-def _train_by_command(situation: Situation, **sections: Any) -> str:
-    """Trains as a user does. The end of what `myxtts train` said. Raises `CheckFailedError` where it did not train to its end."""
-    setup_logging()
-    path, lines = situation.folder.with_suffix(".yaml"), list[str]()
-    path.write_text(yaml.safe_dump(make_config(situation, **sections).given_values()), encoding="utf-8")
-
-    def hear(_: int, line: str) -> None:
-        # The end of it is shown where the check fails or hangs.
-        _log.info("%s", line)
-        lines.append(line)
-
-    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train"]
-    words += [*(["--open-ports"] if situation.opens_ports else []), "--config", str(path)]
-    (code,) = ProcessGroup([Command(words, make_importable(os.environ))], hear).run()
-    said = "\n".join(lines[-LAST_LINES:])
-    _require(code == 0, f"`myxtts train` ended with exit code {code}:\n{said}")
-    return said
 
 
 def _keep_wav_corpus(folder: Path) -> Path:

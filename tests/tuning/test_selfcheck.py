@@ -21,7 +21,6 @@ from myxtts.devices.plan import Mode
 from myxtts.devices.topology import find_bus_ids, is_same_bus_id
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.training.run_record import RunRecord, write_record
 from myxtts.tuning import selfcheck
 from myxtts.tuning.selfcheck import (
     CHECKS,
@@ -244,7 +243,8 @@ def train_by_command(monkeypatch):
         class Stub:
             def __init__(self, commands, tell):
                 (command,) = commands
-                asked.update(yaml.safe_load(Path(command.words[-1]).read_text()), words=command.words)
+                path = Path(command.words[command.words.index("--config") + 1])
+                asked.update(yaml.safe_load(path.read_text()), words=command.words)
                 tell(0, "what it said")
 
             def run(self):
@@ -258,9 +258,8 @@ def train_by_command(monkeypatch):
     return make
 
 
-def write_run(folder, losses=(3.0, 2.0), **record):
-    (folder / "worker-1").mkdir(parents=True, exist_ok=True)
-    write_record(folder, RunRecord("gpt", {}, (), **record))
+def write_run(folder, losses=(3.0, 2.0), workers=2):
+    (folder / f"worker-{workers - 1}").mkdir(parents=True, exist_ok=True)
     with MetricsLog(folder / "metrics.jsonl") as log:
         log.write(make_run_row())
         log.write(make_train_row(len(losses), steps=len(losses), losses=losses))
@@ -285,26 +284,19 @@ def test_both_devices_train_by_the_command_a_user_gives_where_their_ports_are_cl
     assert "--open-ports" in asked["words"]
 
 
-def test_a_mode_that_was_chosen_is_told(situation, train_by_command):
-    work, asked = train_by_command(0, lambda folder: write_run(folder, choice={"layout": "dual"}))
-    detail, _ = work.train_auto(situation)
-    assert asked["training"]["mode"] == "auto"
-    assert "it chose the dual mode" in detail
-
-
 @pytest.mark.parametrize(
-    ("check", "code", "act", "said"),
+    ("code", "act", "said"),
     [
-        ("train_auto", 1, lambda folder: None, "ended with exit code 1:\nwhat it said"),
-        ("train_auto", 0, write_run, "A mode was to be chosen and kept with the run"),
-        ("train_auto", 0, lambda folder: write_run(folder, (2.0, 3.0), choice={"layout": "dual"}), "The loss must fall"),
-        ("train_parallel", -9, lambda folder: None, "ended with exit code -9"),
+        (-9, lambda folder: None, "ended with exit code -9:\nwhat it said"),
+        (0, lambda folder: write_run(folder, workers=1), "Two workers were to train, but only one did"),
+        (0, lambda folder: write_run(folder, (2.0, 3.0)), "The loss must fall"),
+        (0, lambda folder: write_run(folder, (2.0, math.nan)), "Losses must be finite numbers"),
     ],
-)  # fmt: skip
-def test_a_command_that_does_not_do_what_it_must_fails_the_check(situation, train_by_command, check, code, act, said):
+)
+def test_a_command_that_does_not_do_what_it_must_fails_the_check(situation, train_by_command, code, act, said):
     work, _ = train_by_command(code, act)
     with pytest.raises(CheckFailedError, match=re.escape(said)):
-        getattr(work, check)(situation)
+        work.train_parallel(situation)
 
 
 def run_selfcheck(*words, environ=None):
