@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from myxtts.monitoring import words
 from myxtts.monitoring.errors import NotARunError
@@ -83,32 +83,15 @@ class ComparedRun:
         return max(sizes, default=None)
 
 
-class Figure(NamedTuple):
-    """One figure of every run."""
-
-    name: str
-    values: Sequence[float | None]
-    texts: Sequence[str]
-    best: frozenset[int]
-    """Places of the better ones; empty where none is, or where better is not defined."""
-
-
-class Comparison(NamedTuple):
-    """What a comparison found."""
-
-    runs: Sequence[ComparedRun]
-    figures: Sequence[Figure]
-    differences: Mapping[str, Sequence[str]]
-    """Settings and facts that are not the same in all runs, by key."""
-    remarks: Sequence[str]
-    """What a reader must know before believing a figure."""
-
-
-def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """All figures of the runs in these folders, which are named A, B, C, ...; the better one is marked where one is better.
+def compare_runs(paths: Sequence[Path]) -> dict[str, Any]:
+    """All figures of the runs in these folders, which are named A, B, C, ...; the better one is named where one is better.
 
     Raises:
         NotARunError: one of them is not the folder of a run that has trained, or one is given twice.
+
+    Returns:
+        JSON values, with None for what is unknown: `runs`; `figures`, each with its `values`, their `texts` and the `better` runs;
+        `differences`, settings and facts that are not the same in all runs; `remarks`, what a reader must know before believing a figure.
     """
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise NotARunError("A run must be given once, but two of the folders are the same one.")
@@ -119,48 +102,37 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     is_equal_work = len({tuple(str(run.settings.get(key)) for key in _WORK) for run in runs}) == 1
     facts = [run.list_facts() for run in runs]
     texts = {key: [one.get(key, "not there") for one in facts] for one in facts for key in one}
-    return Comparison(
-        runs,
-        _make_figures(runs, ranks_losses=not obstacles, ranks_steps=is_equal_work),
-        {key: each for key, each in texts.items() if len(set(each)) > 1},
-        [*_list_remarks(runs, obstacles, is_equal_work)],
-    )
-
-
-def format_comparison(comparison: Comparison) -> str:
-    """The comparison for a terminal of 80 columns: who is compared, what to know first, figures, settings that differ."""
-    lines = [
-        f"{run.name}  {run.path}: {run.summary.stage or words.UNKNOWN}, {run.summary.mode or words.UNKNOWN} mode, {run.summary.status}"
-        for run in comparison.runs
-    ]
-    for remark in comparison.remarks:
-        lines += words.wrap_titled("Note", remark, indent=6, breaks_words=False)
-    for first in range(0, len(comparison.runs), MOST_COLUMNS):
-        lines += _list_block(comparison, range(first, min(first + MOST_COLUMNS, len(comparison.runs))))
-    return "\n".join(lines)
-
-
-def format_comparison_json(comparison: Comparison) -> str:
-    """Every figure; unknown values are null."""
-    content = {
+    return {
         "runs": [
             {"name": run.name, "path": str(run.path), "summary": dump_summary(run.summary), "settings": run.settings,
              "devices": dict(run.session.devices) if run.session is not None else {}}
-            for run in comparison.runs
+            for run in runs
         ],
-        "figures": [
-            {"name": figure.name, "values": figure.values, "better": [comparison.runs[place].name for place in sorted(figure.best)]}
-            for figure in comparison.figures
-        ],
-        "differences": comparison.differences,
-        "remarks": comparison.remarks,
+        "figures": _make_figures(runs, ranks_losses=not obstacles, ranks_steps=is_equal_work),
+        "differences": {key: each for key, each in texts.items() if len(set(each)) > 1},
+        "remarks": [*_list_remarks(runs, obstacles, is_equal_work)],
     }  # fmt: skip
-    return json.dumps(name_infinities(content), ensure_ascii=False, allow_nan=False, indent=1)
 
 
-def format_comparison_page(comparison: Comparison) -> str:
-    """The page."""
-    title = f"{len(comparison.runs)} runs side by side"
+def format_comparison(comparison: Mapping[str, Any]) -> str:
+    """The comparison for a terminal of 80 columns: who is compared, what to know first, figures, settings that differ."""
+    lines, count = [], len(comparison["runs"])
+    for run in comparison["runs"]:
+        stage, mode = (run["summary"][key] or words.UNKNOWN for key in ("stage", "mode"))
+        lines.append(f"{run['name']}  {run['path']}: {stage}, {mode} mode, {run['summary']['status']}")
+    for remark in comparison["remarks"]:
+        lines += words.wrap_titled("Note", remark, indent=6, breaks_words=False)
+    for first in range(0, count, MOST_COLUMNS):
+        lines += _list_block(comparison, range(first, min(first + MOST_COLUMNS, count)))
+    return "\n".join(lines)
+
+
+def format_comparison_json(comparison: Mapping[str, Any]) -> str:
+    return json.dumps(name_infinities(comparison), ensure_ascii=False, allow_nan=False, indent=1)
+
+
+def format_comparison_page(comparison: Mapping[str, Any]) -> str:
+    title = f"{len(comparison['runs'])} runs side by side"
     return render_page("comparison.html", title=title, comparison=comparison)
 
 
@@ -194,7 +166,7 @@ def _list_remarks(runs: Sequence[ComparedRun], obstacles: Sequence[str], is_equa
             yield f"{run.name}: {run.metrics.unreadable} lines of its metrics file could not be read."
 
 
-def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_steps: bool) -> list[Figure]:
+def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_steps: bool) -> list[dict[str, Any]]:
     """Those that are known of any run."""
     summaries = [run.summary for run in runs]
     times = [summary.times for summary in summaries]
@@ -221,41 +193,39 @@ def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_step
         ("memory, data", [run.find_memory("data") for run in runs], words.format_bytes, lower),
         ("memory, model", [run.find_memory("model") for run in runs], words.format_bytes, lower),
     ]  # fmt: skip
+    names = [run.name for run in runs]
     return [
-        Figure(name, values, texts, _find_best(values, texts, better))
+        {"name": name, "values": values, "texts": texts, "better": _find_better(names, values, texts, better)}
         for name, values, show, better in table
         if any(value is not None for value in values) and (texts := [show(value) for value in values])
     ]
 
 
-def _find_best(values: Sequence[float | None], texts: Sequence[str], better: Any) -> frozenset[int]:
+def _find_better(names: Sequence[str], values: Sequence[float | None], texts: Sequence[str], better: Any) -> list[str]:
     known = [value for value in values if value is not None and math.isfinite(value)]
     if better is None or len(known) < 2:
-        return frozenset()
+        return []
     shown = texts[values.index(better(known))]
     # What reads the same is not called better.
-    winners = frozenset(number for number, text in enumerate(texts) if text == shown)
-    return winners if len(winners) < len(values) else frozenset()
+    winners = [name for name, text in zip(names, texts, strict=True) if text == shown]
+    return winners if len(winners) < len(values) else []
 
 
-def _list_block(comparison: Comparison, columns: range) -> Iterator[str]:
+def _list_block(comparison: Mapping[str, Any], columns: range) -> Iterator[str]:
     """The tables of some of the runs."""
-    width = min(20, (WIDTH - NAME_WIDTH) // len(columns))
+    width, names = min(20, (WIDTH - NAME_WIDTH) // len(columns)), [run["name"] for run in comparison["runs"]]
 
-    def row(name: str, cells: Sequence[str], marked: frozenset[int] = frozenset()) -> str:
-        parts = [f"{cells[n]}{' *' if n in marked else '  '}" for n in columns]
+    def row(name: str, cells: Sequence[str], marked: Sequence[str] = ()) -> str:
+        parts = [f"{cells[n]}{' *' if names[n] in marked else '  '}" for n in columns]
         return (f"{name:<{NAME_WIDTH}}" + "".join(f"{part:>{width}}" for part in parts)).rstrip()
 
-    names = [run.name for run in comparison.runs]
-    yield ""
-    yield row("", names)
-    yield from (row(figure.name, figure.texts, figure.best) for figure in comparison.figures)
-    if any(figure.best for figure in comparison.figures):
+    yield from ("", row("", names))
+    yield from (row(figure["name"], figure["texts"], figure["better"]) for figure in comparison["figures"])
+    if any(figure["better"] for figure in comparison["figures"]):
         yield "* the better one"
-    if comparison.differences:
-        yield ""
-        yield row("what differs", names)
-    for key, texts in comparison.differences.items():
+    if comparison["differences"]:
+        yield from ("", row("what differs", names))
+    for key, texts in comparison["differences"].items():
         # The end of a text that is too long: paths differ there.
         room = width - 3
         cells = [text if len(text) <= room else f"...{text[3 - room :]}" for text in texts]
