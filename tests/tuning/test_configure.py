@@ -405,18 +405,9 @@ def run_configure(monkeypatch, capsys, tmp_path):
     return run
 
 
-def test_help_names_the_flags_without_tensorflow():
-    result = run_python(["-X", "importtime", SCRIPT, "--help"])
-    assert result.returncode == 0
-    for flag in ("--verify", "--config", "--train-data", "--output", "--rehearsal"):
-        assert flag in result.stdout
-    assert "tensorflow" not in result.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output", "nowhere/mine.yaml"], "cannot be written: No such file or directory"),
         (["--data-gpu", "0", "--model-gpu", "1", "--verify"], "same on one device with\n  myxtts configure --verify\n"),
         (["--stage", "decoder", "--init-from", "somewhere"], "--stage is decoder"),
     ],
@@ -498,20 +489,6 @@ def test_defaults_without_memory_are_said_to_have_none(run_configure):
     assert "There is no memory for the defaults (/GPU:0 (model device)" in out
     assert "With the batch that fits a step takes 100 ms in a short trial." in path.read_text()
     assert "the file changes nothing but the batch." in " ".join(out.split())
-
-
-@pytest.mark.parametrize("error", [MachineError("out of memory"), KeyboardInterrupt()])
-def test_a_measurement_that_fails_leaves_files_as_they_were(monkeypatch, tmp_path, error):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(configure, "tune", fail)
-    path, variables = tmp_path / "mine.yaml", tmp_path / "mine.env.sh"
-    variables.write_text("# of an earlier day\n")
-    with pytest.raises(type(error)):
-        command.run(["--output", str(path)], "myxtts configure")
-    assert not path.exists()
-    assert variables.read_text() == "# of an earlier day\n"
 
 
 def test_several_workers_are_said_to_be_measured_as_one(run_configure):
