@@ -45,7 +45,6 @@ class Library:
     name: str
     file: str
     problem: str | None
-    """Why it cannot be loaded; None when it can."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class SoftwareFacts:
     python: str
     system: str
     tensorflow: TensorFlowBuild | None
-    """None when it is not installed."""
     driver: str | None
     """The NVIDIA driver's version; None when there is none, or it does not answer."""
     driver_problem: str | None

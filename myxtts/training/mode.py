@@ -78,7 +78,6 @@ class StageCosts:
     train_s: float
     """With nothing beside it."""
     single_s: float
-    """One device that prepares and trains."""
     dual_s: float
     """Two devices of one process, side by side."""
     codes_s: float = 0.0
@@ -118,9 +117,7 @@ class Circumstances:
     """What decides about candidates besides their speed."""
 
     accumulation: int = 1
-    """Batches of an update."""
     epochs: int = 1
-    """Still to come."""
     obstacles: Mapping[Layout, str] = field(default_factory=dict)
     """Layouts that cannot be had here, and why."""
     parallel_remedy: str | None = None
@@ -132,7 +129,6 @@ class Circumstances:
     policy: str = "disk"
     """Where codes are kept if they are: on disk or in memory."""
     place: str = ""
-    """The room that they take, and where."""
 
 
 class Prediction(NamedTuple):
@@ -140,9 +136,7 @@ class Prediction(NamedTuple):
 
     candidate: Candidate
     step_s: float
-    """Per update."""
     obstacle: str | None = None
-    """Why it cannot be chosen."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +173,6 @@ class Obstacle(NamedTuple):
     """Why not both devices train, each in a process of its own."""
 
     reason: str
-    """In a few words."""
     remedy: str | None = None
     """How they can, as the end of a sentence; None where nothing but other settings or devices helps."""
 
@@ -382,11 +375,9 @@ class ProcessAnswer(NamedTuple):
 
     content: Mapping[str, Any] | None = None
     ending: str = ""
-    """Why there is none."""
     output: str = ""
     """The end of what it wrote in that case; of one that hung with the stacks of its threads."""
     error: MyXTTSError | None = None
-    """What the task itself has raised."""
     is_killed: bool = False
 
 

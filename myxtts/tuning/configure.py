@@ -62,7 +62,6 @@ class Trial:
     is_whole: bool = False
     """With the read-ahead and the kept codes that a run would have; the search does without, to see what a setting does."""
     name: str = ""
-    """What is tried."""
 
     def add(self, other: Trial) -> Trial:
         return replace(self, settings={**self.settings, **other.settings}, environ={**self.environ, **other.environ})
@@ -91,7 +90,6 @@ class TrialResult:
     refusal: str = ""
     """Why there is no memory for a run with these settings; empty where there is, as far as that is known."""
     failure: str = ""
-    """Why it came to no end otherwise, in a few words."""
 
     def describe(self) -> str:
         if self.failure:
@@ -108,7 +106,6 @@ class Question(NamedTuple):
     title: str
     candidates: Sequence[Trial] = ()
     skipped: str = ""
-    """Why nothing is tried."""
     reason: str = ""
     """What speaks for the candidates, before they are tried."""
 
@@ -119,7 +116,6 @@ class Answer(NamedTuple):
     title: str
     evidence: str
     taken: Trial | None = None
-    """None where things stay as they are."""
 
 
 class Line(NamedTuple):
@@ -138,7 +134,6 @@ class Verification:
     tuned: Sequence[TrialResult] = ()
     """Nothing where the defaults are what was found: there is nothing to compare."""
     failure: str = ""
-    """Why it was broken off: then nothing is known about a gain."""
 
     @property
     def is_unchanged(self) -> bool:
@@ -167,14 +162,12 @@ class Tuned:
     """What a configurator has to say."""
 
     before: TrialResult
-    """With the defaults, or with the batch that fits where they do not."""
     answers: Sequence[Answer]
     lines: Sequence[Line]
     variables: Sequence[Line]
     verification: Verification | None = None
     """None where the defaults are what was found, and no more was asked about them."""
     refusal: str = ""
-    """Why there is no memory for the defaults; empty where there is."""
 
     @property
     def is_withdrawn(self) -> bool:

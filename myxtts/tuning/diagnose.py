@@ -71,10 +71,8 @@ class Severity(StrEnum):
     """How much an issue matters, the most pressing first."""
 
     SERIOUS = "serious"
-    """It stops the GPU from being used, or costs a large part of the time."""
     WORTH_CHANGING = "worth changing"
     NOTE = "note"
-    """Good to know; nothing has to be done."""
 
 
 SERIOUS, WORTH_CHANGING, NOTE = Severity
@@ -90,7 +88,6 @@ class Issue:
     remedy: str
     """A command, a flag or a YAML line; nothing when nothing is to be done."""
     gain: str
-    """What to expect of the remedy; a bound where one is known."""
     share: float = 0.0
     """Of the time that is at stake, 0 to 1, where it is known: ranks issues of the same severity."""
 
@@ -102,15 +99,12 @@ class CorpusFacts:
     clips: int
     seconds: float
     formats: tuple[tuple[str, int], ...]
-    """File endings with their clips, the most frequent first."""
     rates_hz: tuple[tuple[int, int], ...]
-    """Sampling rates with the files that have them, of a few that were looked at."""
     probed: int
     median_s: float
     p95_s: float
     longest_s: float
     padding: float
-    """Share of the audio that is padding, 0 to 1."""
     shapes: int
     set_aside: int = 0
     """Clips that the metadata names and a run cannot use."""
@@ -135,7 +129,6 @@ class Diagnosis:
     card_problem: str | None
     """Why cards were not looked at, or not all of them; None where all were."""
     issues: tuple[Issue, ...]
-    """Ranked."""
 
     @property
     def is_serious(self) -> bool:

@@ -61,9 +61,7 @@ class Situation:
     root: str
     """Where checks may write, each in a folder with its name."""
     opens_ports: bool = False
-    """Whether workers may use the machine's own network."""
     check: str = ""
-    """The name of the one that runs."""
 
     @property
     def folder(self) -> Path:
@@ -203,7 +201,6 @@ class Outcome:
     proves: str
     status: Status
     detail: str
-    """What was seen, or why it failed or did not run."""
     seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
     last_words: str = ""

@@ -83,7 +83,6 @@ class RealRun(NamedTuple):
 
     times: list[BatchTimes]
     buckets: list[int]
-    """Of the batches that count."""
     left_out: int
     facts: PipelineFacts
 
