@@ -331,15 +331,21 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
         now: what a trial of the settings so far has shown.
         is_gpu: whether a card trains.
     """
+
+    def ask(title: str, key: str, values: Sequence[Any], skipped: str = "") -> Question:
+        trials = [Trial({key: value}, name="on" if value is True else str(value)) for value in values]
+        return Question(title, trials, skipped if is_open(config, key) else _GIVEN)
+
     yield _ask_batch(config, now.fitting)
     # Half precision needs loss scaling, bfloat16 does not; a CPU computes neither faster unless it was made for it.
-    names = ("mixed_float16", "mixed_bfloat16") if is_gpu else ("mixed_bfloat16",)
-    skipped = "" if is_open(config, "data.mixed_precision") else _GIVEN
-    yield Question("precision", [Trial({"data.mixed_precision": name}, name=name) for name in names], skipped)
-    skipped = "" if is_open(config, "data.enable_xla") else _GIVEN
-    if not config.data.pad_to_fixed_length:
-        skipped = skipped or "batches have no fixed shapes, so nearly every one would be compiled anew"
-    yield Question("XLA", [Trial({"data.enable_xla": True}, name="on")], skipped)
+    halves = ["mixed_float16", "mixed_bfloat16"] if is_gpu else ["mixed_bfloat16"]
+    yield ask("precision", "data.mixed_precision", halves)
+    shapes = (
+        ""
+        if config.data.pad_to_fixed_length
+        else "batches have no fixed shapes, so nearly every one would be compiled anew"
+    )
+    yield ask("XLA", "data.enable_xla", [True], shapes)
     threads = [Trial(environ={GPU_THREAD_MODE: "gpu_private", GPU_THREAD_COUNT: "2"}, name="two for each card")]
     if not is_gpu:
         threads = [
@@ -348,27 +354,22 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
         ]
     yield Question("threads", threads, "--deterministic fixes them" if config.training.deterministic else "")
     waits = now.read_share > MOST_READ_SHARE
+    enough = f"a step waits for clips {now.read_share:.1%} of its time: more would gain nothing"
     # On few cores readers and training take them from each other.
-    counts = [cores, 2 * cores] if waits else [1]
-    skipped = "" if is_open(config, "data.num_workers") else _GIVEN
-    if not waits and (is_gpu or cores > 4):
-        skipped = skipped or f"a step waits for clips {now.read_share:.1%} of its time: more would gain nothing"
-    yield Question("reader processes", [Trial({"data.num_workers": each}, name=str(each)) for each in counts], skipped)
+    skipped = enough if not waits and (is_gpu or cores > 4) else ""
+    yield ask("reader processes", "data.num_workers", [cores, 2 * cores] if waits else [1], skipped)
 
 
 def _ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Question:
     """Which batch, of those that fit into memory."""
     keys = ("data.batch_size", "training.gradient_accumulation_steps")
-    if not is_open(config, *keys):
-        return Question(_BATCH, skipped=_GIVEN)
     now = (config.data.batch_size, config.training.gradient_accumulation_steps)
     others = [each for each in fitting if each != now]
-    if not others:
-        one = f"{now[0]} x {now[1]} fits, and no larger batch makes up the same update"
-        return Question(_BATCH, skipped=one if fitting else "no other batch is known to fit into memory")
-    return Question(
-        _BATCH, [Trial(dict(zip(keys, each, strict=True)), name=f"{each[0]} x {each[1]}") for each in others]
-    )
+    skipped = "" if others else "no other batch is known to fit into memory"
+    if fitting and not others:
+        skipped = f"{now[0]} x {now[1]} fits, and no larger batch makes up the same update"
+    trials = [Trial(dict(zip(keys, each, strict=True)), name=f"{each[0]} x {each[1]}") for each in others]
+    return Question(_BATCH, trials, skipped if is_open(config, *keys) else _GIVEN)
 
 
 def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan, *, is_auto: bool) -> tuple[Question, bool]:
