@@ -47,6 +47,7 @@ from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.mode import PlannedRun, plan_run
 from myxtts.training.placement import check_batch, check_variables
 from myxtts.training.profiling.setup import set_up_profile
+from myxtts.training.run_record import read_record
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.selfcheck import POOL_MIB, CheckFailedError, Seen, Situation
@@ -220,7 +221,10 @@ def train(situation: Situation, *, mode: str = "single", fault: str = "", **sect
     trainer = XTTSTrainer(config, plan=plan, command=command, choice=choice)
     with _inject(fault, plan) if fault else nullcontext():
         trainer.train()
-    happened = f"it chose the {choice.layout} mode" if choice else _describe_effects(situation, trainer, config, fault)
+    happened = _describe_effects(situation, trainer, config, fault)
+    if choice is not None:
+        record, happened = read_record(situation.folder), f"it chose the {choice.layout} mode"
+        _require(record is not None and record.choice is not None, "A mode was chosen, but not kept with the run.")
     seen, facts = _describe_losses(situation, happened)
     pool, times = runtime.read_pool(plan.model.device), sorted(trainer.step_times)
     return seen, facts | {

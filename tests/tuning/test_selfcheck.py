@@ -17,7 +17,6 @@ import yaml
 
 from myxtts.cli import selfcheck as command
 from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.devices.plan import Mode
 from myxtts.devices.topology import find_bus_ids, is_same_bus_id
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.metrics_log import MetricsLog
@@ -169,14 +168,6 @@ def test_a_process_is_given_the_situation_and_the_settings_and_may_decline():
     seen = Outcome("good", "", Status.REHEARSED, "2 devices for good", outcomes["good"].seconds, {"depth": 3})
     assert outcomes["good"] == seen
     assert outcomes["closed"] == Outcome("closed", "", Status.NOT_RUN, "no network here")
-
-
-@pytest.mark.parametrize(("mode", "limit"), [("single", None), ("dual", None), ("isolated", 2048), ("split", 2048)])
-def test_every_mode_can_be_planned_in_a_rehearsal(mode, limit):
-    plan = REHEARSAL.plan(Mode(mode))
-    assert plan.mode == mode
-    assert plan.rehearsal
-    assert getattr(plan.data.memory, "mib", None) == limit
 
 
 def test_bus_ids_are_found_in_what_tensorflow_says_of_a_device():
