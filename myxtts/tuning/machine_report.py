@@ -49,13 +49,20 @@ Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
+class _Start:
+    time: str
+    step: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Record:
     """What a report takes from a `run.json`, which may be of any version."""
 
     stage: str | None = None
     status: str | None = None
     ending: str | None = None
-    starts: tuple[Mapping[str, Any], ...] = ()
+    starts: tuple[_Start, ...] = ()
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 
@@ -131,10 +138,7 @@ def _describe_run(folder: Path, machine: Mapping[str, str]) -> tuple[dict[str, s
     none = f"None in the run's {LOG_NAME}." if log else f"Unknown: the run has no {LOG_NAME}."
     settings = {f"{section}.{key}": value for section, values in record.config.items() for key, value in values.items()}
     settings |= {f"environment {key}": value for key, value in record.environment.items()}
-    starts = [
-        f"started {start.get('time')} at step {start.get('step')}: `{shlex.join(map(str, start.get('command', ())))}`"
-        for start in record.starts
-    ]
+    starts = [f"started {each.time} at step {each.step}: `{shlex.join(each.command)}`" for each in record.starts]
     state = [f"stage {record.stage}, {record.status}: {record.ending}"] if record.stage else []
     sections = {
         "Last error": fence(error) if error else none,

@@ -231,11 +231,8 @@ def run_checks(
 
 def run_check(check: Check, situation: Situation) -> Outcome:
     """Does a check in a process of its own, which is ended when the check's time is over."""
-    order = {
-        "function": check.work,
-        "situation": asdict(replace(situation, check=check.name)),
-        "settings": check.settings,
-    }
+    here = asdict(replace(situation, check=check.name))
+    order = {"function": check.work, "situation": here, "settings": check.settings}
     limit_s, began = DEVICE_LIMIT_S if check.is_quick else TRAINING_LIMIT_S, time.monotonic()
     found = ask_process(Task(f"{__name__}:make_check", order), None, limit_s)
     seconds = time.monotonic() - began
