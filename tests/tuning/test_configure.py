@@ -21,7 +21,7 @@ from myxtts.monitoring.memory_bill import BatchChoice
 from myxtts.training.errors import GradientMemoryError
 from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
-from myxtts.tuning.configure import Answer, Line, Trial, TrialResult, Tuned, Verification
+from myxtts.tuning.configure import Answer, Trial, TrialResult
 from tests.cli.test_profile_command import SMALL
 from tests.support.processes import run_python
 
@@ -216,15 +216,6 @@ def test_the_mode_is_measured_whatever_an_earlier_run_has_chosen_and_workers_may
     assert asked == [("auto", "reset", True)]
 
 
-@pytest.mark.parametrize("verifies", [False, True])
-def test_a_round_that_fails_in_the_end_withdraws(verifies):
-    tuned = run_tune(PacedTrials({XLA: 0.5}, fails_later=XLA), verifies=verifies)
-    assert tuned.is_withdrawn
-    assert (tuned.lines, tuned.variables) == ([], [])
-    assert tuned.verification.failure == "these settings failed (XLA is not to be had.)"
-    assert tuned.verification.in_force == {"words": ""}
-
-
 def test_without_verifying_it_is_compared_once():
     kept = PacedTrials({XLA: 0.5})
     assert not run_tune(kept).is_withdrawn
@@ -260,16 +251,6 @@ def test_defaults_that_stay_are_not_compared_with_themselves():
     assert [whole for words, whole in zip(trials.seen, trials.whole, strict=True) if not words] == [False, True]
     assert not tuned.is_withdrawn
     assert (tuned.verification.gain, tuned.verification.in_force) == (0.0, {"words": ""})
-
-
-@pytest.mark.parametrize(("later", "is_withdrawn"), [(4.0, True), (2.0, True), (2.04, True), (1.9, False)])
-def test_what_gains_nothing_in_the_end_is_withdrawn(load, later, is_withdrawn):
-    tuned = run_tune(PacedTrials({XLA: 0.5}, slow_later=later))
-    assert tuned.is_withdrawn == is_withdrawn
-    if is_withdrawn:
-        assert (tuned.lines, tuned.variables) == ([], [])
-        assert tuned.verification.in_force == {"words": ""}, "what stays in force are the defaults"
-        assert load(REHEARSED, tuned) == REHEARSED
 
 
 def test_what_the_user_gives_stays():
@@ -367,40 +348,20 @@ def test_a_process_says_what_a_step_takes_or_which_batch_would_fit(monkeypatch, 
     assert configure.run_in_process(XTTSConfig(), NO_CARDS, Trial()) == found
 
 
-ANSWERS = [
-    Answer("precision", "measured: mixed_bfloat16 300 ms a step; before 100 ms"),
-    Answer("XLA", "measured: on 70 ms a step; before 100 ms", Trial({"data.enable_xla": True}, name="on")),
-]
-FOUND = Tuned(
-    TrialResult(0.1),
-    ANSWERS,
-    [Line("data.enable_xla", True, ANSWERS[1].evidence)],
-    [Line("TF_NUM_INTRAOP_THREADS", "2", "measured: 2 inside operations 60 ms a step")],
-)
-WITHDRAWN = replace(FOUND, lines=[], variables=[])
-
-
-def verify(defaults_s, tuned_s=(), failure=""):
-    """Rounds of these seconds a step, with one thread by default and two as found."""
-    results = [
-        [TrialResult(each, in_force={"threads inside operations": threads}) for each in seconds]
-        for threads, seconds in (("1", defaults_s), ("2", tuned_s))
-    ]
-    return Verification(*results, failure)
-
-
 @pytest.fixture
 def run_configure(monkeypatch, capsys, tmp_path):
-    """Runs the command with what a search has found; returns its output and the files."""
+    """Runs the command with trials whose speed is known; returns its output in one line, the settings file and the variables."""
 
-    def run(tuned, *words, verification=None):
-        found = replace(tuned, verification=verification)
-        monkeypatch.setattr(configure, "tune", lambda *_, **__: found)
+    def run(trials, *words):
+        monkeypatch.setattr(configure, "run_in_process", lambda config, machine, trial: trials(trial))
+        monkeypatch.setattr(configure, "plan_run", lambda config, **_: choose_layout(Layout.DUAL)(config))
         path = tmp_path / "mine.yaml"
-        assert command.run(["--output", str(path), "--batch-size", "4", *words], "myxtts configure") == 0
+        words = ["--output", str(path), "--rehearsal", "--model-size", "tiny", *words]
+        assert command.run(words, "myxtts configure") == 0
         out = capsys.readouterr().out
         assert max(map(len, out.partition("Settings   ")[0].splitlines())) <= 80
-        return out, path, (tmp_path / "mine.env.sh").read_text()
+        assert f"myxtts train --config {path}" in out
+        return " ".join(out.split()), path, (tmp_path / "mine.env.sh").read_text()
 
     return run
 
@@ -422,30 +383,26 @@ def test_what_cannot_be_had_is_an_error_before_anything_is_measured(words, said,
 
 
 def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
-    out, path, variables = run_configure(FOUND, verification=verify([0.100], [0.060]))
-    assert "With the defaults a step takes 100 ms in a short trial on this machine.\n" in out
-    assert "COMPARED, one run of each (--verify: three)\n" in out
-    assert "XLA: on\n  measured: on 70 ms a step; before 100 ms\n" in out
-    assert "precision: unchanged\n" in out
-    config = resolve_config(yaml_path=path)
+    trials = PacedTrials({XLA: 0.7, "TF_NUM_INTEROP_THREADS=2": 0.8})
+    out, path, variables = run_configure(trials, "--batch-size", "4")
+    assert "With the defaults a step takes 100 ms in a short trial on this machine." in out
+    assert "COMPARED, one run of each (--verify: three)" in out
+    assert "precision: unchanged" in out
+    assert "XLA: on measured: on 70 ms a step; before 100 ms" in out
+    config, text = resolve_config(yaml_path=path), path.read_text()
     assert (config.data.enable_xla, config.data.batch_size, config.data.mixed_precision) == (True, 4, "float32")
-    text = path.read_text()
     assert "  # measured: on 70 ms a step; before 100 ms\n  enable_xla: true\n" in text
     assert "  # given by you (--batch-size)\n  batch_size: 4\n" in text
-    assert "# Compared once: 40.0% faster than the defaults." in text
+    assert "# Compared once: 44.0% faster than the defaults." in text
     assert "source mine.env.sh" in variables
-    assert "export TF_NUM_INTRAOP_THREADS=2\n" in variables
+    assert "export TF_NUM_INTEROP_THREADS=2\n" in variables
     assert all(row.startswith(("#", "export ")) for row in variables.splitlines())
-    assert f"myxtts train --config {path}" in out
 
 
 def test_a_gain_is_told_with_what_is_in_force(run_configure):
-    checked = verify([0.100, 0.104, 0.098], [0.070, 0.071, 0.069])
-    out, path, _ = run_configure(FOUND, "--verify", verification=checked)
-    for row in ("the defaults +100 ms", "these settings +70 ms", "threads inside operations +2"):
-        assert re.search(row, out), row
-    assert " 30.0% faster" in out
-    assert "IN FORCE with these settings" in out
+    out, path, _ = run_configure(PacedTrials({XLA: 0.7}), "--verify")
+    assert "the defaults 100 ms (100 ms, 100 ms, 100 ms) these settings 70 ms (70 ms, 70 ms, 70 ms) 30.0% faster" in out
+    assert "IN FORCE with these settings, read back from the process that ran them words data.enable_xla=True" in out
     assert "Verified: 30.0% faster" in path.read_text()
     assert "a step took 100 ms with the defaults and 70 ms with what was found.\n" in path.read_text()
 
@@ -454,45 +411,44 @@ KEPT = "defaults kept. What was found is withdrawn; the file changes nothing. IN
 NO_GAIN = "What was found gained nothing when compared, so the defaults stay in force."
 
 
+@pytest.mark.parametrize("flags", [[], ["--verify"]])
 @pytest.mark.parametrize(
-    ("checked", "told", "written"),
+    ("later", "told", "written"),
     [
+        ({"slow_later": 2.4}, f"no gain, 20.0% slower: {KEPT}", NO_GAIN),
+        ({"slow_later": 2.0}, f"no gain: {KEPT}", NO_GAIN),
         (
-            verify([0.1]),
-            "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults",
-            "Nothing faster was found, so the defaults stay in force.",
-        ),
-        (verify([0.1] * 3, [0.12] * 3), f"no gain, 20.0% slower: {KEPT}", NO_GAIN),
-        (verify([0.1] * 3, [0.1] * 3), f"no gain: {KEPT}", NO_GAIN),
-        (
-            verify([0.1], failure="these settings failed (out of memory)"),
-            "these settings failed (out of memory). What was found is withdrawn; the file changes nothing. ",
+            {"fails_later": XLA},
+            "these settings failed (XLA is not to be had.). What was found is withdrawn; the file changes nothing. ",
             "Comparing it with the defaults failed, so what was found is withdrawn.",
         ),
     ],
-    ids=["nothing was found", "slower", "no faster", "failed"],
+    ids=["slower", "no faster", "failed"],
 )
-def test_defaults_that_stay_are_said_to(run_configure, checked, told, written):
-    out, path, variables = run_configure(WITHDRAWN, "--verify", verification=checked)
-    assert told in " ".join(out.split())
-    assert checked.is_unchanged or "faster" not in out
-    # What is shown is what stays.
-    assert checked.failure or re.search(r"threads inside operations +1", out)
+def test_what_gains_nothing_in_the_end_is_withdrawn(run_configure, flags, later, told, written):
+    out, path, variables = run_configure(PacedTrials({XLA: 0.5}, **later), *flags)
+    assert told in out
+    assert "faster" not in out
     assert f"# {written}\n" in path.read_text()
-    assert resolve_config(yaml_path=path).data.enable_xla is False
+    assert resolve_config(yaml_path=path) == REHEARSED
     assert "# Nothing is to be set" in variables
 
 
+def test_defaults_that_stay_are_said_to(run_configure):
+    out, path, _ = run_configure(PacedTrials(), "--verify")
+    assert "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults" in out
+    assert "# Nothing faster was found, so the defaults stay in force.\n" in path.read_text()
+
+
 def test_defaults_without_memory_are_said_to_have_none(run_configure):
-    tuned = replace(FOUND, refusal="/GPU:0 (model device) needs about 30 GB, and 24 GB are free.\nTry less.")
-    out, path, _ = run_configure(tuned, verification=verify([0.1], [0.2]))
-    assert "There is no memory for the defaults (/GPU:0 (model device)" in out
+    out, path, _ = run_configure(PacedTrials({XLA: 0.5}, fitting=((HALF_BATCH, 2),), fails_later=XLA))
+    assert "There is no memory for the defaults (It needs 30 GB)." in out
+    assert "What was found is withdrawn; the file changes nothing but the batch." in out
     assert "With the batch that fits a step takes 100 ms in a short trial." in path.read_text()
-    assert "the file changes nothing but the batch." in " ".join(out.split())
 
 
 def test_several_workers_are_said_to_be_measured_as_one(run_configure):
-    out, *_ = run_configure(FOUND, "--rehearsal", "--model-gpus", "0,1")
+    out, *_ = run_configure(PacedTrials(), "--model-gpus", "0,1")
     assert "Note: One rank is measured, alone and with whole batches." in out
 
 
