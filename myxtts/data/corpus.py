@@ -60,7 +60,7 @@ class TextColumn:
         """All entries, encoded."""
         blob = self.blob.data
         start = 0
-        for end in self.offsets[1:]:
+        for end in self.offsets[1:].data:
             yield bytes(blob[start:end])
             start = end
 

@@ -302,7 +302,7 @@ def locate_clips(metadata: Metadata) -> LocatedClips:
     sizes, times = array("q"), array("q")
     found_flags, link_flags = bytearray(), bytearray()
     first_link = ""
-    for name, file_number in zip(metadata.audio, metadata.file_numbers, strict=True):
+    for name, file_number in zip(metadata.audio, metadata.file_numbers.data, strict=True):
         prefix = metadata.files[file_number].prefix
         found = finder.find(prefix, name)
         paths.append(found.path if found else prefix + name)

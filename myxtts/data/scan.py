@@ -27,7 +27,7 @@ from myxtts.data.corpus import Corpus, LazyItems, Progress
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import NothingToTrainOnError, WorkerError
-from myxtts.data.index import Index, choose_index_folder
+from myxtts.data.index import MOST_ROWS, Index, choose_index_folder
 from myxtts.data.ljspeech import LocatedClips, Metadata, Split, locate_clips, read_metadata
 from myxtts.data.workers import CHUNK_ITEMS, Crashed, Task, Work, count_workers, run_task
 from myxtts.files import read_bytes
@@ -341,7 +341,7 @@ def _ask_about_texts(lines: _Lines, task: Task) -> _Question:
     """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
     texts, languages = lines.metadata.text, lines.metadata.language
     prefixes = [f"{name}\0".encode() for name in languages.names]
-    contents = (prefixes[code] + text for code, text in zip(languages.codes, texts.iter_bytes(), strict=True))
+    contents = (prefixes[code] + text for code, text in zip(languages.codes.data, texts.iter_bytes(), strict=True))
     return _Question(
         kind="text",
         task=task,
@@ -383,20 +383,33 @@ class _Asker:
         return values, len(pending)
 
     def _check(self, question: _Question, pending: NDArray[np.intp], values: NDArray[np.int64], index: Index) -> None:
-        """Let workers answer for the pending rows: into `values`, and into the index as soon as there is a chunk."""
-        fresh: list[list[int]] = []
+        """Let workers answer for the pending rows: into `values`, and chunk by chunk into the index."""
+        fresh: list[NDArray[np.intp]] = []
+        positions: list[int] = []
+        numbers: list[list[int]] = []
+        is_lasting: list[bool] = []
+        unsaved = 0
         self.progress(question.kind, 0, len(pending))
         workers = min(self.workers, len(pending) // question.worth_a_worker)
         results = run_task(question.task, LazyItems(pending, question.make_item), workers)
         for done, (position, result) in enumerate(results, start=1):
-            row = pending[position]
-            values[row], is_lasting = question.encode(result)
-            if is_lasting:
-                fresh.append([question.keys[row], *question.stamps[row], *values[row]])
-            if len(fresh) >= CHUNK_ITEMS or done == len(pending):
-                index.append(fresh)
-                fresh = []
-                self.progress(question.kind, done, len(pending))
+            positions.append(position)
+            encoded, lasts = question.encode(result)
+            numbers.append(encoded)
+            is_lasting.append(lasts)
+            if done % CHUNK_ITEMS and done < len(pending):
+                continue
+            rows = pending[positions]
+            values[rows] = numbers
+            fresh.append(rows[is_lasting])
+            unsaved += len(rows)
+            positions, numbers, is_lasting = [], [], []
+            # Ever more at a time: a write costs as much as a hundred rows, and who is killed must not lose much of what was done.
+            if unsaved >= min(done // 16, MOST_ROWS) or done == len(pending):
+                saved = np.concatenate(fresh)
+                index.append(np.column_stack([question.keys[saved], question.stamps[saved], values[saved]]))
+                fresh, unsaved = [], 0
+            self.progress(question.kind, done, len(pending))
 
 
 def _name_index(question: _Question) -> str:
