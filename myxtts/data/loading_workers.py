@@ -172,8 +172,7 @@ class WorkerEngine(LoadingEngine):
 
     def __init__(self, workers: int, depth: int, slot_samples: int):
         self._memory = SlotMemory(depth, slot_samples)
-        self._slots: dict[Load, int] = {}
-        self._cancelled: set[Load] = set()
+        self._cancelled = 0
         self._waiting: deque[_Job] = deque()
         self._selector = selectors.DefaultSelector()
         self._readers: list[_Reader] = []
@@ -189,7 +188,7 @@ class WorkerEngine(LoadingEngine):
         load = Load(files, samples)
         while not self._memory.has_room and self._cancelled:
             self._receive(wait=True)
-        self._slots[load] = self._memory.acquire()
+        load.place = self._memory.acquire()
         self._waiting.extend(job for row in range(load.rows) for job in self._make_jobs(load, row))
         self._receive(wait=False)
         self._feed()
@@ -207,13 +206,14 @@ class WorkerEngine(LoadingEngine):
         self._feed()
 
     def take(self, load: Load) -> Samples:
-        return self._memory.hand_out(self._slots.pop(load), load.rows, load.samples)
+        return self._memory.hand_out(load.place, load.rows, load.samples)
 
     def cancel(self, load: Load) -> None:
-        self._cancelled.add(load)
+        load.is_cancelled = True
+        self._cancelled += 1
         # What processes were told of already, they will write: until then the slot is not free.
-        self._withdraw_cancelled()
         self._free_cancelled(load)
+        self._withdraw_cancelled()
 
     def close(self) -> None:
         for reader in self._readers:
@@ -226,9 +226,9 @@ class WorkerEngine(LoadingEngine):
         """The job of loading a row; none for a row of zeros, which is made here."""
         file = load.files[row]
         if file is None:
-            self._memory.view(self._slots[load], load.rows, load.samples)[row] = 0.0
+            self._memory.view(load.place, load.rows, load.samples)[row] = 0.0
             return []
-        return [_Job(load, row, file, self._memory.find_offset(self._slots[load]) + row * load.samples)]
+        return [_Job(load, row, file, self._memory.find_offset(load.place) + row * load.samples)]
 
     def _feed(self) -> None:
         """Share waiting jobs out: the next one to the process with the least to do."""
@@ -245,7 +245,8 @@ class WorkerEngine(LoadingEngine):
             reader: _Reader = key.data
             for (result,) in reader.receive():
                 self._deaths_in_a_row = 0
-                self._note(reader.pop_job(), _parse_failure(result))
+                failure = LoadFailure(DropReason(result[0]), result[1]) if result else None
+                self._note(reader.pop_job(), failure)
             if reader.is_closed:
                 self._reap(reader)
 
@@ -254,9 +255,9 @@ class WorkerEngine(LoadingEngine):
         self._free_cancelled(job.load)
 
     def _free_cancelled(self, load: Load) -> None:
-        if load in self._cancelled and not load.pending:
-            self._cancelled.remove(load)
-            self._memory.release(self._slots.pop(load))
+        if load.is_cancelled and not load.pending:
+            self._cancelled -= 1
+            self._memory.release(load.place)
 
     def _start_reader(self) -> None:
         reader = _Reader(self._memory)
@@ -282,8 +283,8 @@ class WorkerEngine(LoadingEngine):
 
     def _withdraw_cancelled(self) -> None:
         """Strike off waiting jobs that nobody wants any more."""
-        unwanted = [job for job in self._waiting if job.load in self._cancelled]
-        self._waiting = deque(job for job in self._waiting if job.load not in self._cancelled)
+        unwanted = [job for job in self._waiting if job.load.is_cancelled]
+        self._waiting = deque(job for job in self._waiting if not job.load.is_cancelled)
         for job in unwanted:
             self._note(job, None)
 
@@ -292,7 +293,3 @@ class WorkerEngine(LoadingEngine):
         if suspect.deaths >= (_MOST_FAULTS_OF_A_CLIP if cause in _FAULTS else _MOST_KILLS_OF_A_CLIP):
             detail = f"{suspect.deaths} reader processes died while they read it, the last of signal {cause}"
             self._note(suspect, LoadFailure(DropReason.CORRUPT, detail))
-
-
-def _parse_failure(result: Any) -> LoadFailure | None:
-    return LoadFailure(DropReason(result[0]), result[1]) if result else None

@@ -19,7 +19,7 @@ from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import Load, LoadingEngine
-from myxtts.data.positions import Position, count_micro_batches, follow_position
+from myxtts.data.positions import Position, follow_position
 from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch
 
@@ -77,8 +77,6 @@ class BatchReader:
 
     def read(self, position: Position) -> HostBatch:
         """The batch of a place. Cheap when it follows the last one; any other place starts reading anew there."""
-        if not 0 <= position.micro_batch < count_micro_batches(self._maker.sampler, position.step):
-            raise IndexError(f"micro-batch {position.micro_batch} of step {position.step}")
         self.read_ahead(position)
         step = self._steps[0]
         if not step.is_read:

@@ -10,8 +10,10 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +137,12 @@ def _scan_as_asked(
         text_task=text_task,
         follow_symlinks=data.follow_symlinks,
         strict=data.strict,
-        workers=choose_workers(config),
+        workers=choose_scan_workers(config),
         progress=progress,
     )
 
 
-def choose_workers(config: XTTSConfig) -> int:
+def choose_scan_workers(config: XTTSConfig) -> int:
     """How many processes look at clips."""
     return count_workers() if config.data.num_workers == "auto" else config.data.num_workers
 
@@ -179,18 +181,18 @@ def scan_corpus(
     metadata = read_metadata(path, split=split, language=language)
     clips = locate_clips(metadata)
     _report_links(clips, follow_symlinks)
+    is_wanted = clips.is_found & ~clips.is_repeated & (follow_symlinks | ~clips.is_linked)
     folder = choose_index_folder(metadata.root, given=index_folder)
-    asker = _Asker(folder, count_workers() if workers is None else workers, progress or (lambda *_: None))
-    lines = _Lines(metadata, clips, _find_duplicates(clips), follow_symlinks)
+    ask = partial(_ask, folder=folder, workers=count_workers() if workers is None else workers, progress=progress)
+    judge = partial(_judge_lines, metadata, clips, follow_symlinks)
     limits = limits or ClipLimits()
-    audio, checked = asker.ask(_ask_about_audio(lines, clip_task))
+    audio, checked = ask(_ask_about_audio(metadata, clips, is_wanted, clip_task))
     if not isinstance(text_task, Task):
-        unlimited = replace(limits, max_tokens=sys.maxsize)
-        texts, _ = asker.ask(_ask_about_texts(lines, CHARACTER_TASK))
-        usable, _ = _judge_lines(lines, audio, texts, unlimited)
+        texts, _ = ask(_ask_about_texts(metadata, CHARACTER_TASK))
+        usable, _ = judge(audio, texts, replace(limits, max_tokens=sys.maxsize))
         text_task = text_task(usable) if len(usable) else CHARACTER_TASK
-    texts, _ = asker.ask(_ask_about_texts(lines, text_task))
-    corpus, drops = _judge_lines(lines, audio, texts, limits)
+    texts, _ = ask(_ask_about_texts(metadata, text_task))
+    corpus, drops = judge(audio, texts, limits)
     drops = [*metadata.malformed, *drops]
     report = DropReport(
         lines=len(metadata) + len(metadata.malformed), kept_seconds=corpus.total_seconds, drops=tuple(drops)
@@ -207,14 +209,6 @@ def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
         _log.info(
             "%d of %d clips lie behind symbolic links, such as %s: %s.", count, len(clips.path), clips.first_link, what
         )
-
-
-def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:
-    """Which lines name a file that an earlier line has named."""
-    _, first = np.unique(clips.key, return_index=True)
-    is_repeated = np.ones(len(clips.key), dtype=np.bool_)
-    is_repeated[first] = False
-    return is_repeated & clips.is_found
 
 
 def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:
@@ -281,16 +275,6 @@ def make_vocabulary_check(vocabulary: str) -> Work:
 
 
 @dataclass(frozen=True, eq=False)
-class _Lines:
-    """The lines of a corpus, in columns of equal length."""
-
-    metadata: Metadata
-    clips: LocatedClips
-    is_duplicate: NDArray[np.bool_]
-    follow_symlinks: bool
-
-
-@dataclass(frozen=True, eq=False)
 class _Question:
     """What is to be known about every row."""
 
@@ -310,16 +294,15 @@ class _Question:
     """So many items pay for starting a process; with fewer, this process does them."""
 
 
-def _ask_about_audio(lines: _Lines, task: Task) -> _Question:
+def _ask_about_audio(metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: Task) -> _Question:
     """Frames, rate in Hz and a key of `_PROBLEMS`. A file is read again only when its size or time of change is another one."""
-    clips, root = lines.clips, lines.metadata.root
     return _Question(
         kind="audio",
         task=task,
         keys=clips.key,
         stamps=np.stack([clips.size_bytes, clips.mtime_ns], axis=1),
-        wanted=clips.is_found & ~lines.is_duplicate & (lines.follow_symlinks | ~clips.is_linked),
-        make_item=lambda row: f"{root}/{clips.path[row]}",
+        wanted=is_wanted,
+        make_item=lambda row: f"{metadata.root}/{clips.path[row]}",
         encode=_encode_clip,
         bounds=((0, 1 << 40), (0, 1 << 40), (0, max(_PROBLEMS))),
         # Even one: a damaged file may crash the library that reads it.
@@ -337,9 +320,9 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
     return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
 
 
-def _ask_about_texts(lines: _Lines, task: Task) -> _Question:
+def _ask_about_texts(metadata: Metadata, task: Task) -> _Question:
     """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
-    texts, languages = lines.metadata.text, lines.metadata.language
+    texts, languages = metadata.text, metadata.language
     prefixes = [f"{name}\0".encode() for name in languages.names]
     contents = (prefixes[code] + text for code, text in zip(languages.codes.data, texts.iter_bytes(), strict=True))
     return _Question(
@@ -362,54 +345,45 @@ def _encode_text(result: Any) -> tuple[list[int], bool]:
     return [tokens, ord(unknown) if unknown else 0], True
 
 
-@dataclass(frozen=True)
-class _Asker:
-    """Gets facts from the index where they are known, else from workers."""
+def _ask(
+    question: _Question, *, folder: Path | None, workers: int, progress: Progress | None
+) -> tuple[NDArray[np.int64], int]:
+    """The numbers of every row, zero where they are not wanted, and how many rows were not known before.
 
-    folder: Path | None
-    """Where the index is; None remembers nothing."""
-    workers: int
-    progress: Progress
-
-    def ask(self, question: _Question) -> tuple[NDArray[np.int64], int]:
-        """The numbers of every row, zero where they are not wanted, and how many rows were not known before."""
-        path = self.folder / _name_index(question) if self.folder else None
-        with Index(path, question.stamps.shape[1], question.bounds) as index:
-            values, known = index.find(question.keys, question.stamps)
-            values[~(known & question.wanted)] = 0
-            pending = np.flatnonzero(question.wanted & ~known)
-            if len(pending):
-                self._check(question, pending, values, index)
-        return values, len(pending)
-
-    def _check(self, question: _Question, pending: NDArray[np.intp], values: NDArray[np.int64], index: Index) -> None:
-        """Let workers answer for the pending rows: into `values`, and chunk by chunk into the index."""
-        fresh: list[NDArray[np.intp]] = []
-        positions: list[int] = []
-        numbers: list[list[int]] = []
-        is_lasting: list[bool] = []
-        unsaved = 0
-        self.progress(question.kind, 0, len(pending))
-        workers = min(self.workers, len(pending) // question.worth_a_worker)
-        results = run_task(question.task, LazyItems(pending, question.make_item), workers)
-        for done, (position, result) in enumerate(results, start=1):
-            positions.append(position)
-            encoded, lasts = question.encode(result)
-            numbers.append(encoded)
-            is_lasting.append(lasts)
-            if done % CHUNK_ITEMS and done < len(pending):
-                continue
-            rows = pending[positions]
+    They come from the index in this folder as far as they are known, else from workers.
+    """
+    progress = progress or (lambda *_: None)
+    with Index(folder / _name_index(question) if folder else None, question.stamps.shape[1], question.bounds) as index:
+        values, known = index.find(question.keys, question.stamps)
+        values[~(known & question.wanted)] = 0
+        pending = np.flatnonzero(question.wanted & ~known)
+        if not len(pending):
+            return values, 0
+        progress(question.kind, 0, len(pending))
+        answers = _collect_answers(question, pending, min(workers, len(pending) // question.worth_a_worker))
+        unsaved: list[NDArray[np.intp]] = []
+        done = saved = 0
+        for rows, numbers, is_lasting in answers:
             values[rows] = numbers
-            fresh.append(rows[is_lasting])
-            unsaved += len(rows)
-            positions, numbers, is_lasting = [], [], []
+            unsaved.append(rows[is_lasting])
+            done += len(rows)
             # Ever more at a time: a write costs as much as a hundred rows, and who is killed must not lose much of what was done.
-            if unsaved >= min(done // 16, MOST_ROWS) or done == len(pending):
-                saved = np.concatenate(fresh)
-                index.append(np.column_stack([question.keys[saved], question.stamps[saved], values[saved]]))
-                fresh, unsaved = [], 0
-            self.progress(question.kind, done, len(pending))
+            if done - saved >= min(done // 16, MOST_ROWS) or done == len(pending):
+                fresh = np.concatenate(unsaved)
+                index.append(np.column_stack([question.keys[fresh], question.stamps[fresh], values[fresh]]))
+                unsaved, saved = [], done
+            progress(question.kind, done, len(pending))
+    return values, len(pending)
+
+
+def _collect_answers(
+    question: _Question, pending: NDArray[np.intp], workers: int
+) -> Iterator[tuple[NDArray[np.intp], list[list[int]], list[bool]]]:
+    """Chunks of rows, their numbers, and whether these may be remembered."""
+    results = run_task(question.task, LazyItems(pending, question.make_item), workers)
+    for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
+        numbers, is_lasting = zip(*(question.encode(result) for _, result in chunk), strict=True)
+        yield pending[[position for position, _ in chunk]], list(numbers), list(is_lasting)
 
 
 def _name_index(question: _Question) -> str:
@@ -423,10 +397,14 @@ def _name_index(question: _Question) -> str:
 
 
 def _judge_lines(
-    lines: _Lines, audio: NDArray[np.int64], texts: NDArray[np.int64], limits: ClipLimits
+    metadata: Metadata,
+    clips: LocatedClips,
+    follow_symlinks: bool,
+    audio: NDArray[np.int64],
+    texts: NDArray[np.int64],
+    limits: ClipLimits,
 ) -> tuple[Corpus, list[Drop]]:
     """The clips that can be used, and every line that cannot, with the first reason found."""
-    metadata, clips = lines.metadata, lines.clips
     frames, rate_hz, problem = audio.T
     tokens, unknown = texts.T
     # Rounded up, as the resampler does.
@@ -434,8 +412,8 @@ def _judge_lines(
     verdict = np.full(len(metadata), -1, dtype=np.int8)
     tests: list[tuple[DropReason, NDArray[np.bool_]]] = [
         (DropReason.MISSING, ~clips.is_found),
-        (DropReason.SYMLINK, clips.is_linked & (not lines.follow_symlinks)),
-        (DropReason.DUPLICATE, lines.is_duplicate),
+        (DropReason.SYMLINK, clips.is_linked & (not follow_symlinks)),
+        (DropReason.DUPLICATE, clips.is_repeated),
         *((reason, problem == code) for code, reason in _PROBLEMS.items()),
         (DropReason.TOO_SHORT, samples < limits.min_seconds * SAMPLE_RATE_HZ),
         (DropReason.TOO_LONG, samples > limits.max_samples),

@@ -140,10 +140,8 @@ def test_a_damaged_or_hostile_index_is_made_anew(corpus, kind, damage):
     DAMAGES[damage](find_index(corpus, kind))
     elsewhere = corpus.parent / "elsewhere"
     before = elsewhere.read_bytes() if elsewhere.exists() else b""
-
     looked_at: list[str] = []
     scan(corpus, progress=lambda *call: looked_at.append(call[0]))
-
     assert set(looked_at) == {kind}
     assert (elsewhere.read_bytes() if elsewhere.exists() else b"") == before
     scan(corpus, progress=lambda *call: pytest.fail(f"{call} again"))
@@ -161,7 +159,6 @@ def test_what_a_scan_killed_while_it_wrote_has_left_is_used(corpus):
     connection.close()
     path.write_bytes(torn)
     Path(f"{path}-journal").write_bytes(journal)
-
     assert scan(corpus).checked == 0
 
 
@@ -187,7 +184,6 @@ def test_a_full_disk_ends_the_remembering_not_the_scan(corpus, room, caplog):
             assert scan(corpus).checked == CLIPS
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
     assert [record.getMessage().count("cannot be kept") for record in caplog.records] == [1] * len(caplog.records) != []
     assert scan(corpus).checked <= CLIPS
     assert scan(corpus).checked == 0
@@ -198,9 +194,7 @@ def test_what_cannot_be_replaced_is_left_alone(corpus, caplog):
     path = find_index(corpus)
     path.unlink()
     path.mkdir()
-
     assert [scan(corpus).checked for _ in range(2)] == [CLIPS] * 2
-
     assert caplog.text.count("cannot be kept") == 2
 
 
@@ -209,7 +203,6 @@ def test_a_changed_time_alone_is_looked_at_again_and_leaves_one_row(corpus):
     for time in range(1, 5):
         os.utime(corpus / "wavs" / "007.wav", ns=(time, time))
         checked.append(scan(corpus).checked)
-
     assert checked == [CLIPS, 1, 1, 1]
     connection = sqlite3.connect(find_index(corpus))
     assert connection.execute("SELECT sum(length(rows) - 8) FROM facts").fetchone() == (CLIPS * 6 * 8,)
@@ -224,7 +217,6 @@ class TestFolder:
 
     def test_is_the_users_cache_by_the_real_path_of_the_corpus(self, tmp_path, corpus, cache):
         folder = choose_index_folder(corpus)
-
         assert folder.parent == cache
         assert folder.is_dir()
         (tmp_path / "link").symlink_to(corpus)
@@ -234,7 +226,6 @@ class TestFolder:
 
     def test_is_in_the_corpus_once_that_was_chosen(self, corpus, cache):
         assert claim_corpus_folder(corpus)
-
         assert choose_index_folder(corpus) == corpus / ".myxtts"
         assert not cache.exists()
 
@@ -242,7 +233,6 @@ class TestFolder:
     def test_is_never_behind_a_link(self, tmp_path, corpus, cache, is_claimed):
         (tmp_path / "elsewhere").mkdir()
         (corpus / ".myxtts").symlink_to(tmp_path / "elsewhere")
-
         assert not is_claimed or not claim_corpus_folder(corpus)
         assert choose_index_folder(corpus).parent == cache
         assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -250,25 +240,21 @@ class TestFolder:
     def test_is_the_cache_where_the_corpus_cannot_be_written(self, corpus, cache):
         # A file in its place: permissions do not stop the tests' user everywhere.
         (corpus / ".myxtts").touch()
-
         assert not claim_corpus_folder(corpus)
         assert choose_index_folder(corpus).parent == cache
 
     def test_is_the_cache_where_the_corpus_is_marked_read_only_even_for_root(self, corpus, cache):
         corpus.chmod(0o555)
-
         assert not claim_corpus_folder(corpus)
         assert choose_index_folder(corpus).parent == cache
         assert not (corpus / ".myxtts").exists()
 
     def test_may_be_nowhere(self, tmp_path, corpus, cache, caplog):
         (tmp_path / "cache").touch()
-
         assert choose_index_folder(corpus) is None
         assert "not remembered" in caplog.text
 
     def test_that_was_given_and_cannot_be_written_is_an_error(self, tmp_path):
         (tmp_path / "file").touch()
-
         with pytest.raises(IndexFolderError):
             choose_index_folder(tmp_path, given=tmp_path / "file" / "index")
