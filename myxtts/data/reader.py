@@ -195,20 +195,14 @@ class BatchReader:
         rows = len(micro_batch.clips)
         place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
         prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
+        name, detail = self._maker.corpus.audio[prompt], failure.detail.removesuffix(".")
         if prompt == clip:
-            return self._record(Failure(batch.step, place, clip), failure)
-        self.journal.record(Failure(batch.step, name_prompt(place), prompt))
-        name, detail = self._maker.describe_clip(prompt), failure.detail.removesuffix(".")
-        _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
-        return name
-
-    def _record(self, failure: Failure, why: LoadFailure) -> str:
-        self.journal.record(failure)
-        name = self._maker.describe_clip(failure.clip)
-        where = f"step {failure.step}, row {failure.row}"
-        self.report.replaced.append(Drop(why.reason, name, where, why.detail))
-        detail = why.detail.removesuffix(".")
-        _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, failure.step, why.reason, detail)
+            self.journal.record(Failure(batch.step, place, clip))
+            self.report.replaced.append(Drop(failure.reason, name, f"step {batch.step}, row {place}", failure.detail))
+            _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, batch.step, failure.reason, detail)
+        else:
+            self.journal.record(Failure(batch.step, name_prompt(place), prompt))
+            _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
         return name
 
     def _note_tried(self, tried: int, failed: int) -> None:

@@ -46,11 +46,6 @@ TextTaskMaker = Callable[[Corpus], Task]
 CLIP_TASK = Task("myxtts.data.scan:make_clip_check")
 """Takes a path; gives frames, rate in Hz, and a `ClipProblem` or nothing."""
 
-CHARACTER_TASK = Task("myxtts.data.scan:make_character_check")
-"""Takes a text and its language; gives its length in tokens, and the first character the vocabulary lacks or nothing.
-
-For want of a vocabulary every character is a token, and none is lacking."""
-
 LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
 
@@ -123,17 +118,15 @@ def _scan_as_asked(
     config: XTTSConfig, path: Path, split: Split, text_task: Task | TextTaskMaker, progress: Progress | None
 ) -> ScanResult:
     data = config.data
-    limits = ClipLimits(
-        min_seconds=data.min_clip_seconds,
-        max_samples=int(data.max_clip_seconds * SAMPLE_RATE_HZ),
-        # Without a vocabulary characters are counted, and a token is at least one of them.
-        max_tokens=config.model.max_text_tokens if text_task == CHARACTER_TASK else data.max_text_length,
-    )
     return scan_corpus(
         path,
         split=split,
         language=data.language,
-        limits=limits,
+        limits=ClipLimits(
+            min_seconds=data.min_clip_seconds,
+            max_samples=int(data.max_clip_seconds * SAMPLE_RATE_HZ),
+            max_tokens=data.max_text_length,
+        ),
         text_task=text_task,
         follow_symlinks=data.follow_symlinks,
         strict=data.strict,
@@ -153,7 +146,7 @@ def scan_corpus(
     split: Split = "train",
     language: str = "en",
     limits: ClipLimits | None = None,
-    text_task: Task | TextTaskMaker = CHARACTER_TASK,
+    text_task: Task | TextTaskMaker | None = None,
     clip_task: Task = CLIP_TASK,
     follow_symlinks: bool = True,
     strict: bool = False,
@@ -170,7 +163,8 @@ def scan_corpus(
         split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
         language: of lines that name none.
         limits: what clips must keep to.
-        text_task: how texts are measured, like `CHARACTER_TASK`. Or what makes it from the clips, such as a new vocabulary.
+        text_task: how texts are measured: `make_vocabulary_task`, or what makes one from the clips, such as a new vocabulary.
+            Without it every character is a token.
         clip_task: how audio files are checked, like `CLIP_TASK`.
         follow_symlinks: whether clips behind symbolic links are used or set aside.
         strict: make it an error to set anything aside.
@@ -187,11 +181,10 @@ def scan_corpus(
     judge = partial(_judge_lines, metadata, clips, follow_symlinks)
     limits = limits or ClipLimits()
     audio, checked = ask(_ask_about_audio(metadata, clips, is_wanted, clip_task))
-    if not isinstance(text_task, Task):
-        texts, _ = ask(_ask_about_texts(metadata, CHARACTER_TASK))
-        usable, _ = judge(audio, texts, replace(limits, max_tokens=sys.maxsize))
-        text_task = text_task(usable) if len(usable) else CHARACTER_TASK
-    texts, _ = ask(_ask_about_texts(metadata, text_task))
+    if not isinstance(text_task, Task | None):
+        usable, _ = judge(audio, _count_characters(metadata), replace(limits, max_tokens=sys.maxsize))
+        text_task = text_task(usable) if len(usable) else None
+    texts = ask(_ask_about_texts(metadata, text_task))[0] if text_task else _count_characters(metadata)
     corpus, drops = judge(audio, texts, limits)
     drops = [*metadata.malformed, *drops]
     report = DropReport(
@@ -226,7 +219,7 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
 
 
 def make_vocabulary_task(vocabulary: Path) -> Task:
-    """Measures texts like `CHARACTER_TASK`, but in tokens of a model's vocabulary."""
+    """Measures texts in tokens of a vocabulary."""
     # A file that is no vocabulary is refused here, once, and not by every worker.
     Tokenizer(vocabulary)
     digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
@@ -248,18 +241,9 @@ def make_clip_check() -> Work:
     return check_audio
 
 
-def make_character_check() -> Work:
-    """The work of `CHARACTER_TASK`."""
-
-    def check_text(item: list[str]) -> list[int | str]:
-        text, language = item
-        return [len(text) if language in CHARACTER_LIMITS else _NO_LANGUAGE, ""]
-
-    return check_text
-
-
 def make_vocabulary_check(vocabulary: str) -> Work:
-    """The work of `make_vocabulary_task`."""
+    """The work of `make_vocabulary_task`: takes a text and its language; gives its length in tokens, and the first character that
+    the vocabulary lacks or nothing."""
     tokenizer = Tokenizer(vocabulary)
 
     def check_text(item: list[str]) -> list[int | str]:
@@ -336,6 +320,14 @@ def _ask_about_texts(metadata: Metadata, task: Task) -> _Question:
         bounds=((_NO_LANGUAGE, 1 << 31), (0, sys.maxunicode)),
         worth_a_worker=2000,
     )
+
+
+def _count_characters(metadata: Metadata) -> NDArray[np.int64]:
+    """What `_ask_about_texts` asks for, where every character is a token."""
+    is_known = np.array([name in CHARACTER_LIMITS for name in metadata.language.names], dtype=np.bool_)
+    lengths = np.fromiter(map(len, metadata.text), dtype=np.int64, count=len(metadata))
+    lengths[~is_known[metadata.language.codes]] = _NO_LANGUAGE
+    return np.stack([lengths, np.zeros_like(lengths)], axis=1)
 
 
 def _encode_text(result: Any) -> tuple[list[int], bool]:

@@ -47,7 +47,7 @@ def test_processes_that_die_whatever_they_do_are_an_error_and_no_clip_is_blamed(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with make_engine("1 worker") as engine:
         load = engine.start(files, WIDTH)
-        with pytest.raises(WorkerError, match="20 reader processes in a row died of signal 9"):
+        with pytest.raises(WorkerError, match="20 worker processes in a row died of signal 9"):
             engine.finish(load)
         assert load.failures == {}
 
