@@ -203,8 +203,6 @@ def plan_buckets(
     """The shapes for clips of these lengths.
 
     Args:
-        samples_N: each clip's length in samples, at the rate the model works at.
-        tokens_N: each clip's text length in tokens.
         batch_size: clips in a batch of the bucket that holds the corpus's median clip. Longer buckets get fewer, so
             that no batch holds more samples than that one (but at least one clip); shorter ones get as many.
     """
@@ -229,10 +227,7 @@ def assign_buckets(
     """The plan of clips that are batched in given shapes, such as those of a larger corpus that they are part of.
 
     Buckets may get no batch. Clips that do not fill a batch move on only as far as the corpus's own longest clips.
-
-    Args:
-        buckets: ordered as those of a plan; the last one holds every clip.
-        samples_N, tokens_N: the clips' lengths, at least one.
+    The last bucket holds every clip.
     """
     bucket_of_clip = np.maximum(
         np.searchsorted([bucket.samples for bucket in buckets], samples_N),

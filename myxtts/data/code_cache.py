@@ -135,11 +135,6 @@ class CodeCache:
 
     Args:
         directory: of the codes of all keys; None keeps them in memory only.
-        key: what they depend on besides their clips.
-
-    Raises:
-        CacheFolderError: there is no usable directory.
-        CacheKeyError: the folder of this key holds something else.
     """
 
     def __init__(self, directory: Path | None, key: CodeKey):

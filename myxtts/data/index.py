@@ -210,15 +210,10 @@ def _read_end(journal: Path) -> bytes:
 
 
 def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None:
-    """Where what is found out about a corpus goes: the user's cache, or the corpus itself once `claim_corpus_folder` was called.
+    """An existing, writable folder for what is found out about a corpus, or None when there is none at all.
 
-    Args:
-        root: the corpus folder.
-        given: take this folder, or fail.
-
-    Returns:
-        An existing, writable folder, or None when there is none at all. Its name in the cache follows from the real path of the
-        corpus.
+    That is the user's cache, by the real path of the corpus, or the corpus itself once `claim_corpus_folder` was called. One that is
+    given is taken, or it is an error.
     """
     if given is not None:
         if _make_writable(given):

@@ -45,11 +45,9 @@ class BatchReader:
     """Gives the host batch of any place. Places asked for in order are read ahead.
 
     Args:
-        maker: knows which clips make which batch.
-        engine: loads them. It is the caller's to close, and may serve several readers.
+        engine: the caller's to close; it may serve several readers.
         depth: micro-batches that may be under way, at least those of one global batch.
-        report: where clips that fail are reported.
-        journal: failures of the run so far; those that happen are added to it.
+        report, journal: clips that fail are added to both.
         end_step: nothing is read ahead from this step on.
     """
 

@@ -142,7 +142,7 @@ def _warn_of_overlap(train: Corpus, validation: Corpus) -> None:
 
 
 def save_run_data(data: RunData, folder: Path) -> None:
-    """Write a snapshot for `load_run_data` into the run's folder, replacing an older one in one step."""
+    """Write a snapshot for `load_run_data` into the run's folder."""
     write_snapshot(folder / SNAPSHOT_NAME, data)
 
 

@@ -159,22 +159,21 @@ def scan_corpus(
     A killed scan goes on where it was. Logs the drop report.
 
     Args:
-        path: the corpus folder, a folder of speaker folders, or a metadata file.
-        split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
-        language: of lines that name none.
-        limits: what clips must keep to.
+        path, split, language: as for `read_metadata`.
         text_task: how texts are measured: `make_vocabulary_task`, or what makes one from the clips, such as a new vocabulary.
             Without it every character is a token.
-        clip_task: how audio files are checked, like `CLIP_TASK`.
-        follow_symlinks: whether clips behind symbolic links are used or set aside.
         strict: make it an error to set anything aside.
         workers: processes; None is one per core, 0 is this process.
         index_folder: where results are remembered; None is where `choose_index_folder` says.
-        progress: called now and then while clips and texts are looked at.
     """
     metadata = read_metadata(path, split=split, language=language)
     clips = locate_clips(metadata)
-    _report_links(clips, follow_symlinks)
+    linked = int(clips.is_linked.sum())
+    if linked:
+        what = "they are followed" if follow_symlinks else "they are set aside, as --no-follow-symlinks asks"
+        _log.info(
+            "%d of %d clips lie behind symbolic links, such as %s: %s.", linked, len(metadata), clips.first_link, what
+        )
     is_wanted = clips.is_found & ~clips.is_repeated & (follow_symlinks | ~clips.is_linked)
     folder = choose_index_folder(metadata.root, given=index_folder)
     ask = partial(_ask, folder=folder, workers=count_workers() if workers is None else workers, progress=progress)
@@ -192,16 +191,7 @@ def scan_corpus(
     )
     _judge_report(path, report, corpus, limits, strict)
     _log.info("What was found out is kept in %s.", folder or "memory only")
-    return ScanResult(corpus, report, checked, int(clips.is_linked.sum()), folder)
-
-
-def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
-    count = int(clips.is_linked.sum())
-    if count:
-        what = "they are followed" if follow_symlinks else "they are set aside, as --no-follow-symlinks asks"
-        _log.info(
-            "%d of %d clips lie behind symbolic links, such as %s: %s.", count, len(clips.path), clips.first_link, what
-        )
+    return ScanResult(corpus, report, checked, linked, folder)
 
 
 def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:

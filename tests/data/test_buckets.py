@@ -34,9 +34,7 @@ def make_ljspeech_lengths(clips: int) -> tuple[np.ndarray, np.ndarray]:
 @given(lengths, st.integers(1, 40))
 def test_shapes_hold_every_clip_and_no_batch_more_than_the_usual_one(lengths, batch_size):
     samples, tokens = lengths
-
     plan = plan_buckets(samples, tokens, batch_size=batch_size)
-
     shapes = np.array([[b.rows, b.samples, b.tokens] for b in plan.buckets])
     assert np.all(shapes[plan.bucket_of_clip, 1] >= samples)
     assert np.all(shapes[plan.bucket_of_clip, 2] >= tokens)
@@ -106,21 +104,12 @@ def test_the_shapes_can_be_printed():
     assert "% of the audio" in text
 
 
-def test_parts_of_a_corpus_share_the_shapes_of_the_whole():
-    samples, tokens = make_ljspeech_lengths(1_000)
-    parts = [(samples[:900], tokens[:900]), (samples[900:], tokens[900:])]
-    train, validation = plan_shared_buckets(parts, batch_size=8)
-    assert train.buckets == validation.buckets == plan_buckets(samples, tokens, batch_size=8).buckets
-
-
 @given(lengths, st.integers(1, 20), st.data())
 def test_every_clip_of_a_part_fits_its_bucket_and_is_batched(lengths, batch_size, data):
     samples, tokens = lengths
     cut = data.draw(st.integers(1, max(1, len(samples) - 1)))
     parts = [(samples[:cut], tokens[:cut]), (samples[cut:], tokens[cut:])][: 1 + (cut < len(samples))]
-
     plans = plan_shared_buckets(parts, batch_size=batch_size)
-
     assert len({plan.buckets for plan in plans}) == 1
     assert all(map(any, zip(*(plan.batches_of_bucket for plan in plans), strict=True))), "a shape that nobody needs"
     for (part_samples, part_tokens), plan in zip(parts, plans, strict=True):

@@ -20,11 +20,6 @@ def test_the_table_has_a_line_per_reason_and_the_sum():
     ]
 
 
-def test_the_table_says_what_helps_where_the_reason_does_not():
-    report = DropReport(lines=1, kept_seconds=0, drops=[Drop(DropReason.UNSUPPORTED, "a.m4a", "m.csv, line 1")])
-    assert "unsupported: convert them: ffmpeg -i INPUT OUTPUT.flac." in report.format_table().splitlines()
-
-
 def test_what_was_replaced_during_training_is_reported_apart():
     report = make_report()
     report.replaced.append(Drop(DropReason.CORRUPT, "x.wav", "step 7, row 3", "replaced by y.wav"))

@@ -221,10 +221,17 @@ class TestFolder:
         assert choose_index_folder(tmp_path) != folder
         assert not (corpus / ".myxtts").exists()
 
-    def test_is_in_the_corpus_once_that_was_chosen(self, corpus, cache):
-        assert claim_corpus_folder(corpus)
-        assert choose_index_folder(corpus) == corpus / ".myxtts"
-        assert not cache.exists()
+    @pytest.mark.parametrize("obstacle", ["", "a file", "a mark"])
+    def test_is_in_the_corpus_once_that_was_chosen_unless_it_cannot_be_written(self, corpus, cache, obstacle):
+        if obstacle == "a file":
+            (corpus / ".myxtts").touch()
+        elif obstacle:
+            # Also for root, who may write everywhere.
+            corpus.chmod(0o555)
+        assert claim_corpus_folder(corpus) == (not obstacle)
+        folder = choose_index_folder(corpus)
+        assert folder.parent == cache if obstacle else folder == corpus / ".myxtts"
+        assert (corpus / ".myxtts").is_dir() == (not obstacle)
 
     @pytest.mark.parametrize("is_claimed", [False, True])
     def test_is_never_behind_a_link(self, tmp_path, corpus, cache, is_claimed):
@@ -233,18 +240,6 @@ class TestFolder:
         assert not is_claimed or not claim_corpus_folder(corpus)
         assert choose_index_folder(corpus).parent == cache
         assert list((tmp_path / "elsewhere").iterdir()) == []
-
-    def test_is_the_cache_where_the_corpus_cannot_be_written(self, corpus, cache):
-        # A file in its place: permissions do not stop the tests' user everywhere.
-        (corpus / ".myxtts").touch()
-        assert not claim_corpus_folder(corpus)
-        assert choose_index_folder(corpus).parent == cache
-
-    def test_is_the_cache_where_the_corpus_is_marked_read_only_even_for_root(self, corpus, cache):
-        corpus.chmod(0o555)
-        assert not claim_corpus_folder(corpus)
-        assert choose_index_folder(corpus).parent == cache
-        assert not (corpus / ".myxtts").exists()
 
     def test_may_be_nowhere(self, tmp_path, corpus, cache, caplog):
         (tmp_path / "cache").touch()

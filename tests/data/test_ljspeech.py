@@ -259,9 +259,7 @@ def test_odd_files_and_those_behind_links_are_known(tmp_path):
     os.mkfifo(corpus / "wavs" / "pipe.wav")
     names = ["b", unicodedata.normalize("NFC", "é"), "linked", "folder/a", "broken", "directory", "pipe", "b"]
     write_metadata(corpus, *(f"{name}|One." for name in names))
-
     clips = locate_clips(read_metadata(corpus))
-
     assert clips.is_found.tolist() == [True] * 4 + [False] * 3 + [True]
     assert clips.is_linked.tolist() == [False, False, True, True, False, False, False, False]
     assert clips.is_repeated.tolist() == [False] * 7 + [True]

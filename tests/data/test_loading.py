@@ -77,10 +77,8 @@ def test_wav_files_of_every_kind(engine, tmp_path):
             samples = 0
         is_usable.append(0 < samples <= 8192)
         files.append(describe(path, samples if is_usable[-1] else 6000))
-
     load = engine.start(files, 8192)
     engine.finish(load)
-
     assert sorted(load.failures) == [row for row, usable in enumerate(is_usable) if not usable]
     array = engine.take(load)
     usable = [row for row, usable in enumerate(is_usable) if usable]

@@ -13,7 +13,7 @@ from myxtts.data.errors import WorkerError
 from myxtts.data.loading_workers import MOST_LEASES, SlotMemory
 from myxtts.errors import MachineError
 from tests.data.reading import make_engine
-from tests.data.test_loading import WIDTH, check_rows, describe
+from tests.data.test_loading import WIDTH, describe
 from tests.support.shared_files import ROOT, find_shared
 
 
@@ -21,24 +21,6 @@ from tests.support.shared_files import ROOT, find_shared
 def files():
     folder = find_shared("data", "ljspeech_mini", "wavs")
     return [describe(path) for path in sorted(folder.iterdir())[:12]]
-
-
-@pytest.mark.usefixtures("leaves_nothing")
-@pytest.mark.parametrize("moment", ["at once", "after a load"])
-def test_killed_processes_are_replaced(moment, files):
-    with make_engine("2 workers") as engine:
-        if moment == "after a load":
-            load = engine.start(files, WIDTH)
-            engine.finish(load)
-            engine.cancel(load)
-        old = psutil.Process().children()
-        for child in old:
-            child.kill()
-        load = engine.start(files, WIDTH)
-        engine.finish(load)
-        assert load.failures == {}
-        check_rows(engine.take(load), files)
-        assert not set(old) & set(psutil.Process().children())
 
 
 @pytest.mark.usefixtures("leaves_nothing")

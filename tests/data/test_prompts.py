@@ -10,7 +10,7 @@ from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.corpus import NameColumn
 from myxtts.data.prompts import SpeakerPrompts
 from myxtts.data.replacements import ReplacementJournal
-from myxtts.data.sampler import EMPTY_ROW, RowShare
+from myxtts.data.sampler import EMPTY_ROW
 from tests.data.reading import freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
@@ -58,15 +58,6 @@ def test_batches_hold_the_clips_that_prompts_are_cut_from(lj, kind):
     assert rows == len(lj.corpus)
 
 
-def test_parts_of_a_batch_keep_their_prompts(lj):
-    with (
-        open_reader(lj, prompts_from_speaker=True) as whole,
-        open_reader(lj, prompts_from_speaker=True, share=RowShare(1, 2)) as part,
-    ):
-        (batch,), (second,) = (read_steps(reader, 0, 1) for reader in (whole, part))
-        np.testing.assert_array_equal(second.prompt_BS, batch.prompt_BS[second.rows :])
-
-
 @pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
 def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
     corpus = tmp_path / "corpus"
@@ -75,12 +66,10 @@ def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
     texted = scan_small(corpus, tmp_path / "index")
     (broken,) = (corpus / "wavs").glob("b.*")
     broken.unlink()
-
     with open_reader(
         texted, kind, sampler=make_sampler(texted.corpus, batch_size=1), prompts_from_speaker=True
     ) as reader:
         batches = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 2)]
-
     assert "b.wav (step 0) is not used as a prompt: missing" in caplog.text
     for batch in batches:
         assert batch.clips_B.tolist() == [0]

@@ -21,9 +21,7 @@ def test_a_failed_clip_gives_way_to_one_of_its_bucket_and_only_there():
     sampler = make_sampler()
     journal = ReplacementJournal([Failure(step=3, row=1, clip=find_clip(sampler, 3, 1))])
     before, other = sampler.make_batch(3), sampler.make_batch(4)
-
     after = replace_failed(before, sampler, journal)
-
     changed = [
         (i, row)
         for i, (old, new) in enumerate(zip(list_rows(before), list_rows(after), strict=True))
@@ -69,10 +67,8 @@ def test_the_result_depends_on_the_failures_not_on_who_found_them_when(sampler, 
                 failures.append(Failure(step, row, clips[row]))
                 journal.record(failures[-1])
     expected = list_rows(replace_failed(sampler.make_batch(step), sampler, journal))
-
     random.shuffle(failures)
     other = copy_sampler(sampler)
     joined = ReplacementJournal([*failures, *failures])
-
     assert list_rows(replace_failed(other.make_batch(step), other, joined)) == expected
     assert joined.list_failures() == journal.list_failures() == sorted(set(failures))

@@ -10,7 +10,7 @@ import pytest
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.data.errors import NothingToTrainOnError, SnapshotError
+from myxtts.data.errors import SnapshotError
 from myxtts.data.resume import take_fingerprint
 from myxtts.data.run_data import SNAPSHOT_NAME, collect_run_data, load_run_data, save_run_data
 from myxtts.data.sampler import IndexSampler
@@ -112,22 +112,6 @@ def test_a_round_of_validation_reads_every_clip_once_and_always_the_same(corpus,
     assert {batch.shape for batch in first} <= shapes
 
 
-def test_one_clip_is_trained_on_without_validation(tmp_path):
-    data = collect_run_data(make_config(write_corpus(tmp_path / "corpus", [1.0])), folder=tmp_path)
-    assert (len(data.train), len(data.validation), len(data.validation_ids)) == (1, 0, 0)
-    assert data.validation_sampler is None
-    assert data.validation_batches == 0
-    save_run_data(data, tmp_path)
-    assert_same(load_run_data(tmp_path), data)
-
-
-def test_a_corpus_of_which_nothing_is_left_says_why(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus", [0.1, 0.2, 1.0], texts={2: ""})
-    with pytest.raises(NothingToTrainOnError, match=r"too_short +2 +wavs/0.wav.*\n.*text_empty +1 "):
-        collect_run_data(make_config(corpus), folder=tmp_path)
-    assert not (tmp_path / "vocab.json").exists()
-
-
 @pytest.fixture
 def wordy(tmp_path) -> Path:
     """A corpus in which one text is too long for its clip."""
@@ -195,9 +179,7 @@ def test_a_snapshot_gives_back_everything_exactly(corpus, tmp_path):
         ),
     )
     save_run_data(data, tmp_path)
-
     loaded = load_run_data(tmp_path)
-
     assert_same(loaded, data)
     assert list_batches(loaded.sampler, 9) == list_batches(data.sampler, 9)
     assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []

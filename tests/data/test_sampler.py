@@ -98,7 +98,6 @@ def test_the_order_never_changes_between_versions():
         waste=PaddingWaste(1, 1, 1, 1),
     )
     sampler = IndexSampler(plan, seed=42)
-
     assert [list_rows(sampler.make_batch(step))[0] for step in range(8)] == [
         [0, 4, 5],
         [3, -1],
