@@ -128,7 +128,7 @@ def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice 
         try:
             with advise_another():
                 # A small file may hold hours of silence.
-                check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)
+                check_duration(inspect_clip(path), max_seconds=LONGEST_UPLOAD_SECONDS)
             yield synthesizer.clone_samples(read_references([os.fspath(path)]))
         except (ClipError, VoiceError) as error:
             raise BadRequestError(str(error).replace(str(path), "The recording")) from error
