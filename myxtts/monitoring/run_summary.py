@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from myxtts.monitoring.findings import Finding, RunFacts, find_limit, find_timing_variation
@@ -162,15 +163,14 @@ def read_settings(run: RunRow) -> Settings:
 
 def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:
     """Of the last session: the sessions before it may have had another mode."""
-    begins = max((number for number, row in enumerate(rows) if isinstance(row, RunRow)), default=None)
-    if begins is None:
-        return None
-    run = rows[begins]
-    assert isinstance(run, RunRow)
-    if run.predicted_step_s is None:
-        return None
-    durations_s = [each for row in rows[begins:] if isinstance(row, TrainRow) for each in row.step_times_s]
-    return Expectation(run.predicted_step_s, math.fsum(durations_s) / len(durations_s) if durations_s else None)
+    predicted_s: float | None = None
+    durations_s: list[float] = []
+    for row in rows:
+        if isinstance(row, RunRow):
+            predicted_s, durations_s = row.predicted_step_s, []
+        elif isinstance(row, TrainRow):
+            durations_s += row.step_times_s
+    return None if predicted_s is None else Expectation(predicted_s, fmean(durations_s) if durations_s else None)
 
 
 def _sum_time(rows: Sequence[Row], tail: Spent | None) -> dict[Cause, float]:

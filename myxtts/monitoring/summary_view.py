@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
-
 from myxtts.monitoring.findings import Finding
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.metrics_rows import MachineRow, MemoryUse
@@ -20,6 +17,7 @@ from myxtts.monitoring.words import (
     format_parts,
     format_share,
     format_step_time,
+    wrap_titled,
 )
 
 WIDTH = 80
@@ -30,7 +28,7 @@ def format_summary(summary: RunSummary) -> str:
     """The whole summary: what was reached, where the time went, who waited, and the verdict as the last line."""
     lines = [
         _line("Run", f"{summary.stage or UNKNOWN}, {summary.mode or UNKNOWN} mode, {summary.status}; "
-                     f"{format_count(summary.step)} steps in {format_duration(summary.elapsed_s)}" + _count_sessions(summary)),
+                     f"{format_count(summary.step)} steps in {format_duration(summary.elapsed_s)}" + (f", {summary.sessions} sessions" if summary.sessions > 1 else "")),
         _line("Loss", _format_loss(summary)),
         _line("Goodput", f"{format_share(summary.goodput)}; the rest: {_format_badput(summary.spent)}"),
         _line("Step time", _format_times(summary.times)),
@@ -40,7 +38,10 @@ def format_summary(summary: RunSummary) -> str:
         *(_format_handoffs(summary.flow) if summary.flow is not None else []),
         _line("Speed-up", _format_speed_up(summary)),
     ]  # fmt: skip
-    lines += [_line("Memory", _format_memory(summary.memory)), *_format_machine(summary.machine)]
+    lines += [
+        _line("Memory", "; ".join(map(_describe_memory, summary.memory)) or UNKNOWN),
+        *_format_machine(summary.machine),
+    ]
     if summary.expected is not None:
         lines.append(_line("Auto mode", _format_expected(summary.expected)))
     if summary.variation is not None:
@@ -54,24 +55,17 @@ def format_performance(
     times: StepTimes | None, clips_per_s: float | None, audio_seconds_per_s: float | None, variation: Finding | None
 ) -> str:
     """The pace of a session in two or three lines: step times, throughput, and what makes them vary."""
-    lines = [
-        _line("Step time", _format_times(times)),
-        _line("Throughput", _format_throughput(clips_per_s, audio_seconds_per_s)),
-    ]
-    if variation is not None:
-        lines.append(_line("Finding", str(variation)))
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            _line("Step time", _format_times(times)),
+            _line("Throughput", _format_throughput(clips_per_s, audio_seconds_per_s)),
+            *([] if variation is None else [_line("Finding", str(variation))]),
+        ]
+    )
 
 
 def _line(title: str, text: str) -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent=f"{title:<{INDENT}}", subsequent_indent=" " * INDENT, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _count_sessions(summary: RunSummary) -> str:
-    return "" if summary.sessions <= 1 else f", {summary.sessions} sessions"
+    return "\n".join(wrap_titled(title, text, width=WIDTH, indent=INDENT, breaks_words=False))
 
 
 def _format_loss(summary: RunSummary) -> str:
@@ -129,11 +123,7 @@ def _format_expected(expected: Expectation) -> str:
     )
 
 
-def _format_memory(uses: Sequence[MemoryUse]) -> str:
-    return "; ".join(describe_memory(use) for use in uses) or UNKNOWN
-
-
-def describe_memory(use: MemoryUse) -> str:
+def _describe_memory(use: MemoryUse) -> str:
     """What a device or process holds, with what is known of its parts."""
     parts = [
         f"{name} {format_bytes(size)}"

@@ -200,14 +200,9 @@ def _draw_stages(summary: RunSummary) -> Markup | None:
     if flow is None or not (flow.stages or flow.handoffs):
         return None
     rows = []
-    for stage in list_stage_shares(flow):
-        shares = {
-            "busy": stage.busy,
-            "waits for a batch": stage.waits_for_batch,
-            "waits for a slot": stage.waits_for_slot,
-        }
-        parts = [Part(name, share, number) for number, (name, share) in enumerate(shares.items()) if share is not None]
-        rows.append((stage.name, parts))
+    for name, *shares in list_stage_shares(flow):
+        titles = ("busy", "waits for a batch", "waits for a slot")
+        rows.append((name, [Part(titles[n], share, n) for n, share in enumerate(shares) if share is not None]))
     busy, stall = summary.goodput, summary.data_stall
     if busy is not None and stall is not None:
         rows.append((TRAINING, [Part("busy", busy, 0), Part("waits for a batch", stall, 1)]))
