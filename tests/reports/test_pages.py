@@ -14,7 +14,7 @@ from PIL import Image
 
 from myxtts.cli.main import main
 from myxtts.evaluation.page import format_page as format_evaluation_page
-from myxtts.evaluation.results import SENTENCE
+from myxtts.evaluation.results import SENTENCE, VoiceSource
 from myxtts.monitoring.memory_watch import LEAK_EVENT
 from myxtts.monitoring.metrics_log import Metrics, open_metrics_log
 from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, SummaryRow
@@ -127,9 +127,8 @@ def make_corpus_page(folder, name):
 
 
 def make_evaluation_page(folder, name):
-    sentence = make_sentence(
-        0, {ORIGINAL: name, SPOKEN: name}, folder, speaker=name, prompts=(name,), prompt_kind=name, language="en"
-    )
+    voice = VoiceSource(name, (name,))
+    sentence = make_sentence(0, {ORIGINAL: name, SPOKEN: name}, folder, speaker=name, voice=voice, language="en")
     evaluation = make_evaluation(
         [replace(sentence, name=name, text=name)], [Failure(name, SENTENCE, name)], [NotMeasured(name, name, name)]
     )
