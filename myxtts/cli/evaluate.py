@@ -94,7 +94,7 @@ def run(words: Sequence[str], prog: str) -> int:
         with quiet_scan():
             material = choose_material(request)
         _make_folder(request.out)
-        tell(describe_work(material, hears_voices=judges.speaker_judge is not None))
+        tell(describe_work(material, hears_voices=judges[1] is not None))
         with open_speaking_device(rehearsal=arguments.rehearsal):
             from myxtts.evaluation.run import JSON_NAME, PAGE_NAME, run_evaluation
             from myxtts.inference.loading import load_synthesizer

@@ -25,7 +25,7 @@ def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> 
         gaps.append((what, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}"))
     if jury.speaker_judge is None:
         gaps.append(("Whose voice it is", "no speaker judge was asked.", _explain_judge(SPEAKER_JUDGE)))
-    elif len(jury.speakers.names) == 1:
+    elif len(jury.speakers) == 1:
         how = "Give a folder with a folder of recordings for each of some others with --other-voices."
         gaps.append(("How alike the voice is to other speakers", "there is only one speaker.", how))
     if jury.speaker_judge is not None and any(sentence.prompt_kind is PromptKind.GIVEN for sentence in sentences):

@@ -15,7 +15,7 @@ from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.errors import MyXTTSError
 from myxtts.evaluation.errors import JudgeFailedError
 from myxtts.evaluation.judges import JUDGE_RATE_HZ, Judge, embed_voice, transcribe
-from myxtts.evaluation.likeness import Likeness, Speakers
+from myxtts.evaluation.likeness import Likeness, Vector, compare_voices
 from myxtts.evaluation.results import SPOKEN, Failure
 from myxtts.evaluation.sentences import PromptKind, Sentence
 from myxtts.evaluation.wav_files import write_wav
@@ -36,29 +36,28 @@ class Jury:
 
     Attributes:
         failures: what could not be had, in the order it happened.
-        speakers: those whose voices are known.
+        speakers: the voices that are known.
     """
 
     def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None, folder: Path):
         self.recogniser, self.speaker_judge = recogniser, speaker_judge
         self.failures: list[Failure] = []
-        self.speakers = Speakers({})
+        self.speakers: dict[str, dict[str, Vector]] = {}
         self._wav = folder / "clip.wav"
 
     def meet_speakers(self, recordings: Mapping[str, Mapping[str, Path]]) -> None:
         """Hears recordings of each speaker, by name; one that cannot be heard is a failure, not an error."""
         if self.speaker_judge is None:
             return
-        vectors: dict[str, dict[str, NDArray[np.float64]]] = {}
         for speaker, files in recordings.items():
-            vectors[speaker] = {}
             for name, path in files.items():
                 try:
                     wav = self._write(read_clip(path, JUDGE_RATE_HZ))
-                    vectors[speaker][name] = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
+                    vector = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
                 except MyXTTSError as error:
                     self._note(name, "likeness", error)
-        self.speakers = Speakers(vectors)
+                else:
+                    self.speakers.setdefault(speaker, {})[name] = vector
 
     def understands(self, language: str) -> bool:
         """Whether there is a recogniser for a language."""
@@ -84,7 +83,7 @@ class Jury:
         except JudgeFailedError as error:
             self._note(sentence.name, f"likeness of {kind}", error)
             return None
-        return self.speakers.compare(vector, sentence.voice_speaker, sentence.name)
+        return compare_voices(self.speakers, vector, sentence.voice_speaker, sentence.name)
 
     def _resample(self, samples: NDArray[np.float32]) -> Path:
         return self._write(resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from myxtts.checkpoints.finding import find_model_directory
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
@@ -69,12 +69,8 @@ def choose_material(request: EvaluationRequest) -> Material:
     return Material(directory.path, sentences, {**others, **recordings}, scan)
 
 
-class Judges(NamedTuple):
-    """Who listens."""
-
-    recogniser: Judge | None = None
-    speaker_judge: Judge | None = None
-    """None also where the model's own speaker encoder is to be asked."""
+Judges = tuple[Judge | None, Judge | None]
+"""Recogniser and speaker judge; None also where the model's own speaker encoder is to be asked."""
 
 
 @contextmanager
@@ -82,7 +78,7 @@ def open_judges(request: EvaluationRequest) -> Iterator[Judges]:
     """The judges that do not need the model, ready to listen; closed at the end of the block."""
     speaker_judge = JudgeChoice() if request.speaker_judge.name == OWN else request.speaker_judge
     with open_judge(RECOGNISER, request.recogniser) as recogniser, open_judge(SPEAKER_JUDGE, speaker_judge) as speaker:
-        yield Judges(recogniser, speaker)
+        yield recogniser, speaker
 
 
 def _scan(request: EvaluationRequest, directory: ModelDirectory) -> ScanResult:

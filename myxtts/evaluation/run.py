@@ -41,9 +41,10 @@ def run_evaluation(
         judges: from `open_judges`.
         synthesizer: the model.
     """
-    speaker_judge = judges.speaker_judge or _choose_own_judge(request.speaker_judge, synthesizer)
+    recogniser, given = judges
+    speaker_judge = given or _choose_own_judge(request.speaker_judge, synthesizer)
     with open_scratch_folder("judge") as heard:
-        jury = Jury(judges.recogniser, speaker_judge, heard)
+        jury = Jury(recogniser, speaker_judge, heard)
         jury.meet_speakers(material.recordings)
         evaluator = Evaluator(synthesizer, request.settings, request.out, jury)
         spoken, failures = evaluate_sentences(material.sentences, evaluator, progress)
@@ -104,7 +105,7 @@ def _describe(
         "judges": {
             "recogniser": jury.recogniser and jury.recogniser.name,
             "speaker_judge": jury.speaker_judge and jury.speaker_judge.name,
-            "speakers": list(jury.speakers.names),
+            "speakers": list(jury.speakers),
         },
         "settings": asdict(request.settings),
     }

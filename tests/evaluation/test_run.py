@@ -8,7 +8,7 @@ import soundfile
 
 from myxtts.evaluation.errors import JudgeRequestError, NothingEvaluatedError
 from myxtts.evaluation.judges import JudgeChoice
-from myxtts.evaluation.request import EvaluationRequest, Judges, choose_material, open_judges
+from myxtts.evaluation.request import EvaluationRequest, choose_material, open_judges
 from myxtts.evaluation.results import COPY, ORIGINAL, SENTENCE, SPOKEN, VoiceSource
 from myxtts.evaluation.run import run_evaluation
 from myxtts.inference.loading import load_synthesizer
@@ -150,4 +150,4 @@ def test_not_one_sentence_is_an_error(model, corpus, synthesizer):
     for path in (corpus / "wavs").iterdir():
         path.unlink()
     with pytest.raises(NothingEvaluatedError, match="Not one of 4 sentences"):
-        run_evaluation(request, material, Judges(), synthesizer)
+        run_evaluation(request, material, (None, None), synthesizer)
