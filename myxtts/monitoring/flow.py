@@ -26,14 +26,10 @@ class Flow:
     stages: tuple[StageFacts, ...]
     handoffs: tuple[HandoffFacts, ...]
 
-    def find_giver(self, handoff: int) -> StageFacts | None:
-        """The stage before a hand-off, by its number; None where the facts do not say."""
-        number = len(self.stages) - len(self.handoffs) + handoff
-        return self.stages[number] if number >= 0 else None
-
     def name_giver(self, handoff: int) -> str:
-        giver = self.find_giver(handoff)
-        return giver.name if giver is not None else f"before {self.handoffs[handoff].name}"
+        """The stage before a hand-off, by its number."""
+        number = len(self.stages) - len(self.handoffs) + handoff
+        return self.stages[number].name if number >= 0 else f"before {self.handoffs[handoff].name}"
 
     def name_taker(self, handoff: int) -> str:
         return TRAINING if handoff == len(self.handoffs) - 1 else self.name_giver(handoff + 1)

@@ -14,12 +14,11 @@ from rich.live import Live
 from rich.text import Text
 
 from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.metrics_rows import MemoryUse, TrainRow, ValidationRow
+from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
 from myxtts.monitoring.progress import Progress
 from myxtts.monitoring.step_clock import StepTimes
 from myxtts.monitoring.words import (
     UNKNOWN,
-    format_bytes,
     format_count,
     format_duration,
     format_number,
@@ -55,13 +54,7 @@ Show = Callable[[Picture], None]
 
 @contextmanager
 def open_view(stage: str, mode: str, out: TextIO | None = None) -> Iterator[Show]:
-    """What shows a picture, once per log interval, as suits the stream (by default standard output): live in a terminal, else
-    as one plain line.
-
-    Example:
-        with open_view("gpt", "isolated") as show:
-            show(Picture(row, progress))
-    """
+    """What shows a picture, as suits the stream (by default standard output): live in a terminal, else as one plain line."""
     stream = out or sys.stdout
     # It draws with the very sequences that the command line takes out of what is only told.
     console = Console(file=getattr(stream, "unescaped", stream), highlight=False)
@@ -143,7 +136,7 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
         *([parts] if (parts := format_parts(row.loss_parts)) else []),
         GAP.join([step_time, *_list_rates(row)]),
         *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),
-        *_wrap("memory", [_format_memory(use) for use in row.memory] or [UNKNOWN]),
+        *_wrap("memory", [str(use) for use in row.memory] or [UNKNOWN]),
         f"next checkpoint {_format_checkpoint(progress)}",
     ]
     return [line[:COLUMNS] for line in lines]
@@ -181,11 +174,6 @@ def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
         f"{flow.name_taker(number)} {format_share(flow.share(handoff.taker_wait_s), 0)}"
         for number, handoff in enumerate(flow.handoffs)
     ]
-
-
-def _format_memory(use: MemoryUse) -> str:
-    limit = "" if use.limit_bytes is None else f" of {format_bytes(use.limit_bytes)}"
-    return f"{use.device} {format_bytes(use.used_bytes)}{limit}"
 
 
 def _format_checkpoint(progress: Progress) -> str:

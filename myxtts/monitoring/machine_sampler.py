@@ -64,11 +64,6 @@ class MachineSampler:
     Args:
         card_ids: physical ids; none on a machine without cards, or in a rehearsal.
         period_s: between two samples.
-
-    Example:
-        with MachineSampler([PhysicalId(0)]) as sampler:
-            train()
-        sampler.samples[-1].cards[0].power_w
     """
 
     def __init__(self, card_ids: Sequence[PhysicalId], period_s: float = PERIOD_S):

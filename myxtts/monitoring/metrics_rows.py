@@ -14,6 +14,7 @@ from myxtts.files import fit_shape
 from myxtts.monitoring.card_summary import CardSummary, HostSummary
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.words import format_bytes
 
 _NAMED = {str(value): value for value in (math.nan, math.inf, -math.inf)}
 
@@ -69,6 +70,10 @@ class MemoryUse:
     """What the process holds there, as the driver sees it: a limited pool as a whole, and the CUDA context."""
     context_bytes: int | None = None
     """Of that, the CUDA context and the libraries' own; no limit holds for it."""
+
+    def __str__(self) -> str:
+        limit = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
+        return f"{self.device} {format_bytes(self.used_bytes)}{limit}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,8 @@ class AccessGuard:
             await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        if self._hosts is not None and _strip_port(host) not in self._hosts:
+        name, _, port = host.rpartition(":")
+        if self._hosts is not None and (name if port.isdecimal() else host).strip("[]").lower() not in self._hosts:
             raise ApiError(
                 f"This server must be called {self._hosts[0]}, but the request is for {host[:80]!r}. Use that name, or "
                 "start the server with a token.",
@@ -142,11 +143,6 @@ class AccessGuard:
 def find_client(scope: Scope) -> str:
     """The address a request comes from."""
     return str(scope["client"][0]) if scope.get("client") else ""
-
-
-def _strip_port(host: str) -> str:
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.strip("[]").lower()
 
 
 def check_media_type(request: Request, *accepted: str) -> None:
@@ -217,9 +213,15 @@ class Service:
         self, work: Callable[[Synthesizer], Generator[Result | None, None, None]], client: str, receive: Receive
     ) -> AsyncIterator[Job[Synthesizer, Result]]:
         """A job in the queue for the time of the block, cancelled at its end or when the client goes."""
+
+        async def cancel_when_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            job.cancel()
+
         with self.places.take(client):
             job = self.thread.submit(Job(work))
-            listener = asyncio.create_task(_cancel_when_gone(job, receive))
+            listener = asyncio.create_task(cancel_when_gone())
             try:
                 yield job
             except JobCancelled:
@@ -273,12 +275,6 @@ class Service:
             async with self.run(partial(clone_upload, recording=recording), client, request.receive) as job:
                 voice = await job.receive()
         return JSONResponse({"id": self.voices.keep_upload(voice), "object": "voice"}, 201)
-
-
-async def _cancel_when_gone(job: Job[Synthesizer, Result], receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    job.cancel()
 
 
 class SpeechRoute:

@@ -210,15 +210,14 @@ def speak(
     synthesizer: Synthesizer, speech: SpeechRequest, voice: Voice, facts: SpeechFacts
 ) -> Generator[bytes | None, None, None]:
     """The bytes of the answer: as the sound is made, or all of them at the end."""
+
+    def take_samples() -> Iterator[NDArray[np.float32]]:
+        # Whole answers are made piece by piece in batches, which is faster and gives the same sound.
+        say = synthesizer.stream if speech.is_streamed else synthesizer.speak_in_turn
+        for chunk in say(speech.text, voice, speech.language, speech.settings):
+            facts.note(chunk, synthesizer.rate_hz)
+            yield chunk.samples
+
     facts.waited_s = time.perf_counter() - facts.asked
-    # Whole answers are made piece by piece in batches, which is faster and gives the same sound.
-    say = synthesizer.stream if speech.is_streamed else synthesizer.speak_in_turn
-    chunks = say(speech.text, voice, speech.language, speech.settings)
     encode = encode_stream if speech.is_streamed else encode_whole
-    yield from encode(_take_samples(chunks, facts, synthesizer.rate_hz), speech.sound, synthesizer.rate_hz)
-
-
-def _take_samples(chunks: Iterator[SpeechChunk], facts: SpeechFacts, rate_hz: int) -> Iterator[NDArray[np.float32]]:
-    for chunk in chunks:
-        facts.note(chunk, rate_hz)
-        yield chunk.samples
+    yield from encode(take_samples(), speech.sound, synthesizer.rate_hz)
