@@ -79,18 +79,6 @@ def test_what_one_waits_for_is_said():
     assert describe_work(material, hears_voices=True).endswith("has heard 3 recordings to know the voices")
 
 
-def test_help_loads_no_tensorflow():
-    code = (
-        "import sys; from myxtts.cli.main import main\n"
-        "for command in ('evaluate', 'listen'):\n"
-        "    try:\n        main([command, '--help'])\n    except SystemExit:\n        pass\n"
-        "assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules"
-    )
-    result = run_python(["-c", code])
-    assert result.returncode == 0, result.stderr
-    assert "--recogniser" in result.stdout
-
-
 def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):
     (tmp_path / "samples").mkdir()
     soundfile.write(tmp_path / "samples" / "step-00000003.wav", np.random.default_rng(1).normal(0, 0.1, 3000), 22050)
