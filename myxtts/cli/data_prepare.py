@@ -72,7 +72,7 @@ def run(words: Sequence[str], prog: str) -> int:
     plan = plan_preparing_device(config, read_machine(), spell_command(prog, words))
     print(describe_single_device(plan), file=sys.stderr, flush=True)
     with quiet_scan():
-        prepared = prepare_codes(config, plan, part, _show_progress)
+        prepared = prepare_codes(config, plan, part, _show_preparing)
     print(format_prepared_codes(prepared, part))
     print(f"Train on them with {' '.join(_list_run_flags(config))}")
     return 0
@@ -126,5 +126,5 @@ def _list_run_flags(config: XTTSConfig) -> list[str]:
     return [*words, *(["--deterministic"] if config.training.deterministic else []), "--cache", "disk"]
 
 
-def _show_progress(kind: str, done: int, total: int) -> None:
+def _show_preparing(kind: str, done: int, total: int) -> None:
     show_progress(f"{'Making' if kind == 'codes' else 'Writing'} {kind}:", done, total)

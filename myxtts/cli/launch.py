@@ -103,7 +103,7 @@ def launch(
             flags = ["--cluster", str(path), "--worker-index", str(index)]
             python = [sys.executable, "-P", "-m", "myxtts.cli.main", "train"]
             commands.append(Command([*python, *words, *flags], make_importable(environ)))
-        group = ProcessGroup(commands, tell=_tell)
+        group = ProcessGroup(commands, tell=lambda index, line: print(f"[{index}] {line}", flush=True))
         codes = group.run()
     for index in group.failed:
         print(f"worker {index} {_describe_end(codes[index])}", file=sys.stderr)
@@ -179,7 +179,3 @@ def _refuse_shared_cards(workers: int) -> None:
             f"{', '.join(map(str, ids))}. Give --gpus with the ids of different ones, or add --rehearsal behind `train` to rehearse on the "
             "CPU."
         )
-
-
-def _tell(index: int, line: str) -> None:
-    print(f"[{index}] {line}", flush=True)

@@ -25,7 +25,7 @@ from myxtts.evaluation.results import (
     ORIGINAL,
     SENTENCE,
     SPOKEN,
-    Failure,
+    FailedFigure,
     Heard,
     SpokenSentence,
     VoiceSource,
@@ -51,16 +51,16 @@ Progress = Callable[[int, int], None]
 
 def evaluate_sentences(
     sentences: Sequence[Sentence], evaluator: Evaluator, progress: Progress | None = None
-) -> tuple[list[SpokenSentence], list[Failure]]:
+) -> tuple[list[SpokenSentence], list[FailedFigure]]:
     """What became of each sentence, and which failed. Raises `NothingEvaluatedError` where not one could be spoken."""
     spoken: list[SpokenSentence] = []
-    failures: list[Failure] = []
+    failures: list[FailedFigure] = []
     for number, sentence in enumerate(sentences, start=1):
         try:
             spoken.append(evaluator.evaluate(number, sentence))
         except MyXTTSError as error:
             _log.warning("%s: left out: %s", sentence.name, error)
-            failures.append(Failure(sentence.name, SENTENCE, str(error)))
+            failures.append(FailedFigure(sentence.name, SENTENCE, str(error)))
         if progress is not None:
             progress(number, len(sentences))
     if not spoken:

@@ -16,7 +16,7 @@ from myxtts.errors import MyXTTSError
 from myxtts.evaluation.errors import JudgeFailedError
 from myxtts.evaluation.judges import JUDGE_RATE_HZ, Judge, embed_voice, transcribe
 from myxtts.evaluation.likeness import Likeness, Vector, compare_voices
-from myxtts.evaluation.results import SPOKEN, Failure
+from myxtts.evaluation.results import SPOKEN, FailedFigure
 from myxtts.evaluation.sentences import PromptKind, Sentence
 from myxtts.evaluation.wav_files import write_wav
 
@@ -41,7 +41,7 @@ class Jury:
 
     def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None, folder: Path):
         self.recogniser, self.speaker_judge = recogniser, speaker_judge
-        self.failures: list[Failure] = []
+        self.failures: list[FailedFigure] = []
         self.speakers: dict[str, dict[str, Vector]] = {}
         self._wav = folder / "clip.wav"
 
@@ -94,4 +94,4 @@ class Jury:
 
     def _note(self, name: str, what: str, error: MyXTTSError) -> None:
         _log.warning("%s: no %s: %s", name, what, error)
-        self.failures.append(Failure(name, what, str(error)))
+        self.failures.append(FailedFigure(name, what, str(error)))

@@ -41,7 +41,7 @@ def format_page(evaluation: Evaluation, folder: Path, rows: Sequence[Row] = ()) 
         losses=draw_losses(rows) if rows else Markup(),
         most_played=MOST_PLAYED,
         played=[
-            (sentence, _describe(sentence), _list_sounds(sentence, folder))
+            (sentence, _describe_sentence(sentence), _list_sounds(sentence, folder))
             for sentence in evaluation.sentences[:MOST_PLAYED]
         ],
     )
@@ -57,7 +57,7 @@ def list_misheard(text: str, heard: str, language: str) -> list[tuple[str, bool]
     return stretches
 
 
-def _describe(sentence: SpokenSentence) -> list[str]:
+def _describe_sentence(sentence: SpokenSentence) -> list[str]:
     correct, count = sentence.correct_codes, sentence.true_codes
     return [
         sentence.name,

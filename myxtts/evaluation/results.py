@@ -63,7 +63,7 @@ class SpokenSentence:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedFigure:
     """A sentence, or a figure of one, that could not be had."""
 
     name: str
@@ -126,7 +126,7 @@ class Evaluation:
     facts: Mapping[str, Any]
     """What was evaluated, with what, when."""
     sentences: Sequence[SpokenSentence]
-    failures: Sequence[Failure]
+    failures: Sequence[FailedFigure]
     not_measured: Sequence[NotMeasured]
     set_aside: Mapping[str, Any] = field(default_factory=dict)
     """Clips of the data that cannot be used, as in a drop report."""

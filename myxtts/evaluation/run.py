@@ -49,7 +49,7 @@ def run_evaluation(
         evaluator = Evaluator(synthesizer, request.settings, request.out, jury)
         spoken, failures = evaluate_sentences(material.sentences, evaluator, progress)
         evaluation = Evaluation(
-            facts=_describe(request, material, synthesizer, jury),
+            facts=_describe_run(request, material, synthesizer, jury),
             uses_decoder=isinstance(synthesizer.vocoder, DecoderVocoder),
             sentences=spoken,
             failures=[*failures, *jury.failures],
@@ -81,7 +81,7 @@ def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> Judge | 
     return Judge("the model's own speaker encoder", ask)
 
 
-def _describe(
+def _describe_run(
     request: EvaluationRequest, material: Material, synthesizer: Synthesizer, jury: Jury
 ) -> Mapping[str, Any]:
     directory = material.directory.resolve()

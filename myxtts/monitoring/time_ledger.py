@@ -32,7 +32,7 @@ Spent = Mapping[Cause, float]
 
 
 @dataclass(eq=False)
-class Span:
+class BookedSpan:
     """A stretch of time that is being booked."""
 
     cause: Cause
@@ -64,7 +64,7 @@ class TimeLedger:
         self._clock = clock
         self._since = clock()
         self._spent_s = dict.fromkeys(Cause, 0.0)
-        self._open = [Span(Cause.START_UP)]
+        self._open = [BookedSpan(Cause.START_UP)]
         self._window_start: Spent = {}
 
     def begin_loop(self) -> None:
@@ -72,13 +72,13 @@ class TimeLedger:
         self._credit()
         base = self._open[0]
         self._spent_s[base.cause] += base.own_s
-        self._open[0] = Span(Cause.OTHER)
+        self._open[0] = BookedSpan(Cause.OTHER)
 
     @contextmanager
-    def spend(self, cause: Cause, name: str | None = None) -> Iterator[Span]:
+    def spend(self, cause: Cause, name: str | None = None) -> Iterator[BookedSpan]:
         """Books the time within under a cause, whatever way it ends."""
         self._credit()
-        span = Span(cause, name)
+        span = BookedSpan(cause, name)
         self._open.append(span)
         try:
             yield span
@@ -96,7 +96,7 @@ class TimeLedger:
             spent[span.cause] += span.own_s
         return spent
 
-    def peek(self) -> tuple[Span, float]:
+    def peek(self) -> tuple[BookedSpan, float]:
         """What is being done and since when by the clock. For any thread: it reads what is written anyway, and waits for nothing."""
         # The span first: when a span begins or ends, the time is written before it changes, so it is never too old.
         return self._open[-1], self._since

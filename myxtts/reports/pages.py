@@ -28,7 +28,7 @@ from myxtts.monitoring.metrics_rows import EventRow, MachineRow, Row, RunRow, Tr
 from myxtts.monitoring.run_summary import RunSummary, summarise_run
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.reports.charts import (
-    Part,
+    BarPart,
     Point,
     Series,
     draw_bars,
@@ -193,7 +193,7 @@ def _list_causes(summary: RunSummary) -> dict[str, Any]:
     """Where the time went, the steps first and then what cost most, and the same as a picture."""
     causes = [(cause, seconds) for cause, seconds in summary.spent.items() if seconds > 0]
     causes.sort(key=lambda entry: (entry[0] is not Cause.STEP, -entry[1]))
-    parts = [Part(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
+    parts = [BarPart(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
     return {"causes": causes, "time": draw_bars([("run", parts)])}
 
 
@@ -204,10 +204,10 @@ def _draw_stages(summary: RunSummary) -> Markup | None:
     rows = []
     for name, *shares in list_stage_shares(flow):
         titles = ("busy", "waits for a batch", "waits for a slot")
-        rows.append((name, [Part(titles[n], share, n) for n, share in enumerate(shares) if share is not None]))
+        rows.append((name, [BarPart(titles[n], share, n) for n, share in enumerate(shares) if share is not None]))
     busy, stall = summary.goodput, summary.data_stall
     if busy is not None and stall is not None:
-        rows.append((TRAINING, [Part("busy", busy, 0), Part("waits for a batch", stall, 1)]))
+        rows.append((TRAINING, [BarPart("busy", busy, 0), BarPart("waits for a batch", stall, 1)]))
     return draw_bars(rows)
 
 

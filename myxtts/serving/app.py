@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -38,7 +38,7 @@ from myxtts.serving.errors import (
     answer_error,
 )
 from myxtts.serving.limits import Places, RateLimiter, ServingLimits
-from myxtts.serving.model_thread import Job, JobCancelled, ModelThread
+from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, Result
 from myxtts.serving.request import MODELS, SpeechFacts, SpeechRequest, read_request, speak
 from myxtts.serving.sounds import FORMATS
 from myxtts.serving.voices import Voices, clone_upload
@@ -173,8 +173,6 @@ async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes
         raise ApiError(f"A body must arrive within {within_s:g} s, but did not. Send it again.", SLOW_CLIENT) from error
     return bytes(body)
 
-
-Result = TypeVar("Result")
 
 PIECE_BYTES = 16 << 10
 """Sent at a time: little enough that a slow client takes it within the time that it may take nothing."""

@@ -25,7 +25,7 @@ class ServerStartError(UserError):
     """A server that cannot be started as asked: its address, its token, its voices."""
 
 
-class Refusal(NamedTuple):
+class ErrorKind(NamedTuple):
     """A kind of error, as clients tell them apart."""
 
     status: int
@@ -35,18 +35,18 @@ class Refusal(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-BAD_REQUEST = Refusal(400)
-UNKNOWN_VOICE = Refusal(400, "voice_not_found")
-WRONG_TOKEN = Refusal(401, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-UPLOADS_OFF = Refusal(403, "uploads_off")
-UNKNOWN_MODEL = Refusal(404, "model_not_found")
-SLOW_CLIENT = Refusal(408, "request_timeout", retry_after_s=RETRY_SECONDS)
-TOO_LARGE = Refusal(413, "request_too_large")
-WRONG_MEDIA_TYPE = Refusal(415, "unsupported_media_type")
-FOREIGN_HOST = Refusal(421, "misdirected_request")
-TOO_MANY = Refusal(429, "rate_limit_exceeded", "rate_limit_error", RETRY_SECONDS)
-INTERNAL = Refusal(500, "internal_error", "server_error")
-BUSY = Refusal(503, "server_busy", "server_error", RETRY_SECONDS)
+BAD_REQUEST = ErrorKind(400)
+UNKNOWN_VOICE = ErrorKind(400, "voice_not_found")
+WRONG_TOKEN = ErrorKind(401, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+UPLOADS_OFF = ErrorKind(403, "uploads_off")
+UNKNOWN_MODEL = ErrorKind(404, "model_not_found")
+SLOW_CLIENT = ErrorKind(408, "request_timeout", retry_after_s=RETRY_SECONDS)
+TOO_LARGE = ErrorKind(413, "request_too_large")
+WRONG_MEDIA_TYPE = ErrorKind(415, "unsupported_media_type")
+FOREIGN_HOST = ErrorKind(421, "misdirected_request")
+TOO_MANY = ErrorKind(429, "rate_limit_exceeded", "rate_limit_error", RETRY_SECONDS)
+INTERNAL = ErrorKind(500, "internal_error", "server_error")
+BUSY = ErrorKind(503, "server_busy", "server_error", RETRY_SECONDS)
 
 STOPPING = "This server is about to stop. Try again later."
 
@@ -59,9 +59,9 @@ class ApiError(Exception):
         param: the field of the request that is meant.
     """
 
-    def __init__(self, message: str, refusal: Refusal = BAD_REQUEST, *, param: str | None = None):
+    def __init__(self, message: str, kind: ErrorKind = BAD_REQUEST, *, param: str | None = None):
         super().__init__(message)
-        self.refusal, self.param = refusal, param
+        self.kind, self.param = kind, param
 
 
 PATHS = (
@@ -77,13 +77,13 @@ PATHS = (
 def answer_error(error: Exception) -> Response:
     """The answer that tells a client of an error. What only the operator can mend is told to the log, with its traceback."""
     told = _translate(error)
-    refusal, headers = told.refusal, dict(told.refusal.headers)
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(refusal.retry_after_s)
-    content = {"message": str(told), "type": refusal.type, "param": told.param, "code": refusal.code}
+    kind, headers = told.kind, dict(told.kind.headers)
+    if kind.retry_after_s is not None:
+        headers["Retry-After"] = str(kind.retry_after_s)
+    content = {"message": str(told), "type": kind.type, "param": told.param, "code": kind.code}
     # Half of a character, which JSON may hold and UTF-8 may not, becomes the escape it was sent as.
     body = json.dumps({"error": content}, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return Response(body, refusal.status, headers=headers, media_type="application/json")
+    return Response(body, kind.status, headers=headers, media_type="application/json")
 
 
 def _translate(error: Exception) -> ApiError:
@@ -96,6 +96,6 @@ def _translate(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
         message = f"There is nothing here for such a request. There are: {'; '.join(PATHS)}."
-        return ApiError(message, Refusal(error.status_code, code))
+        return ApiError(message, ErrorKind(error.status_code, code))
     message = "The server could not do it; its log says why. Try a shorter text, or tell its operator."
     return ApiError(message, INTERNAL)

@@ -166,7 +166,7 @@ def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
     """A server for an application, with what it must not do turned off."""
     config = uvicorn.Config(
         app,
-        http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        http=functools.partial(ClientConnection, limits=limits),  # type: ignore[arg-type]  # called like the class
         h11_max_incomplete_event_size=HEADER_BYTES,
         backlog=limits.connections,
         ws="none",
@@ -181,7 +181,7 @@ def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-class Connection(H11Protocol):
+class ClientConnection(H11Protocol):
     """A connection whose client must ask within a time, and take its answer within one.
 
     Where there are too many, who has not finished asking gives way to who comes, the greediest client first: silence locks
@@ -247,9 +247,9 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> None:
         """Ends a connection that has not finished asking if this is one too many; else this one's request is refused."""
-        crowds: defaultdict[str, list[Connection]] = defaultdict(list)
+        crowds: defaultdict[str, list[ClientConnection]] = defaultdict(list)
         for each in self.connections:
-            if isinstance(each, Connection) and not each.transport.is_closing():
+            if isinstance(each, ClientConnection) and not each.transport.is_closing():
                 crowds[each._name].append(each)
         if len(crowds[self._name]) > self._limits.connections_per_client:
             crowds = defaultdict(list, {self._name: crowds[self._name]})
@@ -291,7 +291,7 @@ class Connection(H11Protocol):
         if is_idle or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        _log.info("%s %s: %s", self._name, error.refusal.status, error)
+        _log.info("%s %s: %s", self._name, error.kind.status, error)
         answer = answer_error(error)
         for event in (
             h11.Response(status_code=answer.status_code, headers=[*answer.raw_headers, (b"connection", b"close")]),

@@ -13,7 +13,7 @@ from myxtts.evaluation.results import (
     ORIGINAL,
     SPOKEN,
     Evaluation,
-    Failure,
+    FailedFigure,
     Heard,
     NotMeasured,
     SpokenSentence,
@@ -68,4 +68,4 @@ def make_evaluation(sentences, failures=(), not_measured=(), **more) -> Evaluati
     return Evaluation(facts, list(sentences), list(failures), list(not_measured), {"lines": 9}, **more)
 
 
-__all__ = ["COPY", "ORIGINAL", "SPOKEN", "TEXTS", "Failure", "NotMeasured", "make_evaluation", "make_sentence"]
+__all__ = ["COPY", "ORIGINAL", "SPOKEN", "TEXTS", "FailedFigure", "NotMeasured", "make_evaluation", "make_sentence"]

@@ -6,7 +6,7 @@ import pytest
 
 from myxtts.evaluation.results import SCHEMA, SENTENCE, VERSION, dump_evaluation
 from myxtts.evaluation.verdict import judge_summary
-from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, Failure, NotMeasured, make_evaluation, make_sentence
+from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
 
 PERFECT = "the cat sat on the mat"
 OTHER = "nobody knows why it rains"
@@ -19,7 +19,7 @@ def make_heard(spoken, copy=PERFECT, original=PERFECT):
 def test_the_summary_adds_up_the_sentences():
     first = make_sentence(0, make_heard("the cat sat on a mat"))
     second = make_sentence(1, make_heard(OTHER, OTHER, OTHER), is_stopped=False, seconds_to_speak=5.0, correct_codes=10)
-    failure = Failure("9.wav", SENTENCE, "silent")
+    failure = FailedFigure("9.wav", SENTENCE, "silent")
     summary = make_evaluation([first, second], [failure, failure]).summary
     spoken = summary.kinds[SPOKEN]
     assert spoken.word_error_rate == pytest.approx(1 / 11)
@@ -50,7 +50,7 @@ def test_what_nobody_measured_is_unknown_and_not_zero():
 def test_the_json_has_a_version_and_everything():
     gap = NotMeasured("Voices", "nobody asked.", "Ask.")
     evaluation = make_evaluation(
-        [make_sentence(0, make_heard("the cat"))], [Failure("9.wav", SENTENCE, "silent")], [gap]
+        [make_sentence(0, make_heard("the cat"))], [FailedFigure("9.wav", SENTENCE, "silent")], [gap]
     )
     dumped = json.loads(json.dumps(dump_evaluation(evaluation)))
     assert (dumped["schema"], dumped["version"]) == (SCHEMA, VERSION)

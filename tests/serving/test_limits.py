@@ -179,7 +179,7 @@ def test_a_client_has_so_many_requests_a_minute_and_others_have_theirs():
     limiter.count("10.0.0.2")
     with pytest.raises(ApiError, match=r"2 requests a minute.*Wait 40 s") as caught:
         limiter.count("10.0.0.1")
-    assert caught.value.refusal.retry_after_s == 40
+    assert caught.value.kind.retry_after_s == 40
     now[0] = 60.0
     limiter.count("10.0.0.1")
     with pytest.raises(ApiError, match="2 requests a minute"):
@@ -210,7 +210,7 @@ def test_places_are_given_back_whatever_happens():
     assert places.taken == 0
     with places.take("10.0.0.1"), pytest.raises(ApiError) as caught, places.take("10.0.0.2"):
         pass
-    assert caught.value.refusal == BUSY
+    assert caught.value.kind == BUSY
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named_with_the_field(change, param, message):
     with pytest.raises(ApiError, match=message) as caught:
         read({**LEAST, **change})
     assert caught.value.param == param
-    assert 400 <= caught.value.refusal.status < 500
+    assert 400 <= caught.value.kind.status < 500
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"input": "\\ud'])
