@@ -96,11 +96,10 @@ class RunWatch:
         self.board = None if tensorboard is None else open_tensorboard(tensorboard)
         if self.board is not None:
             self._closing.callback(self.board.close)
-        self._view = open_view(row.stage, row.mode)
         self._sampler = MachineSampler(list_sampled_cards(plan))
 
     def __enter__(self) -> Self:
-        self._closing.enter_context(self._view)
+        self._show = self._closing.enter_context(open_view(self._row.stage, self._row.mode))
         self._closing.enter_context(self._sampler)
         return self
 
@@ -172,7 +171,7 @@ class RunWatch:
         progress = self._progress.measure(
             step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
         )
-        self._view.show(Picture(row, progress, self.clock.read(), self._validation))
+        self._show(Picture(row, progress, self.clock.read(), self._validation))
         if self.board is not None:
             self.board.write_train_row(row)
 
@@ -222,8 +221,8 @@ class RunWatch:
         )
 
     def _open_log(self, resumed_step: int | None, is_validated: bool) -> MetricsLog:
-        log, cut = open_metrics_log(self.folder / METRICS_NAME, resumed_step, is_validated=is_validated)
-        log.write(replace(self._row, time_s=time.time(), step=resumed_step or 0, lost_s=cut.lost_s))
+        log, lost_s = open_metrics_log(self.folder / METRICS_NAME, resumed_step, is_validated=is_validated)
+        log.write(replace(self._row, time_s=time.time(), step=resumed_step or 0, lost_s=lost_s))
         return log
 
     def _log_machine(self, step: int) -> None:

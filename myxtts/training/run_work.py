@@ -35,15 +35,15 @@ def read_run_work(watch: RunWatch, source: BatchSource | None, start_s: float) -
     own = None if source is None else source.read_work()
     if own is not None:
         return own
-    moment = watch.ledger.peek()
-    if moment.cause is Cause.START_UP:
+    span, since_s = watch.ledger.peek()
+    if span.cause is Cause.START_UP:
         return read_start_work(watch.ledger, start_s)
-    is_first = moment.is_first or moment.cause not in _STEADY or watch.clock.ended == 0
-    return Work(moment.name or _NAMES[moment.cause], moment.item, moment.since_s, is_first)
+    is_first = span.is_first or span.cause not in _STEADY or watch.clock.ended == 0
+    return Work(span.name or _NAMES[span.cause], span.item, since_s, is_first)
 
 
 def read_start_work(ledger: TimeLedger, limit_s: float) -> Work:
     """What the thread is doing before there is anything to train, or after. For any thread."""
-    moment = ledger.peek()
-    name = moment.name or (_START_UP if moment.cause is Cause.START_UP else _ENDING)
-    return Work(name, moment.item, moment.since_s, limit_s=limit_s)
+    span, since_s = ledger.peek()
+    name = span.name or (_START_UP if span.cause is Cause.START_UP else _ENDING)
+    return Work(name, span.item, since_s, limit_s=limit_s)

@@ -29,7 +29,7 @@ def test_opening_the_pipeline_has_a_name():
     ledger, seen = TimeLedger(), []
 
     def open_source(progress):
-        seen.append((ledger.peek().cause, name_work(ledger)))
+        seen.append((ledger.peek()[0].cause, name_work(ledger)))
         raise OpeningError
 
     request = SimpleNamespace(config=XTTSConfig(), stop=StopRequests(), team=SimpleNamespace(size=1), ledger=ledger)
