@@ -221,7 +221,7 @@ def write_snapshot(path: Path, content: Any) -> None:
     columns[_FACTS] = np.frombuffer(document, dtype=np.uint8)
     assert all(column.dtype != object for column in columns.values()), "plain columns: objects would be pickled"
     try:
-        with open_file_atomically(path) as file:
+        with open_file_atomically(path, follows_link=False) as file:
             np.savez(file, **columns)
     except WriteError as error:
         raise SnapshotError(

@@ -110,7 +110,7 @@ class DropReport:
 
     def write_json(self, path: Path) -> None:
         """Write the whole report to a file, replacing it in one step."""
-        with open_file_atomically(path) as file:
+        with open_file_atomically(path, follows_link=False) as file:
             text = json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n"
             file.write(text.encode("utf-8", "backslashreplace"))
 

@@ -78,7 +78,7 @@ def collect_text_ids(
     _fill_ids(ids, offsets, corpus, vocabulary, workers, progress)
     try:
         if folder:
-            with open_file_atomically(folder / name) as file:
+            with open_file_atomically(folder / name, follows_link=False) as file:
                 file.write(digest_parts(ids.data).encode())
                 file.write(ids.data)
     except WriteError as error:
