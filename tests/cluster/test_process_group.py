@@ -10,7 +10,7 @@ import pytest
 
 from myxtts.cluster.process_group import Command, ProcessGroup
 from tests.support.processes import ROOT
-from tests.training.strikes import wait_for
+from tests.support.tiny_run import wait_for
 
 WAIT = "import signal, sys, time\nprint('ready', flush=True)\ntime.sleep(600)\n"
 POLITE = (

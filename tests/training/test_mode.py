@@ -80,21 +80,18 @@ def test_a_batch_takes_what_the_stages_make_of_it(costs, candidate, epochs, expe
 
 @pytest.mark.parametrize(("epochs", "found"), [(1, 0), (2, 0), (4, 1 / 2), (100, 0.98)])
 def test_codes_in_memory_are_made_by_each_of_two_processes(epochs, found):
-    around = Circumstances(epochs=epochs, policy="memory")
-    costs = make_costs(30, 1, 40, codes=20)
-    parallel_s = auto_mode.predict_batch_s(costs, Candidate(Layout.DATA_PARALLEL, True), around)
-    assert parallel_s * 1000 == pytest.approx((70 - 20 * found) / 2)
-    # One process has made them all after the first epoch.
-    single_s = auto_mode.predict_batch_s(costs, Candidate(Layout.SINGLE, True), around)
-    assert single_s * 1000 == pytest.approx(70 - 20 * (1 - 1 / epochs))
+    around, costs = Circumstances(epochs=epochs, policy="memory"), make_costs(30, 1, 40, codes=20)
+    for layout, expected_ms in (
+        (Layout.DATA_PARALLEL, (70 - 20 * found) / 2),
+        (Layout.SINGLE, 70 - 20 * (1 - 1 / epochs)),
+    ):
+        batch_s = auto_mode.predict_batch_s(costs, Candidate(layout, True), around)
+        assert batch_s * 1000 == pytest.approx(expected_ms)
 
 
 def test_a_step_has_all_its_batches_and_one_exchange():
-    around = replace(NO_CODES, accumulation=4)
-    by_layout = {
-        each.candidate.layout: each.step_s * 1000
-        for each in auto_mode.predict_all(make_costs(30, 1, 40, exchange=8), around)
-    }
+    predicted = auto_mode.predict_all(make_costs(30, 1, 40, exchange=8), replace(NO_CODES, accumulation=4))
+    by_layout = {each.candidate.layout: each.step_s * 1000 for each in predicted}
     assert by_layout[Layout.DUAL] == pytest.approx(160)
     assert by_layout[Layout.DATA_PARALLEL] == pytest.approx(4 * 35 + 8)
 
@@ -118,6 +115,12 @@ def test_a_step_has_all_its_batches_and_one_exchange():
             replace(NO_CODES, obstacles=dict.fromkeys(list(Layout)[1:], "no room")),
             Layout.SINGLE,
             "Two devices cannot be had: no room.",
+        ),
+        (
+            make_costs(0.4, 1, 40),
+            replace(NO_CODES, obstacles={**ONE_PROCESS.obstacles, Layout.SINGLE: "GPU 0 needs about 30 GB"}),
+            Layout.DUAL,
+            "40 ms a step. One device cannot do everything: GPU 0 needs about 30 GB.",
         ),
         # A large model: preparing is a hundredth.
         (
@@ -144,33 +147,21 @@ def test_the_simplest_of_the_fastest_modes_is_chosen(costs, around, layout, word
 
 
 @pytest.mark.parametrize(
-    ("epochs", "layout", "keeps_codes"),
+    ("epochs", "asked", "layout", "cache", "said"),
     [
         # Nearly nothing is left to prepare: one device, and the second stays free.
-        (100, Layout.SINGLE, True),
+        (100, None, Layout.SINGLE, "memory", "are made in the first epoch and kept: about 3 MB"),
         # Made once, used once more: not enough.
-        (2, Layout.DUAL, False),
+        (2, None, Layout.DUAL, "off", "are not kept: about 3 MB in memory would"),
+        (2, "--cache is memory", Layout.DUAL, "memory", "are made in the first epoch and kept"),
     ],
 )
-def test_keeping_codes_competes_with_a_second_device(epochs, layout, keeps_codes):
-    around = Circumstances(
-        epochs=epochs, obstacles=ONE_PROCESS.obstacles, policy="memory", place="about 3 MB in memory"
-    )
+def test_keeping_codes_competes_with_a_second_device_unless_it_is_asked_for(epochs, asked, layout, cache, said):
+    place = {"policy": "memory", "place": "about 3 MB in memory", "online_obstacle": asked}
+    around = Circumstances(epochs=epochs, obstacles=ONE_PROCESS.obstacles, **place)
     choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
-    assert (choice.layout, choice.keeps_codes) == (layout, keeps_codes)
-    assert choice.cache == ("memory" if keeps_codes else "off")
-    said = (
-        "are made in the first epoch and kept: about 3 MB"
-        if keeps_codes
-        else "are not kept: about 3 MB in memory would"
-    )
+    assert (choice.layout, choice.keeps_codes, choice.cache) == (layout, cache == "memory", cache)
     assert choice.codes.startswith(said)
-
-
-def test_a_cache_that_is_asked_for_is_not_weighed_away():
-    around = Circumstances(epochs=2, obstacles=ONE_PROCESS.obstacles, online_obstacle="--cache is disk")
-    choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
-    assert (choice.layout, choice.keeps_codes, choice.cache) == (Layout.DUAL, True, "disk")
 
 
 def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure():
@@ -180,20 +171,14 @@ def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure()
     assert choice.reason.endswith("(data-parallel) would be faster, about 24 ms a step: ask somebody else.")
     assert choice.is_parallel_faster
     slow_link = choose_mode(make_costs(0.4, 1, 40, exchange=30), around, ["a", "b"])
-    assert "data-parallel" not in slow_link.reason
-    assert not slow_link.is_parallel_faster
     refused = choose_mode(make_costs(0.4, 1, 40, exchange=4), ONE_PROCESS, ["a", "b"])
-    assert "data-parallel" not in refused.reason
+    assert not slow_link.is_parallel_faster
+    assert all("data-parallel" not in each.reason for each in (slow_link, refused))
 
 
 def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
-    choice = choose_mode(
-        make_costs(30, 1, 40, codes=20),
-        Circumstances(
-            epochs=9, obstacles={Layout.ISOLATED: "/GPU:0 (data device) needs about 9.0 GB, its limit is 8.0 GB"}
-        ),
-        ["a", "b"],
-    )
+    obstacle = {Layout.ISOLATED: "/GPU:0 (data device) needs about 9.0 GB, its limit is 8.0 GB"}
+    choice = choose_mode(make_costs(30, 1, 40, codes=20), Circumstances(epochs=9, obstacles=obstacle), ["a", "b"])
     page = format_choice(choice)
     assert max(map(len, page.splitlines())) <= 80
     assert page.startswith("Auto    ")
@@ -201,19 +186,11 @@ def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
     assert auto_mode.load_choice(json.loads(json.dumps(choice.dump()))) == choice
 
 
-def test_one_device_that_has_no_room_for_everything_is_not_chosen():
-    around = replace(ONE_PROCESS, obstacles={**ONE_PROCESS.obstacles, Layout.SINGLE: "GPU 0 needs about 30 GB"})
-    choice = choose_mode(make_costs(0.4, 1, 40), around, ["a", "b"])
-    assert choice.layout is Layout.DUAL
-    assert choice.reason.endswith("40 ms a step. One device cannot do everything: GPU 0 needs about 30 GB.")
-
-
 def test_where_nothing_can_be_had_every_reason_is_named():
     around = replace(NO_CODES, obstacles={layout: f"no room for {layout}" for layout in Layout})
     with pytest.raises(DevicePlanError, match="a mode that can be had") as caught:
         choose_mode(make_costs(30, 1, 40), around, ["a", "b"])
-    for layout in Layout:
-        assert f"\n  {layout}: no room for {layout}" in str(caught.value)
+    assert all(f"\n  {layout}: no room for {layout}" in str(caught.value) for layout in Layout)
     assert "smaller --batch-size" in str(caught.value)
 
 
@@ -252,18 +229,15 @@ def test_without_two_devices_there_is_nothing_to_measure(tmp_path, cards, reason
     assert reason in planned.choice.reason
 
 
-def test_what_is_asked_for_is_not_measured_away(tmp_path):
-    assert plan(make_config(tmp_path, data={"enable_memory_isolation": True})).plan.mode is Mode.ISOLATED
-    dual = plan(make_config(tmp_path, training={"mode": "dual"}))
-    assert (dual.plan.mode, dual.choice) == (Mode.DUAL, None)
-
-
 @pytest.mark.parametrize(("prepare_ms", "mode"), [(30, Mode.DUAL), (0.4, Mode.SINGLE)])
-def test_two_cards_are_planned_as_measured(tmp_path, prepare_ms, mode):
+def test_two_cards_are_planned_as_measured_unless_a_mode_is_asked_for(tmp_path, prepare_ms, mode):
     config = make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 1})
     planned = plan(config, make_costs(prepare_ms, 1, 40), cards=3)
     assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
     assert planned.choice.devices == ("GPU-0", "GPU-1")
+    assert plan(make_config(tmp_path, data={"enable_memory_isolation": True})).plan.mode is Mode.ISOLATED
+    dual = plan(make_config(tmp_path, training={"mode": "dual"}))
+    assert (dual.plan.mode, dual.choice) == (Mode.DUAL, None)
 
 
 @pytest.mark.parametrize("ids", [{}, {"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 2, "model_gpu": 0}])
@@ -354,10 +328,7 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
     # Nor does a decoder take over the mode of the GPT it is for.
     with pytest.raises(DevicePlanError, match="--stage is decoder"):
         plan(config.replace(training={"stage": "decoder"}))
-
-
-def test_a_choice_that_cannot_be_read_is_made_anew(tmp_path):
-    config = make_config(tmp_path / "run")
+    # What cannot be read is chosen anew.
     with open_run(config, command=["train"]) as run:
         run.note_choice({"layout": "triple"})
     assert plan(config, make_costs(30, 1, 40)).plan.mode is Mode.DUAL
@@ -382,10 +353,6 @@ def test_ids_that_are_not_there_are_refused_as_without_auto(tmp_path):
 
 
 # What measuring processes do below.
-def make_answer():
-    return lambda item: {"seen": item}
-
-
 def make_environment_reader():
     return lambda names: {name: os.environ.get(name) for name in names}
 
@@ -415,11 +382,7 @@ def measure():
     assert set(psutil.Process().children()) == before
 
 
-def test_what_is_measured_is_the_answer(measure):
-    assert measure("make_answer") == {"seen": 7}
-
-
-def test_a_measured_run_has_the_threads_that_any_run_has(measure, monkeypatch):
+def test_what_is_measured_is_the_answer_with_the_threads_that_any_run_has(measure, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     threads = {"OMP_NUM_THREADS": None, "OPENBLAS_NUM_THREADS": "3"}
@@ -441,15 +404,6 @@ def test_a_measurement_that_hangs_is_ended_at_its_limit_with_its_stack(measure):
     assert "hang_for_ever" in said, "its stack"
     with pytest.raises(MeasuringError, match=r"had not imported what it needs after 0\.5 s"):
         measure("hang_while_loading", import_s=0.5, limit_s=120)
-
-
-def test_whoever_stops_a_measurement_leaves_no_process(measure, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(auto_mode, "await_answer", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        measure("make_hanging")
 
 
 def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch):

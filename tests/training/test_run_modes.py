@@ -9,6 +9,7 @@ from tests.training.conftest import DAMAGED
 
 
 def test_every_update_and_validation_is_told(unbroken):
+    assert "Model: a size of its own, 1 layers of width 16 (" in unbroken.text
     losses = dict(unbroken.losses)
     assert list(losses) == list(range(1, 9))
     assert [step for step, _ in unbroken.validations] == [3, 6, 8]
