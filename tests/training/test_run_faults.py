@@ -19,22 +19,22 @@ SHORT = ("--grad-accum", "2", "--max-steps", "4", "--validation-interval", "2", 
 
 
 @pytest.fixture(scope="module")
-def flags(base_flags):
+def short_flags(base_flags):
     return (*base_flags, *SHORT)
 
 
 @pytest.fixture(scope="module")
-def whole(share, flags):
+def whole(share, short_flags):
     """What would have been without a fault."""
-    return TinyRun.at(share("whole", lambda folder: run_tiny(folder, *flags, **WITHOUT_DROPOUT)))
+    return TinyRun.at(share("whole", lambda folder: run_tiny(folder, *short_flags, **WITHOUT_DROPOUT)))
 
 
 @pytest.fixture
-def spoil(flags, tmp_path):
+def spoil(short_flags, tmp_path):
     """Makes the same run with a fault."""
 
     def spoil(*fault, **options):
-        return run_tiny(tmp_path / "run", *flags, fault=Fault(*fault), **{**WITHOUT_DROPOUT, **options})
+        return run_tiny(tmp_path / "run", *short_flags, fault=Fault(*fault), **{**WITHOUT_DROPOUT, **options})
 
     return spoil
 
@@ -59,7 +59,7 @@ def test_gradients_that_do_not_fit_are_computed_in_halves(whole, spoil):
 def test_an_update_that_does_not_fit_is_done_again_from_the_last_checkpoint(whole, spoil):
     run = spoil("updating", OUT_OF_MEMORY, 4)
     assert [step for step, _ in run.losses] == [1, 2, 3, 4], "each step is told once"
-    assert run.losses[:3] == whole.losses[:3]
+    assert run.losses[:2] == whole.losses[:2]
     np.testing.assert_allclose(run.losses, whole.losses, rtol=1e-4)
     assert "Out of memory inside the update of step 3" in run.text
     assert "Going on from the checkpoint of step 2" in run.text
@@ -80,8 +80,8 @@ def test_an_update_that_does_not_fit_is_done_again_from_the_last_checkpoint(whol
         ),
     ],
 )  # fmt: skip
-def test_a_run_that_cannot_go_on_says_what_can_be_changed(flags, tmp_path, fault, flag, words):
-    run = run_tiny(tmp_path / "run", *flags, *flag, fault=Fault(fault[0], OUT_OF_MEMORY, fault[1]), expect=1)
+def test_a_run_that_cannot_go_on_says_what_can_be_changed(short_flags, tmp_path, fault, flag, words):
+    run = run_tiny(tmp_path / "run", *short_flags, *flag, fault=Fault(fault[0], OUT_OF_MEMORY, fault[1]), expect=1)
     assert all(word in run.text for word in words), run.text
     assert "Traceback" not in run.text
     assert run.checkpoints == []
@@ -95,12 +95,12 @@ def test_a_validation_that_does_not_fit_is_made_in_halves_and_changes_no_trainin
     assert run.record["status"] == "finished"
 
 
-def test_a_validation_that_cannot_be_made_leaves_a_saved_run_that_makes_it_up(whole, spoil, flags):
+def test_a_validation_that_cannot_be_made_leaves_a_saved_run_that_makes_it_up(whole, spoil, short_flags):
     run = spoil("evaluating", OUT_OF_MEMORY, EVERY, expect=1)
     assert "validation after 2 updates" in run.text
     assert "--model-gpu-memory" in run.text
     assert run.checkpoints == [2]
-    assert run_tiny(run.folder, *flags, **WITHOUT_DROPOUT).story == whole.story
+    assert run_tiny(run.folder, *short_flags, **WITHOUT_DROPOUT).story == whole.story
 
 
 def test_a_sample_that_cannot_be_made_is_left_out(whole, spoil):
@@ -109,9 +109,9 @@ def test_a_sample_that_cannot_be_made_is_left_out(whole, spoil):
     assert run.story == whole.story
 
 
-def test_a_step_that_is_not_finite_is_told_with_its_clips(flags, tmp_path):
+def test_a_step_that_is_not_finite_is_told_with_its_clips(short_flags, tmp_path):
     fault = Fault("computing gradients", NO_NUMBERS, 3)
-    run = run_tiny(tmp_path / "run", *flags, fault=fault, expect=1)
+    run = run_tiny(tmp_path / "run", *short_flags, fault=fault, expect=1)
     told = json.loads((run.folder / "not-finite-step-00000001.json").read_text(encoding="utf-8"))
     assert "in 2 batches, and their voice prompts" in run.text
     assert 1 <= len(told["clips"]) <= 8
@@ -120,8 +120,9 @@ def test_a_step_that_is_not_finite_is_told_with_its_clips(flags, tmp_path):
     assert run.checkpoints == []
 
 
+@pytest.mark.soak
 def test_shapes_that_are_not_fixed_are_counted_as_they_are_traced_again(base_flags, tmp_path):
-    run = run_tiny(tmp_path / "run", *base_flags, "--max-steps", "2", "--disable-static-shapes")
+    run = run_tiny(tmp_path / "run", *base_flags, "--max-steps", "4", "--disable-static-shapes")
     assert sum(row.retraces for row in run.list_rows(TrainRow)) > 0
 
 
