@@ -73,15 +73,11 @@ def test_the_parts_of_the_manifest_belong_together(objects, tmp_path):
     fenced = objects["NetworkPolicy"]["spec"]
     assert fenced["podSelector"]["matchLabels"] == {"job-name": name}
     assert fenced["ingress"][0]["from"][0]["podSelector"]["matchLabels"] == {"job-name": name}
+    assert container["command"] == ["myxtts", "train"]
+    given = build_parser("myxtts train").parse_all(container["args"]).given
+    assert given["training.cluster"].value == "/etc/myxtts/cluster.yaml"
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}
-
-
-def test_the_command_of_the_manifest_is_one_of_ours(objects):
-    (container,) = objects["Job"]["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["myxtts", "train"]
-    arguments = build_parser("myxtts train").parse_all(container["args"])
-    assert arguments.given["training.cluster"].value == "/etc/myxtts/cluster.yaml"
 
 
 def test_a_worker_that_is_asked_to_stop_uses_up_no_attempt(objects):

@@ -198,8 +198,14 @@ def run_tiny(
     if mode != "single":
         return start_tiny(folder, *flags, mode=mode, fault=fault, told=told, **settings).finish(expect)
     run = TinyRun(folder, told or folder)
-    _find_host().run(tiny_words(folder, *flags, **settings), run.told, fault)
+    _find_host().run("train", tiny_words(folder, *flags, **settings), run.told, fault)
     return run.expect(expect)
+
+
+def run_command_tiny(name: str, *words: object, told: Path) -> str:
+    """What another command says, in the process of the runs on one device."""
+    _find_host().run(name, list(map(str, words)), told)
+    return TinyRun(told, told).expect(0).text
 
 
 def start_tiny(
@@ -342,11 +348,11 @@ class _Host:
         self._process.kill()
         self._process.communicate()
 
-    def run(self, words: Sequence[str], told: Path, fault: Fault | None) -> None:
+    def run(self, command: str, words: Sequence[str], told: Path, fault: Fault | None = None) -> None:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(json.dumps({"words": words, "told": str(told), "fault": fault}) + "\n")
+        stdin.write(json.dumps({"command": command, "words": words, "told": str(told), "fault": fault}) + "\n")
         stdin.flush()
         if not stdout.readline():
             end_host()
@@ -378,7 +384,8 @@ def _serve() -> None:
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
         with faulty(Fault(*task["fault"]) if task["fault"] else None):
-            code = run_command("train", task["words"], "train_main.py")
+            name = "train_main.py" if task["command"] == "train" else f"myxtts {task['command']}"
+            code = run_command(task["command"], task["words"], name)
         sys.stdout.flush()
         sys.stderr.flush()
         Path(f"{task['told']}.code").write_text(str(code))

@@ -1,6 +1,5 @@
 """Codes made by command are found by a run with the same settings, and the device is one such as the run's."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -12,20 +11,10 @@ from myxtts.config import XTTSConfig
 from myxtts.errors import DevicePlanError
 from myxtts.training.code_preparation import plan_preparing_device
 from tests.devices.test_plan import make_machine
-from tests.support.processes import run_python
-from tests.support.tiny_run import tiny_words
+from tests.support.tiny_run import run_command_tiny, run_tiny
 
 CLIPS = 24
 """One of the corpus cannot be read."""
-CODE = """
-import json, sys
-from pathlib import Path
-from myxtts.cli.main import main
-told = []
-for words in json.loads(sys.argv[1]):
-    told.append([main(words), sorted(map(str, Path(sys.argv[2], ".myxtts/codes").glob("*/*.npz")))])
-print("@@", json.dumps(told))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +25,15 @@ def told(codec_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     # Which part a clip is in follows from its time as well.
     for clip in (corpus / "wavs").iterdir():
         os.utime(clip, (1, 1))
-    common = ["--train-data", str(corpus), "--codec", str(codec_run / "codec")]
-    words = ["data-prepare", *common, "--rehearsal", "--deterministic", "--num-workers", "0"]
-    train = ["train", *tiny_words(folder / "run", *common, "--max-steps", "2", **{"data.cache": "disk"})]
-    result = run_python(["-c", CODE, json.dumps([[*words, "--part", "2/2"], words, train]), str(corpus)])
-    codes, files = zip(*json.loads(result.stdout.rpartition("@@")[2]), strict=True)
-    assert codes == (0, 0, 0), result.stdout + result.stderr
-    return {"output": result.stdout, "files": files, "corpus": corpus, "codec": codec_run / "codec"}
+    common = ("--train-data", corpus, "--codec", codec_run / "codec")
+    words = (*common, "--rehearsal", "--deterministic", "--num-workers", "0")
+    said, files = [], []
+    for part in (("--part", "2/2"), ()):
+        said.append(run_command_tiny("data-prepare", *words, *part, told=folder / "told"))
+        files.append(sorted(corpus.glob(".myxtts/codes/*/*.npz")))
+    run_tiny(folder / "run", *common, "--max-steps", "2", **{"data.cache": "disk"})
+    files.append(sorted(corpus.glob(".myxtts/codes/*/*.npz")))
+    return {"output": "".join(said), "files": files, "corpus": corpus, "codec": codec_run / "codec"}
 
 
 def test_the_command_tells_what_it_made(told: dict[str, Any]) -> None:

@@ -32,20 +32,20 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def flags(codec_run, unbroken):
+def decoder_flags(codec_run, unbroken):
     return (*FLAGS, "--train-data", codec_run / "corpus", "--init-from", unbroken.folder)
 
 
 @pytest.fixture(scope="module")
-def runs(share, flags, unbroken):
+def runs(share, decoder_flags, unbroken):
     """A decoder trained in the folder of its GPT (`voice`), and the same one elsewhere, in two goes (`apart`)."""
 
     def make(folder):
         folder.mkdir()
         shutil.copytree(unbroken.folder, folder / "voice")
-        run_tiny(folder / "voice", *flags[:-2], "--max-steps", LENGTH, **SETTINGS)
+        run_tiny(folder / "voice", *decoder_flags[:-2], "--max-steps", LENGTH, **SETTINGS)
         for length in (2, LENGTH):
-            run_tiny(folder / "apart", *flags, "--max-steps", length, **SETTINGS)
+            run_tiny(folder / "apart", *decoder_flags, "--max-steps", length, **SETTINGS)
 
     return share("decoders", make)
 
@@ -128,8 +128,10 @@ def test_without_a_gpt_nothing_comes_into_being(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["dual", "isolated"])
-def test_every_mode_trains_the_same_decoder(trained, flags, tmp_path, mode):
-    assert run_tiny(tmp_path / mode, *flags, "--max-steps", LENGTH, mode=mode, **SETTINGS).losses == trained.losses
+def test_every_mode_trains_the_same_decoder(trained, decoder_flags, tmp_path, mode):
+    assert (
+        run_tiny(tmp_path / mode, *decoder_flags, "--max-steps", LENGTH, mode=mode, **SETTINGS).losses == trained.losses
+    )
 
 
 def test_a_decoder_learns_from_the_demo_corpus(tmp_path, record_property):
