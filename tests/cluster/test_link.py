@@ -96,15 +96,6 @@ def test_those_who_wait_hear_why_another_has_failed(links):
         assert str(error).count("is lost") == 1, "as the chief has heard it"
 
 
-def test_a_death_without_a_word_is_noticed(links):
-    chief, dying = links()
-    for end in (*dying._ends.values(), *dying.lifeline._ends.values()):
-        end.shutdown(socket.SHUT_RDWR)
-    (error,) = run_all(lambda: chief.add_up("batch 1", [1]))
-    assert isinstance(error, WorkerLostError)
-    assert "its process has died, or the connection to it broke" in str(error)
-
-
 def test_silence_is_death():
     """A machine without power closes no connection."""
     specs = make_specs(silence_s=1.0)
