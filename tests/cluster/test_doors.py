@@ -16,7 +16,10 @@ def require_all(links, **limits):
     return run_all(*(lambda link=link: doors.require_open_doors(link, **limits) for link in links))
 
 
-def test_workers_that_reach_each_other_go_on_and_the_ports_are_free_again(links):
+@pytest.mark.parametrize("is_known", [True, False])
+def test_workers_that_reach_each_other_go_on_and_the_ports_are_free_again(links, monkeypatch, is_known):
+    if not is_known:
+        monkeypatch.setattr(doors, "find_own_interface", lambda spec: None)
     found = links(3)
     assert require_all(found) == [None] * 3
     for address in found[0].spec.workers:
@@ -50,11 +53,3 @@ def test_a_port_that_another_process_has_ends_all(links):
     assert f"cannot listen on port {found[1].spec.workers[1].port} here" in str(other)
     assert isinstance(chief, WorkerLostError)
     assert "Address already in use" in str(chief)
-
-
-@pytest.mark.parametrize("is_dual", [True, False])
-def test_an_address_that_cannot_be_told_opens_the_door_to_all(links, monkeypatch, is_dual):
-    monkeypatch.setattr(doors, "find_own_interface", lambda spec: None)
-    if not is_dual:
-        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    assert require_all(links()) == [None, None]

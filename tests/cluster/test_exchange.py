@@ -22,22 +22,18 @@ def configured(monkeypatch):
     return settings
 
 
-def test_tensorflow_is_as_patient_as_the_cluster_file(configured):
-    exchange._configure_patience(make_specs(3, rendezvous_s=70.0, silence_s=60.0)[1])
-    assert configured["cluster_register_timeout_in_ms"] == 70_000
-    assert configured["heartbeat_timeout_in_ms"] >= 2 * 60_000, "our own lifeline tells first, and knows who it was"
-    assert [(job.name, job.num_tasks) for job in configured["coordinated_jobs"]] == [("worker", 3)]
-
-
-def test_workers_that_tensorflow_does_not_join_are_told_in_words(configured, monkeypatch):
+def test_tensorflow_is_as_patient_as_the_cluster_file_and_workers_it_does_not_join_are_told(configured, monkeypatch):
     def fail(**given):
         raise tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded\nmore")
 
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", fail)
-    spec = make_specs(rendezvous_s=70.0)[1]
+    spec = make_specs(3, rendezvous_s=70.0, silence_s=60.0)[1]
     with pytest.raises(RendezvousError) as failure:
         exchange.Exchange(spec, has_gpu=False)
-    assert configured, "before the strategy, which would set limits of its own"
+    # Before the strategy, which would set limits of its own.
+    assert configured["cluster_register_timeout_in_ms"] == 70_000
+    assert configured["heartbeat_timeout_in_ms"] >= 2 * 60_000, "our own lifeline tells first, and knows who it was"
+    assert [(job.name, job.num_tasks) for job in configured["coordinated_jobs"]] == [("worker", 3)]
     assert f"TensorFlow of worker 1 at {spec.workers[1]} has not joined the others within 70 s" in str(failure.value)
     assert f"They meet at {spec.workers[0]}, and what it says is: Deadline Exceeded. See" in str(failure.value)
 

@@ -10,20 +10,13 @@ import pytest
 
 from myxtts.cluster.process_group import Command, ProcessGroup
 from tests.support.processes import ROOT
-from tests.training.strikes import wait_for
+from tests.support.tiny_run import wait_for
 
-WAIT = "import signal, sys, time\nprint('ready', flush=True)\ntime.sleep(600)\n"
-POLITE = (
-    "import os, signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: (os.write(1, b'saved\\n'), os._exit(0)))\n"
-    "print('ready', flush=True)\ntime.sleep(600)\n"
-)
-TOLD = (
-    "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'told\\n'), os._exit(0)))\n"
-    "print('ready', flush=True)\ntime.sleep(600)\n"
-)
+WAIT = "print('ready', flush=True)\nimport time\ntime.sleep(600)\n"
+ANSWER = "import os, signal\nsignal.signal(signal.{}, lambda *_: (os.write(1, b'told\\n'), os._exit(0)))\n" + WAIT
 DEAF = (
-    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    "print('ready', flush=True)\ntime.sleep(600)\n"
+    "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    + WAIT
 )
 
 
@@ -63,17 +56,18 @@ def test_one_that_is_done_or_was_asked_to_stop_lets_the_others_work_on(code):
     assert said == [(1, "done")]
 
 
-def test_an_interrupt_reaches_all_of_them():
-    ready = []
+def test_an_interrupt_reaches_all_of_them_and_handlers_are_given_back():
+    before, ready = signal.getsignal(signal.SIGINT), []
 
     def interrupt(index, line):
         ready.extend([index] if line == "ready" else [])
         if line == "ready" and len(ready) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    codes, said = run([POLITE, POLITE], interrupt)
+    codes, said = run([ANSWER.format("SIGINT")] * 2, interrupt)
     assert codes == [0, 0]
-    assert [line for _, line in said].count("saved") == 2
+    assert [line for _, line in said].count("told") == 2
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_second_interrupt_kills():
@@ -84,12 +78,6 @@ def test_a_second_interrupt_kills():
 
     codes, _ = run([DEAF], interrupt)
     assert codes == [-signal.SIGKILL]
-
-
-def test_handlers_are_given_back():
-    before = signal.getsignal(signal.SIGINT)
-    run(["pass"])
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 @contextmanager
@@ -105,7 +93,9 @@ def answering_hangups(answer):
 
 def test_a_terminal_that_is_closed_asks_them_to_end():
     with answering_hangups(lambda *_: pytest.fail("it must be noted and given on")):
-        codes, said = run([TOLD], lambda index, line: line == "ready" and os.kill(os.getpid(), signal.SIGHUP))
+        codes, said = run(
+            [ANSWER.format("SIGTERM")], lambda index, line: line == "ready" and os.kill(os.getpid(), signal.SIGHUP)
+        )
     assert codes == [0]
     assert said[-1] == (0, "told")
 
@@ -127,10 +117,7 @@ ProcessGroup([command], lambda index, line: os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells processes of their parent's death")
 def test_nobody_outlives_a_launcher_that_is_killed(tmp_path):
     note = tmp_path / "note"
-    orphan = (
-        f"import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: (open({str(note)!r}, 'w').close(), os._exit(0)))\n"
-        "print('ready', flush=True)\ntime.sleep(600)\n"
-    )
+    orphan = ANSWER.format("SIGTERM").replace("os.write(1, b'told\\n')", f"open({str(note)!r}, 'w').close()")
     done = subprocess.run([sys.executable, "-c", LAUNCHER, orphan], cwd=ROOT, timeout=60)
     assert done.returncode == -signal.SIGKILL
     wait_for(note.exists, lambda: True, "the process was not told that its launcher died")

@@ -33,34 +33,28 @@ def test_a_file_lists_the_workers(write):
     assert (spec.index, spec.is_chief, spec.size) == (1, False, 2)
     assert spec.control == Address("10.0.0.1", 5001), "one port above the chief's"
     assert spec.bind is None, "nothing listens on more than the named interface unless told so"
-
-
-def test_everything_of_a_file_is_read(write):
     text = TWO + "control: chief:77\nbind: 0.0.0.0\nrendezvous_seconds: 20\nsilence_seconds: 4\n"
     spec = find_cluster(write(text), 0, {})
     assert (spec.control, spec.bind, spec.rendezvous_s, spec.silence_s) == (Address("chief", 77), "0.0.0.0", 20, 4)
 
 
-def test_the_index_may_come_from_the_environment_and_the_flag_wins(write):
+def test_the_index_may_come_from_the_environment_and_what_is_given_wins(write):
     assert find_cluster(write(TWO), None, {"MYXTTS_WORKER_INDEX": "1"}).index == 1
     assert find_cluster(write(TWO), 0, {"MYXTTS_WORKER_INDEX": "1"}).index == 0
+    assert find_cluster(write(TWO), 0, make_tf_config(0, worker=["x:1", "y:2"])).workers[0].host == "10.0.0.1"
 
 
 def test_tf_config_with_and_without_a_chief():
     assert find_cluster(None, None, make_tf_config()).index == 1
+    assert find_cluster(None, 1, make_tf_config()).index == 1
     spec = find_cluster(None, None, make_tf_config(0, chief=["a:1"], worker=["b:2", "c:3"]))
     assert [str(each) for each in spec.workers] == ["a:1", "b:2", "c:3"]
     assert spec.index == 1, "the first worker behind the chief"
 
 
 def test_a_process_by_itself_is_no_cluster():
-    assert find_cluster(None, None, {}) is None
-    assert find_cluster(None, None, {"TF_CONFIG": "{}"}) is None
-    assert find_cluster(None, None, make_tf_config(0, worker=["a:1"])) is None
-
-
-def test_a_file_wins_over_tf_config(write):
-    assert find_cluster(write(TWO), 0, make_tf_config(0, worker=["x:1", "y:2"])).workers[0].host == "10.0.0.1"
+    for environ in ({}, {"TF_CONFIG": "{}"}, make_tf_config(0, worker=["a:1"])):
+        assert find_cluster(None, None, environ) is None
 
 
 @pytest.mark.parametrize(
@@ -86,32 +80,21 @@ def test_what_cannot_be_is_named(write, text, index, environ, words):
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("index", "environ", "words"),
     [
-        ({"TF_CONFIG": "{"}, ["must be JSON"]),
-        (make_tf_config(7), ["which is none of them"]),
-        (make_tf_config(0, worker=["a:1", "b:2"], ps=["c:3"]), ["ps"]),
-        (make_tf_config(0, "chief", chief=["a:1"], ps=["c:3"]), ["no use for (ps)"]),
-        (make_tf_config(0, worker=["a:1", 5000]), ["addresses must be texts", "5000"]),
-        (make_tf_config(0, worker=["a:65535", "b:1"]), ["above a:65535 there is none"]),
+        (None, {"TF_CONFIG": "{"}, "must be JSON"),
+        (None, make_tf_config(7), "which is none of them"),
+        (None, make_tf_config(0, worker=["a:1", "b:2"], ps=["c:3"]), "ps"),
+        (None, make_tf_config(0, "chief", chief=["a:1"], ps=["c:3"]), r"no use for \(ps\)"),
+        (None, make_tf_config(0, worker=["a:1", 5000]), "addresses must be texts.*5000"),
+        (None, make_tf_config(0, worker=["a:65535", "b:1"]), "above a:65535 there is none"),
+        (0, make_tf_config(), "--worker-index is 0, but TF_CONFIG says that this is worker 1"),
+        (1, {}, "no cluster"),
     ],
 )
-def test_a_tf_config_that_cannot_be_used_is_named(environ, words):
-    with pytest.raises(ClusterError) as failure:
-        find_cluster(None, None, environ)
-    for word in words:
-        assert word in str(failure.value)
-
-
-def test_an_index_beside_tf_config_must_say_the_same():
-    assert find_cluster(None, 1, make_tf_config()).index == 1
-    with pytest.raises(ClusterError, match="--worker-index is 0, but TF_CONFIG says that this is worker 1"):
-        find_cluster(None, 0, make_tf_config())
-
-
-def test_an_index_without_a_cluster_is_a_mistake():
-    with pytest.raises(ClusterError, match="no cluster"):
-        find_cluster(None, 1, {})
+def test_an_environment_that_cannot_be_used_is_named(index, environ, words):
+    with pytest.raises(ClusterError, match=words):
+        find_cluster(None, index, environ)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

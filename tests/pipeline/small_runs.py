@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.pipeline.production import Production
 from tests.pipeline.source_program import make_config
 from tests.support.processes import run_python
+from tests.support.tiny_run import damage_clip as damage_clip
 
 MEL_NORMS = np.linspace(0.5, 2.0, 80).tolist()
 
@@ -44,13 +44,6 @@ def write_codec(folder: Path) -> None:
     vectors = np.random.default_rng(1).normal(size=dvae.codebook.vectors.shape) * 0.05
     dvae.codebook.vectors.assign(vectors.astype(np.float32))
     write_model_directory(folder, config=config, model={"mel_stats": np.ones(80, np.float32)}, dvae=to_checkpoint(dvae))
-
-
-def damage_clip(path: Path) -> None:
-    """Spoils a file in a way that a scan which remembers its size and time does not notice."""
-    status = path.stat()
-    path.write_bytes(bytes(status.st_size))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def make_production(folder: Path, target: Target = Target.GPT, **sections: Any) -> tuple[RunData, Production]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.small_runs import damage_clip
-from tests.training.runs import make_corpus, train
+from tests.support.tiny_run import TinyRun, damage_clip, end_host, make_corpus, run_tiny
 
 DAMAGED = "clip_05.wav"
 COMPARED = (
@@ -44,18 +43,26 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Share:
 
 
 @pytest.fixture(scope="session")
-def codec_run(share: Share) -> Path:
-    """A folder with a corpus and, in `codec`, the run of a codec trained on it.
+def make_base(share: Share) -> Callable[..., Path]:
+    """Makes a folder with a corpus and, in `codec`, the run of a codec trained on it.
 
     Afterwards one clip is damaged so that no scan notices: every run on it has to do without that clip.
     """
 
-    def make(folder: Path) -> None:
-        corpus = make_corpus(folder / "corpus")
-        train(folder / "codec", "--train-data", corpus, "--stage", "codec", "--max-steps", "3", "--mode", "single")
-        damage_clip(corpus / "wavs" / DAMAGED)
+    def make(name: str, seconds: tuple[float, float] = (0.98, 1.02)) -> Path:
+        def fill(folder: Path) -> None:
+            corpus = make_corpus(folder / "corpus", seconds=seconds)
+            run_tiny(folder / "codec", "--train-data", corpus, "--stage", "codec", "--max-steps", "3")
+            damage_clip(corpus / "wavs" / DAMAGED)
 
-    return share("base", make)
+        return share(name, fill)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def codec_run(make_base: Callable[..., Path]) -> Path:
+    return make_base("base")
 
 
 @pytest.fixture(scope="session")
@@ -71,9 +78,16 @@ def flags(base_flags: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def unbroken(share: Share, flags: tuple[str, ...]) -> Path:
+def unbroken(share: Share, flags: tuple[str, ...]) -> TinyRun:
     """The run that others are compared with: one device, one go, nothing kept from one epoch to the next.
 
     The only one that speaks: what it says must not change what it learns.
     """
-    return share("unbroken", lambda folder: train(folder, *flags, "--mode", "single", **{"training.speak": "true"}))
+    return TinyRun.at(share("unbroken", lambda folder: run_tiny(folder, *flags, **{"training.speak": "true"})))
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _no_process_of_runs_afterwards() -> Iterator[None]:
+    """Other rooms look for processes that were left behind."""
+    yield
+    end_host()

@@ -30,17 +30,3 @@ def test_codes_come_with_the_draw_of_the_codebook(objective, batch):
     np.testing.assert_array_equal(objective.model.codebook.vectors, before)
     objective.begin_step(4, batch)
     assert np.abs(objective.model.codebook.vectors.numpy() - before).max() > 0.01
-
-
-def test_the_codebook_is_drawn_from_one_row_at_a_time(objective, batch, monkeypatch):
-    encoder, rows = objective.model.encoder, []
-
-    def encode(mel_BFM):
-        rows.append(mel_BFM.shape[0])
-        return encoder(mel_BFM)
-
-    expected = [encoder(batch["mel_BFM"])[row, : frames // 4] for row, frames in enumerate((64, 40, 8))]
-    monkeypatch.setattr(objective.model, "encoder", encode)
-    vectors_ND = objective._encode(batch["mel_BFM"], batch["frame_lengths_B"])
-    np.testing.assert_allclose(vectors_ND, np.concatenate(expected), atol=1e-5)
-    assert set(rows) == {1}

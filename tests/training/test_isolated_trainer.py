@@ -2,34 +2,30 @@
 
 import json
 import sys
-from unittest.mock import Mock
 
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.devices.nvml import MIB
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from tests.support.processes import clean_environ, run_code
-from tests.training.runs import finish, read_events, read_losses, start_command
+from tests.support.tiny_run import LiveRun, TinyRun
 
 # No main guard, on purpose: a notebook has none either.
 SCRIPT = """
-import json, os, sys
+import json, sys
 from pathlib import Path
-from myxtts.config import XTTSConfig
 from myxtts.devices.plan import Process
 from myxtts.errors import DevicePlanError
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.utils.commons import setup_logging
+from tests.support.tiny_run import tiny_config
 
 folder, corpus, codec = map(Path, sys.argv[1:])
 with open(folder / "script_was_run", "a") as note:
     note.write("once\\n")
-model = {"gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 16, "audio_codes": 32, "dropout": 0.1}
-data = {"train_data": str(corpus), "batch_size": 4, "prompt_seconds": 0.5, "num_workers": 0, "cache": "off", "model_start_delay": 0}
-training = {"codec": str(codec), "max_steps": 4, "checkpoint_dir": str(folder / "run"), "log_interval": 1, "rehearsal": True,
-            "deterministic": True, "checkpoint_interval": 2, "keep_last": 9, "warmup_steps": 0}
-config = XTTSConfig(model=model, data=data, training=training)
+flags = ("--train-data", corpus, "--codec", codec, "--max-steps", 4, "--checkpoint-interval", 2, "--keep-last", 9)
+config = tiny_config(folder / "run", *flags, mode=None)
 trainer = MemoryIsolatedDualGPUTrainer(config, data_gpu_id=0, model_gpu_id=1)
 before = trainer.get_memory_stats()["data"]
 first = trainer.train()
@@ -39,6 +35,8 @@ losses = (folder / "run" / "metrics.jsonl").read_bytes()
 (folder / "first.jsonl").write_bytes(losses)
 again = XTTSTrainer(trainer.config, resume_checkpoint=folder / "run" / "step-00000002")
 told["again"] = again.train().stage.step
+setup_logging()
+again._log_pipeline_performance()
 try:
     trainer.optimize_dataset_for_dual_gpu(None)
 except DevicePlanError as error:
@@ -53,10 +51,9 @@ def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_aga
 ):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    words = [str(script), str(tmp_path), str(codec_run / "corpus"), str(codec_run / "codec")]
-    said = finish(start_command(tmp_path / "script", [sys.executable, *words]), tmp_path / "script")
-    assert said.code == 0, said.text[-6000:]
-    told = json.loads(said.text.rpartition("@@")[2].splitlines()[0])
+    command = [sys.executable, script, tmp_path, codec_run / "corpus", codec_run / "codec"]
+    run = LiveRun(tmp_path / "run", command).finish(0)
+    told = json.loads(run.text.rpartition("@@")[2].splitlines()[0])
     assert told["producer"]
     before, stats = told["memory"]
     assert before is None, "there was no producer yet"
@@ -64,12 +61,12 @@ def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_aga
     assert stats["data"]["used_mb"] != stats["model"]["used_mb"]
     assert (told["steps"], told["again"]) == (4, 4)
     assert (tmp_path / "script_was_run").read_text() == "once\n", "the producer does not import the script"
-    assert "producer started" in {event.name for event in read_events(tmp_path / "run")}
+    assert "producer started" in {event.name for event in run.events}
+    assert "Throughput" in run.text, "the pace of its steps"
     (tmp_path / "first").mkdir()
     (tmp_path / "first.jsonl").rename(tmp_path / "first" / "metrics.jsonl")
-    losses = read_losses(tmp_path / "run")
-    assert [step for step, _ in losses] == [1, 2, 3, 4]
-    assert losses == read_losses(tmp_path / "first"), "from a checkpoint that was named, to the last bit"
+    assert [step for step, _ in run.losses] == [1, 2, 3, 4]
+    assert run.losses == TinyRun.at(tmp_path / "first").losses, "from a checkpoint that was named, to the last bit"
     assert (tmp_path / "run" / "newer-step-00000004").is_dir()
     assert "belongs to the producer process" in told["refused"]
 
@@ -79,9 +76,6 @@ def test_the_data_role_has_the_memory_of_the_producer_and_not_that_of_the_traine
     stats = trainer.get_memory_stats()
     assert (stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (None, None), "there is no producer yet"
     assert stats["model"]["used_mb"] > 0, "before the plan is in force, too"
-    trainer._stage = Mock(watch=Mock(read_producer_memory=lambda: (300 * MIB, 400 * MIB)))
-    stats = trainer.get_memory_stats()
-    assert (stats["data"]["id"], stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (0, 300, 400)
 
 
 DATASET = """

@@ -7,17 +7,7 @@ from signal import SIGTERM
 
 import pytest
 
-from tests.training.runs import (
-    finish,
-    make_words,
-    read_counts,
-    read_losses,
-    read_story,
-    start,
-    start_command,
-    train,
-)
-from tests.training.strikes import at_step, leaves_nothing, strike
+from tests.support.tiny_run import LiveRun, TinyRun, at_step, leaves_nothing, run_tiny, start_tiny, tiny_words
 
 MEASURES = "measuring some batches to choose the mode"
 
@@ -26,21 +16,19 @@ MEASURES = "measuring some batches to choose the mode"
 def test_measuring_changes_nothing_and_is_done_once(unbroken, flags, tmp_path):
     folder = tmp_path / "auto"
     with leaves_nothing(folder):
-        moment = at_step(folder, 2)
-        run = start(folder, *flags, "--mode", "auto")
-        strike(run, moment, SIGTERM)
-        said = finish(run, folder)
-    assert said.code == 0, said.text[-6000:]
-    assert MEASURES in said.text
-    assert "<- taken" in said.text
-    choice = json.loads((folder / "run.json").read_text(encoding="utf-8"))["choice"]
-    assert f"Auto    {choice['layout']}\n" in said.text
+        live = start_tiny(folder, *flags, mode="auto")
+        live.strike(at_step(folder, 2), SIGTERM)
+        run = live.finish(0)
+    assert MEASURES in run.text
+    assert "<- taken" in run.text
+    choice = run.record["choice"]
+    assert f"Auto    {choice['layout']}\n" in run.text
     assert min(choice["costs"][f"{stage}_s"] for stage in ("prepare", "transfer", "train", "single", "dual")) > 0
-    again = train(folder, *flags, "--mode", "auto")
-    assert MEASURES not in again
-    assert f"Auto    {choice['layout']}\n" in again
-    assert "Auto mode    predicted " in again
-    assert read_story(folder) == read_story(unbroken)
+    again = run_tiny(folder, *flags, mode="auto")
+    assert MEASURES not in again.text
+    assert f"Auto    {choice['layout']}\n" in again.text
+    assert "Auto mode    predicted " in again.text
+    assert again.story == unbroken.story
 
 
 LARGE_MODEL = {
@@ -79,25 +67,22 @@ def test_both_devices_train_where_that_was_measured_to_be_fastest_and_go_on_so(b
     folder, flags = tmp_path / "auto", (*base_flags, *LONG_ENOUGH)
     # Two processes do not round as one does: with --deterministic this mode is not taken.
     settings = {"training.deterministic": "false"}
-    words = make_words(folder, *flags, "--mode", "auto", **settings)
+    words = tiny_words(folder, *flags, mode="auto", **settings)
     with leaves_nothing(folder):
-        moment = at_step(folder, 2)
-        run = start_command(folder, [sys.executable, "-c", TRAIN_AS_MEASURED, json.dumps(LARGE_MODEL), *words])
-        strike(run, moment, SIGTERM)
-        said = finish(run, folder)
-    assert said.code == os.EX_TEMPFAIL, said.text[-6000:]
-    assert MEASURES in said.text
-    assert "Auto    data-parallel\n" in said.text
-    assert "Mode    data-parallel: 2 workers, one for each of the rehearsed GPUs 1,0" in said.text
-    assert "--mode auto" in next(line for line in said.text.splitlines() if "Resume  " in line)
-    choice = json.loads((folder / "run.json").read_text(encoding="utf-8"))["choice"]
-    assert choice["layout"] == "data-parallel"
-    again = train(folder, *flags, "--mode", "auto", **settings)
-    assert MEASURES not in again
-    assert "Auto    data-parallel\n" in again
-    assert "Mode    data-parallel: 2 workers" in again
+        live = LiveRun(folder, [sys.executable, "-c", TRAIN_AS_MEASURED, json.dumps(LARGE_MODEL), *words])
+        live.strike(at_step(folder, 2), SIGTERM)
+        run = live.finish(os.EX_TEMPFAIL)
+    assert MEASURES in run.text
+    assert "Auto    data-parallel\n" in run.text
+    assert "Mode    data-parallel: 2 workers, one for each of the rehearsed GPUs 1,0" in run.text
+    assert "--mode auto" in next(line for line in run.text.splitlines() if "Resume  " in line)
+    assert run.record["choice"]["layout"] == "data-parallel"
+    again = run_tiny(folder, *flags, mode="auto", **settings)
+    assert MEASURES not in again.text
+    assert "Auto    data-parallel\n" in again.text
+    assert "Mode    data-parallel: 2 workers" in again.text
     # Half of two batches of 2.02 s, and the exchange.
-    assert "Auto mode    predicted 2.22 s a step, reached " in again
-    assert read_losses(folder) == read_losses(folder / "worker-1")
-    assert len(read_losses(folder)) == 24
-    assert {clips for _, clips, _, _ in read_counts(folder)} <= {8, 7, 6, 5}, "of both workers together"
+    assert "Auto mode    predicted 2.22 s a step, reached " in again.text
+    assert again.losses == TinyRun.at(folder / "worker-1").losses
+    assert len(again.losses) == 24
+    assert {clips for _, clips, _, _ in again.counts} <= {8, 7, 6, 5}, "of both workers together"

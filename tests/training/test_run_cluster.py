@@ -14,42 +14,40 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.cluster.test_link import find_ports
-from tests.training.runs import (
-    finish,
-    make_words,
-    read_counts,
-    read_events,
-    read_losses,
-    read_story,
-    read_validations,
-    start_command,
-    train,
+from tests.support.faults import Fault
+from tests.support.tiny_run import (
+    LiveRun,
+    TinyRun,
+    at_step,
+    count_steps,
+    in_saving,
+    leaves_nothing,
+    list_processes,
+    run_tiny,
+    tiny_words,
+    wait_for,
 )
-from tests.training.strikes import at_step, count_steps, in_saving, leaves_nothing, list_processes, strike, wait_for
 from tests.training.test_run_decoder import FLAGS as DECODER_FLAGS
 from tests.training.test_run_decoder import SETTINGS as DECODER_SETTINGS
 
 STEPS = 3
+ENDLESS = ("--max-steps", "100000")
 FLAGS = (
-    *("--mode", "single", "--grad-accum", "2", "--lr-schedule", "constant"),
-    *("--validation-interval", "3", "--checkpoint-interval", "3", "--keep-last", "99"),
+    *("--grad-accum", "2", "--lr-schedule", "constant", "--validation-interval", "3", "--checkpoint-interval", "3"),
+    *("--keep-last", "99"),
 )
 EXACT = {"model.dropout": 0}
 """Masks are drawn for a worker's own rows, so with dropout others are left out than by one process."""
 
-TRAIN = (sys.executable, "-m", "myxtts.cli.main", "train")
+MYXTTS = (sys.executable, "-m", "myxtts.cli.main")
 OWN_NETWORK = () if os.getuid() == 0 else ("--open-ports",)
 """Where the kernel gives one to workers."""
 
 
 def launch(folder, *flags, network=OWN_NETWORK, **settings):
-    """Two workers that go on beside the test; what they say goes to `<folder>.said`."""
-    launcher = [sys.executable, "-m", "myxtts.cli.main", "launch", "--workers", "2", *network]
-    return start_command(folder, [*launcher, "--", "train", *make_words(folder, *flags, **settings)])
-
-
-def await_step(launcher, folder, step):
-    wait_for(at_step(folder, step), lambda: launcher.poll() is None, "the workers ended by themselves")
+    """Two workers that go on beside the test."""
+    words = ["launch", "--workers", "2", *network, "--", "train", *tiny_words(folder, *flags, **settings)]
+    return LiveRun(folder, [*MYXTTS, *words])
 
 
 def find_worker(folder, index):
@@ -62,66 +60,78 @@ def find_worker(folder, index):
     raise AssertionError(f"there is no worker {index}")
 
 
+def read_workers(folder):
+    return TinyRun.at(folder), TinyRun.at(folder / "worker-1")
+
+
+def assert_same_losses(workers, alone, rel=2e-5):
+    for read in ("losses", "validations"):
+        expected = dict(getattr(alone, read))
+        assert expected
+        for worker in workers:
+            found = dict(getattr(worker, read))
+            for step, loss in expected.items():
+                assert found[step] == pytest.approx(loss, rel=rel), (worker.folder.name, step)
+
+
+def assert_saved_alike(folder):
+    """Both workers have stopped at the same update, which is saved."""
+    chief, other = read_workers(folder)
+    assert chief.losses == other.losses
+    assert chief.checkpoints[-1] == chief.losses[-1][0]
+
+
 @pytest.fixture(scope="session")
 def killed(share, base_flags):
     """Two workers; one is killed after some updates. Beside it the same updates by one process."""
 
     def make(folder):
         folder.mkdir()
-        train(folder / "alone", *base_flags, *FLAGS, "--max-steps", STEPS, **EXACT)
+        run_tiny(folder / "alone", *base_flags, *FLAGS, "--max-steps", STEPS, **EXACT)
         run = folder / "run"
         with leaves_nothing(run):
             # On the machine's own network, which is all that many containers have.
-            started = launch(run, *base_flags, *FLAGS, "--max-steps", "100000", network=("--open-ports",), **EXACT)
-            await_step(started, run, STEPS + 1)
+            live = launch(run, *base_flags, *FLAGS, *ENDLESS, network=("--open-ports",), **EXACT)
+            live.wait_for(at_step(run, STEPS + 1))
             find_worker(run, 1).kill()
-            code, text = finish(started, run)
-        facts = {"code": code, "text": text}
-        (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+            # The first that ended badly is the one that was killed.
+            live.finish(128 + signal.SIGKILL)
 
     return share("cluster", make)
 
 
-def test_the_losses_are_those_of_one_process(killed):
-    for read in (read_losses, read_validations):
-        expected = dict(read(killed / "alone"))
-        for folder in (killed / "run", killed / "run" / "worker-1"):
-            found = dict(read(folder))
-            for step, loss in expected.items():
-                assert found[step] == pytest.approx(loss, rel=2e-5), (folder.name, step)
+@pytest.fixture
+def alone(killed):
+    return TinyRun.at(killed / "alone")
 
 
-def test_so_are_the_weights(killed):
+def test_the_losses_and_weights_are_those_of_one_process(killed, alone):
+    assert_same_losses(read_workers(killed / "run"), alone)
     for name in ("model.safetensors", "training.safetensors"):
-        alone, shared = (load_file(killed / run / f"step-{STEPS:08d}" / name) for run in ("alone", "run"))
-        assert alone.keys() == shared.keys()
-        for key, value in alone.items():
+        one, shared = (load_file(killed / run / f"step-{STEPS:08d}" / name) for run in ("alone", "run"))
+        assert one.keys() == shared.keys()
+        for key, value in one.items():
             np.testing.assert_allclose(shared[key], value, rtol=2e-3, atol=2e-5, err_msg=key)
 
 
-def test_together_they_train_on_as_many_clips(killed):
+def test_together_they_train_on_as_many_clips(killed, alone):
     """The clip that cannot be read among them: whoever has it replaces it, as one process does."""
-    assert read_counts(killed / "run")[:STEPS] == read_counts(killed / "alone")
-    alone, *shared = ((killed / run / "drop_report.json").read_text() for run in ("alone", "run", "run/worker-1"))
-    assert "clip_05" in alone
+    assert TinyRun.at(killed / "run").counts[:STEPS] == alone.counts
+    one, *shared = ((killed / run / "drop_report.json").read_text() for run in ("alone", "run", "run/worker-1"))
+    assert "clip_05" in one
     assert any("clip_05" in text for text in shared)
 
 
 def test_only_the_chief_keeps_the_run(killed):
-    assert not list((killed / "run" / "worker-1").glob("step-*"))
-    assert not (killed / "run" / "worker-1" / "run.json").exists()
-    assert any(event.name == "checkpoint" for event in read_events(killed / "run"))
-
-
-def read_facts(killed):
-    return json.loads((killed / "facts.json").read_text(encoding="utf-8"))
+    chief, other = read_workers(killed / "run")
+    assert other.checkpoints == []
+    assert not (other.folder / "run.json").exists()
+    assert any(event.name == "checkpoint" for event in chief.events)
+    assert all(list((worker.folder / "tensorboard").iterdir()) for worker in (chief, other)), "curves apart"
 
 
 def test_when_a_worker_dies_the_others_say_so_and_end(killed):
-    facts = read_facts(killed)
-    said = facts["text"]
-    # The first that ended badly is the one that was killed.
-    assert facts["code"] == 128 + signal.SIGKILL
+    said = TinyRun.at(killed / "run").text
     assert "[0] myxtts train: error: Worker 1 at 127.0.0.1:" in said
     assert "is lost: its process has died, or the connection to it broke. Start the whole cluster again" in said
     assert "worker 1 was ended by signal 9" in said
@@ -133,64 +143,60 @@ def test_when_a_worker_dies_the_others_say_so_and_end(killed):
 def test_a_cluster_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, base_flags):
     """With dropout, and with another worker killed each time: bit for bit the unbroken cluster."""
     flags = (*base_flags, *FLAGS, "--max-steps", "8")
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    assert finish(launch(unbroken, *flags), unbroken).code == 0
+    unbroken, broken = launch(tmp_path / "unbroken", *flags).finish(0), tmp_path / "broken"
     for index, step in ((1, 3), (0, 6)):
-        run = launch(broken, *flags)
-        await_step(run, broken, step)
+        live = launch(broken, *flags)
+        live.wait_for(at_step(broken, step))
         find_worker(broken, index).kill()
-        said = finish(run, broken)
-        assert said.code != 0
-        assert f"error: Worker {index} {'(the chief) ' if index == 0 else ''}at 127.0.0.1:" in said.text
-    assert finish(launch(broken, *flags), broken).code == 0
-    assert read_story(broken) == read_story(unbroken)
+        run = live.finish()
+        assert run.code != 0
+        assert f"error: Worker {index} {'(the chief) ' if index == 0 else ''}at 127.0.0.1:" in run.text
+    assert launch(broken, *flags).finish(0).story == unbroken.story
     # Nothing is left to do, and no worker calls that a failure.
-    said = finish(launch(broken, *flags), broken)
-    assert said.code == 0
-    assert said.text.count("is finished: 8 updates are done") == 2
+    assert launch(broken, *flags).finish(0).text.count("is finished: 8 updates are done") == 2
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("index", [0, 1])
 def test_whoever_is_asked_to_stop_all_stop_at_the_same_update(tmp_path, base_flags, index):
-    run = tmp_path / "run"
-    started = launch(run, *base_flags, *FLAGS, "--max-steps", "100000")
-    await_step(started, run, 2)
-    find_worker(run, index).send_signal(signal.SIGTERM)
-    said = finish(started, run)
-    assert said.code == os.EX_TEMPFAIL, said.text[-3000:]
-    assert read_losses(run) == read_losses(run / "worker-1")
-    newest = max(run.glob("step-*")).name
-    assert newest == f"step-{read_losses(run)[-1][0]:08d}", "the last update is saved"
-    assert "Resume  myxtts launch --workers 2" in said.text
-    assert "worker 1 stopped as it was asked to" in said.text
+    live = launch(tmp_path / "run", *base_flags, *FLAGS, *ENDLESS)
+    live.wait_for(at_step(live.folder, 2))
+    find_worker(live.folder, index).send_signal(signal.SIGTERM)
+    run = live.finish(os.EX_TEMPFAIL)
+    assert_saved_alike(run.folder)
+    assert "Resume  myxtts launch --workers 2" in run.text
+    assert "worker 1 stopped as it was asked to" in run.text
 
 
-def start_workers(folders, *flags, size, silence_s=60, **settings):
-    """Workers without a launcher, each in a folder of its own."""
-    control, *ports = find_ports(size + 1)
+def start_workers(folders, *flags, silence_s=60, fault=None, seeds=(0, 0), **settings):
+    """Two workers without a launcher, each in a folder of its own; the second may have a fault."""
+    control, *ports = find_ports(3)
     cluster = folders[0].with_name("cluster.yaml")
     workers = ", ".join(f"127.0.0.1:{port}" for port in ports)
     cluster.write_text(
         f"workers: [{workers}]\ncontrol: 127.0.0.1:{control}\nsilence_seconds: {silence_s}\n", encoding="utf-8"
     )
-    own = [("--cluster", cluster, "--worker-index", index) for index in range(size)]
+    programs = [(*MYXTTS, "train"), (*MYXTTS, "train")]
+    if fault is not None:
+        programs[1] = (sys.executable, "-m", "tests.support.faults", *fault)
     return [
-        start_command(folder, [*TRAIN, *make_words(folder, *flags, *words, **settings)])
-        for folder, words in zip(folders, own, strict=True)
-    ]
+        LiveRun(folder, [*program, *tiny_words(folder, *flags, "--cluster", cluster, "--worker-index", index, "--seed", seed, **settings)])
+        for index, (folder, program, seed) in enumerate(zip(folders, programs, seeds, strict=True))
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return [tmp_path / "chief", tmp_path / "other"]
 
 
 def start_by_tf_config(folders, *flags, **settings):
-    """The same, told by the variable that other launchers of TensorFlow set."""
+    """Workers told by the variable that other launchers of TensorFlow set."""
     addresses = [f"127.0.0.1:{port}" for port in find_ports_with_one_above(len(folders))]
+    tasks = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": n}} for n in range(len(folders))]
     return [
-        start_command(
-            folder,
-            [*TRAIN, *make_words(folder, *flags, **settings)],
-            TF_CONFIG=json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}),
-        )
-        for index, folder in enumerate(folders)
+        LiveRun(folder, [*MYXTTS, "train", *tiny_words(folder, *flags, **settings)], TF_CONFIG=json.dumps(task))
+        for folder, task in zip(folders, tasks, strict=True)
     ]
 
 
@@ -204,101 +210,96 @@ def find_ports_with_one_above(count):
 
 
 @pytest.mark.soak
-def test_workers_may_prepare_in_processes_of_their_own_and_keep_folders_apart(tmp_path, base_flags):
-    """Three workers in the isolated mode, told by `TF_CONFIG`, each with a folder that no other one sees; one of them goes on alone."""
-    alone = tmp_path / "alone"
-    flags = (*base_flags, *FLAGS[2:])
-    train(alone, *flags, "--max-steps", "3", "--mode", "single", **EXACT)
+def test_workers_may_prepare_in_processes_of_their_own_and_keep_folders_apart(tmp_path, base_flags, alone):
+    """Three workers in the isolated mode, each with a folder that no other one sees; one of them goes on alone."""
+    flags = (*base_flags, *FLAGS)
     folders = [tmp_path / f"machine-{index}" for index in range(3)]
-    runs = start_by_tf_config(folders, *flags, "--max-steps", "3", "--mode", "isolated", **EXACT)
-    for run, folder in zip(runs, folders, strict=True):
-        said = finish(run, folder)
-        assert said.code == 0, said.text[-3000:]
-    expected = dict(read_losses(alone))
-    for folder in (folders[0], folders[1] / "worker-1", folders[2] / "worker-2"):
-        assert dict(read_losses(folder)) == {step: pytest.approx(loss, rel=2e-5) for step, loss in expected.items()}
-    said = train(folders[0], *flags, "--max-steps", "4", "--mode", "single", **EXACT)
-    assert "only equal up to rounding: workers was 3, now null" in said
+    for live in start_by_tf_config(folders, *flags, "--max-steps", STEPS, mode="isolated", **EXACT):
+        live.finish(0)
+    places = (folders[0], folders[1] / "worker-1", folders[2] / "worker-2")
+    assert_same_losses([TinyRun.at(place) for place in places], alone)
+    run = run_tiny(folders[0], *flags, "--max-steps", STEPS + 1, **EXACT)
+    assert "only equal up to rounding: workers was 3, now null" in run.text
 
 
 @pytest.mark.soak
-def test_a_chief_that_dies_in_its_last_save_takes_the_others_with_it(tmp_path, base_flags):
+def test_a_chief_that_dies_in_its_last_save_takes_the_others_with_it(folders, base_flags):
     """One that had left as finished would not be started again, and the chief would wait for it in vain."""
-    folders = [tmp_path / "chief", tmp_path / "other"]
-    runs = start_workers(folders, *base_flags, *FLAGS, "--max-steps", "2", size=2)
-    strike(runs[0], in_saving(folders[0]), signal.SIGKILL)
-    said = finish(runs[1], folders[1])
-    assert finish(runs[0], folders[0]).code == -signal.SIGKILL
-    assert said.code == 1, said.text[-3000:]
-    assert "Worker 0 (the chief) at 127.0.0.1:" in said.text
+    chief, other = start_workers(folders, *base_flags, *FLAGS, "--max-steps", "2")
+    chief.strike(in_saving(folders[0]), signal.SIGKILL)
+    assert "Worker 0 (the chief) at 127.0.0.1:" in other.finish(1).text
+    chief.finish(-signal.SIGKILL)
 
 
 @pytest.mark.soak
-def test_a_worker_that_hangs_is_lost_after_the_silence_that_was_set(tmp_path, base_flags):
+def test_settings_that_differ_are_named_to_all(folders, base_flags):
+    told = "must have the same settings, but worker 1 differs from the chief: training.seed is 2 instead of 1"
+    for live in start_workers(folders, *base_flags, *FLAGS, "--max-steps", "2", seeds=(1, 2)):
+        assert told in live.finish(2).text
+
+
+@pytest.mark.soak
+def test_a_worker_that_runs_out_of_memory_does_not_go_on_alone(folders, base_flags):
+    fault = Fault("computing gradients", "runs out of memory", 3)
+    chief, other = start_workers(folders, *base_flags, *FLAGS, "--max-steps", "4", fault=fault)
+    said = other.finish(1).text
+    assert "Out of memory in step 1" in said
+    assert "--batch-size" in said
+    assert "--on-oom" not in said, "others would have to cut their batches too"
+    assert "is lost: Out of memory" in chief.finish(1).text
+
+
+@pytest.mark.soak
+def test_a_worker_that_hangs_is_lost_after_the_silence_that_was_set(folders, base_flags):
     """Stopped, not dead: its connections stay, so nothing but its silence tells, in the midst of a sum.
 
     A shorter pause than that is none, though it is longer than the 10 s that TensorFlow itself would wait.
     """
-    folders = [tmp_path / "chief", tmp_path / "other"]
-    runs = start_workers(folders, *base_flags, *FLAGS, "--max-steps", "100000", size=2, silence_s=25)
-    await_step(runs[0], folders[0], 2)
-    runs[1].send_signal(signal.SIGSTOP)
+    chief, other = start_workers(folders, *base_flags, *FLAGS, *ENDLESS, silence_s=25)
+    chief.wait_for(at_step(folders[0], 2))
+    other.process.send_signal(signal.SIGSTOP)
     time.sleep(15)
-    runs[1].send_signal(signal.SIGCONT)
+    other.process.send_signal(signal.SIGCONT)
     more = count_steps(folders[0]) + 5
-    wait_for(lambda: count_steps(folders[0]) >= more, lambda: runs[0].poll() is None, "the pause has ended the run")
-    runs[1].send_signal(signal.SIGSTOP)
+    chief.wait_for(lambda: count_steps(folders[0]) >= more)
+    other.process.send_signal(signal.SIGSTOP)
     try:
-        said = finish(runs[0], folders[0])
+        said = chief.finish(1).text
     finally:
-        runs[1].kill()
-        runs[1].wait()
-    assert said.code == 1
-    assert "is lost: nothing was heard of it for 25 s. Start the whole cluster again" in said.text
+        other.process.kill()
+        other.process.wait()
+    assert "is lost: nothing was heard of it for 25 s. Start the whole cluster again" in said
 
 
 @pytest.mark.soak
 def test_workers_whose_launcher_is_killed_save_the_run_and_end(tmp_path, base_flags):
-    run = tmp_path / "run"
-    with leaves_nothing(run):
-        started = launch(run, *base_flags, *FLAGS, "--max-steps", "100000")
-        strike(started, at_step(run, 2), signal.SIGKILL)
-        assert finish(started, run).code == -signal.SIGKILL
-        wait_for(lambda: not list_processes(run), lambda: True, "workers are left")
-    assert read_losses(run) == read_losses(run / "worker-1")
-    assert max(run.glob("step-*")).name == f"step-{read_losses(run)[-1][0]:08d}", "the last update is saved"
+    live = launch(tmp_path / "run", *base_flags, *FLAGS, *ENDLESS)
+    with leaves_nothing(live.folder):
+        live.strike(at_step(live.folder, 2), signal.SIGKILL)
+        live.finish(-signal.SIGKILL)
+        wait_for(lambda: not list_processes(live.folder), lambda: True, "workers are left")
+    assert_saved_alike(live.folder)
 
 
 @pytest.mark.soak
 def test_a_decoder_is_trained_by_several_as_by_one(tmp_path, codec_run, unbroken):
-    corpus = ("--train-data", codec_run / "corpus", "--init-from", unbroken)
-    flags = (*DECODER_FLAGS, *corpus, "--max-steps", "2")
-    train(tmp_path / "alone", *flags, **DECODER_SETTINGS)
-    run = tmp_path / "run"
-    said = finish(launch(run, *flags, **DECODER_SETTINGS), run)
-    assert said.code == 0, said.text[-3000:]
-    for read in (read_losses, read_validations):
-        expected = dict(read(tmp_path / "alone"))
-        assert expected
-        for folder in (run, run / "worker-1"):
-            assert dict(read(folder)) == {step: pytest.approx(loss, rel=1e-4) for step, loss in expected.items()}
+    flags = (*DECODER_FLAGS, "--train-data", codec_run / "corpus", "--init-from", unbroken.folder, "--max-steps", "2")
+    alone = run_tiny(tmp_path / "alone", *flags, **DECODER_SETTINGS)
+    run = launch(tmp_path / "run", *flags, **DECODER_SETTINGS).finish(0)
+    assert_same_losses(read_workers(run.folder), alone, rel=1e-4)
 
 
 @pytest.mark.soak
 def test_an_interrupt_of_the_launcher_saves_the_run(tmp_path, base_flags):
-    run = tmp_path / "run"
-    started = launch(run, *base_flags, *FLAGS, "--max-steps", "100000")
-    strike(started, at_step(run, 2), signal.SIGINT)
-    said = finish(started, run)
-    assert said.code == 130, said.text[-3000:]
-    assert read_losses(run) == read_losses(run / "worker-1")
+    live = launch(tmp_path / "run", *base_flags, *FLAGS, *ENDLESS)
+    live.strike(at_step(live.folder, 2), signal.SIGINT)
+    live.finish(130)
+    assert_saved_alike(live.folder)
 
 
 @pytest.mark.soak
 def test_several_model_gpus_are_a_worker_for_each(tmp_path, base_flags):
-    run = tmp_path / "run"
-    words = make_words(run, *base_flags, *FLAGS, "--max-steps", "2", "--model-gpus", "0,1", **EXACT)
-    said = finish(start_command(run, [sys.executable, "train_main.py", *words]), run)
-    assert said.code == 0, said.text[-3000:]
-    assert "Mode    data-parallel: 2 workers" in said.text
-    assert len(read_losses(run)) == len(read_losses(run / "worker-1")) == 2
+    words = tiny_words(tmp_path / "run", *base_flags, *FLAGS, "--max-steps", "2", "--model-gpus", "0,1", **EXACT)
+    run = LiveRun(tmp_path / "run", [sys.executable, "train_main.py", *words]).finish(0)
+    assert "Mode    data-parallel: 2 workers" in run.text
+    assert [len(worker.losses) for worker in read_workers(run.folder)] == [2, 2]

@@ -15,17 +15,16 @@ from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.loading import load_synthesizer
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import DECODER_PREFIX, list_decoder_weights
-from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
-from tests.training.runs import SMALLEST, make_words, read_losses, read_story, read_validations, train, train_all
+from tests.support.tiny_run import MODEL_SETTINGS, SMALLEST, TinyRun, run_tiny
 
 pytestmark = pytest.mark.soak
 
 LENGTH = 4
-FLAGS = ("--stage", "decoder", "--mode", "single", "--lr-schedule", "constant", "--validation-interval", "2")
+FLAGS = ("--stage", "decoder", "--lr-schedule", "constant", "--validation-interval", "2")
 SETTINGS = {
     # Of the GPT that is there.
-    **dict.fromkeys((name for name in SMALLEST if name.startswith("model.")), None),
+    **dict.fromkeys(MODEL_SETTINGS),
     "data.prompt_seconds": None,
     "model.decoder_width": 32,
     "data.batch_size": 2,
@@ -33,46 +32,47 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def runs(share, codec_run, unbroken):
+def decoder_flags(codec_run, unbroken):
+    return (*FLAGS, "--train-data", codec_run / "corpus", "--init-from", unbroken.folder)
+
+
+@pytest.fixture(scope="module")
+def runs(share, decoder_flags, unbroken):
     """A decoder trained in the folder of its GPT (`voice`), and the same one elsewhere, in two goes (`apart`)."""
 
     def make(folder):
         folder.mkdir()
-        shutil.copytree(unbroken, folder / "voice")
-        corpus = ("--train-data", codec_run / "corpus")
-        apart = (folder / "apart", *FLAGS, *corpus, "--init-from", unbroken)
-        runs = [
-            make_words(folder / "voice", *FLAGS, *corpus, "--max-steps", LENGTH, **SETTINGS),
-            make_words(*apart, "--max-steps", 2, **SETTINGS),
-            make_words(*apart, "--max-steps", LENGTH, **SETTINGS),
-        ]
-        for said in train_all(folder, *runs):
-            assert said.code == 0, said.text[-6000:]
+        shutil.copytree(unbroken.folder, folder / "voice")
+        run_tiny(folder / "voice", *decoder_flags[:-2], "--max-steps", LENGTH, **SETTINGS)
+        for length in (2, LENGTH):
+            run_tiny(folder / "apart", *decoder_flags, "--max-steps", length, **SETTINGS)
 
     return share("decoders", make)
 
 
 @pytest.fixture(scope="module")
 def trained(runs):
-    return runs / "voice" / "decoder"
+    return TinyRun.at(runs / "voice" / "decoder")
 
 
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(runs, trained):
-    story, apart = read_story(trained), read_story(runs / "apart")
-    assert len(story["losses"]) == LENGTH
+    apart = TinyRun.at(runs / "apart")
+    assert len(trained.losses) == LENGTH
     for what in ("losses", "validations", "weights"):
-        assert apart[what] == story[what], what
+        assert getattr(apart, what) == getattr(trained, what), what
 
 
 def test_the_gpt_and_the_codec_stay_bit_for_bit(trained, unbroken):
-    before, after = read_model_directory(find_own_model(unbroken)), read_model_directory(find_model_directory(trained))
+    before, after = (
+        read_model_directory(path) for path in (find_own_model(unbroken.folder), find_model_directory(trained.folder))
+    )
     for old, new in ((before.model, after.model), (before.dvae, after.dvae)):
         for name, tensor in old.items():
             np.testing.assert_array_equal(read_array(new[name]), read_array(tensor), err_msg=name, strict=True)
 
 
 def test_the_model_has_the_decoder_by_its_published_names_and_no_rivals(trained):
-    path = find_model_directory(trained)
+    path = find_model_directory(trained.folder)
     saved = read_training_checkpoint(path)
     sizes = read_sizes(saved.model.config.model)
     own = {name for name in saved.model.model if name.startswith(DECODER_PREFIX)}
@@ -84,7 +84,7 @@ def test_the_model_has_the_decoder_by_its_published_names_and_no_rivals(trained)
 
 
 def test_the_folder_of_the_gpt_speaks_by_its_decoder(runs, trained):
-    assert find_model_directory(runs / "voice").parent == trained
+    assert find_model_directory(runs / "voice").parent == trained.folder
     synthesizer = load_synthesizer(runs / "voice", verify_checksums=False)
     assert isinstance(synthesizer.vocoder, DecoderVocoder)
     assert synthesizer.rate_hz == 24_000
@@ -97,43 +97,41 @@ def test_a_gpt_that_was_trained_on_speaks_without_a_decoder_that_is_not_its_own(
     voice = tmp_path / "voice"
     shutil.copytree(runs / "voice", voice)
     shutil.rmtree(voice / "decoder" / "start")
-    shutil.copytree(find_model_directory(trained), voice / "decoder" / "start")
+    shutil.copytree(find_model_directory(trained.folder), voice / "decoder" / "start")
     assert find_model_directory(voice) == find_own_model(voice)
 
 
 def test_every_validation_is_heard_by_the_decoder(trained):
     for step in (2, LENGTH):
-        samples, rate_hz = soundfile.read(trained / "samples" / f"step-{step:08d}.wav")
+        samples, rate_hz = soundfile.read(trained.folder / "samples" / f"step-{step:08d}.wav")
         assert rate_hz == 24_000
         assert 0.9 < len(samples) / rate_hz < 1.2
         assert np.abs(samples).max() > 0
 
 
 def test_the_figures_of_both_sides_are_kept(trained):
-    rows = read_metrics(trained / "metrics.jsonl").rows
     named = {"mel_loss", "adversarial_loss", "feature_loss", "discriminator_loss"}
     for kind in (TrainRow, ValidationRow):
-        found = [row for row in rows if isinstance(row, kind)]
+        found = trained.list_rows(kind)
         assert found
         for row in found:
             assert named <= row.scalars.keys()
             assert row.loss == pytest.approx(row.scalars["mel_loss"], rel=1e-5)
-    assert not sum(row.retraces for row in rows if isinstance(row, TrainRow))
+    assert not sum(row.retraces for row in trained.list_rows(TrainRow))
 
 
 def test_without_a_gpt_nothing_comes_into_being(tmp_path):
-    (said,) = train_all(tmp_path / "task", make_words(tmp_path / "none", *FLAGS, **SETTINGS))
-    assert said.code != 0
-    assert "no run of one" in said.text
+    run = run_tiny(tmp_path / "none", *FLAGS, expect=None, **SETTINGS)
+    assert run.code != 0
+    assert "no run of one" in run.text
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("mode", ["dual", "isolated"])
-def test_every_mode_trains_the_same_decoder(runs, trained, codec_run, unbroken, tmp_path, mode):
-    flags = [mode if flag == "single" else flag for flag in FLAGS]
-    corpus = ("--train-data", codec_run / "corpus", "--init-from", unbroken)
-    train(tmp_path / mode, *flags, *corpus, "--max-steps", LENGTH, **SETTINGS)
-    assert read_losses(tmp_path / mode) == read_losses(trained)
+def test_every_mode_trains_the_same_decoder(trained, decoder_flags, tmp_path, mode):
+    assert (
+        run_tiny(tmp_path / mode, *decoder_flags, "--max-steps", LENGTH, mode=mode, **SETTINGS).losses == trained.losses
+    )
 
 
 def test_a_decoder_learns_from_the_demo_corpus(tmp_path, record_property):
@@ -143,19 +141,17 @@ def test_a_decoder_learns_from_the_demo_corpus(tmp_path, record_property):
         **dict.fromkeys(SMALLEST, None), "model.size": "tiny", "model.gpt_layers": 2, "model.gpt_width": 64, "model.gpt_heads": 2,
         "model.dvae_width": 32, "data.batch_size": 4, "data.num_workers": 0,
     }  # fmt: skip
-    train(voice, "--mode", "single", "--max-steps", 60, "--codec-steps", 100, **size)
-    kept = {name: None if name.startswith("model.") else value for name, value in size.items()}
-    decoder = {**kept, "model.decoder_width": 64}
-    train(voice, *FLAGS[:4], "--max-steps", 200, "--validation-interval", 50, "--lr", "0.001", **decoder)
-    losses = [loss for _, loss in read_losses(voice / "decoder")]
+    run_tiny(voice, "--max-steps", 60, "--codec-steps", 100, **size)
+    decoder = {**size, **{name: None for name in size if name.startswith("model.")}, "model.decoder_width": 64}
+    run_tiny(voice, *FLAGS[:2], "--max-steps", 200, "--validation-interval", 50, "--lr", "0.001", **decoder)
+    run = TinyRun.at(voice / "decoder")
+    losses = [loss for _, loss in run.losses]
     first, middle, last = (float(np.mean(part)) for part in (losses[:5], losses[40:60], losses[-20:]))
-    heard = [round(loss, 3) for _, loss in read_validations(voice / "decoder")]
-    record_property(
-        "summary",
-        [
-            f"mel distance: {first:.3f} at first, {middle:.3f} around update 50, {last:.3f} at the end; validations {heard}"
-        ],
+    heard = [round(loss, 3) for _, loss in run.validations]
+    told = (
+        f"mel distance: {first:.3f} at first, {middle:.3f} around update 50, {last:.3f} at the end; validations {heard}"
     )
+    record_property("summary", [told])
     assert last < 0.6 * first
     # What comes from the first updates alone would be loudness. (Clips that were set apart gain little: two minutes of speech.)
     assert last < middle

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.small_disks import MOUNTING, require_small_disks
-from tests.training.runs import finish, make_command, read_losses, read_story, start_command
+from tests.support.tiny_run import TRAIN_MAIN, LiveRun, TinyRun, tiny_words
 
 # Whole runs; tests/checkpoints fills a disk under the store alone.
 pytestmark = pytest.mark.soak
@@ -23,47 +23,32 @@ cp -r "$folder" "$kept/resumed"
 def kept(share, flags, unbroken):
     """What a run on a disk with room for two and a half checkpoints said and left, and then with more room."""
     require_small_disks()
-    checkpoint_kib = sum(file.stat().st_size for file in (unbroken / "step-00000008").iterdir()) // 1024
+    checkpoint_kib = sum(file.stat().st_size for file in (unbroken.folder / "step-00000008").iterdir()) // 1024
 
     def make(folder):
         disk = folder / "disk"
         disk.mkdir(parents=True)
         script = ON_A_SMALL_DISK.format(size=int(2.5 * checkpoint_kib) + 300)
-        words = [*MOUNTING, script, "sh", str(disk), str(folder)]
-        said = finish(start_command(disk, [*words, *make_command(disk, *flags, "--mode", "single")]), disk)
-        assert said.code == 0, said.text
+        LiveRun(disk, [*MOUNTING, script, "sh", disk, folder, *TRAIN_MAIN, *tiny_words(disk, *flags)]).finish(0)
 
     return share("disk_full", make)
 
 
-@pytest.fixture
-def steps(unbroken):
-    """The steps that are saved when there is room: two find it on the small disk, the third does not."""
-    return [int(path.name.removeprefix("step-")) for path in sorted(unbroken.glob("step-*"))]
-
-
-def read_text(path):
-    return path.read_text(encoding="utf-8")
-
-
-def test_the_error_says_what_is_needed_and_what_is_left(kept, steps):
-    assert read_text(kept / "full.code") == "1\n"
-    said = read_text(kept / "full.said")
-    assert "Traceback" not in said
-    assert f"no room for the checkpoint of step {steps[2]}" in said
-    assert f"The run can go on from step {steps[1]}" in said
-
-
-def test_the_older_checkpoints_are_as_they_were(kept, unbroken, steps):
+def test_the_error_says_what_is_needed_and_the_older_checkpoints_are_as_they_were(kept, unbroken):
+    """Two of the steps that are saved when there is room find it on the small disk, the third does not."""
+    run, steps = TinyRun.at(kept / "full").expect(1), unbroken.checkpoints
+    assert "Traceback" not in run.text
+    assert f"no room for the checkpoint of step {steps[2]}" in run.text
+    assert f"The run can go on from step {steps[1]}" in run.text
     names = [f"step-{step:08d}" for step in steps[:2]]
-    assert sorted(path.name for path in (kept / "full").glob("*step-*")) == names
+    assert sorted(path.name for path in run.folder.glob("*step-*")) == names
     for name in names:
         for file in ("model.safetensors", "training.safetensors"):
-            assert (kept / "full" / name / file).read_bytes() == (unbroken / name / file).read_bytes()
+            assert (run.folder / name / file).read_bytes() == (unbroken.folder / name / file).read_bytes()
 
 
-def test_with_room_again_the_run_is_the_unbroken_run(kept, unbroken, steps):
-    assert read_text(kept / "resumed.code") == "0\n", read_text(kept / "resumed.said")[-6000:]
-    assert f"goes on at step {steps[1]} of 8" in read_text(kept / "resumed.said")
-    assert len(read_losses(kept / "full")) == steps[2]
-    assert read_story(kept / "resumed") == read_story(unbroken)
+def test_with_room_again_the_run_is_the_unbroken_run(kept, unbroken):
+    run, steps = TinyRun.at(kept / "resumed").expect(0), unbroken.checkpoints
+    assert f"goes on at step {steps[1]} of 8" in run.text
+    assert len(TinyRun.at(kept / "full").losses) == steps[2]
+    assert run.story == unbroken.story

@@ -15,11 +15,13 @@ from myxtts.config import XTTSConfig
 from myxtts.training import previous_runs
 from myxtts.training.errors import NoRunError, RunChangedError, RunFinishedError, RunFolderError, RunInUseError
 from myxtts.training.run_folder import open_run
-from tests.checkpoints.training_states import assert_content, make_content, make_state, save
+from tests.checkpoints.training_states import assert_content, save
 from tests.support.processes import ROOT, clean_environ, run_code
 
 COMMAND = ("python", "train_main.py", "--train-data", "my voice", "--reset-training")
 ENVIRONMENT = {"tensorflow": "2.21", "threads": 2}
+PATIENT = {"early_stopping": 3, "epochs": 5}
+RESET = {"resume": "reset"}
 
 
 @pytest.fixture
@@ -27,41 +29,51 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def make_config(folder, **sections):
-    given = {"model": {"size": "tiny"}, "training": {"checkpoint_dir": str(folder)}}
-    for section, values in sections.items():
-        given[section] = {**given.get(section, {}), **values}
-    return XTTSConfig(**given)
+def open_with(folder, *, checkpoint=None, model=None, data=None, **training):
+    config = XTTSConfig(
+        model={"size": "tiny", **(model or {})}, data=data or {}, training={"checkpoint_dir": str(folder), **training}
+    )
+    return open_run(config, command=COMMAND, checkpoint=checkpoint)
 
 
-def open_with(folder, **sections):
-    return open_run(make_config(folder, **sections), command=COMMAND)
+def fill(run, *steps, end_step=100, ending=None, is_early=False):
+    """Begins a run and saves it at these steps; the step it begins with."""
+    first = run.begin(end_step, ENVIRONMENT)
+    for step in steps:
+        save(run.store, step, val_loss=1.0)
+    if ending:
+        run.finish(ending, is_early=is_early)
+    return first
 
 
-def train(folder, *steps, end_step=100, **sections):
-    """A run with checkpoints at these steps, closed without an end."""
-    with open_with(folder, **sections) as run:
-        run.begin(end_step, ENVIRONMENT)
-        for step in steps:
-            save(run.store, step, val_loss=1.0)
+def train(folder, *steps, end_step=100, ending=None, is_early=False, **settings):
+    with open_with(folder, **settings) as run:
+        return fill(run, *steps, end_step=end_step, ending=ending, is_early=is_early)
 
 
-def finish(folder, step, ending="all updates are done", **sections):
-    with open_with(folder, **sections) as run:
-        run.begin(step, ENVIRONMENT)
-        save(run.store, step)
-        run.finish(ending)
+def finish(folder, step, **settings):
+    train(folder, step, end_step=step, ending="all updates are done", **settings)
+
+
+def train_codec(run, *steps, **options):
+    with run.open_codec() as codec:
+        return fill(codec, *steps, **{"end_step": 30, **options})
 
 
 def list_names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
+def read_record(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
 def test_a_new_run_begins_with_step_0(folder):
     with open_with(folder) as run:
         assert (run.step, run.is_resumed, run.is_finished, run.checkpoint) == (0, False, False, None)
         assert run.begin(100, ENVIRONMENT) == 0
-    record = json.loads((folder / "run.json").read_text())
+        assert run.resume_command == "python train_main.py --train-data 'my voice' --resume"
+    record = read_record(folder)
     assert record["status"] == "unfinished"
     assert (record["stage"], record["end_step"], record["environment"]) == ("gpt", 100, ENVIRONMENT)
     assert record["config"]["training"]["learning_rate"] == 1e-3
@@ -75,30 +87,26 @@ def test_an_unfinished_run_goes_on_from_its_newest_checkpoint(folder, caplog):
         assert run.begin(100, ENVIRONMENT) == 20
         assert_content(run.checkpoint)
         assert [start.step for start in run.record.starts] == [0, 20]
-    assert [record.getMessage() for record in caplog.records] == [f"The run in {folder} goes on at step 20 of 100."]
+    assert caplog.messages == [f"The run in {folder} goes on at step 20 of 100."]
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_with_any_settings(folder):
     train(folder)
-    with open_with(folder, training={"seed": 5, "resume": "require"}) as run:
-        assert run.begin(100, ENVIRONMENT) == 0
-        assert run.record.config["training"]["seed"] == 5
-
-
-def test_resume_takes_no_start_that_failed_before_its_first_step_for_a_run(folder):
-    open_with(folder).close()
-    with pytest.raises(NoRunError, match=r"the one in it ended before its first step.*leave out --resume"):
-        open_with(folder, training={"resume": "require"})
-    with open_with(folder) as run:
-        train_codec(run)
-    with open_with(folder, training={"resume": "require"}) as run:
-        assert run.step == 0, "its codec has begun"
+    assert train(folder, seed=5, resume="require") == 0
+    assert read_record(folder)["config"]["training"]["seed"] == 5
 
 
 def test_resume_demands_a_run_and_makes_no_folder(folder):
     with pytest.raises(NoRunError, match="there is no run to resume"):
-        open_with(folder, training={"resume": "require"})
+        open_with(folder, resume="require")
     assert not folder.exists()
+    open_with(folder).close()
+    with pytest.raises(NoRunError, match=r"the one in it ended before its first step.*leave out --resume"):
+        open_with(folder, resume="require")
+    with open_with(folder) as run:
+        train_codec(run)
+    with open_with(folder, resume="require") as run:
+        assert run.step == 0, "its codec has begun"
 
 
 def test_settings_that_change_the_result_are_refused_and_the_folder_is_free_again(folder):
@@ -107,14 +115,15 @@ def test_settings_that_change_the_result_are_refused_and_the_folder_is_free_agai
         RunChangedError, match=r"data\.batch_size was 16, now 4[^$]*--batch-size 16[^$]*--reset-training"
     ):
         open_with(folder, data={"batch_size": 4})
-    with open_with(folder) as run:
-        assert run.step == 10
-    assert json.loads((folder / "run.json").read_text())["config"]["data"]["batch_size"] == 16
+    assert train(folder) == 10
+    assert read_record(folder)["config"]["data"]["batch_size"] == 16
 
 
 def test_what_may_change_is_in_force_and_noted(folder, caplog):
     train(folder, 10)
-    with open_with(folder, data={"num_workers": 3, "enable_xla": True}, training={"epochs": 7, "keep_last": 1}) as run:
+    train(folder, epochs=7)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [], "it moves no end"
+    with open_with(folder, data={"num_workers": 3, "enable_xla": True}, epochs=7, keep_last=1) as run:
         run.begin(70, {**ENVIRONMENT, "threads": 4})
         assert run.record.config["data"]["num_workers"] == 3
         save(run.store, 20)
@@ -125,42 +134,34 @@ def test_what_may_change_is_in_force_and_noted(folder, caplog):
     assert "neither that of 100 updates nor that of 70 in one go" in moved
 
 
-def test_another_number_of_epochs_that_moves_no_end_says_nothing(folder, caplog):
-    train(folder, 10)
-    with open_with(folder, training={"epochs": 7}) as run:
-        run.begin(100, ENVIRONMENT)
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
 def test_a_finished_run_says_so_and_how_to_train_longer(folder):
-    finish(folder, 50, training={"epochs": 5, "max_steps": 50, "early_stopping": 3})
-    assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+    length = {"epochs": 5, "max_steps": 50, "early_stopping": 3}
+    finish(folder, 50, **length)
+    assert read_record(folder)["status"] == "finished"
     for resume in ("auto", "require"):
         with pytest.raises(RunFinishedError) as caught:
-            open_with(folder, training={"epochs": 5, "max_steps": 50, "early_stopping": 3, "resume": resume})
+            open_with(folder, **length, resume=resume)
         assert str(caught.value) == (
             f"The run in {folder} is finished: 50 updates are done (all updates are done). To train longer, give a larger "
             "--epochs (now 5) or a larger --max-steps (now 50): it goes on from there. To train anew, give --reset-training, "
             "which keeps this run aside, or another --checkpoint-dir."
         )
         assert (caught.value.exit_code, caught.value.step, caught.value.folder) == (0, 50, folder)
+    with pytest.raises(RunChangedError, match=r"training\.seed was 0, now 1"):
+        open_with(folder, **length, seed=1)
 
 
-def test_a_larger_length_continues_a_finished_run(folder):
-    finish(folder, 50, training={"max_steps": 50})
-    with open_with(folder, training={"max_steps": 80}) as run:
+def test_another_length_continues_a_finished_run_or_finds_nothing_left_to_do(folder):
+    finish(folder, 50, max_steps=50)
+    with open_with(folder, max_steps=20) as run, pytest.raises(RunFinishedError, match="50 updates"):
+        run.begin(20, ENVIRONMENT)
+    with open_with(folder, max_steps=80) as run:
         assert run.begin(80, ENVIRONMENT) == 50
         assert run.record.ending is None
         save(run.store, 80)
         run.finish("all updates are done")
     with pytest.raises(RunFinishedError, match="80 updates"):
-        open_with(folder, training={"max_steps": 80})
-
-
-def test_a_smaller_length_finds_nothing_left_to_do(folder):
-    finish(folder, 50, training={"max_steps": 50})
-    with open_with(folder, training={"max_steps": 20}) as run, pytest.raises(RunFinishedError, match="50 updates"):
-        run.begin(20, ENVIRONMENT)
+        open_with(folder, max_steps=80)
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, caplog):
@@ -171,117 +172,61 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, ca
         run.finish("all updates are done")
     with pytest.raises(RunFinishedError, match="100 updates are done"):
         open_with(folder)
-    with open_with(folder, training={"epochs": 77}) as run, pytest.raises(RunFinishedError):
-        run.begin(100, ENVIRONMENT)
-    with open_with(folder, training={"epochs": 77}) as run:
+    with open_with(folder, epochs=77) as run:
+        with pytest.raises(RunFinishedError):
+            run.begin(100, ENVIRONMENT)
         assert run.begin(101, ENVIRONMENT) == 100
 
 
-PATIENT = {"early_stopping": 3, "epochs": 5}
-
-
-def stop_early(folder):
-    with open_with(folder, training=PATIENT) as run:
-        run.begin(100, ENVIRONMENT)
-        save(run.store, 50)
-        run.finish("no better loss in 3 validations", is_early=True)
+@pytest.fixture
+def stopped_early(folder):
+    train(folder, 50, ending="no better loss in 3 validations", is_early=True, **PATIENT)
+    return folder
 
 
 @pytest.mark.parametrize("change", [{}, {"epochs": 50}, {"max_steps": 900}, {"early_stopping": 2}])
-def test_a_run_stopped_early_is_not_made_longer_by_its_length(folder, change):
-    stop_early(folder)
+def test_a_run_stopped_early_is_not_made_longer_by_its_length(stopped_early, change):
     with pytest.raises(RunFinishedError) as caught:
-        open_with(folder, training={**PATIENT, **change})
-    assert "50 updates are done (no better loss in 3 validations)" in str(caught.value)
-    assert "ended by --early-stopping 3, so a larger number of epochs or steps does not change that" in str(
-        caught.value
-    )
-    assert "a larger --epochs" not in str(caught.value)
+        open_with(stopped_early, **{**PATIENT, **change})
+    said = str(caught.value)
+    assert "50 updates are done (no better loss in 3 validations)" in said
+    assert "ended by --early-stopping 3, so a larger number of epochs or steps does not change that" in said
+    assert "a larger --epochs" not in said
 
 
 @pytest.mark.parametrize("patience", [0, 9])
-def test_a_run_stopped_early_goes_on_with_more_patience(folder, patience):
-    stop_early(folder)
-    with open_with(folder, training={**PATIENT, "early_stopping": patience}) as run:
-        assert run.begin(100, ENVIRONMENT) == 50
-        assert run.record.ending is None
-    with open_with(folder, training={**PATIENT, "early_stopping": patience}) as run:
+def test_a_run_stopped_early_goes_on_with_more_patience(stopped_early, patience):
+    patient = {**PATIENT, "early_stopping": patience}
+    assert train(stopped_early, **patient) == 50
+    with open_with(stopped_early, **patient) as run:
         assert not run.is_finished, "killed again before its end"
 
 
-def test_another_experiment_in_the_folder_of_a_finished_run_is_not_called_finished(folder):
-    finish(folder, 50)
-    with pytest.raises(RunChangedError, match=r"training\.seed was 0, now 1"):
-        open_with(folder, training={"seed": 1})
-
-
-def test_the_command_that_resumes_does_not_reset(folder):
-    with open_with(folder) as run:
-        assert run.resume_command == "python train_main.py --train-data 'my voice' --resume"
-
-
-def test_reset_keeps_every_old_run_aside(folder, caplog):
+def test_reset_keeps_every_old_run_aside_and_each_can_go_on_in_its_place(folder, caplog):
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    own = ["checkpoints.json", "metrics.jsonl", "run.json"]
     for seed in (1, 2, 3):
-        with (
-            caplog.at_level(logging.INFO, "myxtts"),
-            open_with(folder, training={"seed": seed, "resume": "reset"}) as run,
-        ):
-            assert run.begin(100, ENVIRONMENT) == 0
+        with caplog.at_level(logging.INFO, "myxtts"), open_with(folder, seed=seed, **RESET) as run:
             (folder / "metrics.jsonl").write_text(f"of seed {seed}")
-            save(run.store, seed)
-    assert list_names(folder) == [
-        *(
-            "checkpoints.json",
-            "metrics.jsonl",
-            "previous-run-1",
-            "previous-run-2",
-            "run.json",
-            "run.lock",
-            "step-00000003",
-        )
-    ]
+            assert fill(run, seed) == 0
+    assert list_names(folder) == sorted(
+        [*own, "previous-run-1", "previous-run-2", "run.lock", "step-00000003", "thesis.tex"]
+    )
     for number in (1, 2):
         kept = folder / f"previous-run-{number}"
-        assert list_names(kept) == ["checkpoints.json", "metrics.jsonl", "run.json", f"step-{number:08d}"]
+        assert list_names(kept) == [*own, f"step-{number:08d}"]
         assert (kept / "metrics.jsonl").read_text() == f"of seed {number}"
-        assert json.loads((kept / "run.json").read_text())["config"]["training"]["seed"] == number
+        assert train(kept, seed=number) == number
     assert f"The run that was in {folder} is kept in {folder / 'previous-run-2'}." in caplog.messages
 
 
-def test_a_run_kept_aside_can_go_on_in_its_place(folder):
-    train(folder, 10)
-    with open_with(folder, training={"resume": "reset"}) as run:
-        run.begin(100, ENVIRONMENT)
-    with open_with(folder / "previous-run-1") as run:
-        assert run.begin(100, ENVIRONMENT) == 10
-
-
-def test_reset_leaves_what_was_there_before_the_run(folder):
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("precious")
-    for _ in range(2):
-        train(folder, 10, training={"resume": "reset"})
-    assert list_names(folder) == [
-        "checkpoints.json",
-        "previous-run-1",
-        "run.json",
-        "run.lock",
-        "step-00000010",
-        "thesis.tex",
-    ]
-
-
-def test_reset_of_a_run_that_never_trained_keeps_nothing(folder):
+def test_reset_of_nothing_or_of_a_run_that_never_trained_keeps_nothing(folder):
     for seed in (1, 2):
-        with open_with(folder, training={"resume": "reset", "seed": seed}):
+        with open_with(folder, seed=seed, **RESET) as run:
+            assert run.step == 0
             (folder / "vocab.json").touch()
     assert list_names(folder) == ["run.json", "run.lock", "vocab.json"]
-
-
-def test_reset_in_an_empty_folder_is_a_new_run(folder):
-    with open_with(folder, training={"resume": "reset"}) as run:
-        assert run.step == 0
-    assert list_names(folder) == ["run.json", "run.lock"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "myxtts run", "version": 1}', None], ids=str)
@@ -295,32 +240,27 @@ def test_a_folder_without_a_readable_record_is_not_guessed_at(folder, content):
         (folder / "run.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"run\.json.*--reset-training"):
         open_with(folder)
-    with open_with(folder, training={"resume": "reset"}) as run:
+    with open_with(folder, **RESET) as run:
         assert run.step == 0
     assert list_names(folder) == ["previous-run-1", "run.json", "run.lock", "thesis.tex"]
     assert "step-00000010" in list_names(folder / "previous-run-1")
 
 
-def test_a_record_of_a_newer_myxtts_is_not_touched(folder):
+def test_a_record_of_a_newer_myxtts_and_damaged_checkpoints_are_not_touched(folder):
     train(folder, 10)
-    path = folder / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    record = (folder / "run.json").read_text()
+    (folder / "run.json").write_text(json.dumps(json.loads(record) | {"version": 2}))
     with pytest.raises(RunFolderError, match=r"of version 2.*Update MyXTTS"):
         open_with(folder)
-
-
-def test_a_run_with_nothing_but_damaged_checkpoints_asks(folder):
-    train(folder, 10)
+    (folder / "run.json").write_text(record)
     (folder / "step-00000010" / "model.safetensors").write_bytes(b"")
     with pytest.raises(NoWholeCheckpointError, match="--reset-training"):
         open_with(folder)
 
 
 def test_a_second_trainer_is_refused_and_told_who_is_there(folder):
-    with (
-        open_with(folder),
-        pytest.raises(RunInUseError, match=rf"process {os.getpid()} on .*, trains in this folder. Wait"),
-    ):
+    told = rf"process {os.getpid()} on .*, trains in this folder. Wait"
+    with open_with(folder), pytest.raises(RunInUseError, match=told):
         open_with(folder)
     open_with(folder).close()
 
@@ -364,136 +304,112 @@ def test_a_file_system_without_locks_is_said(folder, monkeypatch, caplog):
     assert "knows no locks (No locks available)" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+def test_a_folder_that_cannot_be_made_or_moved_is_said(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"must be a folder, but is a file\..*--checkpoint-dir"):
         open_with(tmp_path / "file")
     with pytest.raises(RunFolderError, match=r"takes no new folder.*--checkpoint-dir"):
         open_with(Path("/proc/run"))
-
-
-def train_codec(run, *steps, end_step=30, is_finished=False):
-    with run.open_codec() as codec:
-        first = codec.begin(end_step, ENVIRONMENT)
-        for step in steps:
-            codec.store.save(**make_content(step), state=make_state(step))
-        if is_finished:
-            codec.finish("all updates are done")
-        return first
-
-
-def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
-    with open_with(folder) as run:
-        assert train_codec(run, 10) == 0
-        assert run.store.list() == []
-    with open_with(folder) as run:
-        assert train_codec(run, 20, 30, is_finished=True) == 10
-        with run.open_codec() as codec:
-            assert codec.path == folder / "codec"
-            assert codec.is_finished
-            assert_content(codec.checkpoint)
-            assert codec.record.config["training"]["stage"] == "codec"
-
-
-def test_a_trained_codec_is_used_when_the_gpt_changes_before_its_first_checkpoint(folder):
-    with open_with(folder) as run:
-        train_codec(run, 30, is_finished=True)
-    with open_with(folder, data={"batch_size": 4}, model={"gpt_layers": 2}) as run, run.open_codec() as codec:
-        assert codec.is_finished
-    with open_with(folder, model={"dvae_width": 64}) as run, pytest.raises(RunChangedError, match=r"model\.dvae_width"):
-        run.open_codec()
-
-
-def test_a_codec_killed_after_its_last_checkpoint_is_trained(folder):
-    with open_with(folder, training={"codec_steps": 30}) as run:
-        train_codec(run, 30)
-        with run.open_codec() as codec:
-            assert codec.is_finished
-    with open_with(folder, training={"codec_steps": 31}) as run, run.open_codec() as codec:
-        assert not codec.is_finished
-
-
-def test_a_finished_codec_run_says_how_it_is_trained_longer(folder):
-    finish(folder, 30, training={"stage": "codec", "codec_steps": 30})
-    with pytest.raises(RunFinishedError, match=r"give a larger --codec-steps \(now 30\): it goes on"):
-        open_with(folder, training={"stage": "codec", "codec_steps": 30})
-    with open_with(folder, training={"stage": "codec", "codec_steps": 60}) as run:
-        assert run.begin(60, ENVIRONMENT) == 30
+    train(tmp_path / "run", 10)
+    monkeypatch.setattr(previous_runs.Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
+    with pytest.raises(RunFolderError, match="the old run cannot be kept aside"):
+        open_with(tmp_path / "run", **RESET)
 
 
 def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
     train(folder, 10, 20, 30)
-    with open_with(folder) as run:
-        run.rewind_to(folder / "step-00000020")
+    with open_with(folder, checkpoint=folder / "step-00000020") as run:
         assert run.begin(100, ENVIRONMENT) == 20
-        with pytest.raises(
-            RunFolderError, match=r"step-00000030: is no whole checkpoint .*has: step-00000010, step-00000020"
-        ):
-            run.rewind_to(folder / "step-00000030")
+    with pytest.raises(
+        RunFolderError, match=r"step-00000030: is no whole checkpoint .*has: step-00000010, step-00000020"
+    ):
+        open_with(folder, checkpoint=folder / "step-00000030")
     with open_with(folder) as run:
         assert run.step == 20
 
 
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_finished_run_goes_on_from_a_checkpoint_that_is_named(folder, is_early):
-    config = make_config(folder, training=PATIENT)
-    train(folder, 20, 40, 60, end_step=60, training=PATIENT)
-    with open_run(config, command=COMMAND) as run:
-        run.begin(60, ENVIRONMENT)
-        run.finish("an ending", is_early=is_early)
+    train(folder, 20, 40, 60, end_step=60, ending="an ending", is_early=is_early, **PATIENT)
     with pytest.raises(RunFinishedError):
-        open_run(config, command=COMMAND, checkpoint=folder / "step-00000060")
-    with open_run(config, command=COMMAND, checkpoint=folder / "step-00000040") as run:
+        open_with(folder, checkpoint=folder / "step-00000060", **PATIENT)
+    with open_with(folder, checkpoint=folder / "step-00000040", **PATIENT) as run:
         assert run.begin(60, ENVIRONMENT) == 40
     assert "newer-step-00000060" in list_names(folder)
-    with open_run(config, command=COMMAND) as run:
+    with open_with(folder, **PATIENT) as run:
         assert run.step == 40
         assert not run.is_finished
 
 
-def test_a_checkpoint_that_is_not_there_frees_the_folder_again(folder):
-    train(folder, 20)
-    with pytest.raises(RunFolderError, match="has: step-00000020"):
-        open_run(make_config(folder), command=COMMAND, checkpoint=folder / "step-00000099")
-    open_with(folder).close()
-
-
 def test_the_starts_of_a_run_tell_how_long_it_was_each_time(folder):
     train(folder, 10, end_step=100)
-    with open_with(folder, training={"epochs": 9}) as run:
-        run.begin(200, ENVIRONMENT)
-        save(run.store, 40)
-    with open_with(folder, training={"epochs": 99}) as run:
+    train(folder, 40, end_step=200, epochs=9)
+    with open_with(folder, epochs=99) as run:
         assert run.list_lengths(400) == [(0, 100), (10, 200), (40, 400)]
 
 
-def test_a_codec_in_training_is_not_changed(folder):
+def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
     with open_with(folder) as run:
-        train_codec(run, 10)
+        assert train_codec(run, 10) == 0
+        assert run.store.list() == []
     with (
         open_with(folder, data={"batch_size": 4}) as run,
         pytest.raises(RunChangedError, match=rf"The run in {folder}/codec cannot go on[^$]*data\.batch_size"),
     ):
         run.open_codec()
+    with open_with(folder) as run:
+        assert train_codec(run, 20, 30, ending="all updates are done") == 10
+        with run.open_codec() as codec:
+            assert codec.path == folder / "codec"
+            assert codec.is_finished
+            assert_content(codec.checkpoint)
+            assert codec.record.config["training"]["stage"] == "codec"
+    # Once it is trained only its shape matters.
+    with open_with(folder, data={"batch_size": 4}, model={"gpt_layers": 2}) as run, run.open_codec() as codec:
+        assert codec.is_finished
+    with open_with(folder, model={"dvae_width": 64}) as run, pytest.raises(RunChangedError, match=r"model\.dvae_width"):
+        run.open_codec()
+    with open_with(folder, **RESET) as run:
+        assert train_codec(run) == 0
+    assert (folder / "previous-run-1" / "codec" / "step-00000030").is_dir()
+
+
+def test_a_codec_killed_after_its_last_checkpoint_is_trained(folder):
+    with open_with(folder, codec_steps=30) as run:
+        train_codec(run, 30)
+        with run.open_codec() as codec:
+            assert codec.is_finished
+    with open_with(folder, codec_steps=31) as run, run.open_codec() as codec:
+        assert not codec.is_finished
+
+
+def test_a_finished_codec_run_says_how_it_is_trained_longer(folder):
+    codec = {"stage": "codec", "codec_steps": 30}
+    finish(folder, 30, **codec)
+    with pytest.raises(RunFinishedError, match=r"give a larger --codec-steps \(now 30\): it goes on"):
+        open_with(folder, **codec)
+    assert train(folder, end_step=60, stage="codec", codec_steps=60) == 30
 
 
 def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder):
-    with open_with(folder, training={"codec_steps": 30}) as run:
-        train_codec(run, 30, is_finished=True)
-    with open_with(folder, training={"codec_steps": 60}) as run:
-        assert train_codec(run, 60, end_step=60, is_finished=True) == 30
-        run.begin(100, ENVIRONMENT)
-        save(run.store, 10)
+    with open_with(folder, codec_steps=30) as run:
+        train_codec(run, 30, ending="all updates are done")
+    with open_with(folder, codec_steps=60) as run:
+        assert train_codec(run, 60, end_step=60, ending="all updates are done") == 30
+        fill(run, 10)
     with pytest.raises(RunChangedError, match=r"training\.codec_steps was 60, now 90"):
-        open_with(folder, training={"codec_steps": 90})
+        open_with(folder, codec_steps=90)
 
 
-def test_reset_takes_the_codec_along(folder):
-    with open_with(folder) as run:
-        train_codec(run, 10)
-    with open_with(folder, training={"resume": "reset"}) as run:
-        assert train_codec(run) == 0
-    assert (folder / "previous-run-1" / "codec" / "step-00000010").is_dir()
+@pytest.mark.parametrize("is_in_use", [False, True])
+def test_a_codec_that_ended_early_is_trained_on_only_while_nothing_has_learnt_its_codes(folder, is_in_use):
+    with open_with(folder, **PATIENT) as run:
+        run.begin(100, ENVIRONMENT)
+        train_codec(run, 50, end_step=1000, ending="no better loss in 3 validations", is_early=True)
+        if is_in_use:
+            save(run.store, 10)
+    with open_with(folder, **{**PATIENT, "early_stopping": 9}) as run, run.open_codec() as codec:
+        assert codec.is_finished is is_in_use
 
 
 def test_a_reset_killed_anywhere_loses_nothing(tmp_path):
@@ -502,27 +418,6 @@ def test_a_reset_killed_anywhere_loses_nothing(tmp_path):
     assert result["states"].keys() == {"old", "moved"}, "both must occur, and nothing else"
 
 
-def test_a_run_that_cannot_be_moved_is_said(folder, monkeypatch):
-    train(folder, 10)
-    monkeypatch.setattr(previous_runs.Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
-    with pytest.raises(RunFolderError, match="the old run cannot be kept aside"):
-        open_with(folder, training={"resume": "reset"})
-
-
 def test_a_run_is_refused_or_found_without_tensorflow():
     code = "import sys\nimport myxtts.training.run_folder\nreport([name for name in sys.modules if name in ('tensorflow', 'keras')])"
     assert run_code(code) == []
-
-
-@pytest.mark.parametrize("is_in_use", [False, True])
-def test_a_codec_that_ended_early_is_trained_on_only_while_nothing_has_learnt_its_codes(folder, is_in_use):
-    with open_with(folder, training=PATIENT) as run:
-        run.begin(100, ENVIRONMENT)
-        with run.open_codec() as codec:
-            codec.begin(1000, ENVIRONMENT)
-            save(codec.store, 50)
-            codec.finish("no better loss in 3 validations", is_early=True)
-        if is_in_use:
-            save(run.store, 10)
-    with open_with(folder, training={**PATIENT, "early_stopping": 9}) as run, run.open_codec() as codec:
-        assert codec.is_finished is is_in_use

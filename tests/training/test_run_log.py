@@ -42,9 +42,10 @@ def test_the_error_that_ends_a_run_is_kept_with_its_traceback_and_goes_on(tmp_pa
     assert caplog.records == [], "shown by the program alone"
 
 
-def test_a_run_that_was_finished_before_has_not_failed(tmp_path, logger):
-    with pytest.raises(RunFinishedError), keep_run_log(tmp_path):
-        raise RunFinishedError("finished", tmp_path, 8)
+@pytest.mark.parametrize("end", [RunFinishedError("finished", "run", 8), StopNow()], ids=["finished", "stopped"])
+def test_a_run_that_was_finished_before_or_asked_to_stop_has_not_failed(tmp_path, logger, end):
+    with pytest.raises(type(end)), keep_run_log(tmp_path):
+        raise end
     assert find_last_error((tmp_path / "run.log").read_text()) is None
 
 
@@ -64,9 +65,3 @@ def test_a_log_that_cannot_be_opened_is_an_error(tmp_path):
 def test_the_last_word_of_a_process_that_was_ended_by_force_is_its_last_error():
     log = "2026-01-01 00:00:00,000 ERROR a\n2026-01-01 00:00:01,000 CRITICAL it hangs\nwhere it hangs\n2026-01-01 00:00:02,000 INFO b\n"
     assert (find_last_error(log) or "").endswith("CRITICAL it hangs\nwhere it hangs")
-
-
-def test_a_request_to_stop_is_no_error(tmp_path):
-    with pytest.raises(StopNow), keep_run_log(tmp_path):
-        raise StopNow
-    assert find_last_error((tmp_path / "run.log").read_text()) is None

@@ -3,70 +3,60 @@
 import numpy as np
 import soundfile
 
+from myxtts.monitoring.metrics_rows import MachineRow, TrainRow
+from tests.support.tiny_run import count_steps, leaves_nothing, run_tiny, start_tiny
 from tests.training.conftest import DAMAGED
-from tests.training.runs import (
-    finish,
-    read_counts,
-    read_events,
-    read_losses,
-    read_story,
-    read_validations,
-    start,
-    train,
-)
-from tests.training.strikes import count_steps, kill_producer, leaves_nothing, list_processes
 
 
 def test_every_update_and_validation_is_told(unbroken):
-    assert [step for step, _ in read_losses(unbroken)] == list(range(1, 9))
-    assert [step for step, _ in read_validations(unbroken)] == [3, 6, 8]
-    losses = [loss for _, loss in read_losses(unbroken)]
-    assert losses[-1] < losses[0], "it learns"
-    assert len(set(losses)) == 8
+    assert "Model: a size of its own, 1 layers of width 16 (" in unbroken.text
+    losses = dict(unbroken.losses)
+    assert list(losses) == list(range(1, 9))
+    assert [step for step, _ in unbroken.validations] == [3, 6, 8]
+    assert losses[8] < losses[1], "it learns"
+    assert len(set(losses.values())) == 8
+    assert sum(row.retraces for row in unbroken.list_rows(TrainRow)) == 0
+    hosts = [row.host for row in unbroken.list_rows(MachineRow)]
+    assert max(host.peak_rss_bytes or 0 for host in hosts) > 1 << 20, "the host is sampled beside the run"
 
 
 def test_a_clip_damaged_after_the_scan_is_replaced_and_told(unbroken):
-    said = unbroken.with_suffix(".said").read_text(encoding="utf-8")
-    assert DAMAGED in said
-    clips = [clips for _, clips, _, _ in read_counts(unbroken)]
+    assert DAMAGED in unbroken.text
+    clips = [clips for _, clips, _, _ in unbroken.counts]
     assert sum(clips[:3]) == sum(clips[3:6]) == 23, "another clip stands in its place"
 
 
 def test_every_validation_and_the_end_are_said_aloud_and_the_files_named(unbroken):
     for name in (*(f"samples/step-{step:08d}-free.wav" for step in (3, 6, 8)), "spoken.wav"):
-        samples, rate_hz = soundfile.read(unbroken / name)
+        samples, rate_hz = soundfile.read(unbroken.folder / name)
         assert rate_hz == 22_050
         assert np.isfinite(samples).all()
         assert len(samples) > 0, name
-    said = unbroken.with_suffix(".said").read_text(encoding="utf-8")
-    (line,) = [line for line in said.splitlines() if line.startswith("Spoken ")]
-    assert str(unbroken / "spoken.wav") in line
-    assert "Griffin-Lim" in said
+    (line,) = [line for line in unbroken.text.splitlines() if line.startswith("Spoken ")]
+    assert str(unbroken.folder / "spoken.wav") in line
+    assert "Griffin-Lim" in unbroken.text
+    page = (unbroken.folder / "listen.html").read_text(encoding="utf-8")
+    assert all(f"<b>{name}</b>" in page for name in ("Recording", "Step 3", "Step 6", "Step 8"))
+    assert (unbroken.folder / "report.html").is_file()
 
 
 def test_two_devices_and_codes_in_memory_change_nothing(unbroken, flags, tmp_path):
-    folder = tmp_path / "dual"
-    with leaves_nothing(folder):
-        said = train(folder, *flags, "--mode", "dual", **{"data.cache": "memory"})
-    assert "Codes are kept in memory" in said
-    assert DAMAGED in said
-    assert read_story(folder) == read_story(unbroken)
+    with leaves_nothing(tmp_path / "dual"):
+        run = run_tiny(tmp_path / "dual", *flags, mode="dual", **{"data.cache": "memory"})
+    assert "Codes are kept in memory" in run.text
+    assert DAMAGED in run.text
+    assert run.story == unbroken.story
 
 
 def test_a_producer_killed_twice_and_codes_on_disk_change_nothing(unbroken, flags, tmp_path):
     folder = tmp_path / "isolated"
     struck: set[int] = set()
     with leaves_nothing(folder):
-        run = start(folder, *flags, "--mode", "isolated", **{"data.cache": "disk"})
-        kill_producer(run, folder, lambda: True, struck)
-        kill_producer(run, folder, lambda: count_steps(folder) >= 1, struck)
-        said = finish(run, folder)
-    assert said.code == 0, said.text[-6000:]
-    assert "--cache is disk" in said.text
-    assert DAMAGED in said.text
-    assert sum(event.name == "producer died" for event in read_events(folder)) == 2
-    assert read_story(folder) == read_story(unbroken)
-
-
-def test_a_run_that_is_over_has_left_nothing(unbroken):
-    assert list_processes(unbroken) == []
+        live = start_tiny(folder, *flags, mode="isolated", **{"data.cache": "disk"})
+        live.kill_producer(lambda: True, struck)
+        live.kill_producer(lambda: count_steps(folder) >= 1, struck)
+        run = live.finish(0)
+    assert "--cache is disk" in run.text
+    assert DAMAGED in run.text
+    assert sum(event.name == "producer died" for event in run.events) == 2
+    assert run.story == unbroken.story

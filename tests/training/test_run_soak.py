@@ -7,10 +7,17 @@ from signal import SIGKILL
 
 import pytest
 
-from tests.pipeline.small_runs import damage_clip
+from tests.support.tiny_run import (
+    TinyRun,
+    at_step,
+    count_steps,
+    in_saving,
+    leaves_nothing,
+    make_corpus,
+    run_tiny,
+    start_tiny,
+)
 from tests.training.conftest import DAMAGED
-from tests.training.runs import finish, make_corpus, read_events, read_story, start, train
-from tests.training.strikes import at_step, count_steps, in_saving, kill_producer, leaves_nothing, strike
 
 KILLS = 20
 STEPS = 64
@@ -23,15 +30,9 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
-def long_flags(share):
+def long_flags(make_base):
     """Of runs with several shapes of batches and a clip that cannot be read, long enough to be killed often."""
-
-    def make(folder):
-        corpus = make_corpus(folder / "corpus", seconds=(0.7, 1.3))
-        train(folder / "codec", "--train-data", corpus, "--stage", "codec", "--max-steps", "3", "--mode", "single")
-        damage_clip(corpus / "wavs" / DAMAGED)
-
-    base = share("soak_base", make)
+    base = make_base("soak_base", seconds=(0.7, 1.3))
     return (
         *("--train-data", str(base / "corpus"), "--codec", str(base / "codec"), "--grad-accum", "2"),
         *("--max-steps", str(STEPS), "--validation-interval", "5", "--checkpoint-interval", "2"),
@@ -42,11 +43,9 @@ def long_flags(share):
 def long_run(share, long_flags):
     """The run that nothing happened to."""
 
-    def make(folder):
-        said = train(folder, *long_flags, "--mode", "single")
-        assert f"{DAMAGED} (step" in said, "the damaged clip was never met"
-
-    return share("soak_unbroken", make)
+    run = TinyRun.at(share("soak_unbroken", lambda folder: run_tiny(folder, *long_flags)))
+    assert f"{DAMAGED} (step" in run.text, "the damaged clip was never met"
+    return run
 
 
 class Chance:
@@ -81,27 +80,25 @@ class Chance:
         return is_now
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_twenty_kills_of_the_trainer_change_nothing(long_flags, long_run, tmp_path, record_property, seed):
+def test_twenty_kills_of_the_trainer_change_nothing(long_flags, long_run, tmp_path, record_property):
     folder = tmp_path / "killed"
-    chance, lines = Chance(seed, folder), []
+    chance, lines = Chance(0, folder), []
     for number in range(KILLS):
         mode = MODES[number % len(MODES)]
         with leaves_nothing(folder):
             moment, name = chance.choose(number)
-            run = start(folder, *long_flags, "--mode", mode, **{"data.num_workers": number % 2})
-            strike(run, moment, SIGKILL)
-            assert finish(run, folder).code == -SIGKILL
+            live = start_tiny(folder, *long_flags, mode=mode, **{"data.num_workers": number % 2})
+            live.strike(moment, SIGKILL)
+            live.finish(-SIGKILL)
         half = [path.name for path in folder.glob(".myxtts-*")]
         lines.append(
             f"kill {number + 1}: {mode}, {name}, at step {count_steps(folder)}{', half written: ' * bool(half)}{' '.join(half)}"
         )
-    train(folder, *long_flags, "--mode", "single", "--resume")
-    same = read_story(folder) == read_story(long_run)
-    record_property(
-        "summary", [*lines, f"losses, validations, samples and weights of {STEPS} steps equal bit for bit: {same}"]
-    )
-    assert read_story(folder) == read_story(long_run)
+    run = run_tiny(folder, *long_flags, "--resume")
+    same = run.story == long_run.story
+    told = f"losses, validations, samples and weights of {STEPS} steps equal bit for bit: {same}"
+    record_property("summary", [*lines, told])
+    assert run.story == long_run.story
     assert any("half written" in line for line in lines), "no kill met a checkpoint half written"
 
 
@@ -109,43 +106,34 @@ def has_done(folder, step):
     return count_steps(folder) >= step
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_twenty_kills_of_the_producer_change_nothing(long_flags, long_run, tmp_path, record_property, seed):
+def test_twenty_kills_of_the_producer_change_nothing(long_flags, long_run, tmp_path, record_property):
     folder = tmp_path / "producer_killed"
-    draw, lines, struck = random.Random(seed), [], set()
+    draw, lines, struck = random.Random(0), [], set()
     with leaves_nothing(folder):
-        run = start(folder, *long_flags, "--mode", "isolated")
+        live = start_tiny(folder, *long_flags, mode="isolated")
         for number in range(KILLS):
             # Now and then a young one; the others are let work, or there would soon be nothing left to kill.
             step = count_steps(folder) + (0 if number % 4 == 0 else draw.randint(1, 3))
-            kill_producer(run, folder, functools.partial(has_done, folder, min(step, STEPS - 8)), struck)
+            live.kill_producer(functools.partial(has_done, folder, min(step, STEPS - 8)), struck)
             lines.append(f"kill {number + 1}: at step {count_steps(folder)}")
-        said = finish(run, folder)
-    assert said.code == 0, said.text[-6000:]
-    died = sum(event.name == "producer died" for event in read_events(folder))
-    same = read_story(folder) == read_story(long_run)
-    record_property(
-        "summary",
-        [*lines, f"{died} deaths noticed; losses, samples and weights of {STEPS} steps equal bit for bit: {same}"],
-    )
+        run = live.finish(0)
+    died = sum(event.name == "producer died" for event in run.events)
+    same = run.story == long_run.story
+    told = f"{died} deaths noticed; losses, samples and weights of {STEPS} steps equal bit for bit: {same}"
+    record_property("summary", [*lines, told])
     assert died == KILLS
-    assert read_story(folder) == read_story(long_run)
+    assert run.story == long_run.story
 
 
 def test_a_producer_without_enough_memory_goes_on_with_fewer_clips_at_a_time(tmp_path, record_property):
     corpus = make_corpus(tmp_path / "corpus", clips=44, seconds=(10.9, 11.2))
-    codec = ("--train-data", corpus, "--stage", "codec", "--max-steps", "1", "--mode", "single")
-    train(tmp_path / "codec", *codec, **LARGE_BATCH)
+    run_tiny(tmp_path / "codec", "--train-data", corpus, "--stage", "codec", "--max-steps", "1", **LARGE_BATCH)
     flags = ("--train-data", corpus, "--codec", tmp_path / "codec", "--max-steps", "3")
-    enough, little = tmp_path / "enough", tmp_path / "little"
-    train(enough, *flags, "--mode", "single", **LARGE_BATCH)
-    train(little, *flags, "--mode", "isolated", "--data-gpu-memory", LITTLE_MB, **LARGE_BATCH)
-    events = [
-        f"{event.name}: {event.text.splitlines()[0]}"
-        for event in read_events(little)
-        if event.name.startswith("producer")
-    ]
-    same = read_story(little) == read_story(enough)
+    enough = run_tiny(tmp_path / "enough", *flags, **LARGE_BATCH)
+    flags = (*flags, "--data-gpu-memory", LITTLE_MB)
+    little = run_tiny(tmp_path / "little", *flags, mode="isolated", **LARGE_BATCH)
+    events = [f"{each.name}: {each.text.splitlines()[0]}" for each in little.events if each.name.startswith("producer")]
+    same = little.story == enough.story
     record_property("summary", [*events, f"losses and weights equal those of enough memory bit for bit: {same}"])
     assert any(event.startswith("producer shrunk") for event in events), events
-    assert read_story(little) == read_story(enough)
+    assert little.story == enough.story

@@ -11,12 +11,12 @@ from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import list_xtts_weights
 from myxtts.text.vocabulary import extend_vocabulary
 from tests.checkpoints.test_import_export import draw_tensors
-from tests.training.runs import SMALLEST, make_words, read_losses, train_all
+from tests.support.tiny_run import MODEL_SETTINGS, SMALLEST, TinyRun, run_tiny
 
 # Whole runs; tests/training/test_starting_point.py has what is read and refused.
 pytestmark = pytest.mark.soak
 
-OF_THE_START = dict.fromkeys(name for name in SMALLEST if name.startswith("model.") and name != "model.dropout")
+OF_THE_START = dict.fromkeys(name for name in MODEL_SETTINGS if name != "model.dropout")
 """Settings that a starting point brings with it."""
 
 
@@ -26,26 +26,16 @@ def runs(share, unbroken, codec_run):
 
     def make(folder):
         folder.mkdir()
-        publish(unbroken / "step-00000008", folder)
-        extend_vocabulary(unbroken / "vocab.json", folder / "larger.json", "fa", ["سلام دنیا"] * 4)
-        common = (
-            "--train-data",
-            str(codec_run / "corpus"),
-            "--mode",
-            "single",
-            "--max-steps",
-            "2",
-            "--grad-accum",
-            "1",
-        )
+        publish(unbroken.folder / "step-00000008", folder)
+        extend_vocabulary(unbroken.folder / "vocab.json", folder / "larger.json", "fa", ["سلام دنیا"] * 4)
+        common = ("--train-data", codec_run / "corpus", "--max-steps", "2", "--grad-accum", "1")
         starts = {
-            "from_run": ("--init-from", unbroken),
+            "from_run": ("--init-from", unbroken.folder),
             "from_coqui": ("--init-from", folder / "coqui" / "model.pth"),
-            "larger": ("--init-from", unbroken, "--vocabulary", folder / "larger.json"),
+            "larger": ("--init-from", unbroken.folder, "--vocabulary", folder / "larger.json"),
         }
-        words = [make_words(folder / name, *common, *flags, **OF_THE_START) for name, flags in starts.items()]
-        for said in train_all(folder, *words):
-            assert said.code == 0, said.text[-6000:]
+        for name, flags in starts.items():
+            run_tiny(folder / name, *common, *flags, **OF_THE_START)
 
     return share("starts", make)
 
@@ -89,9 +79,9 @@ def assert_only_gpt_trained(before, after):
 
 
 def test_a_run_is_fine_tuned_from_its_best_checkpoint(runs, unbroken):
-    trained = assert_only_gpt_trained(unbroken / "step-00000008", runs / "from_run" / "step-00000002")
+    trained = assert_only_gpt_trained(unbroken.folder / "step-00000008", runs / "from_run" / "step-00000002")
     assert "gpt.text_head.weight" in trained
-    assert len(read_losses(runs / "from_run")) == 2
+    assert len(TinyRun.at(runs / "from_run").losses) == 2
 
 
 def test_published_files_are_fine_tuned_and_the_rest_stays_as_it_was(runs):
@@ -104,7 +94,7 @@ def test_published_files_are_fine_tuned_and_the_rest_stays_as_it_was(runs):
 
 
 def test_new_text_tokens_are_added_behind_the_old_ones(runs, unbroken):
-    old, new = read_model(unbroken / "step-00000008")[0], read_model(runs / "larger" / "step-00000002")[0]
+    old, new = read_model(unbroken.folder / "step-00000008")[0], read_model(runs / "larger" / "step-00000002")[0]
     before, after = old["gpt.text_embedding.weight"], new["gpt.text_embedding.weight"]
     assert len(after) >= len(before) + len(set("سلامدنیا")) + 1, "letters and the language's tag"
     # Each of the two updates moves a number by no more than about the learning rate.

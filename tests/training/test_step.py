@@ -1,6 +1,8 @@
 """The compiled step: gradients that add up, updates that skip what is not finite, and no side effects before them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 
 from myxtts.models.gpt import GPT
 from myxtts.models.initialise import initialise_weights
+from myxtts.training.average import WeightAverage
 from myxtts.training.objectives import GPTObjective
 from myxtts.training.step import StepSettings, TrainStep, Turn
 from tests.models.small import SIZE
@@ -52,119 +55,105 @@ def read_weights(step):
     return {name: variable.numpy().copy() for name, variable in step.optimizer.variables.items()}
 
 
-def test_micro_batches_of_any_cut_give_the_update_of_the_big_batch():
-    batch = make_tensors()
-    whole, parts = make_step(clip_norm=0.5), make_step(clip_norm=0.5)
-    whole.apply(whole.compute(batch, Turn(0, 0, 1)), 1e-2)
-    first = parts.compute(cut_rows(batch, 0, 1), Turn(0, 0, 2))
-    parts.apply(parts.compute(cut_rows(batch, 1, ROWS), Turn(0, 1, 2), first), 1e-2)
-    for name, value in read_weights(whole).items():
-        np.testing.assert_allclose(read_weights(parts)[name], value, atol=2e-5, err_msg=name)
+def accumulate(step, batch):
+    """The update of a batch whose first row comes alone."""
+    first = step.compute(cut_rows(batch, 0, 1), Turn(0, 0, 2))
+    step.apply(step.compute(cut_rows(batch, 1, ROWS), Turn(0, 1, 2), first), 1e-2)
+    return read_weights(step)
 
 
-def test_the_mean_of_batch_means_is_another_update():
-    batch = make_tensors()
-    tokens, batches = make_step(), make_step(loss_mean="batches")
-    updated = []
-    for step in (tokens, batches):
-        first = step.compute(cut_rows(batch, 0, 1), Turn(0, 0, 2))
-        step.apply(step.compute(cut_rows(batch, 1, ROWS), Turn(0, 1, 2), first), 1e-2)
-        updated.append(read_weights(step))
-    assert max(np.abs(updated[0][name] - updated[1][name]).max() for name in updated[0]) > 1e-3
+def update(step, batch, number=0):
+    return step.name_results(step.apply(step.compute(batch, Turn(number, 0, 1)), 1e-2).numpy())
+
+
+def assert_weights(step, expected, atol=0.0):
+    for name, value in read_weights(step).items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=atol, err_msg=name)
+
+
+def test_micro_batches_of_any_cut_give_the_update_of_the_big_batch_unless_their_means_count():
+    batch, whole = make_tensors(), make_step(clip_norm=0.5)
+    update(whole, batch)
+    assert_weights(whole, accumulate(make_step(clip_norm=0.5), batch), atol=2e-5)
+    other = accumulate(make_step(clip_norm=0.5, loss_mean="batches"), batch)
+    assert max(np.abs(value - other[name]).max() for name, value in read_weights(whole).items()) > 1e-3
 
 
 def test_rows_that_only_fill_a_batch_count_nothing():
-    batch = make_tensors()
-    weights = np.array([1, 1, 1, 1, 0, 0], np.float32)
-    filled = batch | {"weights_B": tf.constant(weights)}
-    full, short = make_step(), make_step()
-    a = full.compute(filled, Turn(0, 0, 1))
-    b = short.compute(cut_rows(batch, 0, 4), Turn(0, 0, 1))
-    np.testing.assert_allclose(a.sums, b.sums, rtol=1e-5)
-    for left, right in zip(a.gradients, b.gradients, strict=True):
+    batch, step = make_tensors(), make_step()
+    filled = batch | {"weights_B": tf.constant([1, 1, 1, 1, 0, 0], tf.float32)}
+    full, short = (step.compute(each, Turn(0, 0, 1)) for each in (filled, cut_rows(batch, 0, 4)))
+    np.testing.assert_allclose(full.sums, short.sums, rtol=1e-5)
+    for left, right in zip(full.gradients, short.gradients, strict=True):
         np.testing.assert_allclose(left, right, atol=1e-5)
 
 
-def test_computing_gradients_changes_nothing():
-    step = make_step(dropout=0.1)
-    before = read_weights(step)
-    step.compute(make_tensors(), Turn(0, 0, 1))
-    assert all(np.array_equal(before[name], value) for name, value in read_weights(step).items())
-    assert int(step.optimizer.updates) == 0
-
-
-def test_an_update_that_is_not_finite_is_skipped_and_told():
+def test_an_update_that_is_not_finite_is_skipped_and_told_and_each_shape_is_traced_once():
     step = make_step()
     before = read_weights(step)
-    broken = make_tensors() | {"mel_BFM": tf.fill([ROWS, FRAMES, 80], np.float32("nan"))}
-    told = step.name_results(step.apply(step.compute(broken, Turn(0, 0, 1)), 1e-2).numpy())
-    assert told["is_applied"] == 0
-    assert told["is_overflow"] == 0
-    assert all(np.array_equal(before[name], value) for name, value in read_weights(step).items())
-    assert int(step.optimizer.updates) == 0
-    told = step.name_results(step.apply(step.compute(make_tensors(), Turn(1, 0, 1)), 1e-2).numpy())
-    assert told["is_applied"] == 1
-
-
-def test_an_overflow_of_scaled_gradients_is_no_failure_of_the_model():
-    step = make_step(uses_loss_scale=True)
-    scale = float(step.loss_scale.scale)
-    broken = make_tensors() | {"mel_BFM": tf.fill([ROWS, FRAMES, 80], np.float32("nan"))}
-    told = step.name_results(step.apply(step.compute(broken, Turn(0, 0, 1)), 1e-2).numpy())
-    assert (told["is_applied"], told["is_overflow"]) == (0, 1)
-    assert float(step.loss_scale.scale) == scale / 2
-    step.loss_scale.scale.assign(1.0)
-    told = step.name_results(step.apply(step.compute(broken, Turn(1, 0, 1)), 1e-2).numpy())
+    told = update(step, BROKEN)
     assert (told["is_applied"], told["is_overflow"]) == (0, 0)
-
-
-def test_scaling_the_loss_changes_no_update():
-    plain, scaled = make_step(clip_norm=0.1), make_step(clip_norm=0.1, uses_loss_scale=True)
-    for step in (plain, scaled):
-        step.apply(step.compute(make_tensors(), Turn(0, 0, 1)), 1e-2)
-    for name, value in read_weights(plain).items():
-        np.testing.assert_allclose(read_weights(scaled)[name], value, atol=1e-5, err_msg=name)
-
-
-def test_the_dropout_of_a_step_depends_on_its_place_alone():
-    batch = make_tensors()
-    losses = {}
-    for turn in (Turn(0, 0, 2), Turn(0, 1, 2), Turn(1, 0, 2)):
-        again = [float(make_step(dropout=0.2).compute(batch, turn).loss) for _ in range(2)]
-        assert again[0] == again[1]
-        losses[turn] = again[0]
-    assert len(set(losses.values())) == 3
-
-
-def test_each_shape_is_traced_once():
-    step = make_step()
-    for turn in range(3):
-        step.apply(step.compute(make_tensors(seed=turn), Turn(turn, 0, 1)), 1e-3)
+    assert_weights(step, before)
+    assert int(step.optimizer.updates) == 0
+    for number in (1, 2):
+        assert update(step, make_tensors(seed=number), number)["is_applied"] == 1
     assert step.count_traces() == 2
 
 
-def test_the_first_update_is_adam_with_decoupled_decay():
-    step = make_step()
+BROKEN = make_tensors(mel_BFM=np.full([ROWS, FRAMES, 80], np.nan, np.float32))
+
+
+def test_scaling_the_loss_changes_no_update_and_an_overflow_is_no_failure_of_the_model():
+    plain, scaled = make_step(clip_norm=0.1), make_step(clip_norm=0.1, uses_loss_scale=True)
+    for step in (plain, scaled):
+        update(step, make_tensors())
+    assert_weights(scaled, read_weights(plain), atol=1e-5)
+    before, scale = read_weights(scaled), float(scaled.loss_scale.scale)
+    told = update(scaled, BROKEN, 1)
+    assert (told["is_applied"], told["is_overflow"]) == (0, 1)
+    assert float(scaled.loss_scale.scale) == scale / 2
+    assert_weights(scaled, before)
+    scaled.loss_scale.scale.assign(1.0)
+    assert update(scaled, BROKEN, 2)["is_overflow"] == 0
+
+
+def test_the_dropout_of_a_step_depends_on_its_place_alone_and_computing_changes_nothing():
+    batch, step = make_tensors(), make_step(dropout=0.2)
+    before = read_weights(step)
+    turns = Turn(0, 0, 2), Turn(0, 1, 2), Turn(1, 0, 2)
+    losses = [float(step.compute(batch, turn).loss) for turn in (*turns, *turns)]
+    assert losses[:3] == losses[3:]
+    assert float(make_step(dropout=0.2).compute(batch, turns[1]).loss) == losses[1]
+    assert len(set(losses)) == 3
+    assert_weights(step, before)
+    assert int(step.optimizer.updates) == 0
+
+
+def test_the_first_update_is_adam_with_decoupled_decay_and_the_average_follows():
+    step, name = make_step(ema_decay=0.9), "blocks.0.qkv.kernel"
     before = read_weights(step)
     gradients = step.compute(make_tensors(), Turn(0, 0, 1))
     step.apply(gradients, 1e-2)
-    names = list(step.optimizer.variables)
-    for name in ("blocks.0.qkv.kernel", "blocks.0.qkv.bias", "text_embedding"):
-        gradient = gradients.gradients[names.index(name)].numpy()
-        decay = 0.01 if name.endswith("kernel") else 0.0
+    names, own = list(step.optimizer.variables), read_weights(step)
+    for each in (name, "blocks.0.qkv.bias", "text_embedding"):
+        gradient = gradients.gradients[names.index(each)].numpy()
+        decay = 0.01 if each.endswith("kernel") else 0.0
         # The first step of Adam is the gradient's sign.
-        expected = before[name] * (1 - 1e-2 * decay) - 1e-2 * gradient / (np.abs(gradient) + 1e-8)
-        np.testing.assert_allclose(read_weights(step)[name], expected, atol=2e-5)
-
-
-def test_the_average_follows_the_weights_and_can_stand_in_for_them():
-    step = make_step(ema_decay=0.9)
-    start = read_weights(step)["blocks.0.qkv.kernel"]
-    step.apply(step.compute(make_tensors(), Turn(0, 0, 1)), 1e-2)
-    own = read_weights(step)["blocks.0.qkv.kernel"]
+        expected = before[each] * (1 - 1e-2 * decay) - 1e-2 * gradient / (np.abs(gradient) + 1e-8)
+        np.testing.assert_allclose(own[each], expected, atol=2e-5)
     with step.average.in_place():
-        np.testing.assert_allclose(read_weights(step)["blocks.0.qkv.kernel"], 0.9 * start + 0.1 * own, atol=1e-6)
-    assert np.array_equal(read_weights(step)["blocks.0.qkv.kernel"], own)
+        np.testing.assert_allclose(read_weights(step)[name], 0.9 * before[name] + 0.1 * own[name], atol=1e-6)
+    assert_weights(step, own)
+
+
+def test_weights_are_their_own_again_when_their_averages_do_not_fit(monkeypatch):
+    variables = {name: SimpleNamespace(value=tf.Variable(1.0)) for name in "ab"}
+    average = WeightAverage(variables, 0.5)
+    variables["a"].value.assign(2.0)
+    monkeypatch.setattr(variables["b"].value, "assign", Mock(side_effect=[MemoryError, None]))
+    with pytest.raises(MemoryError), average.in_place():
+        pytest.fail("the exchange must fail")
+    assert float(variables["a"].value) == 2.0
 
 
 @pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.9, "uses_loss_scale": True}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,14 +14,11 @@ from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.stage import FINAL, TimeLimits, Work
 from myxtts.training import watchdog
-from myxtts.training.run_work import read_run_work, read_start_work
+from myxtts.training.run_work import read_run_work
 from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
 from tests.pipeline.clocks import ManualClock
 
-T = TypeVar("T")
-
 TOO_LONG_S = 30
-LONG_S = 600.0
 SOON = TimeLimits(steady_s=0.04, first_s=0.04)
 ADVICE = "To go on: python train_main.py --resume"
 
@@ -48,16 +45,27 @@ class Told:
         self.has_ended.set()
 
 
-def watch(read_work: Any, told: Told, limits: TimeLimits = SOON, **options: Any) -> Watchdog:
-    return Watchdog(
-        read_work,
-        limits,
-        advise=lambda: ADVICE,
-        on_warning=told.warn,
-        on_force=told.force,
-        end_process=told.end,
-        **options,
-    )
+class Looking(TimeLimits):
+    """Limits that are looked at without a pause."""
+
+    @property
+    def look_s(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def watch(told: Told, read_work: Callable[[], Any], limits: TimeLimits = SOON, **options: Any) -> Watchdog:
+    says = {"on_warning": told.warn, "on_force": told.force, "end_process": told.end}
+    return Watchdog(read_work, limits, advise=lambda: ADVICE, **says, **options)
+
+
+def read_step() -> Work:
+    """A step that does not end."""
+    return Work("step", 7, 0.0)
 
 
 def hang_in_python() -> None:
@@ -68,93 +76,43 @@ def hang_in_python() -> None:
     raise AssertionError("nobody ended it")
 
 
-@pytest.fixture
-def ledger() -> TimeLedger:
-    ledger = TimeLedger()
-    ledger.begin_loop()
-    return ledger
+def is_watched() -> bool:
+    return any(thread.name == "myxtts-watchdog" for thread in threading.enumerate())
 
 
-def make_watch(ledger: TimeLedger, steps: int = 1) -> Any:
-    clock = StepClock()
-    for _ in range(steps):
-        clock.end_step()
-    return SimpleNamespace(ledger=ledger, clock=clock)
-
-
-class SlowSource:
-    """A source whose thread is the one that trains, as in the single mode."""
-
-    def __init__(self, part: str | None = None):
-        self._work = None if part is None else Work(part, 7, 0.0)
-
-    def read_work(self) -> Work | None:
-        return self._work
-
-
-def do(ledger: TimeLedger, cause: Cause, work: Callable[[], T]) -> T:
-    """Does something that is booked under a cause."""
-    with ledger.spend(cause):
-        return work()
-
-
-@pytest.mark.parametrize(
-    ("cause", "part", "name"),
-    [
-        (Cause.DATA_STALL, "read", "read"),
-        (Cause.DATA_STALL, "prepare", "prepare"),
-        (Cause.DATA_STALL, "transfer", "transfer"),
-        (Cause.STEP, None, "step"),
-        (Cause.VALIDATION, None, "validation"),
-        (Cause.CHECKPOINT, None, "checkpoint"),
-        (Cause.OTHER, None, "reading the losses"),
-    ],
-)
-def test_every_stage_that_hangs_is_named_with_its_stack(
-    ledger: TimeLedger, caplog: pytest.LogCaptureFixture, cause: Cause, part: str | None, name: str
-) -> None:
-    told = Told()
-    run, source = make_watch(ledger), SlowSource(part)
-    with pytest.raises(StageStalledError, match=f"Stage '{name}' has made no progress") as caught:
-        watch(lambda: read_run_work(run, source, LONG_S), told).run(lambda: do(ledger, cause, hang_in_python))
+def test_work_that_hangs_is_named_with_its_stack(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(StageStalledError, match="Stage 'step' has made no progress at its item 7") as caught:
+        watch(told, read_step).run(hang_in_python)
     assert "hang_in_python" in str(caught.value)
     assert ADVICE in str(caught.value)
-    assert told.warnings == [f"Stage '{name}' has made no progress" + (" at its item 7" if part else "") + (
-        f" for more than {SOON.steady_s:g} s. The run ends if that lasts {FINAL * SOON.steady_s:g} s."
-    )]  # fmt: skip
+    (warning,) = told.warnings
+    assert warning.endswith(f"for more than 0.04 s. The run ends if that lasts {FINAL * 0.04:g} s.")
     assert "hang_in_python" in caplog.text, "the warning has the stack"
     assert told.exit_code is None
-    assert not any(thread.name == "myxtts-watchdog" for thread in threading.enumerate())
+    assert not is_watched()
 
 
-def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(ledger: TimeLedger) -> None:
-    told = Told()
-    run = make_watch(ledger)
-    # A lock without a timeout is as deaf as a driver. It is let go by what would have been the end of the process.
-    hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
-    with pytest.raises(StageStalledError):
-        hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S)))
-    assert told.exit_code == EXIT_CODE != 0
-    assert told.last_word is not None
-    assert "Stage 'step'" in told.last_word
-    assert ADVICE in told.last_word
-
-
-def test_last_words_that_hang_do_not_keep_the_process(ledger: TimeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk that the training hangs at may be the one that the log lies on."""
-    monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.05)
-    told, run = Told(), make_watch(ledger)
+@pytest.mark.parametrize("words_hang", [False, True])
+def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(
+    told: Told, monkeypatch: pytest.MonkeyPatch, words_hang: bool
+) -> None:
+    """Also where its last words hang: the disk that the training hangs at may be the one that the log lies on."""
     never = threading.Event()
-    told.force = lambda text: never.wait(TOO_LONG_S)  # type: ignore[method-assign]
-    hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
+    if words_hang:
+        monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.05)
+        monkeypatch.setattr(told, "force", lambda text: never.wait(TOO_LONG_S))
+    # A wait without a timeout is as deaf as a driver. It is ended by what would have been the end of the process.
     with pytest.raises(StageStalledError):
-        hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S / 2)))
+        watch(told, read_step, grace_s=0.05).run(lambda: told.has_ended.wait(TOO_LONG_S / 2))
     never.set()
-    assert told.exit_code == EXIT_CODE
+    assert told.exit_code == EXIT_CODE != 0
+    if not words_hang:
+        assert "Stage 'step'" in (told.last_word or "")
+        assert ADVICE in (told.last_word or "")
 
 
-def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> None:
-    told, clock = Told(), ManualClock()
+def test_a_stage_that_is_slow_but_alive_is_never_named(told: Told) -> None:
+    clock = ManualClock()
     looks, may_go_on = threading.Semaphore(0), threading.Semaphore(0)
     work = [Work("step", None, 0.0)]
 
@@ -174,94 +132,62 @@ def test_a_stage_that_is_slow_but_alive_is_never_named(ledger: TimeLedger) -> No
         # Time stands still now, and whoever looks may do so to the end.
         may_go_on.release(10**6)
 
-    watch(read_work, told, Looking(TimeLimits(steady_s=4.0, first_s=12.0)), clock=clock).run(work_slowly)
+    watch(told, read_work, Looking(4.0, 12.0), clock=clock).run(work_slowly)
     assert told.warnings == []
 
 
-class Looking(TimeLimits):
-    """Limits that are looked at without a pause."""
-
-    def __init__(self, limits: TimeLimits):
-        super().__init__(limits.steady_s, limits.first_s)
-
-    @property
-    def look_s(self) -> float:
-        return 0.0
-
-
-def test_work_that_ends_after_the_warning_goes_on(ledger: TimeLedger) -> None:
-    told = Told()
-    work = [Work("step", None, 0.0)]
+def test_work_that_ends_after_the_warning_goes_on(told: Told) -> None:
+    work = [read_step()]
 
     def come_back() -> str:
         assert told.has_warned.wait(TOO_LONG_S)
         work[0] = Work("step", None, 1.0, is_first=True)
         return "back"
 
-    assert watch(lambda: work[0], told, TimeLimits(steady_s=0.04, first_s=1000)).run(come_back) == "back"
+    assert watch(told, lambda: work[0], TimeLimits(steady_s=0.04, first_s=1000)).run(come_back) == "back"
     assert len(told.warnings) == 1
     assert told.exit_code is None
 
 
 @pytest.mark.parametrize(
-    ("cause", "is_first", "steps", "expected"),
+    ("cause", "is_first", "steps", "name", "expected"),
     [
-        (Cause.STEP, False, 3, False),
-        (Cause.STEP, True, 3, True),
-        (Cause.STEP, False, 0, True),
-        (Cause.VALIDATION, False, 3, False),
-        (Cause.VALIDATION, True, 3, True),
-        (Cause.CHECKPOINT, False, 3, True),
-        (Cause.DATA_STALL, False, 3, True),
-        (Cause.OTHER, False, 3, True),
+        (Cause.STEP, False, 3, "step", False),
+        (Cause.STEP, True, 3, "step", True),
+        (Cause.STEP, False, 0, "step", True),
+        (Cause.VALIDATION, False, 3, "validation", False),
+        (Cause.VALIDATION, True, 3, "validation", True),
+        (Cause.CHECKPOINT, False, 3, "checkpoint", True),
+        (Cause.OTHER, False, 3, "reading the losses", True),
     ],
 )
 def test_first_calls_tracing_and_saving_have_a_limit_of_their_own(
-    ledger: TimeLedger, cause: Cause, is_first: bool, steps: int, expected: bool
+    cause: Cause, is_first: bool, steps: int, name: str, expected: bool
 ) -> None:
+    ledger, clock = TimeLedger(), StepClock()
+    ledger.begin_loop()
+    for _ in range(steps):
+        clock.end_step()
     with ledger.spend(cause) as span:
         span.is_first = is_first
-        assert read_run_work(make_watch(ledger, steps), None, LONG_S).is_first is expected
+        run: Any = SimpleNamespace(ledger=ledger, clock=clock)
+        work = read_run_work(run, None, 600.0)
+    assert (work.stage, work.is_first) == (name, expected)
 
 
-def test_every_part_of_the_start_is_named_and_has_a_limit_of_its_own() -> None:
-    ledger = TimeLedger()
-    with ledger.spend(Cause.START_UP, "scanning the corpus") as span:
-        span.item = 512
-        for work in (read_start_work(ledger, LONG_S), read_run_work(make_watch(ledger), None, LONG_S)):
-            assert (work.stage, work.item, work.limit_s) == ("scanning the corpus", 512, LONG_S)
-    assert read_start_work(ledger, LONG_S).stage == "start-up"
-    ledger.begin_loop()
-    assert read_start_work(ledger, LONG_S).stage == "the end of the run"
-    assert TimeLimits.from_setting(8).setup_s == 600, "an import may take that long"
+def test_limits_follow_from_the_setting_and_an_import_has_its_own() -> None:
+    assert TimeLimits.from_setting(100) == TimeLimits(100, 300)
+    assert TimeLimits.from_setting(8).setup_s == 600
     assert TimeLimits.from_setting(300).setup_s == 900
-    assert TimeLimits.from_setting(0).setup_s == float("inf")
-
-
-def test_a_start_that_hangs_ends_at_the_limit_of_its_own() -> None:
-    told, ledger = Told(), TimeLedger()
-    limits = TimeLimits(steady_s=1000, first_s=1000)
-    hanging = watch(lambda: read_start_work(ledger, 0.04), told, Looking(limits))
-
-    def build() -> None:
-        with ledger.spend(Cause.START_UP, "building the model"):
-            hang_in_python()
-
-    with pytest.raises(
-        StageStalledError, match=r"Stage 'building the model' has made no progress for more than 0\.08 s"
-    ):
-        hanging.run(build)
-    assert told.warnings == [
-        "Stage 'building the model' has made no progress for more than 0.04 s. The run ends if that lasts 0.08 s."
-    ]
+    endless = TimeLimits.from_setting(0)
+    assert endless.steady_s == endless.first_s == endless.setup_s == float("inf")
 
 
 @pytest.mark.parametrize("place", ["before the lock", "behind the lock"])
 def test_what_is_raised_while_the_watch_is_left_never_comes_out_raw(
-    monkeypatch: pytest.MonkeyPatch, place: str
+    told: Told, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """What is raised in a thread may arrive anywhere: also where the work is done and the watch about to end."""
-    told = Told()
     leave, arrivals = Watchdog._leave, iter([True])
 
     def interrupted(self: Watchdog) -> None:
@@ -274,21 +200,14 @@ def test_what_is_raised_while_the_watch_is_left_never_comes_out_raw(
 
     monkeypatch.setattr(Watchdog, "_leave", interrupted)
     with pytest.raises(StageStalledError):
-        watch(lambda: None, told).run(lambda: "done")
-    assert not any(thread.name == "myxtts-watchdog" for thread in threading.enumerate())
+        watch(told, lambda: None).run(lambda: "done")
+    assert not is_watched()
 
 
-def test_without_a_limit_nothing_is_ever_named() -> None:
-    limits = TimeLimits.from_setting(0)
-    assert limits.steady_s == limits.first_s == float("inf")
-    assert TimeLimits.from_setting(100) == TimeLimits(100, 300)
-
-
-def test_work_that_ends_at_its_very_limit_is_done_or_stalled_and_nothing_else() -> None:
+def test_work_that_ends_at_its_very_limit_is_done_or_stalled_and_nothing_else(told: Told) -> None:
     outcomes = set()
     for spins in range(60):
-        told = Told()
-        impatient = watch(lambda: Work("step", None, 0.0), told, Looking(TimeLimits(0.0, 0.0)), grace_s=TOO_LONG_S)
+        impatient = watch(told, read_step, Looking(0.0, 0.0), grace_s=TOO_LONG_S)
         try:
             outcomes.add(impatient.run(lambda spins=spins: "done" if sum(range(40 * spins)) >= 0 else ""))
         except StageStalledError:

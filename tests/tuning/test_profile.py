@@ -39,7 +39,7 @@ from myxtts.tuning.profile import describe_run, measure_three_runs, plan_profile
 from myxtts.utils import gpu_memory
 from myxtts.utils.gpu_memory import GpuMemory
 from tests.monitoring.profiles import make_run
-from tests.training.paced_stages import CLOCK, Pace, PacedFactory, PacedHandoff, make_producer
+from tests.tuning.paced_stages import CLOCK, Pace, PacedFactory, PacedHandoff, make_producer
 
 NO_CARDS = Machine(CardScan((), (), None), 16000)
 FOUR_CARDS = Machine(
