@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from myxtts.pipeline.stage import StageFacts
-from myxtts.pipeline.waiting import HandoffFacts
+from myxtts.pipeline.slots import HandoffFacts
+from myxtts.pipeline.worker import WorkerFacts
 
 TRAINING = "train"
 """The name of what takes from the last hand-off. It is no stage of the pipeline: it is what the pipeline is for."""
@@ -23,10 +23,10 @@ class Flow:
     """
 
     elapsed_s: float
-    stages: tuple[StageFacts, ...]
+    stages: tuple[WorkerFacts, ...]
     handoffs: tuple[HandoffFacts, ...]
 
-    def find_giver(self, handoff: int) -> StageFacts | None:
+    def find_giver(self, handoff: int) -> WorkerFacts | None:
         """The stage before a hand-off, by its number; None where the facts do not say."""
         number = len(self.stages) - len(self.handoffs) + handoff
         return self.stages[number] if number >= 0 else None
@@ -115,10 +115,10 @@ def add_flows(flows: Sequence[Flow]) -> Flow | None:
     )  # fmt: skip
 
 
-def _subtract_stage(now: StageFacts, before: StageFacts | None) -> StageFacts:
+def _subtract_stage(now: WorkerFacts, before: WorkerFacts | None) -> WorkerFacts:
     if before is None:
         return now
-    return StageFacts(now.name, max(0, now.items - before.items), max(0.0, now.busy_s - before.busy_s))
+    return WorkerFacts(now.name, max(0, now.items - before.items), max(0.0, now.busy_s - before.busy_s))
 
 
 def _subtract_handoff(now: Flow, facts: HandoffFacts, before: Flow, earlier: HandoffFacts | None) -> HandoffFacts:
@@ -135,8 +135,8 @@ def _subtract_handoff(now: Flow, facts: HandoffFacts, before: Flow, earlier: Han
     )
 
 
-def _add_stages(parts: Sequence[StageFacts]) -> StageFacts:
-    return StageFacts(parts[0].name, sum(part.items for part in parts), sum(part.busy_s for part in parts))
+def _add_stages(parts: Sequence[WorkerFacts]) -> WorkerFacts:
+    return WorkerFacts(parts[0].name, sum(part.items for part in parts), sum(part.busy_s for part in parts))
 
 
 def _add_handoffs(parts: Sequence[tuple[float, HandoffFacts]]) -> HandoffFacts:

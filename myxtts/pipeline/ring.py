@@ -18,16 +18,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.pipeline.errors import RingMemoryError, SlotContentError, SlotTooSmallError
-from myxtts.pipeline.units import format_bytes
+from myxtts.errors import MachineError, UserError
+from myxtts.pipeline.process_memory import format_bytes
 
-T = TypeVar("T")
 Arrays = Mapping[str, NDArray[Any]]
 
 ALIGNMENT = 64
@@ -36,6 +35,18 @@ DTYPES = frozenset(
 )
 _MOST_OF_FREE = 0.8
 """Of the free memory. The rest is for what the run has yet to allocate."""
+
+
+class RingMemoryError(MachineError):
+    """The shared memory of a ring cannot be had."""
+
+
+class SlotTooSmallError(UserError):
+    """A batch does not fit into a slot."""
+
+
+class SlotContentError(UserError):
+    """A batch holds something a slot cannot carry."""
 
 
 class ArraySpec(NamedTuple):
@@ -113,7 +124,7 @@ class Ring:
         return layout
 
     def read(self, slot: int, layout: Layout) -> dict[str, NDArray[Any]]:
-        """A slot's arrays, as views that show the slot's memory: copy them (`copy_arrays`) before the slot is released."""
+        """A slot's arrays, as views that show the slot's memory: to be copied (`transfer.place_batch`) before it is released."""
         assert self._bytes is not None, "the ring is closed"
         assert 0 <= slot < self.slots, slot
         own = self._bytes[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
@@ -128,17 +139,6 @@ class Ring:
             # A mapping cannot be unmapped under a view; it goes with the last reference instead.
             self._bytes = None
             os.close(self._descriptor)
-
-
-def copy_arrays(arrays: Arrays, copy: Callable[[NDArray[Any]], T]) -> dict[str, T]:
-    """Copies of a slot's arrays that stay valid when the slot is released.
-
-    Args:
-        copy: must really copy. `np.array` and `tf.constant` do; `np.asarray`, `tf.convert_to_tensor` of a tensor,
-            `tf.expand_dims`, `tf.squeeze`, dlpack, `numpy_function` and `from_generator` may show the slot's own memory,
-            which the next batch overwrites.
-    """
-    return {name: copy(array) for name, array in arrays.items()}
 
 
 def describe_arrays(arrays: Arrays) -> Layout:
@@ -290,7 +290,7 @@ def time_ring(batch_bytes: int, rounds: int) -> tuple[float, float]:
         layout = writer.pack(0, batch)
         return (
             _time_median(lambda: writer.pack(0, batch), rounds),
-            _time_median(lambda: copy_arrays(reader.read(0, layout), np.array), rounds),
+            _time_median(lambda: [np.array(view) for view in reader.read(0, layout).values()], rounds),
         )
     finally:
         reader.close()

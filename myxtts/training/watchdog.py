@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from myxtts.errors import StageStalledError
-from myxtts.pipeline.stage import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
+from myxtts.pipeline.worker import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
 
 _log = logging.getLogger(__name__)
 

@@ -29,14 +29,13 @@ from myxtts.devices.plan import DevicePlan, put_on_one_device
 from myxtts.devices.plan_json import load_plan
 from myxtts.devices.runtime import read_execution
 from myxtts.monitoring.errors import MemoryBillError
-from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_size import measure_batch_bytes
-from myxtts.pipeline.batch_source import BatchSource, SourceRequest
-from myxtts.pipeline.code_cache import Decision, choose_cache_folder, count_code_bytes, decide_cache, make_code_key
-from myxtts.pipeline.codec_loading import load_codec
+from myxtts.pipeline.batch import Batch, measure_batch_bytes
+from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.code_choice import Decision, choose_cache_folder, count_code_bytes, decide_cache, make_code_key
+from myxtts.pipeline.codes import load_codec
+from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.ring import time_ring
-from myxtts.pipeline.sources import open_source
-from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import ProfileError
@@ -63,7 +62,7 @@ _COPIED_BYTES = 32 << 20
 _MATRIX_WIDTH = 512
 _PRODUCTS = 24
 
-Keep = Callable[[DeviceBatch], None]
+Keep = Callable[[Batch], None]
 """Sees every batch of a window."""
 
 
@@ -115,20 +114,20 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
 
 def _decide_cache(asked: XTTSConfig, setup: ProfileSetup, epochs: int) -> Decision:
     """What the run's own `--cache` will come to."""
-    request = setup.request_source()
-    if request.production.codec_folder is None:
+    recipe = setup.make_recipe()
+    if recipe.codec_folder is None:
         return Decision("off", "A codec that is trained has none.")
     assert setup.codec is not None
     with get_device_context("/CPU:0"):
-        weights = load_codec(request.production.codec_folder).weights
-    key = make_code_key(weights, setup.codec.mel_norms, request.plan.data.device, read_execution())
+        weights = load_codec(recipe.codec_folder).weights
+    key = make_code_key(weights, setup.codec.mel_norms, recipe.plan.data.device, read_execution())
     folder = choose_cache_folder(setup.data, setup.folder)
-    return decide_cache(asked.data.cache, request.production.preparation, setup.data, folder, key, epochs=epochs)
+    return decide_cache(asked.data.cache, recipe.preparation, setup.data, folder, key, epochs=epochs)
 
 
 def describe_shape(setup: ProfileSetup) -> RunShape:
     """What the batches of a run look like."""
-    preparation = setup.request_source().production.preparation
+    preparation = setup.make_recipe().preparation
     return RunShape(setup.config.training.stage, setup.data.sampler.plan.buckets, preparation)
 
 
@@ -170,8 +169,8 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
     with get_device_context(setup.plan.model.device):
         step = setup.build_model().step
         trained = SyncedTraining(step, accumulation=accumulation, retries=training.on_oom == "retry")
-        request = setup.request_source()
-        with closing(open_source(request)) as source:
+        recipe = setup.make_recipe()
+        with closing(setup.open_batches(recipe)) as source:
             profiler = Profiler(source, trained.train, ProfileLengths(2 * batches, READ_AHEAD, shapes))
             profiler.warm_up()
             profiler.run_cached()
@@ -182,32 +181,30 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
         prepare_s = fmean(spans.read.seconds + spans.prepare.seconds for spans in alone)
         train_s = fmean(profiler.list_cached(dual.buckets))
         plan = put_on_one_device(setup.plan) if fits_one else setup.plan
-        with closing(open_source(replace(request, plan=plan))) as source:
+        with closing(setup.open_batches(replace(recipe, plan=plan))) as source:
             single_s = time_best_window(source, trained, batches).batch_s if fits_one else prepare_s + train_s
             pair = measure_pair(setup.plan, step, source, trained) if may_share else {}
-        pack_s, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
+        pack_s, unpack_s = time_ring(_count_batch_bytes(setup, recipe), _RING_ROUNDS)
         return StageCosts(
             prepare_s=prepare_s,
             transfer_s=fmean(spans.transfer.seconds for spans in alone),
             train_s=train_s,
             single_s=single_s,
             dual_s=dual.batch_s,
-            codes_s=_measure_codes(request),
+            codes_s=_measure_codes(setup, recipe),
             pack_s=pack_s,
             unpack_s=unpack_s,
             **pair,
         )
 
 
-def time_best_window(
-    source: BatchSource, training: SyncedTraining, batches: int, keep: Keep = lambda _: None
-) -> Window:
+def time_best_window(source: Batches, training: SyncedTraining, batches: int, keep: Keep = lambda _: None) -> Window:
     """The fastest of some windows."""
     windows = (_time_window(source, training, batches, keep) for _ in range(WINDOWS))
     return min(windows, key=lambda window: window.batch_s)
 
 
-def _time_window(source: BatchSource, training: SyncedTraining, batches: int, keep: Keep) -> Window:
+def _time_window(source: Batches, training: SyncedTraining, batches: int, keep: Keep) -> Window:
     """The mean time of a batch at full speed, of a window in which nothing was traced."""
     for _ in range(_MOST_WINDOWS):
         _train(source, training, FILL_BATCHES, keep)
@@ -222,9 +219,7 @@ def _time_window(source: BatchSource, training: SyncedTraining, batches: int, ke
     )
 
 
-def _train(
-    source: BatchSource, training: SyncedTraining, batches: int, keep: Keep
-) -> tuple[list[float], list[int], bool]:
+def _train(source: Batches, training: SyncedTraining, batches: int, keep: Keep) -> tuple[list[float], list[int], bool]:
     """Trains on so many batches and waits for it: how long each was read for, its bucket, and whether a step was traced."""
     reads_s, buckets, has_traced = [], [], False
     for _ in range(batches):
@@ -233,30 +228,29 @@ def _train(
         has_traced |= training.dispatch(batch)
         source.advance()
         source.release()
-        reads_s.append(batch.spans.read.seconds)
-        buckets.append(batch.facts.bucket_number)
+        reads_s.append(batch.info.spans.read.seconds)
+        buckets.append(batch.info.facts.bucket_number)
     training.settle()
     return reads_s, buckets, has_traced
 
 
-def _count_batch_bytes(request: SourceRequest) -> int:
-    buckets = request.data.sampler.plan.buckets
-    size = fmean(measure_batch_bytes(request.production.preparation, bucket) for bucket in buckets)
+def _count_batch_bytes(setup: ProfileSetup, recipe: BatchRecipe) -> int:
+    buckets = setup.data.sampler.plan.buckets
+    size = fmean(measure_batch_bytes(recipe.preparation, bucket) for bucket in buckets)
     return max(_LEAST_RING_BYTES, round(size))
 
 
-def _measure_codes(request: SourceRequest) -> float:
+def _measure_codes(setup: ProfileSetup, recipe: BatchRecipe) -> float:
     """Seconds per batch that making its codes takes on the data device; 0 where none are made."""
-    if request.production.codec_folder is None:
+    if recipe.codec_folder is None:
         return 0.0
-    buckets = request.data.sampler.plan.buckets[:: max(1, len(request.data.sampler.plan.buckets) // _TRIED_BUCKETS)]
-    device = request.plan.data.device
-    with get_device_context(device), closing(BatchFactory(request.data, request.production, device)) as factory:
+    buckets = setup.data.sampler.plan.buckets[:: max(1, len(setup.data.sampler.plan.buckets) // _TRIED_BUCKETS)]
+    with get_device_context(recipe.plan.data.device), closing(BatchFactory(setup.data, recipe)) as factory:
         measure = factory.preparer.measure_code_seconds
         return fmean(bucket.rows * measure(bucket.rows, bucket.samples) for bucket in buckets)
 
 
-def measure_pair(plan: DevicePlan, step: TrainStep, source: BatchSource, training: SyncedTraining) -> dict[str, float]:
+def measure_pair(plan: DevicePlan, step: TrainStep, source: Batches, training: SyncedTraining) -> dict[str, float]:
     """Values of `StageCosts` that say what two devices would make of training, by name."""
     numbers = sum(int(tf.size(variable.value)) for variable in step.optimizer.variables.values())
     pace, crowding = measure_together(plan.model.device, plan.data.device)
@@ -268,10 +262,10 @@ def measure_pair(plan: DevicePlan, step: TrainStep, source: BatchSource, trainin
     }
 
 
-def measure_half_share(source: BatchSource, training: SyncedTraining) -> float:
+def measure_half_share(source: Batches, training: SyncedTraining) -> float:
     """Of the training time of a batch, what half of its clips take: half at best, all of it where there is one clip."""
     whole = source.take()
-    half = whole._replace(tensors=dict(next(split_rows(whole.tensors, WORKERS))))
+    half = replace(whole, tensors=dict(next(split_rows(whole.tensors, WORKERS))))
     seconds = []
     for batch in (half, whole):
         training.train(batch)

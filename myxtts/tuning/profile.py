@@ -74,7 +74,6 @@ def plan_profile(
 
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     """The profile of a planned run; `tell` hears what is being done."""
-    from myxtts.pipeline.sources import open_source
     from myxtts.training.devices_in_force import apply_devices
     from myxtts.training.profiling.run import ProfileLengths, Profiler, SyncedTraining
     from myxtts.training.profiling.setup import set_up_profile
@@ -90,7 +89,7 @@ def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
             accumulation, retries = config.training.gradient_accumulation_steps, config.training.on_oom == "retry"
             training = SyncedTraining(setup.build_model().step, accumulation=accumulation, retries=retries)
             tell("opening the pipeline")
-            with closing(open_source(setup.request_source())) as source:
+            with closing(setup.open_batches()) as source:
                 shapes = len(setup.data.sampler.plan.buckets)
                 lengths = ProfileLengths(steps, config.data.pipeline_buffer_size, shapes)
                 return measure_three_runs(Profiler(source, training.train, lengths), run, planned.plan, tell)

@@ -40,7 +40,6 @@ from myxtts.inference.settings import SpeechSettings
 from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, list_losses, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
-from myxtts.pipeline.sources import open_source
 from myxtts.processes import make_importable
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.placement import check_batch, check_variables
@@ -192,7 +191,7 @@ def inspect_placement(situation: Situation) -> Seen:
     folder = situation.root / "placement"
     folder.mkdir()
     setup = set_up_profile(config, plan, folder)
-    with get_device_context(plan.model.device), closing(open_source(setup.request_source())) as source:
+    with get_device_context(plan.model.device), closing(setup.open_batches()) as source:
         variables = list(setup.build_model().list_variables())
         check_variables(variables, plan.model.device)
         tensors = source.take().tensors

@@ -8,7 +8,7 @@ import pytest
 from myxtts.cli.data_prepare import format_prepared_codes
 from myxtts.cli.main import main
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.pipeline.clip_part import ClipPart
+from myxtts.pipeline.recipe import ClipPart
 
 
 def refuse(capsys, *words):
@@ -64,7 +64,7 @@ def test_a_model_without_codec_is_refused(tmp_path, capsys):
 
 
 def make_prepared(**changes):
-    from myxtts.pipeline.code_filling import FilledCodes
+    from myxtts.pipeline.codes import FilledCodes
     from myxtts.training.code_preparation import PreparedCodes
 
     corpus = Path("corpus")
@@ -99,7 +99,7 @@ def test_the_summary_says_what_was_made_set_aside_and_depended_on():
 
 
 def test_the_summary_of_a_whole_corpus_is_short_and_warns_of_a_folder_of_this_machine():
-    from myxtts.pipeline.code_filling import FilledCodes
+    from myxtts.pipeline.codes import FilledCodes
 
     prepared = make_prepared(
         filled=FilledCodes(made=40),

@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from myxtts.pipeline import ring
-from myxtts.pipeline.errors import RingMemoryError, SlotContentError, SlotTooSmallError
 from myxtts.pipeline.ring import (
     ALIGNMENT,
     DTYPES,
     ArraySpec,
     Grant,
     Ring,
+    RingMemoryError,
+    SlotContentError,
     SlotTable,
-    copy_arrays,
+    SlotTooSmallError,
     place_arrays,
     reserve_shared_memory,
 )
@@ -113,14 +114,6 @@ def test_the_reader_cannot_write(pair):
         views["a"].flags.writeable = True
 
 
-def test_copies_survive_the_next_batch_and_views_do_not(pair):
-    views = pair.reader.read(0, pair.writer.pack(0, {"a": np.full(100, 1.0, np.float32)}))
-    copies = copy_arrays(views, np.array)
-    pair.writer.pack(0, {"a": np.full(100, 2.0, np.float32)})
-    assert copies["a"].sum() == 100
-    assert views["a"].sum() == 200
-
-
 def test_places_follow_from_the_layout_and_do_not_overlap():
     layout = (ArraySpec("a", "uint8", (1,)), ArraySpec("b", "float64", (9,)), ArraySpec("c", "bool", (0,)))
     assert [offset for _, offset in place_arrays(layout)] == [0, 64, 192]
@@ -139,7 +132,7 @@ def test_a_limit_of_the_system_is_a_clear_error_and_not_a_signal():
     # In a process of its own: the limit cannot be lifted again.
     answer = run_code(
         "import resource\n"
-        "from myxtts.pipeline.errors import RingMemoryError\n"
+        "from myxtts.pipeline.ring import RingMemoryError\n"
         "from myxtts.pipeline.ring import Ring\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try:\n    Ring.create(3, 1 << 20)\n"
@@ -151,7 +144,7 @@ def test_a_limit_of_the_system_is_a_clear_error_and_not_a_signal():
 def test_address_space_that_is_not_there_is_a_clear_error():
     answer = run_code(
         "import os, resource\n"
-        "from myxtts.pipeline.errors import RingMemoryError\n"
+        "from myxtts.pipeline.ring import RingMemoryError\n"
         "from myxtts.pipeline.process_memory import read_process_memory\n"
         "from myxtts.pipeline.ring import Ring\n"
         "limit = read_process_memory(os.getpid()).address_space_bytes + (1 << 20)\n"

@@ -25,8 +25,7 @@ def make_codes(folder: Path) -> list[int]:
 def read_run(folder: Path) -> dict[str, Any]:
     """How the codes of a run's first batch come about: found, or made."""
     from myxtts.devices.runtime import active_plan
-    from myxtts.pipeline.batch_factory import BatchFactory
-    from myxtts.pipeline.batch_meters import BatchMeters
+    from myxtts.pipeline.maker import BatchFactory
     from myxtts.training.profiling.setup import set_up_profile
 
     config = XTTSConfig(
@@ -42,11 +41,11 @@ def read_run(folder: Path) -> dict[str, Any]:
     )
     plan = active_plan()
     assert plan is not None
-    request = set_up_profile(config, plan, folder / "run").request_source()
-    factory = BatchFactory(request.data, request.production, plan.data.device)
+    setup = set_up_profile(config, plan, folder / "run")
+    factory = BatchFactory(setup.data, setup.make_recipe())
     try:
         factory.warm_up()
-        meters = BatchMeters.parse(factory.make(0)["meters_N"])
+        meters = factory.make(0).info.meters
     finally:
         factory.close()
     return {"hits": meters.cache_hits, "misses": meters.cache_misses}

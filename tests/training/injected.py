@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 MODULE = "tests.training.injected"
@@ -39,19 +38,14 @@ def leak_checkpoint() -> None:
 
 def leak_producer() -> None:
     """Every batch keeps a megabyte of the memory of the process that makes it."""
-    from myxtts.pipeline import isolated_source
+    from myxtts.pipeline import batches
 
-    describe = isolated_source.describe_task
-
-    def describe_leaking(*arguments: Any) -> Any:
-        return replace(describe(*arguments), factory=f"{MODULE}:{make_leaking_task.__name__}")
-
-    isolated_source.describe_task = describe_leaking
+    batches.PRODUCER_TASK = f"{MODULE}:{make_leaking_task.__name__}"
 
 
 def make_leaking_task(*arguments: Any) -> Any:
     """The task of a producer that leaks."""
-    from myxtts.pipeline.preparation_task import PreparationTask, make_task
+    from myxtts.pipeline.maker import PreparationTask, make_task
 
     _wrap(PreparationTask, "prepare", lambda call: _keep(LEAK_BYTES))
     return make_task(*arguments)
@@ -59,10 +53,10 @@ def make_leaking_task(*arguments: Any) -> Any:
 
 def leak_preparation() -> None:
     """As TensorFlow would count what every batch keeps on the device that prepares."""
-    from myxtts.pipeline import batch_factory
+    from myxtts.pipeline import maker
 
     readings = iter(range(10**9, 10**12, LEAK_BYTES))
-    batch_factory.read_pool_bytes = lambda device: next(readings)
+    maker.read_pool_bytes = lambda device: next(readings)
 
 
 def leak_device() -> None:

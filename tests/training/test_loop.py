@@ -16,9 +16,9 @@ from myxtts.data.buckets import Bucket
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, MicroBatch
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.batch_facts import BatchFacts
-from myxtts.pipeline.handoff import EndOfStream
+from myxtts.pipeline.batch import BatchFacts
 from myxtts.pipeline.order import Kind
+from myxtts.pipeline.slots import EndOfStream
 from myxtts.training import loop as loop_module
 from myxtts.training import validation as validation_module
 from myxtts.training.average import WeightAverage
@@ -39,7 +39,9 @@ def describe(kind, updates, micro_batch=0, micro_batches=1):
 
 
 def make_batch(*facts):
-    return SimpleNamespace(tensors=make_tensors(), facts=describe(*facts), replaced=(), memory=None)
+    return SimpleNamespace(
+        tensors=make_tensors(), info=SimpleNamespace(facts=describe(*facts), replaced=(), memory=None)
+    )
 
 
 class ListSource:
@@ -190,7 +192,7 @@ def test_a_second_shape_of_a_bucket_is_a_retrace_and_its_batch_is_not_timed():
     buckets_and_rows = [(0, 4), (1, 5), (0, 4), (0, 6), (1, 5), (1, 6)]
     batches = [cut_batch(Kind.TRAIN, number, rows) for number, (_, rows) in enumerate(buckets_and_rows)]
     for batch, (bucket, _) in zip(batches, buckets_and_rows, strict=True):
-        batch.facts = batch.facts._replace(bucket_number=bucket)
+        batch.info.facts = batch.info.facts._replace(bucket_number=bucket)
     with StopRequests() as stop:
         run_loop(make_step(), ListSource(*batches), stop, end_step=9, interval=9, watch=watch)
     told = [call.kwargs for call in watch.count_batch.call_args_list]

@@ -22,10 +22,8 @@ from myxtts.monitoring.metrics_log import read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, SummaryRow, TrainRow
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import TimeLedger
-from myxtts.pipeline.batch_facts import BatchFacts
-from myxtts.pipeline.batch_memory import BatchMemory
-from myxtts.pipeline.batch_meters import BatchMeters
-from myxtts.pipeline.batch_source import PipelineFacts
+from myxtts.pipeline.batch import BatchFacts, BatchMemory, BatchMeters
+from myxtts.pipeline.batches import PipelineFacts
 from myxtts.pipeline.order import Kind
 from myxtts.training import run_watch
 from myxtts.training.run_watch import RunWatch

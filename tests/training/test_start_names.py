@@ -22,7 +22,7 @@ class OpeningError(Exception):
 
 
 def name_work(ledger):
-    return read_start_work(ledger, limit_s=600).stage
+    return read_start_work(ledger, limit_s=600).name
 
 
 def test_opening_the_pipeline_has_a_name():

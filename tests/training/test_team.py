@@ -3,15 +3,13 @@
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.data.replacements import Failure, ReplacementJournal
-from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import RunFinishedError
 from myxtts.training.keeper import RunProgress
 from myxtts.training.step import Gradients
@@ -42,7 +40,10 @@ def teams(links):
 
 def make_batch(clips, totals, updates=3):
     facts = BatchFacts(7, Kind.TRAIN, updates, 0, 1, 0, 0, clips, clips * 100, 800)
-    return DeviceBatch(facts, {"totals_2": None, "x": 1}, (), np.zeros(clips), None, None, np.array(totals, np.float32))
+    info = BatchInfo(
+        facts, (0,) * clips, (), tuple(totals), BatchSpans(Span(0, 0), Span(0, 0)), BatchMemory(1, None, None)
+    )
+    return Batch({"totals_2": None, "x": 1}, info)
 
 
 def test_a_batch_has_the_totals_and_counts_of_all_rows(teams):
@@ -50,7 +51,7 @@ def test_a_batch_has_the_totals_and_counts_of_all_rows(teams):
     merged = run_all(*(lambda t=t, b=b: t.merge(b, False) for t, b in zip(teams, batches, strict=True)))
     for batch, stops in merged:
         assert batch.tensors["totals_2"].numpy().tolist() == [16, 350]
-        assert (batch.facts.clips, batch.facts.samples, batch.facts.padded_samples) == (7, 700, 1600)
+        assert (batch.info.facts.clips, batch.info.facts.samples, batch.info.facts.padded_samples) == (7, 700, 1600)
         assert not stops
 
 

@@ -24,7 +24,7 @@ from myxtts.training.stage_run import StageResult
 from myxtts.training.team import Alone
 from myxtts.training.trainer import TrainingResult, XTTSTrainer
 from tests.checkpoints.training_states import save
-from tests.pipeline.test_failing_sources import make_plan
+from tests.pipeline.small_runs import make_plan
 from tests.training.test_run_folder import COMMAND, make_config, train
 
 RESUME = "python train_main.py --train-data 'my voice' --resume"
@@ -189,7 +189,7 @@ def hang(*arguments, **options):
     ],
 )
 def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, owner, place, stage, advice):
-    monkeypatch.setattr("myxtts.pipeline.stage.IMPORT_S", 0.05)
+    monkeypatch.setattr("myxtts.pipeline.worker.IMPORT_S", 0.05)
     monkeypatch.setattr(owner, place, hang)
     trainer = make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01})
     with pytest.raises(StageStalledError, match=f"Stage '{stage}' has made no progress for more than") as caught:
@@ -210,7 +210,7 @@ def test_a_scan_that_goes_on_is_no_hang(tmp_path, monkeypatch):
             progress("clips", done, 60)
         raise Done
 
-    monkeypatch.setattr("myxtts.pipeline.stage.IMPORT_S", 0.4)
+    monkeypatch.setattr("myxtts.pipeline.worker.IMPORT_S", 0.4)
     monkeypatch.setattr(run_stages, "collect_run_data", collect)
     with pytest.raises(Done):
         make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01}).train()

@@ -16,7 +16,7 @@ from myxtts.training.interrupts import StopRequests
 from myxtts.training.loop import ALL_DONE, Ending
 from myxtts.training.run_stages import RunStages
 from myxtts.training.trainer import XTTSTrainer
-from tests.pipeline.test_failing_sources import make_plan
+from tests.pipeline.small_runs import make_plan
 
 
 def test_tf_config_makes_a_worker(monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch import BatchFacts
 from myxtts.pipeline.order import Kind
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.training.updates import UpdateMaker, split_rows

@@ -12,7 +12,7 @@ import pytest
 from myxtts.errors import StageStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.stage import FINAL, TimeLimits, Work
+from myxtts.pipeline.worker import FINAL, TimeLimits, Work
 from myxtts.training import watchdog
 from myxtts.training.run_work import read_run_work, read_start_work
 from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
@@ -229,10 +229,10 @@ def test_every_part_of_the_start_is_named_and_has_a_limit_of_its_own() -> None:
     with ledger.spend(Cause.START_UP, "scanning the corpus") as span:
         span.item = 512
         for work in (read_start_work(ledger, LONG_S), read_run_work(make_watch(ledger), None, LONG_S)):
-            assert (work.stage, work.item, work.limit_s) == ("scanning the corpus", 512, LONG_S)
-    assert read_start_work(ledger, LONG_S).stage == "start-up"
+            assert (work.name, work.item, work.limit_s) == ("scanning the corpus", 512, LONG_S)
+    assert read_start_work(ledger, LONG_S).name == "start-up"
     ledger.begin_loop()
-    assert read_start_work(ledger, LONG_S).stage == "the end of the run"
+    assert read_start_work(ledger, LONG_S).name == "the end of the run"
     assert TimeLimits.from_setting(8).setup_s == 600, "an import may take that long"
     assert TimeLimits.from_setting(300).setup_s == 900
     assert TimeLimits.from_setting(0).setup_s == float("inf")

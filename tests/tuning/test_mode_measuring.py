@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -45,7 +45,8 @@ class Batches:
         self.taken += 1
         span = SimpleNamespace(seconds=READ_S)
         facts = SimpleNamespace(number=self.taken, bucket_number=9 if self.taken >= self._rare_from else self.taken % 2)
-        return SimpleNamespace(facts=facts, spans=SimpleNamespace(read=span, prepare=span, transfer=span))
+        spans = SimpleNamespace(read=span, prepare=span, transfer=span)
+        return SimpleNamespace(info=SimpleNamespace(facts=facts, spans=spans))
 
     def advance(self):
         """Nothing is prepared."""
@@ -68,7 +69,7 @@ class Training:
         self._settled = 0
 
     def train(self, batch):
-        self.alone.add(batch.facts.bucket_number)
+        self.alone.add(batch.info.facts.bucket_number)
         return False
 
     def dispatch(self, batch):
@@ -112,8 +113,8 @@ def test_a_window_has_some_batches_of_every_shape_and_whole_updates(shapes, accu
     assert mode_measuring.count_measured_batches(shapes, accumulation) == batches
 
 
-class Request(NamedTuple):
-    """What a source is opened with, as far as this counts."""
+class Recipe(NamedTuple):
+    """What batches are made of, as far as this counts."""
 
     plan: object
 
@@ -124,12 +125,11 @@ def measured(monkeypatch):
 
     def measure(source, **given):
         modes, training = [], Training()
-        monkeypatch.setattr(mode_measuring, "open_source", lambda request: modes.append(request.plan.mode) or source)
-        monkeypatch.setattr(mode_measuring, "replace", lambda request, plan: Request(plan))
+        monkeypatch.setattr(mode_measuring, "replace", lambda recipe, plan: Recipe(plan))
         monkeypatch.setattr(mode_measuring, "SyncedTraining", lambda *_, **__: training)
         monkeypatch.setattr(mode_measuring, "time_ring", lambda *_: (0.0, 0.0))
-        monkeypatch.setattr(mode_measuring, "_count_batch_bytes", lambda _: 1)
-        monkeypatch.setattr(mode_measuring, "_measure_codes", lambda _: 0.0)
+        monkeypatch.setattr(mode_measuring, "_count_batch_bytes", lambda *_: 1)
+        monkeypatch.setattr(mode_measuring, "_measure_codes", lambda *_: 0.0)
         monkeypatch.setattr(mode_measuring, "measure_pair", lambda *_: {"pace": 3.0})
         monkeypatch.setattr(mode_measuring, "get_device_context", lambda _: tf.device("/CPU:0"))
         settings = SimpleNamespace(gradient_accumulation_steps=1, on_oom="retry")
@@ -138,7 +138,8 @@ def measured(monkeypatch):
             data=SimpleNamespace(sampler=SimpleNamespace(plan=SimpleNamespace(buckets=(0, 9)))),
             plan=DUAL,
             build_model=lambda: SimpleNamespace(step=None),
-            request_source=lambda: Request(DUAL),
+            make_recipe=lambda: Recipe(DUAL),
+            open_batches=lambda recipe: modes.append(recipe.plan.mode) or source,
         )
         return mode_measuring.measure_costs(setup, **given), training, modes
 
@@ -168,7 +169,8 @@ def test_everything_is_put_on_the_device_that_trains():
     assert single.data.process is Process.TRAINER
 
 
-class Rows(NamedTuple):
+@dataclass
+class Rows:
     """A batch of so many rows."""
 
     tensors: dict

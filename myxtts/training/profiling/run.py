@@ -14,10 +14,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from myxtts.monitoring.profile_facts import BatchTimes
-from myxtts.pipeline.batch_source import BatchSource, PipelineFacts
-from myxtts.pipeline.batch_spans import Span
-from myxtts.pipeline.handoff import SLOTS
-from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.pipeline.batch import Batch, Span
+from myxtts.pipeline.batches import Batches, PipelineFacts
+from myxtts.pipeline.slots import SLOTS
 from myxtts.training.errors import ProfileError
 from myxtts.training.step import TrainStep
 from myxtts.training.updates import UpdateMaker
@@ -30,7 +29,7 @@ CACHED_REPEATS = 4
 """Of a batch of each shape, before the other runs and after them: a machine that gets busier meanwhile counts in both."""
 RATE = 1e-5
 
-Train = Callable[[DeviceBatch], bool]
+Train = Callable[[Batch], bool]
 """Trains on a batch, returns when it is done, and says whether something was traced for it."""
 
 
@@ -54,16 +53,16 @@ class SyncedTraining:
         self._one = tf.constant(1.0)
         self._last: tf.Tensor | None = None
 
-    def train(self, batch: DeviceBatch) -> bool:
+    def train(self, batch: Batch) -> bool:
         """See `Train`."""
         has_traced = self.dispatch(batch)
         self.settle()
         return has_traced
 
-    def dispatch(self, batch: DeviceBatch) -> bool:
+    def dispatch(self, batch: Batch) -> bool:
         """Trains on a batch as a run does, without waiting for it. Says whether something was traced for it."""
         traces = self._step.count_traces()
-        self._last = self._updates.add(batch.tensors, batch.facts)
+        self._last = self._updates.add(batch.tensors, batch.info.facts)
         return self._step.count_traces() != traces
 
     def settle(self) -> None:
@@ -85,24 +84,24 @@ class RealRun(NamedTuple):
 class Profiler:
     """Takes batches from a source and trains on them, or not. For one thread, under the model device's scope."""
 
-    def __init__(self, source: BatchSource, train: Train, lengths: ProfileLengths):
+    def __init__(self, source: Batches, train: Train, lengths: ProfileLengths):
         self._source = source
         self._train = train
         self._lengths = lengths
-        self._kept: dict[int, DeviceBatch] = {}
+        self._kept: dict[int, Batch] = {}
         """One batch of each shape, for the run without the pipeline."""
         self._cached_s: dict[int, list[float]] = defaultdict(list)
         """Seconds of training on those, by shape."""
         self._waits_since = time.perf_counter()
 
-    def keep(self, batch: DeviceBatch) -> None:
+    def keep(self, batch: Batch) -> None:
         """Has the training alone measured with this batch, where it is the first of its shape."""
-        self._kept.setdefault(batch.facts.bucket_number, batch)
+        self._kept.setdefault(batch.info.facts.bucket_number, batch)
 
     def warm_up(self) -> None:
         """Traces the step for the shapes that come, so that no measured step has to."""
         for _ in range(3 * self._lengths.shapes):
-            self._do_batch(lambda batch: batch.facts.bucket_number not in self._kept and self._train(batch))
+            self._do_batch(lambda batch: batch.info.facts.bucket_number not in self._kept and self._train(batch))
             if len(self._kept) == self._lengths.shapes:
                 return
 
@@ -168,9 +167,9 @@ class Profiler:
         self._source.advance()
         self._source.release()
         self.keep(batch)
-        times = BatchTimes(batch.facts.number, batch.spans, Span(waits_since, began), Span(began, ended))
-        return times, batch.facts.bucket_number, has_traced
+        times = BatchTimes(batch.info.facts.number, batch.info.spans, Span(waits_since, began), Span(began, ended))
+        return times, batch.info.facts.bucket_number, has_traced
 
 
-def _do_nothing(_: DeviceBatch) -> bool:
+def _do_nothing(_: Batch) -> bool:
     return False

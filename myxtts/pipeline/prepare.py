@@ -3,46 +3,167 @@
 What is prepared for a clip is a function of that clip and of what was drawn for it, to the last bit on a CPU: its
 neighbours, its bucket, the rows prepared at a time and a cache in between never change it.
 
-Shapes: B rows, S samples, F mel frames, M codes (of a mel: bands), T text tokens.
+Shapes: B rows or clips, S samples, F mel frames, M codes (of a mel: bands), T text tokens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.augment import AugmentDraws, draw_augmentation
+from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, draw_augmentation
 from myxtts.audio.augment_tf import augment_wav, mask_mel
+from myxtts.audio.draws import Purpose, draw_integers
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel, make_silent_frame
 from myxtts.audio.resampling_tf import resample_batch
 from myxtts.audio.slices import Slices
 from myxtts.audio.slices_tf import cut_slices
-from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.data.code_cache import ClipIds, CodeCache
+from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.positions import Position
 from myxtts.models.dvae import DVAE
-from myxtts.models.speech_units import SEGMENT_SAMPLES, SPEECH_RATE_HZ
-from myxtts.pipeline.code_maker import CodeMaker, Codes, choose_code_width
+from myxtts.models.sizes import STOP_CODES
+from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
+from myxtts.pipeline.code_choice import choose_code_width
+from myxtts.pipeline.codes import CACHED_ROWS, CodeMaker, Codes, ShapedFunction
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.preparation_settings import PreparationSettings, Target
-from myxtts.pipeline.row_groups import RowGroup, group_rows
-from myxtts.pipeline.segments import Segments, choose_segments
-from myxtts.pipeline.shaped_function import ShapedFunction
-from myxtts.pipeline.targets import ClipSpans, StepTotals, measure_spans
+from myxtts.pipeline.recipe import PreparationSettings, Target
 
-CACHED_ROWS = 4
-"""Rows encoded together where most codes come from a cache: few go to waste."""
-
+Lengths = NDArray[np.int32]
 Prepared = dict[str, Any]
 """By name: tensors on the device, and NumPy arrays of what was never there."""
+
+STOP_TEXT_TOKENS = 1
+"""Stop tokens a text is trained on after its last token."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClipSpans:
+    """Lengths of clips and where their prompts lie, in samples of what the model hears."""
+
+    samples_B: Lengths
+    starts_B: Lengths
+    prompts_B: Lengths
+    """Length of each prompt."""
+
+    @property
+    def codes_B(self) -> Lengths:
+        return -(-self.samples_B // SAMPLES_PER_CODE)
+
+    @property
+    def frames_B(self) -> Lengths:
+        """Mel frames, those of the clip's last code included but none beyond it."""
+        frames = np.minimum(1 + self.samples_B // HOP_SAMPLES, FRAMES_PER_CODE * self.codes_B)
+        return frames.astype(np.int32)
+
+    @property
+    def spans_B2(self) -> Lengths:
+        """First and last sample (exclusive) of each prompt."""
+        return np.stack([self.starts_B, self.starts_B + self.prompts_B], axis=1)
+
+    def count_prompt_codes(self) -> int:
+        """Audio targets that lie under a prompt, as the loss blanks them."""
+        bounds = self.spans_B2 // SAMPLES_PER_CODE
+        return int(np.sum(bounds[:, 1] - bounds[:, 0]))
+
+
+def measure_spans(samples_B: Lengths, slices: Slices, prompt_samples: int, draws: AugmentDraws | None) -> ClipSpans:
+    """The spans of clips after augmentation; a prompt is cut to the longest that is allowed."""
+    spans = [samples_B, slices.starts, slices.lengths]
+    if draws is not None:
+        spans[0] = change_length(samples_B, draws.speed_steps)
+        # Rounded down, so that a prompt still lies inside its clip.
+        spans[1:] = [span.astype(np.int64) * SPEED_STEPS // draws.speed_steps for span in spans[1:]]
+    samples, starts, lengths = (span.astype(np.int32) for span in spans)
+    return ClipSpans(samples, starts, np.minimum(lengths, np.int32(prompt_samples)))
+
+
+def change_length(samples_B: Lengths, speed_steps_B: NDArray[np.int32]) -> Lengths:
+    """Samples of clips after a change of speed, as `augment_tf.change_speed` makes them."""
+    steps = speed_steps_B.astype(np.int64)
+    return ((samples_B.astype(np.int64) * SPEED_STEPS + steps - 1) // steps).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """What the losses of a global batch are divided by."""
+
+    text: int
+    audio: int
+    prompt: int
+    """Those of the audio targets that lie under a prompt."""
+    frames: int
+    clips: int
+
+
+def count_totals(corpus: Corpus, clips_B: NDArray[np.int32], spans: ClipSpans) -> StepTotals:
+    """The totals of a global batch with these clips."""
+    return StepTotals(
+        text=int(np.sum(corpus.tokens[clips_B] + STOP_TEXT_TOKENS)),
+        audio=int(np.sum(spans.codes_B + STOP_CODES)),
+        prompt=spans.count_prompt_codes(),
+        frames=int(np.sum(spans.frames_B)),
+        clips=len(clips_B),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """One segment of each clip, on the grid of the decoder's frames."""
+
+    starts_B: Lengths
+    """First frame."""
+    frames_B: Lengths
+    """Frames that belong to the clip; those behind a short clip's end are filling."""
+
+    @property
+    def start_samples_B(self) -> Lengths:
+        return self.starts_B * SAMPLES_PER_FRAME
+
+    @property
+    def samples_B(self) -> Lengths:
+        return self.frames_B * SAMPLES_PER_FRAME
+
+
+def choose_segments(kind: Kind, codes_B: Lengths, *, seed: int, epoch: int, clips_B: NDArray[np.int32]) -> Segments:
+    """Segments of clips with so many codes: in training another one in every epoch, in validation the middle."""
+    frames_B = np.array([count_frames(int(codes)) for codes in codes_B], np.int64)
+    last_B = np.maximum(frames_B - SEGMENT_FRAMES, 0)
+    if kind is Kind.VALIDATION:
+        starts_B = last_B // 2
+    else:
+        starts_B = draw_integers(seed, epoch, clips_B, Purpose.SEGMENT_START, 0, last_B[:, None])[:, 0]
+    own_B = np.minimum(frames_B - starts_B, SEGMENT_FRAMES)
+    return Segments(starts_B.astype(np.int32), own_B.astype(np.int32))
+
+
+class RowGroup(NamedTuple):
+    """Some rows of a batch."""
+
+    rows: tuple[int, ...]
+    padded: NDArray[np.intp]
+    """The same, its last one repeated up to the size of the group."""
+
+    def take(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The rows of an array, as many as the group's size. The array itself when these are all of it."""
+        is_whole = len(self.padded) == len(array) and len(self.rows) == len(array)
+        return array if is_whole else array[self.padded]
+
+
+def group_rows(rows: Sequence[int], size: int) -> Iterator[RowGroup]:
+    """Groups of `size` rows each; the last one may hold fewer."""
+    for first in range(0, len(rows), size):
+        own = tuple(rows[first : first + size])
+        yield RowGroup(own, np.array(own + own[-1:] * (size - len(own)), np.intp))
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,6 +417,8 @@ def _make_silence(rows: int, samples: int) -> HostBatch:
         epoch=0,
         bucket_number=0,
         first_row=0,
+        micro_batches=1,
+        step_clips=zeros,
         clips_B=zeros,
         weights_B=np.zeros(rows, np.float32),
         wav_BS=np.zeros((rows, samples), np.float32),
