@@ -366,7 +366,7 @@ class PipedBatches:
             return None
         events = self._producer.events
         since_s = events[-1].time_s if events else 0.0
-        return Work("waiting for a batch", None, since_s, limit_s=self._producer.longest_silence_s)
+        return Work("waiting for a batch", None, since_s, limit_s=self._time_limits.longest_s)
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         meters, transfer, shown = self._meters, self._transfer.read_facts(), self._shown_transfer

@@ -23,7 +23,7 @@ from myxtts.checkpoints import ModelFileError, read_array, read_model_directory
 from myxtts.checkpoints.model_directory import require_weights
 from myxtts.config import DataConfig
 from myxtts.data.buckets import Bucket
-from myxtts.data.clip_loading import LoadFailure, find_clip_file
+from myxtts.data.clip_loading import find_clip_file
 from myxtts.data.code_cache import DTYPE, CacheFolderError, ClipIds, CodeCache
 from myxtts.data.corpus import Corpus, Progress
 from myxtts.data.drops import Drop
@@ -208,26 +208,23 @@ def fill_codes(
         (Kind.VALIDATION, data.validation, data.validation_sampler),
     ):
         own = part.choose(ids[kind])
-        missing = _find_missing(maker.cache, ids[kind], own)
+        missing = own[[codes is None for codes in maker.cache.get_many(ids[kind][own])]] if len(own) else own
         filled.known += len(own) - len(missing)
         if sampler is not None:
             groups += _group_clips(corpus, ids[kind], sampler, missing)
     total = filled.known + sum(len(group.clips) for group in groups)
     if groups:
-        with _open_engine(data, config, groups) as engine:
+        slot_samples = max(_count_rows(group.bucket) * group.bucket.samples for group in groups)
+        corpora = [corpus for corpus in (data.train, data.validation) if len(corpus)]
+        with open_engine(config, corpora, ReadAhead(LOADS_AHEAD, slot_samples)) as engine:
             for group, load in _load_ahead(engine, groups):
-                _note_failures(filled, group, _clear_failures(engine, load))
+                _note_failures(filled, group, engine, load)
                 filled.made += _encode(maker, group, engine, load)
                 _require_kept(maker.cache)
                 progress("codes", filled.clips, total)
         maker.cache.save()
         _require_kept(maker.cache)
     return filled
-
-
-def _find_missing(cache: CodeCache, ids: ClipIds, clips: Clips) -> Clips:
-    """Those of some clips whose codes the cache does not have."""
-    return clips[[codes is None for codes in cache.get_many(ids[clips])]] if len(clips) else clips
 
 
 def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: Clips) -> list[_Group]:
@@ -243,12 +240,6 @@ def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: Cli
 
 def _count_rows(bucket: Bucket) -> int:
     return min(bucket.rows, CACHED_ROWS)
-
-
-def _open_engine(data: RunData, config: DataConfig, groups: Sequence[_Group]) -> LoadingEngine:
-    slot_samples = max(_count_rows(group.bucket) * group.bucket.samples for group in groups)
-    corpora = [corpus for corpus in (data.train, data.validation) if len(corpus)]
-    return open_engine(config, corpora, ReadAhead(LOADS_AHEAD, slot_samples))
 
 
 def _load_ahead(engine: LoadingEngine, groups: Sequence[_Group]) -> Iterator[tuple[_Group, Load]]:
@@ -269,15 +260,6 @@ def _start_load(engine: LoadingEngine, group: _Group) -> Load:
     return engine.start([*files, *empty], group.bucket.samples)
 
 
-def _clear_failures(engine: LoadingEngine, load: Load) -> dict[int, LoadFailure]:
-    """What failed, by row; those rows are now empty."""
-    failures = dict(load.failures)
-    for row in failures:
-        engine.retry(load, row, None)
-    engine.finish(load)
-    return failures
-
-
 def _encode(maker: CodeMaker, group: _Group, engine: LoadingEngine, load: Load) -> int:
     """Makes and keeps the codes of a load's clips, and returns how many there were."""
     lengths_B = np.array([0 if file is None else file.samples for file in load.files], np.int32)
@@ -288,10 +270,14 @@ def _encode(maker: CodeMaker, group: _Group, engine: LoadingEngine, load: Load) 
     return len(samples)
 
 
-def _note_failures(filled: FilledCodes, group: _Group, failures: dict[int, LoadFailure]) -> None:
+def _note_failures(filled: FilledCodes, group: _Group, engine: LoadingEngine, load: Load) -> None:
+    """Notes what could not be read; those rows of the load are empty then."""
+    failures = dict(load.failures)
     for row, failure in failures.items():
+        engine.retry(load, row, None)
         name = group.corpus.audio[int(group.clips[row])]
         filled.failed.append(Drop(failure.reason, name, "making codes", failure.detail))
+    engine.finish(load)
     tried, failed = filled.made + len(filled.failed), len(filled.failed)
     if failures and failed > MOST_FAILED_SHARE * max(RECENT_CLIPS, tried):
         raise TooManyFailuresError(

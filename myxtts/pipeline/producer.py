@@ -2,27 +2,28 @@
 
 It keeps nothing that would be missed: it may be killed at any moment, and the next producer goes on with the first batch
 whose commit did not arrive. `producer_client` is the trainer's side of it.
+
+The events it tells are small JSON objects, as the orders are: `ready` (loaded and warm), `committed` (the slot of a batch is
+written), `replaced` (the clips of a batch are not used there any more) and `exit`, its last one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import mmap
 import os
+import pkgutil
 import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
-from myxtts.errors import UserError
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory, read_process_memory
-from myxtts.pipeline.ring import Arrays, ArraySpec, Layout, Ring
+from myxtts.pipeline.ring import Arrays, Ring
 from myxtts.pipeline.slots import Handoff
 from myxtts.pipeline.worker import WorkerThread
 from myxtts.processes import Connection, Message, PeerGone, enter_child
@@ -52,10 +53,6 @@ Costs next to nothing, so it may be called for every step of the work.
 """
 
 
-class TaskError(UserError):
-    """A producer's task cannot be loaded."""
-
-
 class ProducerTask(Protocol):
     """Prepares batches by their position in the run.
 
@@ -79,84 +76,6 @@ class ProducerTask(Protocol):
         """
 
 
-TaskFactory = Callable[[Mapping[str, Any], Report], ProducerTask]
-
-
-def load_factory(name: str) -> TaskFactory:
-    """The function that makes a task of its settings, from `package.module:function`."""
-    module, separator, function = name.partition(":")
-    if not separator:
-        raise TaskError(f"A task is named package.module:function; this is {name!r}.")
-    factory: TaskFactory = getattr(importlib.import_module(module), function)
-    return factory
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The producer is loaded and warm."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A slot is written."""
-
-    slot: int
-    position: int
-    layout: Layout
-    waited_s: float
-    """How long the producer had waited for this slot."""
-    made_at: float
-    """On the clock that all processes of a machine share."""
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """The clips of a batch will not be used there from now on."""
-
-    number: int
-    """Of the position in the order that it answers."""
-    position: int
-    names: Sequence[str]
-
-
-@dataclass(frozen=True)
-class RanOutOfMemory:
-    """The producer's exit message."""
-
-    doing: str
-    position: int | None
-    text: str
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The producer's exit message: an error that another try would only repeat."""
-
-    doing: str
-    position: int | None
-    summary: str
-    traceback: str
-
-
-Event = Ready | Committed | Replaced | RanOutOfMemory | Failed
-_EVENTS = {kind.__name__: kind for kind in (Ready, Committed, Replaced, RanOutOfMemory, Failed)}
-
-
-def dump_event(event: Event) -> Message:
-    """The message that says an event."""
-    return {"event": type(event).__name__, **asdict(event)}
-
-
-def parse_event(message: Message) -> Event:
-    """The event in a message."""
-    values = dict(message)
-    kind = _EVENTS[values.pop("event")]
-    if kind is Committed:
-        values["layout"] = [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in values["layout"]]
-    event: Event = kind(**values)
-    return event
-
-
 def order_begin(
     task: str, settings: Mapping[str, Any], slots: int, slot_bytes: int, memory_limit_bytes: int | None
 ) -> Message:
@@ -172,9 +91,9 @@ def order_begin(
     }
 
 
-def order_grant(slot: int, position: int) -> Message:
-    """Prepare a batch and put it into a slot."""
-    return {"order": "grant", "slot": slot, "position": position}
+def order_grant(position: int) -> Message:
+    """Prepare a batch and put it into its slot."""
+    return {"order": "grant", "position": position}
 
 
 def order_replace(positions: Sequence[int]) -> Message:
@@ -249,7 +168,6 @@ def _find_record(count: int) -> int:
 class PackedNext(NamedTuple):
     """A batch on its way into its slot."""
 
-    slot: int
     position: int
     arrays: Arrays
     waited_s: float
@@ -289,11 +207,11 @@ class Producer:
         self._begin_doing("import")
         # The task may be a module beside the user's script.
         sys.path += [entry for entry in order["path"] if entry not in sys.path]
-        factory = load_factory(order["task"])
+        factory = pkgutil.resolve_name(order["task"])
         memory = read_process_memory(os.getpid())
         assert memory is not None
         self._begin_doing("load")
-        task = factory(order["settings"], lambda doing: self._begin_doing(doing, self._position))
+        task: ProducerTask = factory(order["settings"], lambda doing: self._begin_doing(doing, self._position))
         self._begin_doing("warm-up")
         task.warm_up()
         WorkerThread("pack", partial(self._pack, ring), self._prepared, CommitSink(self._connection)).start()
@@ -303,36 +221,39 @@ class Producer:
             limit_own_memory(limit_bytes, memory.resident_bytes)
         self._begin_doing("wait")
         self._idle_since = time.perf_counter()
-        self._connection.send(dump_event(Ready()))
+        self._connection.send({"event": "ready"})
         return task
 
     def _obey(self, task: ProducerTask, order: Message | None) -> None:
         match order:
-            case {"order": "grant", "slot": slot, "position": position}:
-                self._prepare(task, slot, position)
+            case {"order": "grant", "position": position}:
+                self._prepare(task, position)
             case {"order": "replace", "positions": positions}:
                 for number, position in enumerate(positions):
                     names = task.replace_batch(position)
                     cut = [name[: LONGEST_TEXT // len(names)] for name in names]
-                    self._connection.send(dump_event(Replaced(number, position, cut)))
+                    # The number is that in the order, for a trainer that has heard some of it before.
+                    self._connection.send({"event": "replaced", "number": number, "position": position, "names": cut})
             case _:
                 raise AssertionError(f"unknown order {order}")
 
-    def _prepare(self, task: ProducerTask, slot: int, position: int) -> None:
+    def _prepare(self, task: ProducerTask, position: int) -> None:
         self._prepared.reserve()
         waited_s = time.perf_counter() - self._idle_since
         self._begin_doing("prepare", position)
         arrays = task.prepare(position)
         self._begin_doing("wait")
         self._idle_since = time.perf_counter()
-        self._prepared.commit(PackedNext(slot, position, arrays, waited_s))
+        self._prepared.commit(PackedNext(position, arrays, waited_s))
 
-    def _pack(self, ring: Ring, batch: PackedNext) -> Committed:
+    def _pack(self, ring: Ring, batch: PackedNext) -> Message:
         try:
-            layout = ring.pack(batch.slot, batch.arrays)
+            layout = ring.pack(batch.position, batch.arrays)
         except BaseException as error:  # noqa: BLE001  the border of the process, in its other thread
             os._exit(self._send_exit_message(error, "pack", batch.position))
-        return Committed(batch.slot, batch.position, layout, batch.waited_s, time.perf_counter())
+        # The clock is one that all processes of a machine share.
+        times = {"waited_s": batch.waited_s, "made_at": time.perf_counter()}
+        return {"event": "committed", "position": batch.position, "layout": layout, **times}
 
     def _begin_doing(self, doing: str, position: int | None = None) -> None:
         self._doing, self._position = doing, position
@@ -351,8 +272,8 @@ class CommitSink:
     def reserve(self) -> None:
         pass
 
-    def commit(self, event: Committed) -> None:
-        self._connection.send(dump_event(event))
+    def commit(self, event: Message) -> None:
+        self._connection.send(event)
 
     def finish(self) -> None:
         pass
@@ -378,10 +299,8 @@ def send_exit_message(
         summary = f"{type(error).__name__}: {error}"[: LONGEST_TEXT // 4]
         # Of a long traceback the end says more than the beginning.
         trace = "".join(traceback.format_exception(error))[-LONGEST_TEXT // 2 :]
-        message: Event = (
-            RanOutOfMemory(doing, position, summary) if ran_out else Failed(doing, position, summary, trace)
-        )
-        connection.send(dump_event(message))
+        place = {"doing": doing, "position": position}
+        connection.send({"event": "exit", **place, "ran_out": ran_out, "summary": summary, "traceback": trace})
     return OUT_OF_MEMORY_EXIT_CODE if ran_out else FAILED_EXIT_CODE
 
 

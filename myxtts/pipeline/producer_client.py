@@ -26,20 +26,13 @@ from myxtts.pipeline import producer
 from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills, read_process_memory
 from myxtts.pipeline.producer import (
     OUT_OF_MEMORY_EXIT_CODE,
-    Committed,
-    Event,
-    Failed,
-    RanOutOfMemory,
-    Ready,
-    Replaced,
     Status,
     StatusBoard,
     order_begin,
     order_grant,
     order_replace,
-    parse_event,
 )
-from myxtts.pipeline.ring import Ring, SlotTable
+from myxtts.pipeline.ring import ArraySpec, Ring, SlotTable
 from myxtts.pipeline.slots import SLOTS, EndOfStream, HandoffFacts, Stopped, WaitMeter
 from myxtts.pipeline.worker import StallWatch, TimeLimits, Work
 from myxtts.processes import ChildProcess, ChildStuckError, Connection, Message, PeerGone
@@ -124,7 +117,6 @@ class ProducerProcess:
         self._is_closed = False
         self._ring = Ring.create(SLOTS, slot_bytes)
         self._interrupt = Interrupt()
-        self._slots.grant_free()
         try:
             # Loading and warm-up happen there, beside this process.
             self._start()
@@ -147,10 +139,9 @@ class ProducerProcess:
     def release(self) -> None:
         """Frees the slot of the batch taken first: its views will show another batch."""
         with self._lock:
-            self._slots.release()
-            grants = self._slots.grant_free()
+            granted = self._slots.release()
             if self._process is not None:
-                self._process.give(order_grant(grant.slot, grant.position) for grant in grants)
+                self._process.give(map(order_grant, granted))
 
     def stop(self) -> None:
         """Makes `take` raise `Stopped`, now and from now on. For any thread."""
@@ -187,11 +178,6 @@ class ProducerProcess:
         """What happened to the producers so far."""
         return list(self._events)
 
-    @property
-    def longest_silence_s(self) -> float:
-        """How long one process may go on without a batch; it is ended by then."""
-        return self._time_limits.longest_s
-
     def read_facts(self, reset: bool = False) -> HandoffFacts:
         """Who waited for whom. The giver's waiting is the process's own measure of it."""
         return self._meter.read(reset)
@@ -204,9 +190,11 @@ class ProducerProcess:
             # An exit is seen to before a ready batch is handed on: the next producer needs time to start.
             while self._process is not None and (event := self._process.receive()) is not None:
                 self._heed(event)
-            prepared = self._open_ready_slot()
-            if prepared is not None:
-                return prepared
+            if (ready := self._slots.take()) is not None:
+                position, layout = ready
+                self._recovery.note_progress(position)
+                self._meter.note_taken()
+                return FilledSlot(position, self._ring.read(position, layout))
             if self._slots.is_at_end():
                 raise EndOfStream
             if self._process is None:
@@ -215,41 +203,24 @@ class ProducerProcess:
                 assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
                 self._heed(self._process.wait(self._interrupt))
 
-    def _open_ready_slot(self) -> FilledSlot | None:
-        """Takes the next batch if it is ready."""
-        ready = self._slots.find_ready()
-        if ready is None:
-            return None
-        grant, layout = ready
-        arrays = self._ring.read(grant.slot, layout)
-        self._slots.take()
-        self._recovery.note_progress(grant.position)
-        self._meter.note_taken()
-        return FilledSlot(grant.position, arrays)
-
-    def _heed(self, event: Event | ProducerExit) -> None:
+    def _heed(self, event: Message | ProducerExit) -> None:
         match event:
             case ProducerExit():
                 self._process = None
                 self._recover(event)
-            case Committed():
-                self._slots.commit(event.slot, event.position, event.layout)
-                self._meter.note_ready(event.made_at, event.waited_s)
-            case Replaced():
-                self._note_replaced(event)
-            case Ready():
+            case {"event": "committed", "position": position, "layout": layout}:
+                self._slots.commit(position, [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in layout])
+                self._meter.note_ready(event["made_at"], event["waited_s"])
+            # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
+            case {"event": "replaced", "number": number, "position": position, "names": names}:
+                if number >= self._replaced_told:
+                    self._replaced_told = number + 1
+                    told = ", ".join(names)
+                    self._record("replaced", position, told)
+                    what = "Batch %d killed two producers: its %d clips are replaced: %s."
+                    _log.warning(what, position, len(names), told)
+            case {"event": "ready"}:
                 self._record("ready", None, "loaded and warm")
-
-    def _note_replaced(self, event: Replaced) -> None:
-        # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
-        if event.number < self._replaced_told:
-            return
-        self._replaced_told = event.number + 1
-        names = ", ".join(event.names)
-        self._record("replaced", event.position, names)
-        _log.warning(
-            "Batch %d killed two producers: its %d clips are replaced: %s.", event.position, len(event.names), names
-        )
 
     def _recover(self, end: ProducerExit) -> None:
         self._record("died", end.position, str(end), end.report)
@@ -272,7 +243,7 @@ class ProducerProcess:
         orders = [order_begin(self._task, settings, SLOTS, self._ring.slot_bytes, self._memory_limit_bytes)]
         if self._replaced:
             orders.append(order_replace(self._replaced))
-        orders += [order_grant(grant.slot, grant.position) for grant in self._slots.list_granted()]
+        orders += map(order_grant, self._slots.list_granted())
         self._process = ProducerHandle(
             self._ring.fileno(),
             self._environment,
@@ -308,7 +279,7 @@ class ProducerHandle:
         self._limits = limits
         self._clock = clock
         self._has_worked = False
-        self._exit_message: RanOutOfMemory | None = None
+        self._exit_message: Message | None = None
         self._oom_kills = count_oom_kills()
         self._board = StatusBoard.create()
         try:
@@ -339,22 +310,21 @@ class ProducerHandle:
         except PeerGone:
             return
 
-    def receive(self) -> Event | ProducerExit | None:
+    def receive(self) -> Message | ProducerExit | None:
         """What the producer said next, its exit, or None when it has said nothing.
 
         After an exit nothing of the process is left. Raises `ProducerFailedError` for an error of the task itself.
         """
         try:
-            message = self._connection.receive()
-            if message is None:
-                return None
-            event = parse_event(message)
+            event = self._connection.receive()
         except PeerGone:
             return self._reap(None)
+        if event is None:
+            return None
         self._note(event)
-        return self.receive() if isinstance(event, RanOutOfMemory) else event
+        return self.receive() if event["event"] == "exit" else event
 
-    def wait(self, interrupt: Interrupt) -> Event | ProducerExit:
+    def wait(self, interrupt: Interrupt) -> Message | ProducerExit:
         """As `receive`, but waits; a producer that is silent for too long is killed. Raises `Stopped`."""
         # Made anew: the silence of a time in which nobody listened is not the producer's.
         watch = StallWatch(self._limits, self._clock)
@@ -383,20 +353,21 @@ class ProducerHandle:
         finally:
             self._board.close()
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Message) -> None:
         self._read_memory_now_and_then()
         match event:
-            case Ready():
+            case {"event": "ready"}:
                 self._memory = read_process_memory(self.pid) or self._memory
-            case Committed():
+            case {"event": "committed"}:
                 self._has_worked = True
                 self._child.trim_output()
-            case RanOutOfMemory():
+            case {"event": "exit", "ran_out": True}:
                 self._exit_message = event
-            case Failed():
+            # An error that another try would only repeat.
+            case {"event": "exit", "doing": doing, "position": position}:
                 raise ProducerFailedError(
-                    f"The producer failed {describe_place(event.doing, event.position)}: {event.summary}\n"
-                    f"In the producer process:\n{event.traceback.rstrip()}"
+                    f"The producer failed {describe_place(doing, position)}: {event['summary']}\n"
+                    f"In the producer process:\n{event['traceback'].rstrip()}"
                 )
 
     def _read_memory_now_and_then(self) -> None:
@@ -433,8 +404,8 @@ class ProducerHandle:
         if reason is not None:
             cause, detail = reason
         elif self._exit_message is not None:
-            cause, detail = ExitCause.OUT_OF_MEMORY, self._exit_message.text
-            doing, position = self._exit_message.doing, self._exit_message.position
+            cause, detail = ExitCause.OUT_OF_MEMORY, self._exit_message["summary"]
+            doing, position = self._exit_message["doing"], self._exit_message["position"]
         else:
             oom_kills = count_oom_kills() - self._oom_kills
             cause, detail = classify_exit(exit_code, is_limited=self._is_limited, oom_kills=oom_kills)

@@ -17,7 +17,7 @@ from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, PipedBatches, open_batches
 from myxtts.pipeline.prepare import Preparer
 from myxtts.pipeline.slots import EndOfStream, Handoff
-from myxtts.pipeline.worker import WorkerThread
+from myxtts.pipeline.worker import TimeLimits, WorkerThread
 from tests.pipeline.small_runs import damage_clip, make_plan, make_run, make_run_folder
 from tests.pipeline.source_program import list_what_is_left
 from tests.pipeline.test_batch import INFO
@@ -155,7 +155,7 @@ def give_batches(prepared: Handoff[Batch], count: int) -> None:
 
 def test_everything_that_happens_to_a_producer_counts_as_progress(folder: Path) -> None:
     prepared: Handoff[Batch] = Handoff("prepared")
-    producer = SimpleNamespace(events=[], preparation_batch=None, longest_silence_s=750.0)
+    producer = SimpleNamespace(events=[], preparation_batch=None)
 
     def take_until_the_end() -> None:
         with suppress(EndOfStream):
@@ -168,7 +168,7 @@ def test_everything_that_happens_to_a_producer_counts_as_progress(folder: Path) 
         while (work := source.read_work()) is None:
             pass
         assert work.name == "waiting for a batch"
-        assert work.limit_s == 750.0, "a producer that is started again takes its time"
+        assert work.limit_s == TimeLimits().longest_s, "a producer that is started again takes its time"
         producer.events.append(SimpleNamespace(time_s=7.0))
         assert source.read_work() != work
         prepared.finish()
