@@ -3,8 +3,9 @@
 It keeps nothing that would be missed: it may be killed at any moment, and the next producer goes on with the first batch
 whose commit did not arrive. `producer_client` is the trainer's side of it.
 
-The events it tells are small JSON objects, as the orders are: `ready` (loaded and warm), `committed` (the slot of a batch is
-written), `replaced` (the clips of a batch are not used there any more) and `exit`, its last one.
+Orders and events are small JSON objects. Orders: `begin` (load a task), `grant` (prepare a batch and put it into its slot),
+`replace` (use the clips of these batches no more there; of one that stands there again, its new clips too). Events: `ready`
+(loaded and warm), `committed` (the slot of a batch is written), `replaced`, and `exit`, the last one.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory, read_process_memory
 from myxtts.pipeline.ring import Arrays, Ring
-from myxtts.pipeline.slots import Handoff
+from myxtts.pipeline.slots import SLOTS, Handoff
 from myxtts.pipeline.worker import WorkerThread
 from myxtts.processes import Connection, Message, PeerGone, enter_child
 
@@ -40,9 +41,7 @@ _DISGUISES = (
 
 _BOARD_BYTES = mmap.PAGESIZE
 _COUNT = struct.Struct("<Q")
-_RECORD = struct.Struct("<qH")
-_RECORD_BYTES = 512
-_TEXT_BYTES = _RECORD_BYTES - _RECORD.size
+_RECORD = struct.Struct("<q504s")
 _NO_POSITION = -1
 _READ_TRIES = 100
 
@@ -74,31 +73,6 @@ class ProducerTask(Protocol):
 
         Called again for the same position, it replaces the replacements.
         """
-
-
-def order_begin(
-    task: str, settings: Mapping[str, Any], slots: int, slot_bytes: int, memory_limit_bytes: int | None
-) -> Message:
-    """The first order: what to load, where this process would find it, and where to put the results."""
-    return {
-        "order": "begin",
-        "task": task,
-        "settings": dict(settings),
-        "path": [os.path.abspath(entry) for entry in sys.path],
-        "slots": slots,
-        "slot_bytes": slot_bytes,
-        "memory_limit_bytes": memory_limit_bytes,
-    }
-
-
-def order_grant(position: int) -> Message:
-    """Prepare a batch and put it into its slot."""
-    return {"order": "grant", "position": position}
-
-
-def order_replace(positions: Sequence[int]) -> Message:
-    """Use the clips of these batches no more there; a position that stands there again has its new clips replaced too."""
-    return {"order": "replace", "positions": list(positions)}
 
 
 class Status(NamedTuple):
@@ -139,22 +113,19 @@ class StatusBoard:
 
     def write(self, doing: str, position: int | None) -> None:
         (count,) = _COUNT.unpack_from(self._page)
-        start = _find_record(count + 1)
-        text = doing.encode("utf-8", "replace")[:_TEXT_BYTES]
-        _RECORD.pack_into(self._page, start, _NO_POSITION if position is None else position, len(text))
-        self._page[start + _RECORD.size : start + _RECORD.size + len(text)] = text
+        text = doing.encode("utf-8", "replace")
+        _RECORD.pack_into(self._page, _find_record(count + 1), _NO_POSITION if position is None else position, text)
         _COUNT.pack_into(self._page, 0, count + 1)
 
     def read(self) -> Status:
         # A record is overwritten only by the second write after it; one that keeps pace with this loop is no sound producer.
         for _ in range(_READ_TRIES):
             (count,) = _COUNT.unpack_from(self._page)
-            start = _find_record(count)
-            position, length = _RECORD.unpack_from(self._page, start)
-            text = self._page[start + _RECORD.size : start + _RECORD.size + min(length, _TEXT_BYTES)]
+            position, text = _RECORD.unpack_from(self._page, _find_record(count))
             if _COUNT.unpack_from(self._page) == (count,):
                 break
-        return Status(count, text.decode("utf-8", "replace"), None if position == _NO_POSITION else position)
+        doing = text.rstrip(b"\0").decode("utf-8", "replace")
+        return Status(count, doing, None if position == _NO_POSITION else position)
 
     def close(self) -> None:
         self._page.close()
@@ -162,7 +133,7 @@ class StatusBoard:
 
 
 def _find_record(count: int) -> int:
-    return _RECORD_BYTES * (1 + count % 2)
+    return _RECORD.size * (1 + count % 2)
 
 
 class PackedNext(NamedTuple):
@@ -203,7 +174,7 @@ class Producer:
             return self._send_exit_message(error, self._doing, self._position)
 
     def _begin(self, order: Message) -> ProducerTask:
-        ring = Ring.attach(self._ring_descriptor, order["slots"], order["slot_bytes"])
+        ring = Ring.attach(self._ring_descriptor, SLOTS, order["slot_bytes"])
         self._begin_doing("import")
         # The task may be a module beside the user's script.
         sys.path += [entry for entry in order["path"] if entry not in sys.path]

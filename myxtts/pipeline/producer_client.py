@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,14 +25,7 @@ from numpy.typing import NDArray
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer
 from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills, read_process_memory
-from myxtts.pipeline.producer import (
-    OUT_OF_MEMORY_EXIT_CODE,
-    Status,
-    StatusBoard,
-    order_begin,
-    order_grant,
-    order_replace,
-)
+from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, Status, StatusBoard
 from myxtts.pipeline.ring import ArraySpec, Ring, SlotTable
 from myxtts.pipeline.slots import SLOTS, EndOfStream, HandoffFacts, Stopped, WaitMeter
 from myxtts.pipeline.worker import StallWatch, TimeLimits, Work
@@ -141,7 +135,7 @@ class ProducerProcess:
         with self._lock:
             granted = self._slots.release()
             if self._process is not None:
-                self._process.give(map(order_grant, granted))
+                self._process.give(map(_order_batch, granted))
 
     def stop(self) -> None:
         """Makes `take` raise `Stopped`, now and from now on. For any thread."""
@@ -240,10 +234,17 @@ class ProducerProcess:
         settings = dict(self._settings)
         if self._recovery.preparation_batch is not None:
             settings["preparation_batch"] = self._recovery.preparation_batch
-        orders = [order_begin(self._task, settings, SLOTS, self._ring.slot_bytes, self._memory_limit_bytes)]
-        if self._replaced:
-            orders.append(order_replace(self._replaced))
-        orders += map(order_grant, self._slots.list_granted())
+        begin: Message = {
+            "order": "begin",
+            "task": self._task,
+            "settings": settings,
+            # Where this process would find the task.
+            "path": [os.path.abspath(entry) for entry in sys.path],
+            "slot_bytes": self._ring.slot_bytes,
+            "memory_limit_bytes": self._memory_limit_bytes,
+        }
+        replace: Message = {"order": "replace", "positions": self._replaced}
+        orders = [begin, replace, *map(_order_batch, self._slots.list_granted())]
         self._process = ProducerHandle(
             self._ring.fileno(),
             self._environment,
@@ -255,6 +256,10 @@ class ProducerProcess:
 
     def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
         self._events.append(ProducerEvent(time.time(), kind, position, reason, report))
+
+
+def _order_batch(position: int) -> Message:
+    return {"order": "grant", "position": position}
 
 
 class ProducerHandle:

@@ -204,19 +204,11 @@ class WorkerFacts:
 class WorkerThread(Generic[In, Out]):
     """Runs `work` on everything from `source` and hands the results on to `sink`, in a thread of its own."""
 
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[In], Out],
-        source: Source[In],
-        sink: Sink[Out],
-        clock: Callable[[], float] = time.perf_counter,
-    ):
+    def __init__(self, name: str, work: Callable[[In], Out], source: Source[In], sink: Sink[Out]):
         self.name = name
         self._work = work
         self._source = source
         self._sink = sink
-        self._clock = clock
         self._items = 0
         self._busy_s = 0.0
         self._working_since: float | None = None
@@ -279,27 +271,15 @@ class WorkerThread(Generic[In, Out]):
         # A function of its own, so that no local outlives it: a worker that waits for its next item must not keep the
         # buffers of its last one alive.
         self._sink.reserve()
-        if isinstance(self._source, Feed):
-            # The iterator works in this thread.
-            self._begin_work()
-            item = self._source.take()
-        else:
-            item = self._source.take()
-            self._begin_work()
+        item = self._source.take()
+        self._working_since = time.perf_counter()
         result = self._work(item)
-        self._end_work()
+        self._busy_s += time.perf_counter() - self._working_since
+        self._working_since = None
+        self._items += 1
         # The result is made: what it was made from may be overwritten now.
         self._source.release()
         self._sink.commit(result)
-
-    def _begin_work(self) -> None:
-        self._working_since = self._clock()
-
-    def _end_work(self) -> None:
-        assert self._working_since is not None
-        self._busy_s += self._clock() - self._working_since
-        self._working_since = None
-        self._items += 1
 
     def _fail(self, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error)).rstrip()

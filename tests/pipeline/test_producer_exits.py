@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from myxtts.errors import ProducerFailedError
-from myxtts.pipeline import producer_client
 from myxtts.pipeline.process_memory import MemoryReading
 from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from myxtts.pipeline.producer_client import (
@@ -69,16 +68,6 @@ def test_an_exit_before_the_first_batch_blames_no_batch(tmp_path, when):
         (exit_,) = [event for event in producer.events if event.kind == "died"]
     assert exit_.position is None
     assert f"in stage '{when}'" in exit_.reason
-
-
-def test_a_producer_that_never_gets_anywhere_is_given_up(monkeypatch):
-    # Each restart takes its time.
-    monkeypatch.setattr(producer_client, "MOST_RESTARTS", 2)
-    with (
-        open_producer({"do": "kill", "stage": "warm-up"}) as producer,
-        pytest.raises(ProducerFailedError, match=r"died 3 times without preparing a batch. Last: .*'warm-up'"),
-    ):
-        producer.take()
 
 
 def kill_and_wait(producer):
@@ -178,13 +167,6 @@ def test_a_batch_that_kills_with_any_clips_ends_the_run():
     assert set(list_replaced(producer)) == {3}
 
 
-@pytest.mark.soak
-def test_a_batch_that_hangs_twice_is_made_of_other_clips_as_well():
-    limits = TimeLimits(first_s=2.0, steady_s=1.0)
-    with open_producer({"do": "hang", "clip": 1 * ROWS}, end_position=3, time_limits=limits) as producer:
-        assert_all_right(take_all(producer), range(3), [1])
-
-
 @pytest.mark.parametrize(
     ("deed", "above", "limit", "reason", "sizes"),
     [
@@ -241,33 +223,38 @@ KILLS = 20
 
 
 def run_with_kills(seed):
-    """Kills from a thread of its own, so that it strikes wherever the process happens to be; sometimes while it starts."""
-    choice, is_over, killed = random.Random(seed), threading.Event(), []
+    """Kills from a thread of its own, so that it strikes wherever the process happens to be; sometimes its successor too."""
+    choice, is_over = random.Random(seed), threading.Event()
+    batches, killed = {}, [None]
 
     def kill():
-        while len(killed) < KILLS:
-            while producer.pid in (None, *killed[-1:]) and not is_over.wait(0.001):
+        while len(killed) <= KILLS:
+            made = len(batches)
+            while len(batches) == made and not is_over.wait(0.001):
                 pass
-            # Two thirds of the time it has time to work.
-            is_over.wait(choice.uniform(0, 0.4) if choice.random() < 0.3 else choice.uniform(0.1, 0.6))
-            pid = producer.pid
-            if pid is None or pid in killed:
-                continue
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+            for delay in (choice.uniform(0, 0.03), choice.uniform(0, 0.4))[: choice.choice([1, 1, 2])]:
+                while producer.pid in (None, killed[-1]) and not is_over.wait(0.001):
+                    pass
+                if is_over.wait(delay) or (pid := producer.pid) in (None, killed[-1]):
+                    return
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
 
     with open_producer(end_position=None, more={"pause_s": 0.004}) as producer:
-        batches, thread = {}, threading.Thread(target=kill)
+        thread = threading.Thread(target=kill)
         thread.start()
-        while thread.is_alive() or len(batches) < POSITIONS:
-            position, views = producer.take()
-            batches[position] = {name: view.copy() for name, view in views.items()}
-            del views
-            producer.release()
-        thread.join()
+        try:
+            while thread.is_alive() or len(batches) < POSITIONS:
+                position, views = producer.take()
+                batches[position] = {name: view.copy() for name, view in views.items()}
+                del views
+                producer.release()
+        finally:
+            is_over.set()
+            thread.join()
         # A batch at which two producers happen to be killed is made of other clips.
         assert_all_right(batches, range(len(batches)), list_replaced(producer))
-        assert list_kinds(producer).count("died") in (KILLS - 1, KILLS)
+        assert list_kinds(producer).count("died") >= KILLS - 1
 
 
 def test_twenty_kills_at_random_change_nothing():
@@ -358,29 +345,12 @@ def test_running_out_of_memory_is_told_from_other_errors(error, expected, expect
     assert is_out_of_memory(error, is_limited=True) is expected_under_limit
 
 
-@pytest.mark.parametrize("cause", [ExitCause.OUT_OF_MEMORY, ExitCause.PROBABLY_OUT_OF_MEMORY])
-def test_out_of_memory_halves_the_preparation_batch_down_to_one(cause):
-    recovery, sizes = Recovery(11), []
-    while recovery.preparation_batch > 1:
-        assert recovery.decide(end(cause)) is None
-        sizes.append(recovery.preparation_batch)
-    assert sizes == [5, 2, 1]
-    if cause is ExitCause.OUT_OF_MEMORY:
-        with pytest.raises(ProducerFailedError, match=r"one clip at a time does not fit.*Raise --data-gpu-memory"):
-            recovery.decide(end(cause))
-        with pytest.raises(ProducerFailedError, match="no preparation_batch"):
-            Recovery(None).decide(end(cause))
-    else:
-        assert [recovery.decide(end(cause)) for _ in range(2)] == [None, 7], "like other exits"
-
-
 @pytest.mark.parametrize(
     ("positions", "decided"),
     [
         ([7, 8, 8, 8], [None, None, 8, None]),
         # Those between batches blame none.
         ([7, None, None, 7], [None, None, None, 7]),
-        ([7] * 2 * MOST_REPLACED, [None, 7] * MOST_REPLACED),
     ],
 )
 def test_two_exits_at_one_batch_have_it_replaced(positions, decided):
