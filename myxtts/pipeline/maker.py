@@ -26,7 +26,7 @@ from myxtts.data.prompts import choose_prompt_slices
 from myxtts.data.run_data import RunData, load_run_data
 from myxtts.devices.plan import Process
 from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_execution, read_pool_bytes
-from myxtts.errors import StageFailedError
+from myxtts.errors import WorkFailedError
 from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchSpans, Span, read_batch_memory
 from myxtts.pipeline.code_choice import choose_code_width, identify_clips, make_code_key, open_cache
 from myxtts.pipeline.codes import load_codec
@@ -171,7 +171,7 @@ class BatchFactory:
         try:
             yield
         except Exception as error:
-            raise StageFailedError(
+            raise WorkFailedError(
                 f"Stage {part!r} failed at batch {number}: {type(error).__name__}: {error}"
             ) from error
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
+from myxtts.errors import ProducerFailedError, WorkFailedError, WorkStalledError
 from myxtts.pipeline.slots import EndOfStream, Handoff, Stopped
 from myxtts.processes import IMPORT_S
 
@@ -224,12 +224,12 @@ class WorkerThread(Generic[In, Out]):
         self._sink.stop()
 
     def join(self, timeout_s: float = JOIN_SECONDS) -> None:
-        """Waits for the worker to end. Raises `StageStalledError` with its stack when it does not."""
+        """Waits for the worker to end. Raises `WorkStalledError` with its stack when it does not."""
         if self._thread.ident is None:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise StageStalledError(
+            raise WorkStalledError(
                 f"Stage {self.name!r} did not stop within {timeout_s:g} s. It is here:\n{self.format_stack()}"
             )
 
@@ -258,7 +258,7 @@ class WorkerThread(Generic[In, Out]):
         except Stopped:
             # From either side; the other side must not be left waiting.
             self.stop()
-        except (StageFailedError, ProducerFailedError) as error:
+        except (WorkFailedError, ProducerFailedError) as error:
             # Something before this worker failed; the error already says what.
             self._sink.fail(error)
             self._source.stop()
@@ -283,7 +283,7 @@ class WorkerThread(Generic[In, Out]):
 
     def _fail(self, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error)).rstrip()
-        failure = StageFailedError(
+        failure = WorkFailedError(
             f"Stage {self.name!r} failed at its item {self._items}: {type(error).__name__}: {error}\n{trace}"
         )
         failure.__cause__ = error
@@ -309,7 +309,7 @@ def wait_watched(last: Handoff[Any], workers: Sequence[WorkerThread[Any, Any]], 
 
 def _tell_stall(stall: Stall, stack: str) -> None:
     if stall.is_final:
-        raise StageStalledError(f"{stall} The run ends. It is here:\n{stack}")
+        raise WorkStalledError(f"{stall} The run ends. It is here:\n{stack}")
     _log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
 
 
@@ -317,11 +317,11 @@ def stop_workers(workers: Sequence[WorkerThread[Any, Any]], timeout_s: float = J
     """Stops workers and waits for all of them; the first that does not stop is the error."""
     for worker in workers:
         worker.stop()
-    stalled: StageStalledError | None = None
+    stalled: WorkStalledError | None = None
     for worker in workers:
         try:
             worker.join(timeout_s)
-        except StageStalledError as error:
+        except WorkStalledError as error:
             stalled = stalled or error
     if stalled is not None:
         raise stalled

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from myxtts.devices.plan import Mode
-from myxtts.errors import ProducerFailedError, StageFailedError
+from myxtts.errors import ProducerFailedError, WorkFailedError
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, PipedBatches, open_batches
 from myxtts.pipeline.prepare import Preparer
@@ -62,7 +62,7 @@ def test_an_error_in_preparing_names_that_and_the_batch(mode: Mode, folder: Path
 
     with (
         closing(open_small(folder, mode)) as source,
-        pytest.raises(StageFailedError, match="Stage 'prepare' failed at batch 2: ZeroDivisionError: no such") as error,
+        pytest.raises(WorkFailedError, match="Stage 'prepare' failed at batch 2: ZeroDivisionError: no such") as error,
     ):
         take_three()
     assert isinstance(error.value.__cause__, ZeroDivisionError)
@@ -85,7 +85,7 @@ def test_an_error_in_reading_names_that(tmp_path: Path) -> None:
         damage_clip(path)
     with (
         closing(open_small(folder, Mode.DUAL)) as source,
-        pytest.raises(StageFailedError, match="Stage 'read' failed at batch 0: TooManyFailuresError"),
+        pytest.raises(WorkFailedError, match="Stage 'read' failed at batch 0: TooManyFailuresError"),
     ):
         source.take()
 

@@ -274,23 +274,3 @@ def test_a_write_that_is_cut_short_leaves_the_last_status(board):
     # Everything but the count, which is written last.
     board._page[:8] = before[:8]
     assert board.read() == (2, "whole", 5)
-
-
-def test_reading_beside_a_writer_sees_only_whole_records(board):
-    is_over = threading.Event()
-
-    def write():
-        number = 0
-        while not is_over.is_set():
-            number += 1
-            board.write(f"row {number}", number)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    seen = set()
-    while len(seen) < 10:
-        _, doing, position = board.read()
-        assert doing in (f"row {position}", "start")
-        seen.add(doing)
-    is_over.set()
-    thread.join()

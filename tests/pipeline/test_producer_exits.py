@@ -235,10 +235,11 @@ def run_with_kills(seed):
             for delay in (choice.uniform(0, 0.03), choice.uniform(0, 0.4))[: choice.choice([1, 1, 2])]:
                 while producer.pid in (None, killed[-1]) and not is_over.wait(0.001):
                     pass
-                if is_over.wait(delay) or (pid := producer.pid) in (None, killed[-1]):
+                if is_over.wait(delay):
                     return
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+                if (pid := producer.pid) not in (None, killed[-1]):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
 
     with open_producer(end_position=None, more={"pause_s": 0.004}) as producer:
         thread = threading.Thread(target=kill)

@@ -106,17 +106,6 @@ def test_every_end_reaches_whoever_waits(side, end):
         assert isinstance(finish(), Stopped)
 
 
-def test_waiting_for_an_item_ends_with_the_time_or_the_item():
-    handoff = Handoff("h")
-    assert handoff.wait_for_item(0.0) is False
-    fill(handoff, 1)
-    assert handoff.wait_for_item(0.0) is True
-    assert handoff.take() == 1
-    handoff.finish()
-    with pytest.raises(EndOfStream):
-        handoff.wait_for_item(60.0)
-
-
 def test_waiting_until_full_ends_when_nothing_more_can_be_made_ready():
     handoff = Handoff("test", slots=2)
     assert not handoff.wait_until_full(0.0)

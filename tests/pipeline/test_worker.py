@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from myxtts.errors import StageFailedError, StageStalledError
+from myxtts.errors import WorkFailedError, WorkStalledError
 from myxtts.pipeline.slots import SLOTS, EndOfStream, Handoff, Stopped
 from myxtts.pipeline.worker import (
     MOST_GAP_S,
@@ -107,7 +107,7 @@ def test_an_error_reaches_the_consumer_and_neighbours_that_wait_with_name_and_tr
             for number, handoff in enumerate(chain.handoffs[:-1]):
                 wait_until_waiting(handoff, "giver" if number < place else "taker")
         others_wait.set()
-        with pytest.raises(StageFailedError, match=f"Stage '{failing}' failed at its item {at}: KeyError") as caught:
+        with pytest.raises(WorkFailedError, match=f"Stage '{failing}' failed at its item {at}: KeyError") as caught:
             chain.take_all()
         cause = caught.value.__cause__
         assert isinstance(cause, KeyError)
@@ -172,7 +172,7 @@ def hang():
 def test_a_worker_that_does_not_stop_is_an_error_with_its_stack(hang):
     with Chain(range(9), {"prepare": hang.work_that_hangs}) as chain:
         assert hang.has_begun.wait(60)
-        with pytest.raises(StageStalledError, match=r"Stage 'prepare' did not stop within 0.5 s") as caught:
+        with pytest.raises(WorkStalledError, match=r"Stage 'prepare' did not stop within 0.5 s") as caught:
             stop_workers(chain.workers, timeout_s=0.5)
         hang.may_end.set()
     assert "work_that_hangs" in str(caught.value)
@@ -183,7 +183,7 @@ def test_the_consumer_is_told_who_hangs_and_where(name, hang, caplog):
     with Chain(range(9), {name: hang.work_that_hangs}) as chain:
         assert hang.has_begun.wait(60)
         what = f"Stage '{name}' has made no progress at its item 0 for more than"
-        with pytest.raises(StageStalledError, match=f"{what} 0.1 s") as caught:
+        with pytest.raises(WorkStalledError, match=f"{what} 0.1 s") as caught:
             take_watched(chain.last, chain.workers, TimeLimits(first_s=0.05, steady_s=1000))
         hang.may_end.set()
     (warning,) = caplog.messages
@@ -201,7 +201,7 @@ def test_a_worker_that_hangs_in_a_part_of_its_work_is_named_by_that_part(hang):
     worker = WorkerThread("prepare", work, Feed(iter([0])), sink)
     worker.start()
     assert hang.has_begun.wait(60)
-    with pytest.raises(StageStalledError, match="Stage 'read' has made no progress"):
+    with pytest.raises(WorkStalledError, match="Stage 'read' has made no progress"):
         take_watched(sink, [worker], TimeLimits(first_s=0.02, steady_s=1000))
     hang.may_end.set()
     stop_workers([worker])

@@ -11,7 +11,7 @@ import pytest
 
 from myxtts.cli import train as command
 from myxtts.devices.plan import Mode
-from myxtts.errors import StageStalledError
+from myxtts.errors import WorkStalledError
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.training import run_stages
 from myxtts.training import trainer as module
@@ -192,7 +192,7 @@ def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, owner, pla
     monkeypatch.setattr("myxtts.pipeline.worker.IMPORT_S", 0.05)
     monkeypatch.setattr(owner, place, hang)
     trainer = make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01})
-    with pytest.raises(StageStalledError, match=f"Stage '{stage}' has made no progress for more than") as caught:
+    with pytest.raises(WorkStalledError, match=f"Stage '{stage}' has made no progress for more than") as caught:
         trainer.train()
     assert advice in str(caught.value)
     assert "in hang" in str(caught.value), "its stack"

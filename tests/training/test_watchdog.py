@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from myxtts.errors import StageStalledError
+from myxtts.errors import WorkStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.worker import FINAL, TimeLimits, Work
@@ -115,7 +115,7 @@ def test_every_stage_that_hangs_is_named_with_its_stack(
 ) -> None:
     told = Told()
     run, source = make_watch(ledger), SlowSource(part)
-    with pytest.raises(StageStalledError, match=f"Stage '{name}' has made no progress") as caught:
+    with pytest.raises(WorkStalledError, match=f"Stage '{name}' has made no progress") as caught:
         watch(lambda: read_run_work(run, source, LONG_S), told).run(lambda: do(ledger, cause, hang_in_python))
     assert "hang_in_python" in str(caught.value)
     assert ADVICE in str(caught.value)
@@ -132,7 +132,7 @@ def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(ledger: TimeL
     run = make_watch(ledger)
     # A lock without a timeout is as deaf as a driver. It is let go by what would have been the end of the process.
     hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
-    with pytest.raises(StageStalledError):
+    with pytest.raises(WorkStalledError):
         hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S)))
     assert told.exit_code == EXIT_CODE != 0
     assert told.last_word is not None
@@ -147,7 +147,7 @@ def test_last_words_that_hang_do_not_keep_the_process(ledger: TimeLedger, monkey
     never = threading.Event()
     told.force = lambda text: never.wait(TOO_LONG_S)  # type: ignore[method-assign]
     hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
-    with pytest.raises(StageStalledError):
+    with pytest.raises(WorkStalledError):
         hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S / 2)))
     never.set()
     assert told.exit_code == EXIT_CODE
@@ -248,7 +248,7 @@ def test_a_start_that_hangs_ends_at_the_limit_of_its_own() -> None:
             hang_in_python()
 
     with pytest.raises(
-        StageStalledError, match=r"Stage 'building the model' has made no progress for more than 0\.08 s"
+        WorkStalledError, match=r"Stage 'building the model' has made no progress for more than 0\.08 s"
     ):
         hanging.run(build)
     assert told.warnings == [
@@ -273,7 +273,7 @@ def test_what_is_raised_while_the_watch_is_left_never_comes_out_raw(
             raise StalledNow
 
     monkeypatch.setattr(Watchdog, "_leave", interrupted)
-    with pytest.raises(StageStalledError):
+    with pytest.raises(WorkStalledError):
         watch(lambda: None, told).run(lambda: "done")
     assert not any(thread.name == "myxtts-watchdog" for thread in threading.enumerate())
 
@@ -291,7 +291,7 @@ def test_work_that_ends_at_its_very_limit_is_done_or_stalled_and_nothing_else() 
         impatient = watch(lambda: Work("step", None, 0.0), told, Looking(TimeLimits(0.0, 0.0)), grace_s=TOO_LONG_S)
         try:
             outcomes.add(impatient.run(lambda spins=spins: "done" if sum(range(40 * spins)) >= 0 else ""))
-        except StageStalledError:
+        except WorkStalledError:
             outcomes.add("stalled")
     # What is raised too late would come out here.
     assert sum(range(100_000)) > 0
