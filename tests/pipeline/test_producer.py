@@ -1,12 +1,9 @@
 """The producer process while all goes well, and when it is left, interrupted or misused; and what both sides agree on."""
 
-import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 
 import numpy as np
@@ -20,7 +17,6 @@ from myxtts.pipeline.slots import EndOfStream, Handoff, Stopped
 from myxtts.pipeline.worker import WorkerThread, stop_workers
 from myxtts.processes import Connection, MessageError
 from tests.pipeline.producers import ENVIRONMENT, assert_all_right, list_kinds, open_producer, take_all
-from tests.pipeline.tasks import ROWS
 from tests.support.processes import ROOT
 
 
@@ -168,68 +164,6 @@ def test_what_a_task_prints_does_not_stop_it_and_the_environment_is_the_one_give
     with open_producer(chatter, end_position=20, environment={**ENVIRONMENT, "MYXTTS_TEST_MARK": "yes"}) as producer:
         assert_all_right(take_all(producer), range(20))
         assert psutil.Process(producer.pid).environ()["MYXTTS_TEST_MARK"] == "yes"
-
-
-SCRIPT = """
-import sys
-from contextlib import closing
-from myxtts.pipeline.slots import EndOfStream
-from myxtts.pipeline.producer_client import ProducerProcess
-
-print("main runs", flush=True)
-with closing(ProducerProcess(TASK, SETTINGS, slot_bytes=1 << 16, end_position=END)) as producer:
-    while True:
-        try:
-            position, arrays = producer.take()
-        except EndOfStream:
-            break
-        print(position, int(arrays["clips"][0]), producer.pid, flush=True)
-        del arrays
-        producer.release()
-"""
-
-
-def start_script(path, settings, end, task="tests.pipeline.tasks:NumbersTask", before=""):
-    """Starts a script that uses a producer process, has no main guard, and lies outside the project."""
-    # Tests that run in the background have Ctrl-C switched off, and what they start has too.
-    listen = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    for name, value in {"TASK": task, "SETTINGS": settings, "END": end}.items():
-        listen += f"{name} = {value!r}\n"
-    path.write_text(listen + before + textwrap.dedent(SCRIPT))
-    return subprocess.Popen(
-        [sys.executable, path],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=path.parent,
-    )  # fmt: skip
-
-
-def test_a_script_needs_no_main_guard_and_may_have_its_task_and_other_files_beside_it(tmp_path):
-    (tmp_path / "my_task.py").write_text("from tests.pipeline.tasks import NumbersTask as make\n")
-    (tmp_path / "numpy.py").write_text("raise ImportError('imported by chance')\n")
-    path = tmp_path / "elsewhere" / "script.py"
-    path.parent.mkdir()
-    beside = f"import sys\nsys.path.append({str(tmp_path)!r})\n"
-    with start_script(path, {}, 4, "my_task:make", beside) as script:
-        out, err = script.communicate(timeout=120)
-    assert err == ""
-    shown = [line.rpartition(" ")[0] for line in out.splitlines()]
-    assert shown == ["main", *(f"{position} {position * ROWS}" for position in range(4))]
-
-
-# Not the second batch: a process that holds its interpreter's lock may do so before it has handed over the first.
-@pytest.mark.parametrize(
-    ("number", "hang"), [(signal.SIGINT, None), (signal.SIGKILL, "hang"), (signal.SIGKILL, "hang natively")]
-)
-def test_the_producer_ends_with_its_trainer_whatever_it_does(tmp_path, number, hang):
-    settings = {"faults": [{"do": hang, "position": 8, "stage": "prepare"}] if hang else []}
-    with start_script(tmp_path / "script.py", settings, None) as script:
-        assert script.stdout.readline() == "main runs\n"
-        pid = int(script.stdout.readline().split()[2])
-        os.kill(script.pid, number)
-        _, err = script.communicate(timeout=120)
-    assert ("KeyboardInterrupt" in err) == (number is signal.SIGINT)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(timeout=30)
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_engine_imports_no_tensorflow_and_no_other_room():
