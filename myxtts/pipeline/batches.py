@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.run_data import RunData, save_run_data
@@ -30,7 +30,6 @@ from myxtts.pipeline.slots import SLOTS, EndOfStream, Handoff, HandoffFacts
 from myxtts.pipeline.transfer import place_batch
 from myxtts.pipeline.worker import (
     Feed,
-    Source,
     TimeLimits,
     Work,
     WorkerFacts,
@@ -41,8 +40,6 @@ from myxtts.pipeline.worker import (
 )
 
 _log = logging.getLogger(__name__)
-
-Item = TypeVar("Item", covariant=True)
 
 PRODUCER_FOLDER = "producer"
 """In the folder of a run."""
@@ -278,12 +275,6 @@ class NoteReader:
                     self._report.replaced.append(Drop(DropReason(reason), *rest))
 
 
-class MeasuredSource(Source[Item], Protocol[Item]):
-    """A source that measures who waits at it."""
-
-    def read_facts(self, reset: bool = False) -> HandoffFacts: ...
-
-
 class PipedBatches:
     """Prepared beside the thread that trains; a thread of its own copies them to the model device.
 
@@ -300,7 +291,7 @@ class PipedBatches:
     def __init__(
         self,
         recipe: BatchRecipe,
-        prepared: MeasuredSource[Any],
+        prepared: Handoff[Any] | ProducerProcess,
         *,
         unpack: Callable[[Any], Batch],
         workers: Sequence[WorkerThread[Any, Any]],

@@ -133,11 +133,11 @@ def test_what_a_producer_says_reaches_the_trainer_once(caplog: pytest.LogCapture
         for _ in range(2):
             there = make_report()
             taker = NoteTaker(there)
-            say(taker, "one, 100 % sure", "zwei\nZeilen: کتاب \udc80")
+            say(taker, "one, 100 % sure", "zwei\nZeilen: کتاب")
             there.replaced.append(DROP)
             carry(taker, reader)
             assert taker.take() == ()
-    assert caplog.messages == ["one, 100 % sure", "zwei\nZeilen: کتاب \udc80"]
+    assert caplog.messages == ["one, 100 % sure", "zwei\nZeilen: کتاب"]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert here.replaced == [DROP]
 
