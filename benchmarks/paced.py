@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
 
-from myxtts.pipeline.handoff import EndOfStream, Handoff
-from myxtts.pipeline.producer import TaskSpec
 from myxtts.pipeline.producer_client import ProducerProcess
-from myxtts.pipeline.ring import copy_arrays
-from myxtts.pipeline.stage import Feed, Stage, TimeLimits, stop_stages, take_watched
+from myxtts.pipeline.slots import EndOfStream, Handoff
+from myxtts.pipeline.worker import Feed, TimeLimits, WorkerThread, stop_workers, take_watched
 
 SERIES, DUAL, ISOLATED = "single", "dual", "isolated"
 BATCH_BYTES = 5 << 20
@@ -37,7 +35,7 @@ def make_batch(batch_bytes: int) -> dict[str, Any]:
 class PacedTask:
     """A producer's task that gives the same batch again and again, each time after `seconds`."""
 
-    def __init__(self, settings: Mapping[str, Any], report_stage: object):
+    def __init__(self, settings: Mapping[str, Any], report: object):
         self._seconds = settings["seconds"]
         self._batch = make_batch(settings["batch_bytes"])
 
@@ -50,9 +48,10 @@ class PacedTask:
 
 
 def make_producer(seconds: float, batches: int, batch_bytes: int) -> ProducerProcess:
-    """A producer that needs this long for each batch; not yet started."""
-    task = TaskSpec(f"{__name__}:{PacedTask.__name__}", {"seconds": seconds, "batch_bytes": batch_bytes})
-    return ProducerProcess(task, slot_bytes=batch_bytes + _LAYOUT_BYTES, end_position=batches)
+    """A producer that needs this long for each batch."""
+    settings = {"seconds": seconds, "batch_bytes": batch_bytes}
+    task = f"{__name__}:{PacedTask.__name__}"
+    return ProducerProcess(task, settings, slot_bytes=batch_bytes + _LAYOUT_BYTES, end_position=batches)
 
 
 def run_paced(
@@ -68,13 +67,13 @@ def run_paced(
 
     def transfer(arrays: Any) -> Any:
         hold(transfer_s)
-        return copy_arrays(arrays, np.array)
+        return {name: np.array(array) for name, array in arrays.items()}
 
     last: Handoff[Any] = Handoff("on the model device")
     with ExitStack() as resources:
         if mode == ISOLATED:
-            producer = resources.enter_context(make_producer(prepare_s, batches, batch_bytes))
-            stages = [Stage("transfer", lambda slot: transfer(slot.arrays), producer, last)]
+            producer = resources.enter_context(closing(make_producer(prepare_s, batches, batch_bytes)))
+            stages = [WorkerThread("transfer", lambda slot: transfer(slot.arrays), producer, last)]
         else:
             batch, prepared = make_batch(batch_bytes), Handoff("prepared")
 
@@ -82,9 +81,9 @@ def run_paced(
                 hold(prepare_s)
                 return batch
 
-            stages = [Stage("prepare", prepare, Feed(iter(range(batches))), prepared)]
-            stages.append(Stage("transfer", transfer, prepared, last))
-        resources.callback(stop_stages, stages)
+            stages = [WorkerThread("prepare", prepare, Feed(iter(range(batches))), prepared)]
+            stages.append(WorkerThread("transfer", transfer, prepared, last))
+        resources.callback(stop_workers, stages)
         for stage in stages:
             stage.start()
         done: list[float] = []

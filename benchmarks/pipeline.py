@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import product
 from statistics import median
@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.measuring import Child, Windows, print_load, print_machine, run_bench, start_module
 from benchmarks.paced import BATCH_BYTES, DUAL, ISOLATED, hold, make_producer, run_paced
-from myxtts.pipeline.ring import copy_arrays, time_ring
+from myxtts.pipeline.ring import time_ring
 
 LEAST_EFFICIENCY = {DUAL: 0.97, ISOLATED: 0.95}
 MOST_VARIATION = 0.05
@@ -209,10 +209,10 @@ def bench_ring(hand_overs: int) -> None:
 
 def time_hand_over(count: int) -> float:
     """The median time between two batches of a producer that has nothing to do but to pack."""
-    with make_producer(0.0, count, BATCH_BYTES) as producer:
+    with closing(make_producer(0.0, count, BATCH_BYTES)) as producer:
         moments = []
         for _ in range(count):
-            copy_arrays(producer.take().arrays, np.array)
+            [np.array(view) for view in producer.take().arrays.values()]
             producer.release()
             moments.append(time.perf_counter())
     return float(np.median(np.diff(moments)))

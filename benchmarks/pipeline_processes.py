@@ -33,15 +33,12 @@ from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
 from myxtts.devices.planning import plan_devices
-from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_facts import HOST_ARRAYS
-from myxtts.pipeline.batch_meters import METERS
-from myxtts.pipeline.batch_source import BatchSource
-from myxtts.pipeline.handoff import SLOTS, Handoff
-from myxtts.pipeline.sources import open_source
-from myxtts.pipeline.stage import Feed, Stage
-from myxtts.pipeline.staged_source import StagedSource
-from myxtts.pipeline.transfer import DeviceBatch, place_batch
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import Batches, PipedBatches
+from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.slots import SLOTS, Handoff
+from myxtts.pipeline.transfer import place_batch
+from myxtts.pipeline.worker import Feed, WorkerThread
 from myxtts.training import stage_run
 from myxtts.training.profiling.run import SyncedTraining
 from myxtts.training.profiling.setup import NEVER, ProfileSetup, set_up_profile
@@ -95,7 +92,7 @@ class Preparation:
     """Makes batches on one core."""
 
     def __init__(self, setup: ProfileSetup):
-        self._factory = BatchFactory(setup.data, setup.request_source().production, setup.plan.data.device)
+        self._factory = BatchFactory(setup.data, setup.make_recipe())
         self.close = self._factory.close
         with keep_to_one_core():
             self._factory.warm_up()
@@ -105,8 +102,7 @@ class Preparation:
         """The next batch, really made."""
         with keep_to_one_core():
             prepared = self._factory.make(next(self._numbers))
-        self._factory.settle(prepared)
-        return prepared
+        return self._factory.settle(prepared)
 
     def run(self, batches: int) -> float:
         started = time.perf_counter()
@@ -117,16 +113,14 @@ class Preparation:
     def iterate_dataset(self, batches: int) -> Iterator[Any]:
         """So many batches through `tf.data`, made in its own thread and prefetched as deep as our slots are."""
         first = self.make_next()
-        names = [name for name in first if name != METERS]
-        signature = {name: tf.TensorSpec([None] * len(first[name].shape), first[name].dtype) for name in names}
+        signature = {name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in first.tensors.items()}
 
         def generate() -> Iterator[dict[str, Any]]:
             for _ in range(batches):
-                prepared = self.make_next()
-                yield {name: prepared[name] for name in names}
+                yield self.make_next().tensors
 
         for tensors in tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(SLOTS):
-            yield {name: tensor.numpy() if name in HOST_ARRAYS else tensor for name, tensor in tensors.items()}
+            yield Batch(tensors, first.info)
 
 
 class Training:
@@ -136,13 +130,13 @@ class Training:
         self._device = setup.plan.model.device
         with get_device_context(self._device):
             self._training = SyncedTraining(setup)
-        self._kept: DeviceBatch | None = None
+        self._kept: Batch | None = None
 
     def run(self, batches: int) -> float:
         """Seconds for so many updates for which nothing is waited."""
         return self._time(lambda: self._kept, batches)
 
-    def run_source(self, source: BatchSource, batches: int, warm_up: int = 0, ready: int = 0) -> float:
+    def run_source(self, source: Batches, batches: int, warm_up: int = 0, ready: int = 0) -> float:
         """Seconds for so many batches of a source, after `ready` that are thrown away and `warm_up` that are not counted."""
 
         def give_back() -> None:
@@ -174,14 +168,15 @@ class Training:
         return time.perf_counter() - started
 
 
-def open_dual_source(setup: ProfileSetup, stack: ExitStack) -> StagedSource:
+def open_dual_source(setup: ProfileSetup, stack: ExitStack) -> PipedBatches:
     """The dual mode's stages and hand-offs, with a data thread that keeps to one core."""
     preparation = Preparation(setup)
     stack.callback(preparation.close)
     prepared: Handoff[Any] = Handoff("prepared", setup.config.data.prefetch_depth)
-    stages = [Stage("prepare", preparation.make_next, Feed(iter(range(NEVER))), prepared)]
-    device = setup.plan.model.device
-    source = StagedSource(prepared, unpack=dict, stages=stages, resources=ExitStack(), device=device, start_delay_s=0.0)
+    worker = WorkerThread("prepare", preparation.make_next, Feed(iter(range(NEVER))), prepared)
+    source = PipedBatches(
+        setup.make_recipe(), prepared, unpack=lambda batch: batch, workers=[worker], resources=ExitStack()
+    )
     return stack.enter_context(closing(source))
 
 
@@ -260,10 +255,10 @@ def open_trainer(folder: Path, stack: ExitStack) -> Contenders:
     # A child stays on the core of the thread that starts it.
     pin_process(first)
     setup = set_up(folder, Mode.ISOLATED)
-    request = setup.request_source()
-    isolated = stack.enter_context(closing(open_source(request)))
+    recipe = setup.make_recipe()
+    isolated = stack.enter_context(closing(setup.open_batches(recipe)))
     pin_process(last)
-    series = stack.enter_context(closing(open_source(replace(request, plan=put_on_one_device(setup.plan)))))
+    series = stack.enter_context(closing(setup.open_batches(replace(recipe, plan=put_on_one_device(setup.plan)))))
     training = Training(setup)
     training.run_source(isolated, 1)
     training.run_source(series, 1)

@@ -54,12 +54,12 @@ class NvmlError(MachineError):
     """The NVIDIA driver's library is there but does not answer as it should."""
 
 
-class StageFailedError(MachineError):
-    """A stage of the pipeline failed. Names the stage; its cause is the original error."""
+class WorkFailedError(MachineError):
+    """A part of the pipeline's work failed. Names it; its cause is the original error."""
 
 
-class StageStalledError(MachineError):
-    """A stage of the pipeline makes no progress or does not stop. Carries its stack."""
+class WorkStalledError(MachineError):
+    """Work makes no progress or does not stop. Carries its stack."""
 
 
 class ProducerFailedError(MachineError):

@@ -101,7 +101,7 @@ with tempfile.TemporaryDirectory() as folder:
         "slots": [trainer.max_buffer_size, trainer.pipeline_depth, trainer.buffer_queue.slots],
         "steps": [result.stage.step, len(trainer.step_times)],
         "memory": {role: [stats["id"], stats["device"]] for role, stats in trainer.get_memory_stats().items()},
-        "batch": [batch.tensors["mel_BFM"].device[-5:], batch.facts.updates],
+        "batch": [batch.tensors["mel_BFM"].device[-5:], batch.info.facts.updates],
         "trains": trainer._train_step_impl(batch).shape.rank,
         "interval": read_metrics(Path(folder) / "metrics.jsonl").rows[0].settings["training"]["validation_interval"],
         "refused": refused,

@@ -18,7 +18,7 @@ from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.data.drops import Drop
-    from myxtts.pipeline.clip_part import ClipPart
+    from myxtts.pipeline.recipe import ClipPart
     from myxtts.training.code_preparation import PreparedCodes
 
 SHOWN = (
@@ -79,7 +79,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 
 def _choose_part(text: str | None) -> ClipPart:
-    from myxtts.pipeline.clip_part import MOST_PARTS, ClipPart
+    from myxtts.pipeline.recipe import MOST_PARTS, ClipPart
 
     if text is None:
         return ClipPart()

@@ -86,6 +86,8 @@ class BatchMaker:
             epoch=batch.epoch,
             bucket_number=micro_batch.bucket_number,
             first_row=micro_batch.first_row,
+            micro_batches=len(batch.micro_batches),
+            step_clips=batch.clips,
             clips_B=clips,
             weights_B=(clips != EMPTY_ROW).astype(np.float32),
             wav_BS=wav_BS[:rows],

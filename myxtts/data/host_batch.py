@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.positions import Position
+from myxtts.data.replacements import Failure
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,10 @@ class HostBatch:
     bucket_number: int
     first_row: int
     """Its first row's number in the global batch."""
+    micro_batches: int
+    """Of its global batch."""
+    step_clips: NDArray[np.int32]
+    """The clips of its whole global batch, or of the share of it that is read, those that failed replaced."""
     clips_B: NDArray[np.int32]
     """Clip numbers; `EMPTY_ROW` where there is none: such a row is all zeros."""
     weights_B: NDArray[np.float32]
@@ -40,6 +45,8 @@ class HostBatch:
     slice_lengths_B: NDArray[np.int32]
     prompt_BS: NDArray[np.float32] | None = None
     """The clips that the slices are cut from; None where each is cut from its own."""
+    replaced: tuple[Failure, ...] = ()
+    """Clips and prompts of its rows that failed."""
 
     @property
     def rows(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -85,6 +85,7 @@ class BatchReader:
         step.loads[position.micro_batch] = None
         self._under_way -= 1
         batch = self._maker.make_batch(step.batch, position, wav)
+        batch = replace(batch, replaced=self._list_failures(batch))
         self._expected = follow_position(self._maker.sampler, position)
         if self._expected.step != position.step:
             self._steps.popleft()
@@ -124,6 +125,12 @@ class BatchReader:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+    def _list_failures(self, batch: HostBatch) -> tuple[Failure, ...]:
+        rows = range(batch.first_row, batch.first_row + batch.rows)
+        places = (*rows, *map(name_prompt, rows))
+        step = batch.position.step
+        return tuple(failure for place in places for failure in self.journal.list_failures_at(step, place))
 
     def _seek(self, position: Position) -> None:
         self.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from myxtts.pipeline.stage import StageFacts
-from myxtts.pipeline.waiting import HandoffFacts
+from myxtts.pipeline.slots import HandoffFacts
+from myxtts.pipeline.worker import WorkerFacts
 
 TRAINING = "train"
 """The name of what takes from the last hand-off. It is no stage of the pipeline: it is what the pipeline is for."""
@@ -23,7 +23,7 @@ class Flow:
     """
 
     elapsed_s: float
-    stages: tuple[StageFacts, ...]
+    stages: tuple[WorkerFacts, ...]
     handoffs: tuple[HandoffFacts, ...]
 
     def name_giver(self, handoff: int) -> str:
@@ -84,10 +84,10 @@ def add_flows(flows: Sequence[Flow]) -> Flow | None:
 def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
     """The stages and hand-offs of one flow, summed over all that have them, each flow with its sign."""
 
-    def sum_stage(name: str) -> StageFacts:
+    def sum_stage(name: str) -> WorkerFacts:
         own = [(sign, stage) for sign, flow in parts for stage in flow.stages if stage.name == name]
         items, busy_s = (sum(sign * s.items for sign, s in own), sum(sign * s.busy_s for sign, s in own))
-        return StageFacts(name, max(0, items), max(0.0, busy_s))
+        return WorkerFacts(name, max(0, items), max(0.0, busy_s))
 
     def sum_handoff(last: HandoffFacts) -> HandoffFacts:
         own = [(sign, flow.elapsed_s, each) for sign, flow in parts for each in flow.handoffs if each.name == last.name]

@@ -22,8 +22,8 @@ from myxtts.monitoring.settings_in_force import Settings
 from myxtts.monitoring.speed_up import SpeedUp
 from myxtts.monitoring.step_clock import StepTimes, measure_durations
 from myxtts.monitoring.words import format_share, format_step_time
-from myxtts.pipeline.batch_spans import BatchSpans, Span
-from myxtts.pipeline.waiting import HandoffFacts
+from myxtts.pipeline.batch import BatchSpans, Span
+from myxtts.pipeline.slots import HandoffFacts
 
 MOST_LOAD = 0.20
 MOST_PREPARATION = 0.20

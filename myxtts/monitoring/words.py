@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from myxtts.pipeline import units
+from myxtts.pipeline import process_memory
 
 UNKNOWN = "unknown"
 
@@ -56,7 +56,7 @@ def format_count(count: int | None) -> str:
 
 
 def format_bytes(size_bytes: int | None) -> str:
-    return UNKNOWN if size_bytes is None else units.format_bytes(size_bytes)
+    return UNKNOWN if size_bytes is None else process_memory.format_bytes(size_bytes)
 
 
 def wrap_titled(title: str, text: str, *, indent: int, width: int = 80, breaks_words: bool = True) -> list[str]:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from myxtts.config import DataConfig
 from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.open_engine import choose_read_ahead, open_engine
-from myxtts.data.positions import count_micro_batches
 from myxtts.data.reader import BatchReader
-from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
+from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, RowShare
-from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind, Place, RunOrder
 
 VALIDATION_DEPTH = 4
 """Validation batches read ahead. A round is short, and what was read ahead of training waits meanwhile."""
-
-
-class HostItem(NamedTuple):
-    """A host batch and its place."""
-
-    facts: BatchFacts
-    host: HostBatch
-    step_clips: NDArray[np.int32]
-    """The clips of its whole global batch, or of the share of it that is read, those that failed replaced."""
-    replaced: tuple[Failure, ...]
-    """Failures in this batch's rows."""
 
 
 class HostSource:
@@ -70,7 +53,6 @@ class HostSource:
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
         journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
         corpora = [data.train, data.validation][: len(makers)]
-        self._makers = makers
         total = replace(ahead, depth=sum(depths[kind] for kind in makers))
         self._engine = open_engine(config, corpora, total, batches=ahead)
         self._readers = {
@@ -80,15 +62,16 @@ class HostSource:
             for kind, maker in makers.items()
         }
 
-    def read(self, number: int) -> HostItem:
-        """The batch with a number of the stream."""
+    def read(self, number: int) -> tuple[Place, HostBatch]:
+        """The batch with a number of the stream, and what that number stands for."""
         place = self._order.find_place(number)
         host = self._readers[place.kind].read(place.position)
-        self._read_ahead(number + 1, place)
-        # Only now is it known which clips of the step fail: the reader has tried all of them.
-        maker, journal = self._makers[place.kind], self._readers[place.kind].journal
-        step_clips = maker.plan_step(place.position.step, journal).clips
-        return HostItem(self._describe(number, place, host), host, step_clips, self._list_failures(place, host))
+        if number + 1 < self._order.end_number:
+            after = self._order.find_place(number + 1)
+            if after.kind is not place.kind:
+                # Begin with a round while the batch before it is still being prepared.
+                self._readers[after.kind].read_ahead(after.position)
+        return place, host
 
     def replace_batch(self, number: int, detail: str) -> list[str]:
         """Use the clips of the batch with a number no more there, and return their names."""
@@ -100,34 +83,6 @@ class HostSource:
         for reader in self._readers.values():
             reader.stop()
         self._engine.close()
-
-    def _read_ahead(self, number: int, before: Place) -> None:
-        """Begin with a round while the batch before it is still being prepared."""
-        if number < self._order.end_number:
-            place = self._order.find_place(number)
-            if place.kind is not before.kind:
-                self._readers[place.kind].read_ahead(place.position)
-
-    def _describe(self, number: int, place: Place, host: HostBatch) -> BatchFacts:
-        return BatchFacts(
-            number=number,
-            kind=place.kind,
-            updates=place.updates,
-            micro_batch=place.position.micro_batch,
-            micro_batches=count_micro_batches(self._makers[place.kind].sampler, place.position.step),
-            epoch=host.epoch,
-            bucket_number=host.bucket_number,
-            clips=int(np.count_nonzero(host.weights_B)),
-            samples=int(host.wav_lengths_B.sum()),
-            padded_samples=host.wav_BS.size,
-        )
-
-    def _list_failures(self, place: Place, host: HostBatch) -> tuple[Failure, ...]:
-        journal = self._readers[place.kind].journal
-        step = place.position.step
-        rows = range(host.first_row, host.first_row + host.rows)
-        places = (*rows, *map(name_prompt, rows))
-        return tuple(failure for place in places for failure in journal.list_failures_at(step, place))
 
 
 def make_maker(

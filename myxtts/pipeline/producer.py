@@ -2,28 +2,31 @@
 
 It keeps nothing that would be missed: it may be killed at any moment, and the next producer goes on with the first batch
 whose commit did not arrive. `producer_client` is the trainer's side of it.
+
+Orders and events are small JSON objects. Orders: `begin` (load a task), `grant` (prepare a batch and put it into its slot),
+`replace` (use the clips of these batches no more there; of one that stands there again, its new clips too). Events: `ready`
+(loaded and warm), `committed` (the slot of a batch is written), `replaced`, and `exit`, the last one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import mmap
 import os
+import pkgutil
 import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, Self
 
-from myxtts.pipeline.errors import TaskError
-from myxtts.pipeline.handoff import Handoff
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory, read_process_memory
-from myxtts.pipeline.ring import Arrays, ArraySpec, Layout, Ring
-from myxtts.pipeline.stage import Stage
+from myxtts.pipeline.ring import Arrays, Ring
+from myxtts.pipeline.slots import SLOTS, Handoff
+from myxtts.pipeline.worker import WorkerThread
 from myxtts.processes import Connection, Message, PeerGone, enter_child
 
 LONGEST_TEXT = 8000
@@ -38,13 +41,11 @@ _DISGUISES = (
 
 _BOARD_BYTES = mmap.PAGESIZE
 _COUNT = struct.Struct("<Q")
-_RECORD = struct.Struct("<qH")
-_RECORD_BYTES = 512
-_TEXT_BYTES = _RECORD_BYTES - _RECORD.size
+_RECORD = struct.Struct("<q504s")
 _NO_POSITION = -1
 _READ_TRIES = 100
 
-ReportStage = Callable[[str], None]
+Report = Callable[[str], None]
 """Says what is being done now. It stands in the report when the producer dies, and proves that it is not hanging.
 
 Costs next to nothing, so it may be called for every step of the work.
@@ -74,132 +75,18 @@ class ProducerTask(Protocol):
         """
 
 
-def load_factory(name: str) -> Callable[[Mapping[str, Any], ReportStage], ProducerTask]:
-    """The function that makes a task, from `package.module:function`."""
-    module, separator, function = name.partition(":")
-    if not separator:
-        raise TaskError(f"A task is named package.module:function; this is {name!r}.")
-    factory: Callable[[Mapping[str, Any], ReportStage], ProducerTask] = getattr(
-        importlib.import_module(module), function
-    )
-    return factory
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """What a producer prepares, in words that another process understands.
-
-    Args:
-        factory: `package.module:function`, called as `function(settings, report_stage)`; returns a `ProducerTask`.
-        settings: JSON values. `preparation_batch`, where present, is how many rows are prepared at a time; it is halved
-            when the producer runs out of memory.
-    """
-
-    factory: str
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The producer is loaded and warm."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A slot is written."""
-
-    slot: int
-    position: int
-    layout: Layout
-    waited_s: float
-    """How long the producer had waited for this slot."""
-    made_at: float
-    """On the clock that all processes of a machine share."""
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """The clips of a batch will not be used there from now on."""
-
-    number: int
-    """Of the position in the order that it answers."""
-    position: int
-    names: Sequence[str]
-
-
-@dataclass(frozen=True)
-class RanOutOfMemory:
-    """The producer's last word before it ends."""
-
-    stage: str
-    position: int | None
-    text: str
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The producer's last word before it ends: an error that another try would only repeat."""
-
-    stage: str
-    position: int | None
-    summary: str
-    traceback: str
-
-
-Event = Ready | Committed | Replaced | RanOutOfMemory | Failed
-_EVENTS = {kind.__name__: kind for kind in (Ready, Committed, Replaced, RanOutOfMemory, Failed)}
-
-
-def dump_event(event: Event) -> Message:
-    """The message that says an event."""
-    return {"event": type(event).__name__, **asdict(event)}
-
-
-def parse_event(message: Message) -> Event:
-    """The event in a message."""
-    values = dict(message)
-    kind = _EVENTS[values.pop("event")]
-    if kind is Committed:
-        values["layout"] = [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in values["layout"]]
-    event: Event = kind(**values)
-    return event
-
-
-def order_begin(task: TaskSpec, slots: int, slot_bytes: int, memory_limit_bytes: int | None) -> Message:
-    """The first order: what to load, where this process would find it, and where to put the results."""
-    return {
-        "order": "begin",
-        "factory": task.factory,
-        "settings": dict(task.settings),
-        "path": [os.path.abspath(entry) for entry in sys.path],
-        "slots": slots,
-        "slot_bytes": slot_bytes,
-        "memory_limit_bytes": memory_limit_bytes,
-    }
-
-
-def order_grant(slot: int, position: int) -> Message:
-    """Prepare a batch and put it into a slot."""
-    return {"order": "grant", "slot": slot, "position": position}
-
-
-def order_replace(positions: Sequence[int]) -> Message:
-    """Use the clips of these batches no more there; a position that stands there again has its new clips replaced too."""
-    return {"order": "replace", "positions": list(positions)}
-
-
 class Status(NamedTuple):
     """What was last written."""
 
     writes: int
     """How often something was written: a change proves that the producer is not hanging."""
-    stage: str
+    doing: str
     position: int | None
     """The batch that is being worked on, if any."""
 
 
 class StatusBoard:
-    """A page of shared memory with the producer's stage and position.
+    """A page of shared memory with what the producer is doing.
 
     Of two records the count names the valid one, and is written last: whenever the writer is killed, one record is whole.
     """
@@ -224,24 +111,21 @@ class StatusBoard:
     def fileno(self) -> int:
         return self._descriptor
 
-    def write(self, stage: str, position: int | None) -> None:
+    def write(self, doing: str, position: int | None) -> None:
         (count,) = _COUNT.unpack_from(self._page)
-        start = _find_record(count + 1)
-        text = stage.encode("utf-8", "replace")[:_TEXT_BYTES]
-        _RECORD.pack_into(self._page, start, _NO_POSITION if position is None else position, len(text))
-        self._page[start + _RECORD.size : start + _RECORD.size + len(text)] = text
+        text = doing.encode("utf-8", "replace")
+        _RECORD.pack_into(self._page, _find_record(count + 1), _NO_POSITION if position is None else position, text)
         _COUNT.pack_into(self._page, 0, count + 1)
 
     def read(self) -> Status:
         # A record is overwritten only by the second write after it; one that keeps pace with this loop is no sound producer.
         for _ in range(_READ_TRIES):
             (count,) = _COUNT.unpack_from(self._page)
-            start = _find_record(count)
-            position, length = _RECORD.unpack_from(self._page, start)
-            text = self._page[start + _RECORD.size : start + _RECORD.size + min(length, _TEXT_BYTES)]
+            position, text = _RECORD.unpack_from(self._page, _find_record(count))
             if _COUNT.unpack_from(self._page) == (count,):
                 break
-        return Status(count, text.decode("utf-8", "replace"), None if position == _NO_POSITION else position)
+        doing = text.rstrip(b"\0").decode("utf-8", "replace")
+        return Status(count, doing, None if position == _NO_POSITION else position)
 
     def close(self) -> None:
         self._page.close()
@@ -249,14 +133,12 @@ class StatusBoard:
 
 
 def _find_record(count: int) -> int:
-    return _RECORD_BYTES * (1 + count % 2)
+    return _RECORD.size * (1 + count % 2)
 
 
-@dataclass(frozen=True)
-class PreparedBatch:
+class PackedNext(NamedTuple):
     """A batch on its way into its slot."""
 
-    slot: int
     position: int
     arrays: Arrays
     waited_s: float
@@ -273,94 +155,87 @@ class Producer:
         self._connection = connection
         self._board = board
         self._ring_descriptor = ring_descriptor
-        self._ring: Ring | None = None
-        self._task: ProducerTask | None = None
-        self._stage = "start"
+        self._doing = "start"
         self._position: int | None = None
         self._is_limited = False
         self._idle_since = 0.0
         # Two: one batch being packed, one being prepared.
-        self._prepared: Handoff[PreparedBatch] = Handoff("prepared", slots=2)
+        self._prepared: Handoff[PackedNext] = Handoff("prepared", slots=2)
 
     def run(self) -> int:
         """Works until the trainer closes the connection, or until an error; returns the exit code."""
         try:
+            order = self._connection.receive()
+            assert order is not None
+            task = self._begin(order)
             while True:
-                order = self._connection.receive()
-                assert order is not None
-                self._obey(order)
+                self._obey(task, self._connection.receive())
         except BaseException as error:  # noqa: BLE001  the border of the process: whatever it was, the trainer is told
-            return self._send_exit_message(error, self._stage, self._position)
+            return self._send_exit_message(error, self._doing, self._position)
 
-    def _obey(self, order: Message) -> None:
-        match order:
-            case {"order": "begin"}:
-                self._begin(order)
-            case {"order": "grant", "slot": slot, "position": position}:
-                self._prepare(slot, position)
-            case {"order": "replace", "positions": positions}:
-                for number, position in enumerate(positions):
-                    names = self._loaded_task.replace_batch(position)
-                    self._send(Replaced(number, position, [name[: LONGEST_TEXT // len(names)] for name in names]))
-            case _:
-                raise AssertionError(f"unknown order {order}")
-
-    def _begin(self, order: Message) -> None:
-        self._ring = Ring.attach(self._ring_descriptor, order["slots"], order["slot_bytes"])
-        self._enter_stage("import")
+    def _begin(self, order: Message) -> ProducerTask:
+        ring = Ring.attach(self._ring_descriptor, SLOTS, order["slot_bytes"])
+        self._begin_doing("import")
         # The task may be a module beside the user's script.
         sys.path += [entry for entry in order["path"] if entry not in sys.path]
-        factory = load_factory(order["factory"])
+        factory = pkgutil.resolve_name(order["task"])
         memory = read_process_memory(os.getpid())
         assert memory is not None
-        self._enter_stage("load")
-        self._task = factory(order["settings"], lambda stage: self._enter_stage(stage, self._position))
-        self._enter_stage("warm-up")
-        self._task.warm_up()
-        Stage("pack", self._pack, self._prepared, CommitSink(self._connection)).start()
+        self._begin_doing("load")
+        task: ProducerTask = factory(order["settings"], lambda doing: self._begin_doing(doing, self._position))
+        self._begin_doing("warm-up")
+        task.warm_up()
+        WorkerThread("pack", partial(self._pack, ring), self._prepared, CommitSink(self._connection)).start()
         limit_bytes = order["memory_limit_bytes"]
         if limit_bytes is not None:
             self._is_limited = True
             limit_own_memory(limit_bytes, memory.resident_bytes)
-        self._enter_stage("wait")
+        self._begin_doing("wait")
         self._idle_since = time.perf_counter()
-        self._send(Ready())
+        self._connection.send({"event": "ready"})
+        return task
 
-    def _prepare(self, slot: int, position: int) -> None:
+    def _obey(self, task: ProducerTask, order: Message | None) -> None:
+        match order:
+            case {"order": "grant", "position": position}:
+                self._prepare(task, position)
+            case {"order": "replace", "positions": positions}:
+                for number, position in enumerate(positions):
+                    names = task.replace_batch(position)
+                    cut = [name[: LONGEST_TEXT // len(names)] for name in names]
+                    # The number is that in the order, for a trainer that has heard some of it before.
+                    self._connection.send({"event": "replaced", "number": number, "position": position, "names": cut})
+            case _:
+                raise AssertionError(f"unknown order {order}")
+
+    def _prepare(self, task: ProducerTask, position: int) -> None:
         self._prepared.reserve()
         waited_s = time.perf_counter() - self._idle_since
-        self._enter_stage("prepare", position)
-        arrays = self._loaded_task.prepare(position)
-        self._enter_stage("wait")
+        self._begin_doing("prepare", position)
+        arrays = task.prepare(position)
+        self._begin_doing("wait")
         self._idle_since = time.perf_counter()
-        self._prepared.commit(PreparedBatch(slot, position, arrays, waited_s))
+        self._prepared.commit(PackedNext(position, arrays, waited_s))
 
-    def _pack(self, batch: PreparedBatch) -> Committed:
-        assert self._ring is not None
+    def _pack(self, ring: Ring, batch: PackedNext) -> Message:
         try:
-            layout = self._ring.pack(batch.slot, batch.arrays)
+            layout = ring.pack(batch.position, batch.arrays)
         except BaseException as error:  # noqa: BLE001  the border of the process, in its other thread
             os._exit(self._send_exit_message(error, "pack", batch.position))
-        return Committed(batch.slot, batch.position, layout, batch.waited_s, time.perf_counter())
+        # The clock is one that all processes of a machine share.
+        times = {"waited_s": batch.waited_s, "made_at": time.perf_counter()}
+        return {"event": "committed", "position": batch.position, "layout": layout, **times}
 
-    @property
-    def _loaded_task(self) -> ProducerTask:
-        assert self._task is not None, "the first order is `begin`"
-        return self._task
+    def _begin_doing(self, doing: str, position: int | None = None) -> None:
+        self._doing, self._position = doing, position
+        self._board.write(doing, position)
 
-    def _enter_stage(self, stage: str, position: int | None = None) -> None:
-        self._stage, self._position = stage, position
-        self._board.write(stage, position)
-
-    def _send(self, event: Event) -> None:
-        self._connection.send(dump_event(event))
-
-    def _send_exit_message(self, error: BaseException, stage: str, position: int | None) -> int:
-        return send_exit_message(self._connection, error, stage, position, is_limited=self._is_limited)
+    def _send_exit_message(self, error: BaseException, doing: str, position: int | None) -> int:
+        return send_exit_message(self._connection, error, doing, position, is_limited=self._is_limited)
 
 
 class CommitSink:
-    """The packing stage's end: what it hands on goes to the trainer, which has granted the slot beforehand."""
+    """The packing worker's end: what it hands on goes to the trainer, which has granted the slot beforehand."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
@@ -368,8 +243,8 @@ class CommitSink:
     def reserve(self) -> None:
         pass
 
-    def commit(self, event: Committed) -> None:
-        self._connection.send(dump_event(event))
+    def commit(self, event: Message) -> None:
+        self._connection.send(event)
 
     def finish(self) -> None:
         pass
@@ -383,7 +258,7 @@ class CommitSink:
 
 
 def send_exit_message(
-    connection: Connection, error: BaseException, stage: str, position: int | None, *, is_limited: bool
+    connection: Connection, error: BaseException, doing: str, position: int | None, *, is_limited: bool
 ) -> int:
     """Tells the trainer why this process ends, and returns the exit code it should end with."""
     if isinstance(error, PeerGone):
@@ -395,8 +270,8 @@ def send_exit_message(
         summary = f"{type(error).__name__}: {error}"[: LONGEST_TEXT // 4]
         # Of a long traceback the end says more than the beginning.
         trace = "".join(traceback.format_exception(error))[-LONGEST_TEXT // 2 :]
-        last: Event = RanOutOfMemory(stage, position, summary) if ran_out else Failed(stage, position, summary, trace)
-        connection.send(dump_event(last))
+        place = {"doing": doing, "position": position}
+        connection.send({"event": "exit", **place, "ran_out": ran_out, "summary": summary, "traceback": trace})
     return OUT_OF_MEMORY_EXIT_CODE if ran_out else FAILED_EXIT_CODE
 
 

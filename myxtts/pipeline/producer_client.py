@@ -11,40 +11,24 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer
-from myxtts.pipeline.handoff import SLOTS, EndOfStream, Stopped
 from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills, read_process_memory
-from myxtts.pipeline.producer import (
-    OUT_OF_MEMORY_EXIT_CODE,
-    Committed,
-    Event,
-    Failed,
-    RanOutOfMemory,
-    Ready,
-    Replaced,
-    Status,
-    StatusBoard,
-    TaskSpec,
-    order_begin,
-    order_grant,
-    order_replace,
-    parse_event,
-)
-from myxtts.pipeline.ring import Ring, SlotTable
-from myxtts.pipeline.stage import StallWatch, TimeLimits, Work
-from myxtts.pipeline.waiting import HandoffFacts, SharedMeter
+from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, Status, StatusBoard
+from myxtts.pipeline.ring import ArraySpec, Ring, SlotTable
+from myxtts.pipeline.slots import SLOTS, EndOfStream, HandoffFacts, Stopped, WaitMeter
+from myxtts.pipeline.worker import StallWatch, TimeLimits, Work
 from myxtts.processes import ChildProcess, ChildStuckError, Connection, Message, PeerGone
 
 _log = logging.getLogger(__name__)
@@ -64,7 +48,7 @@ class FilledSlot(NamedTuple):
 
     position: int
     arrays: dict[str, NDArray[Any]]
-    """Views of the slot, to be copied before it is released: `ring.copy_arrays`."""
+    """Views of the slot, to be copied before it is released."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +62,17 @@ class ProducerEvent:
     position: int | None
     reason: str
     report: str = ""
-    """Of a death: the end of what the process wrote, its stacks when it hung or crashed."""
+    """Of an exit: the end of what the process wrote, its stacks when it hung or crashed."""
 
 
 class ProducerProcess:
-    """Batches prepared in a process of its own. A `Source`: one thread takes and releases, any thread may stop it.
+    """Batches prepared in a process of its own, which starts at once. A `Source`: one thread takes and releases, any may stop it.
 
     Args:
-        task: what the process prepares. In `settings`, `preparation_batch` is halved when memory runs out.
+        task: what the process prepares: `package.module:function`, called there as `function(settings, report)`; returns a
+            `ProducerTask`.
+        settings: JSON values. `preparation_batch`, where present, is how many rows are prepared at a time; it is halved when the
+            process runs out of memory.
         slot_bytes: the largest batch.
         first_position: where to begin; batches come in the order of positions.
         end_position: the first position that is not wanted; None for a stream without end.
@@ -96,59 +83,47 @@ class ProducerProcess:
 
     def __init__(
         self,
-        task: TaskSpec,
+        task: str,
+        settings: Mapping[str, Any],
         *,
         slot_bytes: int,
-        slots: int = SLOTS,
         first_position: int = 0,
         end_position: int | None = None,
         memory_limit_bytes: int | None = None,
         time_limits: TimeLimits | None = None,
         environment: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ):
         self._task = task
+        self._settings = settings
         self._memory_limit_bytes = memory_limit_bytes
         self._time_limits = time_limits or TimeLimits()
         self._environment = dict(os.environ if environment is None else environment)
         self._lock = threading.Lock()
-        self._slots = SlotTable(slots, first_position, end_position)
-        self._recovery = Recovery(task.settings.get("preparation_batch"))
+        self._slots = SlotTable(SLOTS, first_position, end_position)
+        self._recovery = Recovery(settings.get("preparation_batch"))
         self._replaced: list[int] = []
+        """Batches whose clips are replaced because two producers died at them; again, where two more did."""
         self._replaced_told = 0
         self._failure: ProducerFailedError | None = None
         self._events: list[ProducerEvent] = []
-        self._meter = SharedMeter("producer", clock)
+        self._meter = WaitMeter("producer", time.perf_counter)
         self._process: ProducerHandle | None = None
         self._is_closed = False
-        self._ring = Ring.create(slots, slot_bytes)
+        self._ring = Ring.create(SLOTS, slot_bytes)
         self._interrupt = Interrupt()
-
-    def __enter__(self) -> Self:
         try:
-            self.start()
+            # Loading and warm-up happen there, beside this process.
+            self._start()
         except BaseException:
             self.close()
             raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Starts the process. Returns at once; loading and warm-up happen there."""
-        with self._lock:
-            self._slots.grant_free()
-            self._start()
 
     def take(self) -> FilledSlot:
         """The batch at the next position, as views of its slot.
 
         Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when no restart can help.
         """
-        with self._lock, self._meter.taking():
+        with self._lock, self._meter.waiting(self._meter.taker):
             try:
                 return self._take()
             except ProducerFailedError as error:
@@ -158,10 +133,9 @@ class ProducerProcess:
     def release(self) -> None:
         """Frees the slot of the batch taken first: its views will show another batch."""
         with self._lock:
-            self._slots.release()
-            grants = self._slots.grant_free()
+            granted = self._slots.release()
             if self._process is not None:
-                self._process.give(order_grant(grant.slot, grant.position) for grant in grants)
+                self._process.give(map(_order_batch, granted))
 
     def stop(self) -> None:
         """Makes `take` raise `Stopped`, now and from now on. For any thread."""
@@ -175,7 +149,9 @@ class ProducerProcess:
                 return
             self._is_closed = True
             try:
-                self._end()
+                if self._process is not None:
+                    process, self._process = self._process, None
+                    process.close()
             finally:
                 self._ring.close()
                 self._interrupt.close()
@@ -192,19 +168,9 @@ class ProducerProcess:
         return self._recovery.preparation_batch
 
     @property
-    def replaced(self) -> list[int]:
-        """The batches whose clips were replaced because two producers died at them; again, where two more did."""
-        return list(self._replaced)
-
-    @property
     def events(self) -> list[ProducerEvent]:
         """What happened to the producers so far."""
         return list(self._events)
-
-    @property
-    def longest_silence_s(self) -> float:
-        """How long one process may go on without a batch; it is ended by then."""
-        return self._time_limits.longest_s
 
     def read_facts(self, reset: bool = False) -> HandoffFacts:
         """Who waited for whom. The giver's waiting is the process's own measure of it."""
@@ -215,12 +181,14 @@ class ProducerProcess:
             self._interrupt.check()
             if self._failure is not None:
                 raise self._failure
-            # A death is seen to before a ready batch is handed on: the next producer needs time to start.
+            # An exit is seen to before a ready batch is handed on: the next producer needs time to start.
             while self._process is not None and (event := self._process.receive()) is not None:
                 self._heed(event)
-            prepared = self._open_ready_slot()
-            if prepared is not None:
-                return prepared
+            if (ready := self._slots.take()) is not None:
+                position, layout = ready
+                self._recovery.note_progress(position)
+                self._meter.note_taken()
+                return FilledSlot(position, self._ring.read(position, layout))
             if self._slots.is_at_end():
                 raise EndOfStream
             if self._process is None:
@@ -229,41 +197,24 @@ class ProducerProcess:
                 assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
                 self._heed(self._process.wait(self._interrupt))
 
-    def _open_ready_slot(self) -> FilledSlot | None:
-        """Takes the next batch if it is ready."""
-        ready = self._slots.find_ready()
-        if ready is None:
-            return None
-        grant, layout = ready
-        arrays = self._ring.read(grant.slot, layout)
-        self._slots.take()
-        self._recovery.note_progress(grant.position)
-        self._meter.note_taken()
-        return FilledSlot(grant.position, arrays)
-
-    def _heed(self, event: Event | ProducerExit) -> None:
+    def _heed(self, event: Message | ProducerExit) -> None:
         match event:
             case ProducerExit():
                 self._process = None
                 self._recover(event)
-            case Committed():
-                self._slots.commit(event.slot, event.position, event.layout)
-                self._meter.note_ready(event.made_at, event.waited_s)
-            case Replaced():
-                self._note_replaced(event)
-            case Ready():
+            case {"event": "committed", "position": position, "layout": layout}:
+                self._slots.commit(position, [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in layout])
+                self._meter.note_ready(event["made_at"], event["waited_s"])
+            # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
+            case {"event": "replaced", "number": number, "position": position, "names": names}:
+                if number >= self._replaced_told:
+                    self._replaced_told = number + 1
+                    told = ", ".join(names)
+                    self._record("replaced", position, told)
+                    what = "Batch %d killed two producers: its %d clips are replaced: %s."
+                    _log.warning(what, position, len(names), told)
+            case {"event": "ready"}:
                 self._record("ready", None, "loaded and warm")
-
-    def _note_replaced(self, event: Replaced) -> None:
-        # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
-        if event.number < self._replaced_told:
-            return
-        self._replaced_told = event.number + 1
-        names = ", ".join(event.names)
-        self._record("replaced", event.position, names)
-        _log.warning(
-            "Batch %d killed two producers: its %d clips are replaced: %s.", event.position, len(event.names), names
-        )
 
     def _recover(self, end: ProducerExit) -> None:
         self._record("died", end.position, str(end), end.report)
@@ -280,63 +231,65 @@ class ProducerProcess:
         self._start()
 
     def _start(self) -> None:
-        settings = dict(self._task.settings)
+        settings = dict(self._settings)
         if self._recovery.preparation_batch is not None:
             settings["preparation_batch"] = self._recovery.preparation_batch
-        task = replace(self._task, settings=settings)
-        orders = [order_begin(task, self._ring.slots, self._ring.slot_bytes, self._memory_limit_bytes)]
-        if self._replaced:
-            orders.append(order_replace(self._replaced))
-        orders += [order_grant(grant.slot, grant.position) for grant in self._slots.list_granted()]
+        begin: Message = {
+            "order": "begin",
+            "task": self._task,
+            "settings": settings,
+            # Where this process would find the task.
+            "path": [os.path.abspath(entry) for entry in sys.path],
+            "slot_bytes": self._ring.slot_bytes,
+            "memory_limit_bytes": self._memory_limit_bytes,
+        }
+        replace: Message = {"order": "replace", "positions": self._replaced}
+        orders = [begin, replace, *map(_order_batch, self._slots.list_granted())]
         self._process = ProducerHandle(
-            Launch(
-                ring_descriptor=self._ring.fileno(),
-                environment=self._environment,
-                orders=tuple(orders),
-                is_limited=self._memory_limit_bytes is not None,
-                limits=self._time_limits,
-            )
+            self._ring.fileno(),
+            self._environment,
+            orders,
+            is_limited=self._memory_limit_bytes is not None,
+            limits=self._time_limits,
         )
         self._record("started", self._slots.next_position, f"process {self._process.pid}")
-
-    def _end(self) -> None:
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.close()
 
     def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
         self._events.append(ProducerEvent(time.time(), kind, position, reason, report))
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Everything a producer process is started with.
+def _order_batch(position: int) -> Message:
+    return {"order": "grant", "position": position}
+
+
+class ProducerHandle:
+    """A running producer process.
 
     Args:
         orders: sent at once, the first of them `begin`.
         is_limited: whether the orders set a memory limit that the operating system enforces.
     """
 
-    ring_descriptor: int
-    environment: Mapping[str, str]
-    orders: tuple[Message, ...]
-    is_limited: bool
-    limits: TimeLimits
-
-
-class ProducerHandle:
-    """A running producer process."""
-
-    def __init__(self, launch: Launch, clock: Callable[[], float] = time.monotonic):
-        self._launch = launch
+    def __init__(
+        self,
+        ring_descriptor: int,
+        environment: Mapping[str, str],
+        orders: Iterable[Message],
+        *,
+        is_limited: bool,
+        limits: TimeLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._is_limited = is_limited
+        self._limits = limits
         self._clock = clock
         self._has_worked = False
-        self._exit_message: RanOutOfMemory | None = None
+        self._exit_message: Message | None = None
         self._oom_kills = count_oom_kills()
         self._board = StatusBoard.create()
         try:
-            descriptors = (self._board.fileno(), launch.ring_descriptor)
-            self._child = ChildProcess(producer.__name__, descriptors=descriptors, environment=launch.environment)
+            descriptors = (self._board.fileno(), ring_descriptor)
+            self._child = ChildProcess(producer.__name__, descriptors=descriptors, environment=environment)
         except BaseException:
             self._board.close()
             raise
@@ -345,7 +298,7 @@ class ProducerHandle:
         self._memory: MemoryReading | None = None
         self._memory_read_at = clock()
         try:
-            self.give(launch.orders)
+            self.give(orders)
         except BaseException:
             self.close()
             raise
@@ -355,32 +308,31 @@ class ProducerHandle:
         return self._child.pid
 
     def give(self, orders: Iterable[Message]) -> None:
-        """Sends orders. A producer that is gone is noticed where all deaths are: in `receive`."""
+        """Sends orders. A producer that is gone is noticed in `receive`."""
         try:
             for order in orders:
                 self._connection.send(order)
         except PeerGone:
             return
 
-    def receive(self) -> Event | ProducerExit | None:
-        """What the producer said next, its death, or None when it has said nothing.
+    def receive(self) -> Message | ProducerExit | None:
+        """What the producer said next, its exit, or None when it has said nothing.
 
-        After a death nothing of the process is left. Raises `ProducerFailedError` for an error of the task itself.
+        After an exit nothing of the process is left. Raises `ProducerFailedError` for an error of the task itself.
         """
         try:
-            message = self._connection.receive()
-            if message is None:
-                return None
-            event = parse_event(message)
+            event = self._connection.receive()
         except PeerGone:
             return self._reap(None)
+        if event is None:
+            return None
         self._note(event)
-        return self.receive() if isinstance(event, RanOutOfMemory) else event
+        return self.receive() if event["event"] == "exit" else event
 
-    def wait(self, interrupt: Interrupt) -> Event | ProducerExit:
+    def wait(self, interrupt: Interrupt) -> Message | ProducerExit:
         """As `receive`, but waits; a producer that is silent for too long is killed. Raises `Stopped`."""
         # Made anew: the silence of a time in which nobody listened is not the producer's.
-        watch = StallWatch(self._launch.limits, self._clock)
+        watch = StallWatch(self._limits, self._clock)
         while True:
             interrupt.check()
             has_ended = self._child.has_ended()
@@ -392,18 +344,11 @@ class ProducerHandle:
                 return self._reap(None)
             self._read_memory_now_and_then()
             status = self._board.read()
-            work = Work(status.stage, status.writes, 0.0, limit_s=self._find_time_limit(status.stage))
+            work = Work(status.doing, status.writes, 0.0, limit_s=self._find_time_limit(status.doing))
             stall = watch.look(work)
             if stall is not None:
                 return self._kill_hanging(stall.limit_s, status)
-            interrupt.wait_for(self._connection.fileno(), self._launch.limits.look_s)
-
-    def has_ended(self) -> bool:
-        return self._child.has_ended()
-
-    def kill(self) -> None:
-        """Ends the process at once; `receive` tells of it."""
-        self._child.kill()
+            interrupt.wait_for(self._connection.fileno(), self._limits.look_s)
 
     def close(self) -> None:
         """Ends the process and waits for it."""
@@ -413,20 +358,21 @@ class ProducerHandle:
         finally:
             self._board.close()
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Message) -> None:
         self._read_memory_now_and_then()
         match event:
-            case Ready():
+            case {"event": "ready"}:
                 self._memory = read_process_memory(self.pid) or self._memory
-            case Committed():
+            case {"event": "committed"}:
                 self._has_worked = True
                 self._child.trim_output()
-            case RanOutOfMemory():
+            case {"event": "exit", "ran_out": True}:
                 self._exit_message = event
-            case Failed():
+            # An error that another try would only repeat.
+            case {"event": "exit", "doing": doing, "position": position}:
                 raise ProducerFailedError(
-                    f"The producer failed {describe_place(event.stage, event.position)}: {event.summary}\n"
-                    f"In the producer process:\n{event.traceback.rstrip()}"
+                    f"The producer failed {describe_place(doing, position)}: {event['summary']}\n"
+                    f"In the producer process:\n{event['traceback'].rstrip()}"
                 )
 
     def _read_memory_now_and_then(self) -> None:
@@ -436,9 +382,9 @@ class ProducerHandle:
             self._memory = read_process_memory(self.pid) or self._memory
             self._memory_read_at = now
 
-    def _find_time_limit(self, stage: str) -> float:
-        limits = self._launch.limits
-        match stage:
+    def _find_time_limit(self, doing: str) -> float:
+        limits = self._limits
+        match doing:
             case "start":
                 return limits.start_s
             case "import" | "load":
@@ -454,21 +400,21 @@ class ProducerHandle:
         return self._reap((ExitCause.HANG, f"said nothing for {limit_s:g} s"), status)
 
     def _reap(self, reason: tuple[ExitCause, str] | None, status: Status | None = None) -> ProducerExit:
-        """Waits for the process, and finds out where and why it died as far as that is not known."""
+        """Waits for the process, and finds out where and why it ended as far as that is not known."""
         with _naming_stuck():
             exit_code = self._child.wait()
         output = self._child.read_output()
-        _, stage, position = status or self._board.read()
+        _, doing, position = status or self._board.read()
         self.close()
         if reason is not None:
             cause, detail = reason
         elif self._exit_message is not None:
-            cause, detail = ExitCause.OUT_OF_MEMORY, self._exit_message.text
-            stage, position = self._exit_message.stage, self._exit_message.position
+            cause, detail = ExitCause.OUT_OF_MEMORY, self._exit_message["summary"]
+            doing, position = self._exit_message["doing"], self._exit_message["position"]
         else:
             oom_kills = count_oom_kills() - self._oom_kills
-            cause, detail = classify_exit(exit_code, is_limited=self._launch.is_limited, oom_kills=oom_kills)
-        return ProducerExit(cause, detail, stage, position, self._memory, output)
+            cause, detail = classify_exit(exit_code, is_limited=self._is_limited, oom_kills=oom_kills)
+        return ProducerExit(cause, detail, doing, position, self._memory, output)
 
 
 @contextmanager
@@ -493,7 +439,7 @@ class ProducerExit:
 
     cause: ExitCause
     detail: str
-    stage: str
+    doing: str
     """What it had last said it was doing."""
     position: int | None
     """The batch it was working on, if any."""
@@ -503,8 +449,8 @@ class ProducerExit:
     """The end of what it wrote to its standard error."""
 
     def __str__(self) -> str:
-        """Cause, stage, batch and memory in one line."""
-        where = describe_place(self.stage, self.position)
+        """Cause, place and memory in one line."""
+        where = describe_place(self.doing, self.position)
         memory = "memory unknown" if self.memory is None else str(self.memory)
         detail = "" if self.detail == self.cause else f" ({self.detail})"
         return f"{self.cause}{detail} {where}; last memory reading: {memory}"
@@ -514,13 +460,13 @@ class ProducerExit:
         return f"\nIts last words:\n{self.report}" if self.report else ""
 
 
-def describe_place(stage: str, position: int | None) -> str:
+def describe_place(doing: str, position: int | None) -> str:
     """Where a producer was, in words."""
-    return f"in stage {stage!r}" + ("" if position is None else f" of batch {position}")
+    return f"in stage {doing!r}" + ("" if position is None else f" of batch {position}")
 
 
 def classify_exit(exit_code: int, *, is_limited: bool, oom_kills: int) -> tuple[ExitCause, str]:
-    """Cause and detail of a death that nobody announced.
+    """Cause and detail of an exit that nobody announced.
 
     Args:
         exit_code: as the operating system gives it, negative for a signal.
@@ -542,7 +488,7 @@ def classify_exit(exit_code: int, *, is_limited: bool, oom_kills: int) -> tuple[
 
 
 class Recovery:
-    """Remembers deaths and decides about each.
+    """Remembers exits and decides about each.
 
     Args:
         preparation_batch: rows prepared at a time, or None when the task does not say.
@@ -553,10 +499,10 @@ class Recovery:
         self._restarts = 0
         self._replaced = 0
         self._position: int | None = None
-        self._deaths_here = 0
+        self._exits_here = 0
 
     def note_progress(self, position: int) -> None:
-        """A batch was made: deaths at it no longer count. Those at a later one do: it is still to be made."""
+        """A batch was made: exits at it no longer count. Those at a later one do: it is still to be made."""
         self._restarts = self._replaced = 0
         if self._position is None or position >= self._position:
             self._forget_position()
@@ -574,7 +520,7 @@ class Recovery:
             if end.cause is ExitCause.OUT_OF_MEMORY:
                 raise ProducerFailedError(self._explain_no_memory(end))
         self._restarts += 1
-        is_to_blame = self._count_death_here(end.position) == 2
+        is_to_blame = self._count_exit_here(end.position) == 2
         if self._restarts > MOST_RESTARTS or (is_to_blame and self._replaced == MOST_REPLACED):
             replaced = f", though its clips were replaced {self._replaced} times" if self._replaced else ""
             raise ProducerFailedError(
@@ -587,17 +533,17 @@ class Recovery:
         self._forget_position()
         return end.position
 
-    def _count_death_here(self, position: int | None) -> int:
-        """Deaths in a row at one batch; a death that has nothing to do with a batch blames none."""
+    def _count_exit_here(self, position: int | None) -> int:
+        """Exits in a row at one batch; one that has nothing to do with a batch blames none."""
         if position is None:
             return 0
         if position != self._position:
-            self._position, self._deaths_here = position, 0
-        self._deaths_here += 1
-        return self._deaths_here
+            self._position, self._exits_here = position, 0
+        self._exits_here += 1
+        return self._exits_here
 
     def _forget_position(self) -> None:
-        self._position, self._deaths_here = None, 0
+        self._position, self._exits_here = None, 0
 
     def _explain_no_memory(self, end: ProducerExit) -> str:
         what = (

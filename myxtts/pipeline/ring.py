@@ -4,7 +4,7 @@ Nothing in the memory itself says whether a slot is whole. That is said by a mes
 written, with the slot's layout: a producer killed while it writes has sent none. Where an array lies follows from the
 names, types and shapes alone.
 
-`SlotTable` knows which slot holds which batch, and how far each has come.
+A batch has the slot of its position, modulo their number; `SlotTable` knows how far each has come.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ import math
 import mmap
 import os
 import statistics
+import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.pipeline.errors import RingMemoryError, SlotContentError, SlotTooSmallError
-from myxtts.pipeline.units import format_bytes
+from myxtts.errors import MachineError, UserError
+from myxtts.pipeline.process_memory import format_bytes
 
-T = TypeVar("T")
 Arrays = Mapping[str, NDArray[Any]]
 
 ALIGNMENT = 64
-DTYPES = frozenset(
-    {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
-)
 _MOST_OF_FREE = 0.8
 """Of the free memory. The rest is for what the run has yet to allocate."""
+
+
+class RingMemoryError(MachineError):
+    """The shared memory of a ring cannot be had."""
+
+
+class SlotTooSmallError(UserError):
+    """A batch does not fit into a slot."""
 
 
 class ArraySpec(NamedTuple):
@@ -48,6 +51,9 @@ class ArraySpec(NamedTuple):
     @property
     def size_bytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)} {format_bytes(self.size_bytes)}"
 
 
 Layout = Sequence[ArraySpec]
@@ -99,28 +105,28 @@ class Ring:
     def fileno(self) -> int:
         return self._descriptor
 
-    def pack(self, slot: int, arrays: Arrays) -> Layout:
-        """Copies arrays into a slot. Raises `SlotTooSmallError` with their sizes when they do not fit."""
-        layout = describe_arrays(arrays)
+    def pack(self, position: int, arrays: Arrays) -> Layout:
+        """Copies the arrays of the batch at a position into its slot. Raises `SlotTooSmallError` with their sizes when they do not fit."""
+        layout = [ArraySpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
         size_bytes = sum(_align(spec.size_bytes) for spec in layout)
         if size_bytes > self.slot_bytes:
+            by_size = sorted(layout, key=lambda spec: -spec.size_bytes)
             raise SlotTooSmallError(
                 f"A batch must fit into a slot of {format_bytes(self.slot_bytes)}, but needs {format_bytes(size_bytes)}: "
-                f"{_list_sizes(layout)}. Lower --batch-size, or drop the longest clips."
+                f"{', '.join(map(str, by_size))}. Lower --batch-size, or drop the longest clips."
             )
-        for name, view in self.read(slot, layout).items():
+        for name, view in self.read(position, layout).items():
             np.copyto(view, arrays[name], casting="no")
         return layout
 
-    def read(self, slot: int, layout: Layout) -> dict[str, NDArray[Any]]:
-        """A slot's arrays, as views that show the slot's memory: copy them (`copy_arrays`) before the slot is released."""
+    def read(self, position: int, layout: Layout) -> dict[str, NDArray[Any]]:
+        """The arrays of the batch at a position, as views that show the slot's memory: to be copied (`transfer.place_batch`) before it is released."""
         assert self._bytes is not None, "the ring is closed"
-        assert 0 <= slot < self.slots, slot
-        own = self._bytes[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
-        return {
-            spec.name: own[offset : offset + spec.size_bytes].view(spec.dtype).reshape(spec.shape)
-            for spec, offset in place_arrays(layout)
-        }
+        arrays, offset = {}, position % self.slots * self.slot_bytes
+        for spec in layout:
+            arrays[spec.name] = self._bytes[offset : offset + spec.size_bytes].view(spec.dtype).reshape(spec.shape)
+            offset += _align(spec.size_bytes)
+        return arrays
 
     def close(self) -> None:
         """Gives the memory back; where views of slots are still held, as soon as the last of them is gone."""
@@ -130,43 +136,8 @@ class Ring:
             os.close(self._descriptor)
 
 
-def copy_arrays(arrays: Arrays, copy: Callable[[NDArray[Any]], T]) -> dict[str, T]:
-    """Copies of a slot's arrays that stay valid when the slot is released.
-
-    Args:
-        copy: must really copy. `np.array` and `tf.constant` do; `np.asarray`, `tf.convert_to_tensor` of a tensor,
-            `tf.expand_dims`, `tf.squeeze`, dlpack, `numpy_function` and `from_generator` may show the slot's own memory,
-            which the next batch overwrites.
-    """
-    return {name: copy(array) for name, array in arrays.items()}
-
-
-def describe_arrays(arrays: Arrays) -> Layout:
-    """The specs of arrays. Raises `SlotContentError` for what another process could not read back."""
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES or not array.dtype.isnative:
-            kind = array.dtype.str if isinstance(array, np.ndarray) else type(array).__name__
-            raise SlotContentError(f"{name!r} is {kind}; a slot carries NumPy arrays of {', '.join(sorted(DTYPES))}.")
-    return [ArraySpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
-
-
-def place_arrays(layout: Layout) -> Iterator[tuple[ArraySpec, int]]:
-    """Each spec with the offset in bytes at which its array begins."""
-    offset = 0
-    for spec in layout:
-        yield spec, offset
-        offset += _align(spec.size_bytes)
-
-
 def _align(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _list_sizes(layout: Layout) -> str:
-    return ", ".join(
-        f"{spec.name} {spec.dtype}{list(spec.shape)} {format_bytes(spec.size_bytes)}"
-        for spec in sorted(layout, key=lambda spec: -spec.size_bytes)
-    )
 
 
 def reserve_shared_memory(size_bytes: int) -> int:
@@ -199,86 +170,63 @@ def reserve_shared_memory(size_bytes: int) -> int:
     return descriptor
 
 
-@dataclass(frozen=True)
-class Grant:
-    """A slot given to the producer for the batch at a position."""
-
-    slot: int
-    position: int
-
-
 class SlotTable:
-    """Slots on their way around: free, granted, committed, taken, free.
+    """Positions of batches on their way around: granted to a producer, committed by it, taken, released.
 
     Batches are taken in the order of their positions, each exactly once, whatever happens to the producers that make them.
 
     Args:
-        end_position: the first position that is not wanted; None for a stream without end.
+        end: the first position that is not wanted; None for a stream without end.
     """
 
-    def __init__(self, slots: int, first_position: int, end_position: int | None):
-        self._free = deque(range(slots))
-        self._granted: dict[int, int] = {}
-        self._committed: dict[int, tuple[int, Layout]] = {}
-        self._taken: deque[int] = deque()
-        self._next_grant = first_position
-        self._next_take = first_position
-        self._end = end_position
+    def __init__(self, slots: int, first: int, end: int | None):
+        self._slots = slots
+        self._end = sys.maxsize if end is None else end
+        self._committed: dict[int, Layout] = {}
+        self._released = first
+        """The first position whose slot is not free again."""
+        self.next_position = first
+        """Of the next batch to be taken."""
 
-    @property
-    def next_position(self) -> int:
-        """The position of the next batch to be taken."""
-        return self._next_take
+    def list_granted(self) -> list[int]:
+        """The positions whose slots a producer may write and has not, in order."""
+        return [position for position in range(self.next_position, self._grant_end) if position not in self._committed]
 
-    def grant_free(self) -> list[Grant]:
-        """Grants for all free slots, as far as there are positions left."""
-        first = self._next_grant
-        while self._free and not self._is_end(self._next_grant):
-            self._granted[self._next_grant] = self._free.popleft()
-            self._next_grant += 1
-        return [Grant(self._granted[position], position) for position in range(first, self._next_grant)]
+    def commit(self, position: int, layout: Layout) -> None:
+        """Notes that the slot of a position is written."""
+        assert position in self.list_granted(), f"batch {position} was not granted"
+        self._committed[position] = layout
 
-    def list_granted(self) -> list[Grant]:
-        """The grants not yet answered by a commit, in the order of positions: what a new producer has to do."""
-        return [Grant(slot, position) for position, slot in sorted(self._granted.items())]
-
-    def commit(self, slot: int, position: int, layout: Layout) -> None:
-        """Notes that a slot is written."""
-        assert self._granted.get(position) == slot, f"slot {slot} was not granted for batch {position}"
-        self._committed[position] = (self._granted.pop(position), layout)
-
-    def find_ready(self) -> tuple[Grant, Layout] | None:
-        """The next batch to be taken, if it is committed."""
-        if self._next_take not in self._committed:
+    def take(self) -> tuple[int, Layout] | None:
+        """Position and layout of the next batch, if it is committed; it counts as taken."""
+        position = self.next_position
+        if position not in self._committed:
             return None
-        slot, layout = self._committed[self._next_take]
-        return Grant(slot, self._next_take), layout
+        self.next_position += 1
+        return position, self._committed.pop(position)
 
-    def take(self) -> None:
-        """Takes the batch that `find_ready` found."""
-        slot, _ = self._committed.pop(self._next_take)
-        self._taken.append(slot)
-        self._next_take += 1
-
-    def release(self) -> None:
-        """Frees the slot that was taken first."""
-        assert self._taken, "more slots released than taken"
-        self._free.append(self._taken.popleft())
+    def release(self) -> list[int]:
+        """Frees the slot that was taken first. Gives the positions that are granted by that."""
+        assert self._released < self.next_position, "more slots released than taken"
+        before = self._grant_end
+        self._released += 1
+        return list(range(before, self._grant_end))
 
     def is_waiting(self) -> bool:
         """Whether the next batch is granted, so that waiting for it makes sense."""
-        return self._next_take in self._granted
+        return self.next_position < self._grant_end
 
     def has_work_left(self) -> bool:
         """Whether there is anything a producer still has to make."""
-        return bool(self._granted) or not self._is_end(self._next_grant)
+        return bool(self.list_granted()) or self._grant_end < self._end
 
     def is_at_end(self) -> bool:
         """Whether everything was taken."""
-        return self._is_end(self._next_take)
+        return self.next_position >= self._end
 
-    def _is_end(self, position: int) -> bool:
-        return self._end is not None and position >= self._end
+    @property
+    def _grant_end(self) -> int:
+        return min(self._released + self._slots, self._end)
 
 
 def time_ring(batch_bytes: int, rounds: int) -> tuple[float, float]:
@@ -290,7 +238,7 @@ def time_ring(batch_bytes: int, rounds: int) -> tuple[float, float]:
         layout = writer.pack(0, batch)
         return (
             _time_median(lambda: writer.pack(0, batch), rounds),
-            _time_median(lambda: copy_arrays(reader.read(0, layout), np.array), rounds),
+            _time_median(lambda: [np.array(view) for view in reader.read(0, layout).values()], rounds),
         )
     finally:
         reader.close()

@@ -17,12 +17,9 @@ from myxtts.devices.plan import DevicePlan, PlanRequest, Task
 from myxtts.devices.planning import plan_devices
 from myxtts.devices.runtime import read_execution
 from myxtts.files import open_scratch_folder
-from myxtts.pipeline.clip_part import ClipPart
-from myxtts.pipeline.code_cache import choose_cache_folder, describe_key, explain_unused_codes, make_code_key
-from myxtts.pipeline.code_filling import FilledCodes, fill_codes
-from myxtts.pipeline.code_maker import CodeMaker
-from myxtts.pipeline.codec_loading import load_codec
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.pipeline.code_choice import choose_cache_folder, describe_key, explain_unused_codes, make_code_key
+from myxtts.pipeline.codes import CodeMaker, FilledCodes, fill_codes, load_codec
+from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import CodePreparationError
 from myxtts.training.starting_point import Codec, adopt_lengths, find_codec, read_codec, read_starting_point

@@ -16,7 +16,7 @@ import tensorflow as tf
 from myxtts.audio.units import FRAMES_PER_CODE
 from myxtts.models.codebook import CodeUsage
 from myxtts.models.dvae import DVAE
-from myxtts.pipeline.shaped_function import ShapedFunction
+from myxtts.pipeline.codes import ShapedFunction
 from myxtts.training.objectives import Outcome, Tensors
 
 COMMITMENT_WEIGHT = 0.25

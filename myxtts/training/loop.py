@@ -16,10 +16,10 @@ from myxtts.data.run_data import RunData
 from myxtts.data.sampler import GlobalBatch
 from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
-from myxtts.pipeline.batch_source import BatchSource
-from myxtts.pipeline.handoff import EndOfStream
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.order import Kind, RunOrder
-from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.pipeline.slots import EndOfStream
 from myxtts.training.errors import ValidationMemoryError
 from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.keeper import Keeper, RunProgress
@@ -69,7 +69,7 @@ class TrainingLoop:
     def __init__(
         self,
         *,
-        source: BatchSource,
+        source: Batches,
         trained: TrainedModel,
         updates: UpdateMaker,
         order: RunOrder,
@@ -101,7 +101,7 @@ class TrainingLoop:
         self._team = team
         self._is_stopping = False
         """Whether anybody who trains was asked to stop."""
-        self._held: DeviceBatch | None = None
+        self._held: Batch | None = None
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
         self._seen_shapes: set[tuple[Any, ...]] = set()
@@ -140,7 +140,7 @@ class TrainingLoop:
     def _run_batches(self) -> Ending:
         try:
             while (batch := self._take()) is not None:
-                if batch.facts.kind is Kind.TRAIN:
+                if batch.info.facts.kind is Kind.TRAIN:
                     self._train(batch)
                 else:
                     self._validate(batch)
@@ -154,7 +154,7 @@ class TrainingLoop:
         self._save_unless_saved()
         return Ending(ALL_DONE, is_finished=True)
 
-    def _take(self) -> DeviceBatch | None:
+    def _take(self) -> Batch | None:
         # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again. With others,
         # who wait for this batch too, it has to be met first.
         waiting = self._stop.while_idle if self._team.size == 1 else nullcontext
@@ -167,17 +167,17 @@ class TrainingLoop:
             batch, self._is_stopping = self._team.merge(batch, self._stop.signal is not None)
         return batch
 
-    def _hold(self, batch: DeviceBatch) -> None:
+    def _hold(self, batch: Batch) -> None:
         """Keeps a batch until the step after its own is under way: a GPU may still be reading it."""
         if self._held is not None:
             self._source.release()
         self._held = batch
 
-    def _train(self, batch: DeviceBatch) -> None:
-        facts = batch.facts
+    def _train(self, batch: Batch) -> None:
+        facts = batch.info.facts
         is_new = self._check_inputs(batch)
         self._is_result_due |= is_new
-        self._keeper.note_failures(batch.replaced)
+        self._keeper.note_failures(batch.info.replaced)
         step = self._trained.step
         traces, retraces = step.count_traces(), step.count_retraces()
         with self._watch.ledger.spend(Cause.STEP) as span:
@@ -191,7 +191,7 @@ class TrainingLoop:
         # A bucket has one shape where shapes are fixed. Each further one costs what that would have saved.
         is_retrace = (is_new and facts.bucket_number in self._seen_buckets) or step.count_retraces() != retraces
         self._seen_buckets.add(facts.bucket_number)
-        self._watch.count_batch(facts, batch.memory, has_traced=has_traced, is_retrace=is_retrace)
+        self._watch.count_batch(facts, batch.info.memory, has_traced=has_traced, is_retrace=is_retrace)
         with self._watch.ledger.spend(Cause.DATA_STALL):
             self._source.advance()
         if result is not None:
@@ -243,7 +243,7 @@ class TrainingLoop:
             pipeline=self._source.read_facts(),
         )
 
-    def _validate(self, batch: DeviceBatch) -> None:
+    def _validate(self, batch: Batch) -> None:
         is_new = self._check_inputs(batch)
         if not self._validation.is_open:
             self._read_results()
@@ -263,9 +263,9 @@ class TrainingLoop:
             self._save()
         self._metrics.pop("val_loss")
 
-    def _find_ending(self, batch: DeviceBatch) -> Ending | None:
+    def _find_ending(self, batch: Batch) -> Ending | None:
         """Whether the loop ends here: only between updates, where a checkpoint can be taken."""
-        if batch.facts.kind is Kind.TRAIN and not batch.facts.is_last_of_step:
+        if batch.info.facts.kind is Kind.TRAIN and not batch.info.facts.is_last_of_step:
             return None
         if (ending := self._find_early_end()) is not None:
             return ending
@@ -310,9 +310,9 @@ class TrainingLoop:
             text = f"{saved.path.name}, {saved.size_bytes / 1e6:.1f} MB"
             self._watch.note(self._progress.step, "checkpoint", text)
 
-    def _check_inputs(self, batch: DeviceBatch) -> bool:
+    def _check_inputs(self, batch: Batch) -> bool:
         """Whether the batch has a shape that no batch had before. If so, it is made sure that it is on the model device."""
-        shape = (batch.facts.kind, *(tuple(tensor.shape) for tensor in batch.tensors.values()))
+        shape = (batch.info.facts.kind, *(tuple(tensor.shape) for tensor in batch.tensors.values()))
         if shape in self._seen_shapes:
             return False
         check_batch(batch.tensors, self._device)

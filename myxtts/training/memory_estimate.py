@@ -23,9 +23,9 @@ from myxtts.monitoring.memory_bill import (
     format_bills,
     suggest_batch,
 )
-from myxtts.pipeline.batch_size import measure_batch_bytes
-from myxtts.pipeline.handoff import SLOTS
-from myxtts.pipeline.preparation_settings import PreparationSettings
+from myxtts.pipeline.batch import measure_batch_bytes
+from myxtts.pipeline.recipe import PreparationSettings
+from myxtts.pipeline.slots import SLOTS
 from myxtts.training.decoder_memory import count_decoder_numbers, count_decoder_parameters
 from myxtts.utils.gpu_memory import read_room_mib
 

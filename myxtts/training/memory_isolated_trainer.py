@@ -14,11 +14,10 @@ from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMi
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.errors import DevicePlanError
-from myxtts.pipeline.batch_meters import METERS
-from myxtts.pipeline.handoff import SLOTS, Handoff
-from myxtts.pipeline.preparation import Prepared
-from myxtts.pipeline.staged_source import StagedSource
-from myxtts.pipeline.transfer import DeviceBatch, place_batch
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import PipedBatches
+from myxtts.pipeline.slots import SLOTS, Handoff
+from myxtts.pipeline.transfer import place_batch
 from myxtts.training.errors import NotTrainingError
 from myxtts.training.mode import plan_run
 from myxtts.training.trainer import XTTSTrainer
@@ -81,12 +80,12 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         return PIPELINE_DEPTH
 
     @property
-    def buffer_queue(self) -> Handoff[DeviceBatch] | None:
+    def buffer_queue(self) -> Handoff[Batch] | None:
         """The three slots on the model device while training runs; None before."""
         source = None if self._stage is None else self._stage.source
-        return source.placed if isinstance(source, StagedSource) else None
+        return source.placed if isinstance(source, PipedBatches) else None
 
-    def _preprocess_on_data_gpu(self, number: int) -> Prepared:
+    def _preprocess_on_data_gpu(self, number: int) -> Batch:
         """The batch with a number of the stream, prepared on the data device of this process.
 
         A producer process prepares by the same code (`BatchFactory.make`), on a device that only it sees.
@@ -98,9 +97,9 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         with closing(self._stage.open_factory()) as factory:
             return factory.make(number)
 
-    def _async_transfer_to_model_gpu(self, prepared: Prepared) -> DeviceBatch:
+    def _async_transfer_to_model_gpu(self, prepared: Batch) -> Batch:
         """A prepared batch on the model device: what the transfer thread does with each."""
-        return place_batch({name: array for name, array in prepared.items() if name != METERS}, self.model_device)
+        return place_batch(prepared, self.model_device)
 
     def get_memory_stats(self) -> dict[str, dict[str, Any]]:
         """Per role: id, device, limit, used and peak memory in MB; None is unknown.

@@ -15,7 +15,7 @@ from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
 from myxtts.models.sequences import Framed
 
 Tensors = Mapping[str, tf.Tensor]
-"""A prepared batch by name, see `myxtts.pipeline.preparation`."""
+"""A prepared batch by name, see `myxtts.pipeline.prepare`."""
 
 
 class Outcome(NamedTuple):

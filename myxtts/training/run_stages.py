@@ -18,7 +18,7 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.models.gpt import GPT
 from myxtts.models.names import count_parameters
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.preparation_settings import choose_augmentation
+from myxtts.pipeline.recipe import choose_augmentation
 from myxtts.training.closing_speech import Spoken, speak_at_end
 from myxtts.training.follower_folder import FollowerFolder
 from myxtts.training.gathering import describe_codec

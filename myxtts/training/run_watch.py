@@ -32,9 +32,8 @@ from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.batch_facts import BatchFacts
-from myxtts.pipeline.batch_memory import BatchMemory
-from myxtts.pipeline.batch_source import PipelineFacts
+from myxtts.pipeline.batch import BatchFacts, BatchMemory
+from myxtts.pipeline.batches import PipelineFacts
 from myxtts.pipeline.process_memory import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, write_listening_page, write_run_page
 from myxtts.utils.gpu_memory import read_role_memory
@@ -161,7 +160,7 @@ class RunWatch:
             losses=losses,
             learning_rate=learning_rate,
             scalars=scalars,
-            flow=Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs),
+            flow=Flow(time.perf_counter() - self._opened_at, pipeline.workers, pipeline.handoffs),
             memory=self._read_memory(),
         )
         self._last_row = row
@@ -213,7 +212,7 @@ class RunWatch:
     def format_performance(self, pipeline: PipelineFacts) -> str:
         """The step times so far and, where they vary much, who waits."""
         times = self.clock.read()
-        flow = Flow(time.perf_counter() - self._opened_at, pipeline.stages, pipeline.handoffs)
+        flow = Flow(time.perf_counter() - self._opened_at, pipeline.workers, pipeline.handoffs)
         finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
         row = self._last_row
         return format_performance(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.batch_source import BatchSource
-from myxtts.pipeline.stage import Work
+from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.worker import Work
 from myxtts.training.run_watch import RunWatch
 
 _NAMES = {
@@ -26,7 +26,7 @@ _STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
 asynchronous device still has to do before it can tell a loss."""
 
 
-def read_run_work(watch: RunWatch, source: BatchSource | None, start_s: float) -> Work:
+def read_run_work(watch: RunWatch, source: Batches | None, start_s: float) -> Work:
     """What the thread that trains is doing now. For any thread.
 
     Args:

@@ -19,15 +19,13 @@ from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.run_summary import RunSummary
 from myxtts.monitoring.settings_in_force import Surroundings, settle_sections
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_source import PRODUCER_FOLDER, BatchSource, SourceRequest
-from myxtts.pipeline.code_cache import choose_cache_folder
+from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
+from myxtts.pipeline.code_choice import choose_cache_folder
 from myxtts.pipeline.host_source import make_maker
-from myxtts.pipeline.order import Kind, RunOrder
-from myxtts.pipeline.preparation_settings import PreparationSettings, Target, choose_preparation, reads_prompts
-from myxtts.pipeline.production import Production
-from myxtts.pipeline.sources import open_source
-from myxtts.pipeline.stage import Work
+from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.recipe import BatchRecipe, PreparationSettings, Target, choose_preparation, reads_prompts
+from myxtts.pipeline.worker import Work
 from myxtts.training.environment_facts import describe_environment
 from myxtts.training.errors import UpdateMemoryError
 from myxtts.training.follower_folder import FollowerFolder
@@ -116,7 +114,7 @@ class StageRun:
             self._listener = self.trained.make_listener(request.run.path)
         check_variables(self.trained.list_variables(), device)
         self._keeper = Keeper(request.run, config, self.trained, data, self._environment)
-        self.source: BatchSource | None = None
+        self.source: Batches | None = None
         """While it runs."""
         self.watch: RunWatch | None = None
         self._is_running = False
@@ -243,13 +241,13 @@ class StageRun:
         )
         return UpdateMemoryError(f"{error} Started again, the run goes on {begins}. {smaller}")
 
-    def _run_loop(self, source: BatchSource, watch: RunWatch, progress: RunProgress) -> Ending:
+    def _run_loop(self, source: Batches, watch: RunWatch, progress: RunProgress) -> Ending:
         request = self._request
         loop = TrainingLoop(
             source=source,
             trained=self.trained,
             updates=self.updates,
-            order=self._make_order(progress),
+            order=self._make_recipe(progress).make_order(request.data),
             data=request.data,
             keeper=self._keeper,
             watch=watch,
@@ -269,47 +267,32 @@ class StageRun:
         )
         return loop.run()
 
-    def _make_order(self, progress: RunProgress) -> RunOrder:
-        data = self._request.data
-        return RunOrder(
-            data.sampler,
-            data.validation_batches,
-            validation_interval=self._validation_interval,
-            end_step=self.end_step,
-            first_step=progress.step,
-            is_validated=progress.is_validated,
-        )
-
-    def _open_source(self, progress: RunProgress) -> BatchSource:
+    def _open_source(self, progress: RunProgress) -> Batches:
         request = self._request
-        return open_source(
-            SourceRequest(
-                plan=request.plan,
-                data=request.data,
-                order=self._make_order(progress),
-                production=self._describe_production(progress),
-                folder=request.run.path / PRODUCER_FOLDER,
-                # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
-                waiting=request.stop.while_idle,
-            )
+        return open_batches(
+            self._make_recipe(progress),
+            request.data,
+            folder=request.run.path / PRODUCER_FOLDER,
+            # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
+            waiting=request.stop.while_idle,
         )
 
     def open_factory(self) -> BatchFactory:
         """What makes the batches of this stage on the data device, in this process."""
-        request = self._request
-        production = self._describe_production(RunProgress())
-        return BatchFactory(request.data, production, request.plan.data.device)
+        return BatchFactory(self._request.data, self._make_recipe(RunProgress()))
 
-    def _describe_production(self, progress: RunProgress) -> Production:
+    def _make_recipe(self, progress: RunProgress) -> BatchRecipe:
         request = self._request
-        return Production(
+        return BatchRecipe(
             config=request.config,
+            plan=request.plan,
             preparation=self._preparation,
             validation_interval=self._validation_interval,
             first_step=progress.step,
             end_step=self.end_step,
             codec_folder=request.codec_folder,
             cache_folder=choose_cache_folder(request.data, request.run.path),
+            is_validated=progress.is_validated,
             failures=tuple(self._keeper.journal.list_failures(progress.step)),
             share=request.team.share,
         )

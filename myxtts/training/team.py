@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from myxtts.cluster.exchange import Exchange
 from myxtts.cluster.link import Link
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import WHOLE, RowShare
-from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.pipeline.batch import Batch
 from myxtts.training.errors import RunFinishedError
 from myxtts.training.keeper import Keeper, RunProgress
 from myxtts.training.step import Gradients
@@ -37,7 +37,7 @@ _BROKEN = (
 class Merged(NamedTuple):
     """A batch with what is known about the whole of it."""
 
-    batch: DeviceBatch
+    batch: Batch
     """This worker's rows, with totals and counts of all rows."""
     stops: bool
     """Whether any worker was asked to stop."""
@@ -58,7 +58,7 @@ class Team(Protocol):
     def share(self) -> RowShare:
         """The rows of every batch that this one works on."""
 
-    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
+    def merge(self, batch: Batch, wants_stop: bool) -> Merged:
         """A batch with the totals of all its rows, and whether anybody was asked to stop."""
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
@@ -87,7 +87,7 @@ class Alone:
     is_chief = True
     share = WHOLE
 
-    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
+    def merge(self, batch: Batch, wants_stop: bool) -> Merged:
         return Merged(batch, wants_stop)
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
@@ -137,14 +137,12 @@ class ClusterTeam:
             (total,) = self._exchange.sum([tf.ones([])])
             assert float(total) == self.size, "every worker counts once"
 
-    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
-        facts = batch.facts
-        own = [wants_stop, *batch.totals_2.tolist(), facts.clips, facts.samples, facts.padded_samples]
+    def merge(self, batch: Batch, wants_stop: bool) -> Merged:
+        facts = batch.info.facts
+        own = [wants_stop, *batch.info.totals, facts.clips, facts.samples, facts.padded_samples]
         stops, *totals, clips, samples, padded = self._link.add_up(f"batch {facts.number}", own)
-        merged = batch._replace(
-            facts=facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded)),
-            tensors={**batch.tensors, "totals_2": tf.constant(totals, tf.float32)},
-        )
+        whole = facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded))
+        merged = Batch({**batch.tensors, "totals_2": tf.constant(totals, tf.float32)}, replace(batch.info, facts=whole))
         return Merged(merged, stops > 0)
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:

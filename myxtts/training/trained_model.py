@@ -25,7 +25,7 @@ from myxtts.models.gpt import GPT
 from myxtts.models.names import LoadReport, find_variable, load_checkpoint_arrays, to_checkpoint_layout
 from myxtts.models.vocabulary import grow_text_vocabulary
 from myxtts.models.weights import GPT_PREFIX, SPEAKER_PREFIX, Weight
-from myxtts.pipeline.codec_loading import load_codec
+from myxtts.pipeline.codes import load_codec
 from myxtts.training.codec_objective import CodecObjective
 from myxtts.training.listening import (
     CodeSounds,

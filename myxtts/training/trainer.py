@@ -20,8 +20,8 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.errors import DevicePlanError
 from myxtts.models.gpt import GPT
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.stage import TimeLimits, Work
-from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.worker import TimeLimits, Work
 from myxtts.training.closing_speech import Spoken
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import NotTrainingError, RunStoppedError
@@ -227,11 +227,11 @@ class XTTSTrainer:
         self._stage = StageRun(request)
         return self._stage.run()
 
-    def _train_step_impl(self, batch: DeviceBatch) -> Any:
+    def _train_step_impl(self, batch: Batch) -> Any:
         """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""
         if self._stage is None:
             raise NotTrainingError("There is no model to train a step of: train() builds it. Call that first.")
-        return self._stage.updates.add(batch.tensors, batch.facts)
+        return self._stage.updates.add(batch.tensors, batch.info.facts)
 
     def _log_pipeline_performance(self) -> None:
         """Says how long steps took and, where they vary much, which stage waits and what to change."""

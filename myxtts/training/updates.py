@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from myxtts.models.layers import measure
-from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch import BatchFacts
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.training.objectives import Tensors
 from myxtts.training.step import Gradients, TrainStep, Turn

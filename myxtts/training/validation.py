@@ -14,8 +14,8 @@ import tensorflow as tf
 from myxtts.data.run_data import RunData
 from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
+from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.order import RunOrder
-from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.reports.pages import note_clip
 from myxtts.training.errors import ValidationMemoryError
 from myxtts.training.keeper import RunProgress
@@ -92,7 +92,7 @@ class ValidationRound:
         order, step = self._order, self._progress.step
         return bool(order.validation_batches) and (step % order.validation_interval == 0 or step == order.end_step)
 
-    def add(self, batch: DeviceBatch, *, is_new: bool) -> RoundResult | None:
+    def add(self, batch: Batch, *, is_new: bool) -> RoundResult | None:
         """The round's result with its last batch, None before. What it shows is noted in the progress.
 
         Raises `ValidationMemoryError` where the round cannot be made. The weights are their own again then, and the caller is to
@@ -106,11 +106,11 @@ class ValidationRound:
         except ValidationMemoryError:
             self.abandon()
             raise
-        if not self._order.is_last_of_round(batch.facts.number):
+        if not self._order.is_last_of_round(batch.info.facts.number):
             return None
         sums = np.asarray(tf.add_n(self._sums)).tolist()
         self.abandon()
-        sums = self._team.sum_numbers(f"validation after {batch.facts.updates} updates", sums)
+        sums = self._team.sum_numbers(f"validation after {batch.info.facts.updates} updates", sums)
         return self._rank(sums, phase)
 
     def abandon(self) -> None:
@@ -118,34 +118,34 @@ class ValidationRound:
         self._sums.clear()
         self._averaged.close()
 
-    def _evaluate(self, batch: DeviceBatch, is_new: bool) -> str:
+    def _evaluate(self, batch: Batch, is_new: bool) -> str:
         """Adds a batch to the round. Gives the phase of training it was evaluated for."""
         if not self.is_open:
             self._begin(batch)
-        phase = self._trained.step.objective.choose_phase(batch.facts.updates - 1)
+        phase = self._trained.step.objective.choose_phase(batch.info.facts.updates - 1)
         with self._watch.ledger.spend(Cause.VALIDATION) as span:
             span.is_first = is_new
-            self._sums.append(self._updates.evaluate(batch.tensors, batch.facts, phase))
+            self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, phase))
             if is_new:
                 check_result(self._sums[-1], self._device)
             self._advance()
         self._watch.clock.leave_out()
         return phase
 
-    def _begin(self, batch: DeviceBatch) -> None:
+    def _begin(self, batch: Batch) -> None:
         average = self._trained.step.average
         try:
             if average is not None:
                 self._averaged.enter_context(average.in_place())
         except tf.errors.ResourceExhaustedError as error:
             raise ValidationMemoryError(
-                f"Out of memory before the validation after {batch.facts.updates} updates: there is no room for the weights beside "
+                f"Out of memory before the validation after {batch.info.facts.updates} updates: there is no room for the weights beside "
                 "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
             ) from error
         if self._team.is_chief:
             self._listen(batch)
 
-    def _listen(self, batch: DeviceBatch) -> None:
+    def _listen(self, batch: Batch) -> None:
         step = self._progress.step
         with self._watch.ledger.spend(Cause.VALIDATION) as span:
             # Made by functions of its own, which the first sample traces.
@@ -158,7 +158,7 @@ class ValidationRound:
                 return
         for path in paths:
             self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
-        clip, validation = int(batch.clips_B[0]), self._data.validation
+        clip, validation = batch.info.clip_numbers[0], self._data.validation
         note_clip(self._watch.folder, validation.text[clip], validation.find_file(clip))
 
     def _rank(self, sums: list[float], phase: str) -> RoundResult:

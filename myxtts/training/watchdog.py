@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from myxtts.errors import StageStalledError
-from myxtts.pipeline.stage import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
+from myxtts.errors import WorkStalledError
+from myxtts.pipeline.worker import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Watchdog:
     """Watches the thread that calls `run`, while it does what it was given.
 
     A thing that takes longer than its limit is named in a warning, with the stacks of all threads. After twice the limit the run
-    ends with `StageStalledError`, raised in the thread itself. A thread that cannot be reached, because it waits inside a driver or
+    ends with `WorkStalledError`, raised in the thread itself. A thread that cannot be reached, because it waits inside a driver or
     a file system, takes the process with it: the operating system then closes what is open, and the producer ends with its trainer.
 
     Args:
@@ -75,7 +75,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._look, name="myxtts-watchdog", daemon=True)
 
     def run(self, work: Callable[[], T]) -> T:
-        """What the work returns. Raises `StageStalledError` where it hung.
+        """What the work returns. Raises `WorkStalledError` where it hung.
 
         A function and no context: what is raised in a thread from outside may arrive anywhere, also in between the end of a block and
         the first line of what would leave its context.
@@ -90,7 +90,7 @@ class Watchdog:
         except StalledNow:
             # It is raised once, so from here on nothing can interrupt this.
             self._leave()
-            raise StageStalledError(self._last_word) from None
+            raise WorkStalledError(self._last_word) from None
 
     def _leave(self) -> None:
         """Nothing is raised in the thread from here on, and nobody watches it."""

@@ -18,10 +18,8 @@ from myxtts.errors import NvmlError
 from myxtts.files import open_scratch_folder
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import UNKNOWN
-from myxtts.pipeline.batch_source import BatchSource
-from myxtts.pipeline.handoff import SLOTS
-from myxtts.pipeline.preparation_settings import reads_prompts
-from myxtts.pipeline.sources import open_source
+from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.slots import SLOTS
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
@@ -66,7 +64,7 @@ def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
     accumulation, shapes = tried.training.gradient_accumulation_steps, len(setup.data.sampler.plan.buckets)
     batches = count_measured_batches(shapes, accumulation)
     # Codes that an earlier trial has kept would make a later one look faster.
-    with closing(open_source(setup.request_source(keeps_codes_aside=True))) as source:
+    with closing(setup.open_batches(setup.make_recipe(keeps_codes_aside=True))) as source:
         read_ahead = tried.data.pipeline_buffer_size
         profiler = Profiler(source, training, steps=batches, read_ahead=read_ahead, shapes=shapes)
         profiler.warm_up()
@@ -114,7 +112,7 @@ def _read_step(step: TrainStep, config: XTTSConfig) -> dict[str, str]:
     }
 
 
-def _read_pipeline(setup: ProfileSetup, source: BatchSource) -> dict[str, str]:
+def _read_pipeline(setup: ProfileSetup, source: Batches) -> dict[str, str]:
     """Readers, buffers and kept codes of a source that is open."""
     data, mode = setup.config.data, setup.plan.mode
     corpora = [setup.data.train, setup.data.validation][: 2 if len(setup.data.validation) else 1]
@@ -148,10 +146,9 @@ def _count_readers() -> int:
 
 
 def _count_read_ahead(setup: ProfileSetup) -> int:
-    preparation = setup.request_source().production.preparation
     return choose_read_ahead(
         setup.config.data,
         [setup.data.sampler.plan],
         accumulation=setup.data.sampler.accumulation,
-        clips_per_row=2 if reads_prompts(setup.config.data, preparation.target) else 1,
+        clips_per_row=2 if setup.make_recipe().reads_prompts else 1,
     ).depth

@@ -27,13 +27,13 @@ from myxtts.devices.plan_json import load_plan
 from myxtts.devices.runtime import read_execution
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import format_bytes
-from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_size import measure_batch_bytes
-from myxtts.pipeline.batch_source import BatchSource, SourceRequest
-from myxtts.pipeline.code_cache import choose_cache_folder, count_code_bytes, decide_cache, make_code_key
-from myxtts.pipeline.codec_loading import load_codec
+from myxtts.pipeline.batch import measure_batch_bytes
+from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.code_choice import choose_cache_folder, count_code_bytes, decide_cache, make_code_key
+from myxtts.pipeline.codes import load_codec
+from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.ring import time_ring
-from myxtts.pipeline.sources import open_source
 from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.lengths import count_updates
@@ -86,16 +86,16 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
 
 def describe_codes(asked: XTTSConfig, setup: ProfileSetup) -> dict[str, Any]:
     """What the run's own `--cache` will come to: values of `Circumstances`."""
-    sampler, request = setup.data.sampler, setup.request_source()
+    sampler, recipe = setup.data.sampler, setup.make_recipe()
     epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
-    if request.production.codec_folder is None:
+    if recipe.codec_folder is None:
         return {"epochs": epochs, "kept_obstacle": "A codec that is trained has none."}
     assert setup.codec is not None
     with get_device_context("/CPU:0"):
-        weights = load_codec(request.production.codec_folder).weights
-    key = make_code_key(weights, setup.codec.mel_norms, request.plan.data.device, read_execution())
-    folder, preparation = choose_cache_folder(setup.data, setup.folder), request.production.preparation
-    decision = decide_cache(asked.data.cache, preparation, setup.data, folder, key, epochs=epochs)
+        weights = load_codec(recipe.codec_folder).weights
+    key = make_code_key(weights, setup.codec.mel_norms, recipe.plan.data.device, read_execution())
+    folder = choose_cache_folder(setup.data, setup.folder)
+    decision = decide_cache(asked.data.cache, recipe.preparation, setup.data, folder, key, epochs=epochs)
     if decision.policy == "off":
         return {"epochs": epochs, "kept_obstacle": decision.reason}
     kept = choose_cache_folder(setup.data, Path(asked.training.checkpoint_dir))
@@ -110,7 +110,7 @@ def describe_codes(asked: XTTSConfig, setup: ProfileSetup) -> dict[str, Any]:
 
 def describe_shape(setup: ProfileSetup) -> RunShape:
     """What the batches of a run look like."""
-    preparation = setup.request_source().production.preparation
+    preparation = setup.make_recipe().preparation
     return RunShape(setup.config.training.stage, setup.data.sampler.plan.buckets, preparation)
 
 
@@ -149,8 +149,8 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
     batches = count_measured_batches(len(buckets), setup.config.training.gradient_accumulation_steps)
     lengths = {"steps": 2 * batches, "read_ahead": READ_AHEAD, "shapes": len(buckets)}
     with get_device_context(setup.plan.model.device):
-        training, request = SyncedTraining(setup), setup.request_source()
-        with closing(open_source(request)) as source:
+        training, recipe = SyncedTraining(setup), setup.make_recipe()
+        with closing(setup.open_batches(recipe)) as source:
             profiler = Profiler(source, training, **lengths)
             profiler.warm_up()
             profiler.run_cached()
@@ -161,11 +161,11 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
         prepare_s = fmean(spans.read.seconds + spans.prepare.seconds for spans in alone)
         train_s = fmean(profiler.list_cached(dual.buckets))
         single_s, plan = prepare_s + train_s, put_on_one_device(setup.plan) if fits_one else setup.plan
-        with closing(open_source(replace(request, plan=plan))) as source:
+        with closing(setup.open_batches(replace(recipe, plan=plan))) as source:
             if fits_one:
                 single_s = Profiler(source, training, **lengths).time_best_window(batches).batch_s
             pair = measure_pair(setup.plan, training, source) if may_share else {}
-        batch_bytes = round(fmean(measure_batch_bytes(request.production.preparation, each) for each in buckets))
+        batch_bytes = round(fmean(measure_batch_bytes(recipe.preparation, each) for each in buckets))
         pack_s, unpack_s = time_ring(max(_LEAST_RING_BYTES, batch_bytes), _RING_ROUNDS)
         return StageCosts(
             prepare_s=prepare_s,
@@ -173,26 +173,25 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
             train_s=train_s,
             single_s=single_s,
             dual_s=dual.batch_s,
-            codes_s=_measure_codes(request),
+            codes_s=_measure_codes(setup, recipe),
             pack_s=pack_s,
             unpack_s=unpack_s,
             **pair,
         )
 
 
-def _measure_codes(request: SourceRequest) -> float:
+def _measure_codes(setup: ProfileSetup, recipe: BatchRecipe) -> float:
     """Seconds per batch that making its codes takes on the data device; 0 where none are made."""
-    if request.production.codec_folder is None:
+    if recipe.codec_folder is None:
         return 0.0
-    buckets = request.data.sampler.plan.buckets
+    buckets = setup.data.sampler.plan.buckets
     buckets = buckets[:: max(1, len(buckets) // _TRIED_BUCKETS)]
-    device = request.plan.data.device
-    with get_device_context(device), closing(BatchFactory(request.data, request.production, device)) as factory:
+    with get_device_context(recipe.plan.data.device), closing(BatchFactory(setup.data, recipe)) as factory:
         measure = factory.preparer.measure_code_seconds
         return fmean(bucket.rows * measure(bucket.rows, bucket.samples) for bucket in buckets)
 
 
-def measure_pair(plan: DevicePlan, training: SyncedTraining, source: BatchSource) -> dict[str, float]:
+def measure_pair(plan: DevicePlan, training: SyncedTraining, source: Batches) -> dict[str, float]:
     """Values of `StageCosts` that say what two devices would make of training, by name."""
     numbers = sum(int(tf.size(variable.value)) for variable in training.step.optimizer.variables.values())
     pace, crowding = measure_together(plan.model.device, plan.data.device)
@@ -200,10 +199,10 @@ def measure_pair(plan: DevicePlan, training: SyncedTraining, source: BatchSource
     return {"half_share": half_share, "pace": pace, "crowding": crowding, "exchange_s": exchange_s}
 
 
-def measure_half_share(source: BatchSource, training: SyncedTraining) -> float:
+def measure_half_share(source: Batches, training: SyncedTraining) -> float:
     """Of the training time of a batch, what half of its clips take: half at best, all of it where there is one clip."""
     whole = source.take()
-    half = whole._replace(tensors=dict(next(split_rows(whole.tensors, WORKERS))))
+    half = replace(whole, tensors=dict(next(split_rows(whole.tensors, WORKERS))))
     seconds = []
     for batch in (half, whole):
         training.train(batch)

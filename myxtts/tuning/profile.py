@@ -70,7 +70,6 @@ def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: 
 
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     """The profile of a planned run; `tell` hears what is being done."""
-    from myxtts.pipeline.sources import open_source
     from myxtts.training.devices_in_force import apply_devices
     from myxtts.training.profiling.run import Profiler, SyncedTraining
     from myxtts.training.profiling.setup import set_up_profile
@@ -85,7 +84,7 @@ def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
         tell(f"building {run.model}")
         training = SyncedTraining(setup)
         tell("opening the pipeline")
-        with closing(open_source(setup.request_source())) as source:
+        with closing(setup.open_batches()) as source:
             read_ahead, shapes = planned.config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
             profiler = Profiler(source, training, steps=steps, read_ahead=read_ahead, shapes=shapes)
             return measure_three_runs(profiler, run, plan, tell)

@@ -41,7 +41,6 @@ from myxtts.inference.settings import SpeechSettings
 from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, list_losses, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
-from myxtts.pipeline.sources import open_source
 from myxtts.processes import make_importable
 from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.mode import PlannedRun, plan_run
@@ -179,7 +178,7 @@ def inspect_placement(situation: Situation) -> Seen:
     apply_devices(config, plan)
     situation.folder.mkdir()
     setup = set_up_profile(config, plan, situation.folder)
-    with get_device_context(device), closing(open_source(setup.request_source())) as source:
+    with get_device_context(device), closing(setup.open_batches()) as source:
         variables, tensors = list(setup.build_model().list_variables()), source.take().tensors
         check_variables(variables, device)
         check_batch(tensors, device)

@@ -13,7 +13,7 @@ from tests.support.processes import clean_environ, run_python
 TEXT = "Nobody may read this sentence."
 BROKEN_TEXT = "a line of secrets without a bar"
 LOG = f"""2026-01-01 10:00:00,000 INFO Data: 3 clips
-2026-01-01 10:00:01,000 ERROR StageFailedError: the first one
+2026-01-01 10:00:01,000 ERROR WorkFailedError: the first one
 Traceback (most recent call last):
   File "old.py", line 1
 2026-01-01 10:00:02,000 WARNING clip_1.wav is replaced: {TEXT}

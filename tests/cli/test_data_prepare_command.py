@@ -9,8 +9,8 @@ from myxtts.checkpoints import write_model_directory
 from myxtts.cli.data_prepare import format_prepared_codes
 from myxtts.config import XTTSConfig
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.pipeline.clip_part import ClipPart
-from myxtts.pipeline.code_filling import FilledCodes
+from myxtts.pipeline.codes import FilledCodes
+from myxtts.pipeline.recipe import ClipPart
 from myxtts.training.code_preparation import PreparedCodes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from myxtts.monitoring.profile_facts import BatchTimes, Profile, ProfiledRun
-from myxtts.pipeline.batch_spans import BatchSpans, Span
+from myxtts.pipeline.batch import BatchSpans, Span
 
 
 @dataclass(frozen=True)

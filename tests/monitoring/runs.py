@@ -17,8 +17,8 @@ from myxtts.monitoring.metrics_rows import (
     ValidationRow,
 )
 from myxtts.monitoring.time_ledger import Cause
-from myxtts.pipeline.stage import StageFacts
-from myxtts.pipeline.waiting import HandoffFacts
+from myxtts.pipeline.slots import HandoffFacts
+from myxtts.pipeline.worker import WorkerFacts
 
 GIB = 2**30
 SETTINGS = {
@@ -58,9 +58,9 @@ def make_flow(
     return Flow(
         elapsed_s,
         (
-            StageFacts("read", 20, 0.1 * busy * elapsed_s),
-            StageFacts("prepare", 20, 0.9 * busy * elapsed_s),
-            StageFacts("transfer", 20, 0.05 * elapsed_s),
+            WorkerFacts("read", 20, 0.1 * busy * elapsed_s),
+            WorkerFacts("prepare", 20, 0.9 * busy * elapsed_s),
+            WorkerFacts("transfer", 20, 0.05 * elapsed_s),
         ),
         (
             HandoffFacts("producer", 20, 0.4 * elapsed_s, transfer_waits * elapsed_s, 1 - transfer_waits),

@@ -6,7 +6,7 @@ from myxtts.monitoring.settings_in_force import Settings, Surroundings
 from myxtts.monitoring.speed_up import measure_speed_up
 from myxtts.monitoring.step_clock import measure_durations
 from myxtts.monitoring.time_ledger import Cause
-from myxtts.pipeline.stage import StageFacts
+from myxtts.pipeline.worker import WorkerFacts
 from tests.monitoring.runs import SETTINGS, make_flow
 
 JITTER = measure_durations([1.0, 3.0] * 20)
@@ -79,7 +79,7 @@ def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
         (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", None),
         (make_flow(train_waits=0.4, transfer_waits=0.0), "dual", "transfer", "--prefetch-buffer-size 8"),
         (
-            Flow(10.0, (StageFacts("read", 5, 4.0), StageFacts("prepare", 5, 3.0)), ()),
+            Flow(10.0, (WorkerFacts("read", 5, 4.0), WorkerFacts("prepare", 5, 3.0)), ()),
             "single",
             "read",
             "--num-workers 4",

@@ -10,7 +10,7 @@ from myxtts.devices.nvml import CardActivity
 from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
 from myxtts.monitoring.profile_facts import BatchTimes, Part, RoleMemoryFacts, judge_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
-from myxtts.pipeline.batch_spans import BatchSpans, Span
+from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.tuning.profile_page import format_page
 from myxtts.tuning.profile_view import LANES, format_json, format_profile, format_trace
 from tests.monitoring.profiles import Stages, make_profile, make_run

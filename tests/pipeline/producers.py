@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 
-from myxtts.pipeline.handoff import EndOfStream
-from myxtts.pipeline.producer import TaskSpec
 from myxtts.pipeline.producer_client import ProducerProcess
-from myxtts.pipeline.ring import copy_arrays
+from myxtts.pipeline.slots import EndOfStream
 from tests.pipeline.tasks import make_expected
 from tests.support.processes import ROOT
 
@@ -19,21 +18,21 @@ SLOT_BYTES = 1 << 16
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def make_producer(
+@contextmanager
+def open_producer(
     *faults: dict[str, Any],
-    factory: str = "tests.pipeline.tasks:make_plain",
+    task: str = "tests.pipeline.tasks:NumbersTask",
     batch: int | None = None,
     more: Mapping[str, Any] | None = None,
     **arguments: Any,
-) -> ProducerProcess:
+) -> Iterator[ProducerProcess]:
     """A producer of a task with these faults; `more` are further settings, `arguments` those of the producer."""
     settings: dict[str, Any] = {"faults": list(faults), **(more or {})}
     if batch is not None:
         settings["preparation_batch"] = batch
-    return ProducerProcess(
-        TaskSpec(factory, settings),
-        **({"slot_bytes": SLOT_BYTES, "end_position": 12, "environment": ENVIRONMENT} | arguments),
-    )
+    given = {"slot_bytes": SLOT_BYTES, "end_position": 12, "environment": ENVIRONMENT} | arguments
+    with closing(ProducerProcess(task, settings, **given)) as producer:
+        yield producer
 
 
 def take_all(
@@ -47,7 +46,7 @@ def take_all(
         except EndOfStream:
             return batches
         assert position not in batches
-        batches[position] = copy_arrays(views, np.array)
+        batches[position] = {name: np.array(view) for name, view in views.items()}
         del views
         before_release(position)
         producer.release()
@@ -66,3 +65,12 @@ def assert_all_right(batches: dict[int, dict[str, np.ndarray]], positions: range
 
 def list_kinds(producer: ProducerProcess) -> list[str]:
     return [event.kind for event in producer.events]
+
+
+def list_reasons(producer: ProducerProcess, kind: str) -> list[str]:
+    return [event.reason for event in producer.events if event.kind == kind]
+
+
+def list_replaced(producer: ProducerProcess) -> list[int]:
+    """The batches that were made of other clips."""
+    return [event.position for event in producer.events if event.kind == "replaced" and event.position is not None]

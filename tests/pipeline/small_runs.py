@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from myxtts.checkpoints import write_model_directory
+from myxtts.config import XTTSConfig
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.run_data import RunData, collect_run_data
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
-from myxtts.pipeline.production import Production
-from tests.pipeline.source_program import make_config
-from tests.support.processes import run_python
+from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from tests.support.tiny_run import damage_clip as damage_clip
 
+if TYPE_CHECKING:
+    from myxtts.pipeline.maker import BatchFactory
+
 MEL_NORMS = np.linspace(0.5, 2.0, 80).tolist()
+
+Run = tuple[RunData, BatchRecipe]
+
+
+def make_config(folder: Path, **sections: Any) -> XTTSConfig:
+    """A configuration of the smallest model that reads the corpus in the folder."""
+    data = {
+        "train_data": str(folder / "corpus"),
+        "batch_size": 6,
+        "num_workers": 1,
+        "cache": "off",
+        "prompt_seconds": 1.0,
+    }
+    training = {"rehearsal": True, "checkpoint_dir": str(folder), "mode": "single"}
+    return XTTSConfig(
+        model={"size": "tiny", **sections.get("model", {})},
+        data={**data, **sections.get("data", {})},
+        training={**training, **sections.get("training", {})},
+    )
 
 
 def make_run_folder(folder: Path, clips: int = 30) -> Path:
@@ -46,10 +70,24 @@ def write_codec(folder: Path) -> None:
     write_model_directory(folder, config=config, model={"mel_stats": np.ones(80, np.float32)}, dvae=to_checkpoint(dvae))
 
 
-def make_production(folder: Path, target: Target = Target.GPT, **sections: Any) -> tuple[RunData, Production]:
+def make_plan(mode: Mode = Mode.SINGLE) -> DevicePlan:
+    """A plan on the devices that every process has, so that it need not be applied."""
+    producer = Process.PRODUCER if mode is Mode.ISOLATED else Process.TRAINER
+    return DevicePlan(
+        mode,
+        True,
+        RolePlan(Role.DATA, producer, "/CPU:0", None, None),
+        RolePlan(Role.MODEL, Process.TRAINER, "/CPU:0", None, None),
+        tuple(ProcessPlan(process, ()) for process in Process),
+    )
+
+
+def make_run(folder: Path, target: Target = Target.GPT, plan: DevicePlan | None = None, **sections: Any) -> Run:
+    """The clips of a run and what its batches are made of."""
     config = make_config(folder, **sections)
-    return collect_run_data(config, folder=folder), Production(
+    return collect_run_data(config, folder=folder), BatchRecipe(
         config=config,
+        plan=plan or make_plan(),
         preparation=choose_preparation(config, target, MEL_NORMS),
         validation_interval=4,
         first_step=0,
@@ -59,10 +97,20 @@ def make_production(folder: Path, target: Target = Target.GPT, **sections: Any) 
     )
 
 
-def run_ways(folder: Path, ways: dict[str, Any], *, asynchronous: bool = False) -> dict[str, Any]:
-    """What a process that takes all batches in these ways got, by way."""
-    words = json.dumps({"folder": str(folder), "asynchronous": asynchronous, "ways": ways})
-    result = run_python(["-m", "tests.pipeline.source_program", words])
-    assert result.returncode == 0, result.stderr[-4000:]
-    told: dict[str, Any] = json.loads(result.stdout.rpartition("@@")[2])
-    return told
+@contextmanager
+def open_factory(run: Run, **preparation: Any) -> Iterator[BatchFactory]:
+    """What makes the batches of a run, or with other settings of preparation."""
+    from myxtts.pipeline.maker import BatchFactory
+
+    data, recipe = run
+    settings = replace(recipe.preparation, **preparation)
+    with closing(BatchFactory(data, replace(recipe, preparation=settings))) as factory:
+        yield factory
+
+
+def make_batches(run: Run, numbers: Sequence[int], *, warm: bool = False, **preparation: Any) -> list[Batch]:
+    """Batches of a run, on the host."""
+    with open_factory(run, **preparation) as factory:
+        if warm:
+            factory.warm_up()
+        return [factory.fetch(factory.make(number)) for number in numbers]

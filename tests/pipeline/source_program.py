@@ -1,4 +1,4 @@
-"""A process that takes the batches of a small run in several ways and tells what it got.
+"""A process that takes the batches of a small run in several ways and tells what it got: `run_ways` starts it.
 
 `python -m tests.pipeline.source_program JSON`, where the JSON names the folder of the run and the ways. A process of its
 own, because devices are planned once in the life of a process.
@@ -22,27 +22,19 @@ from typing import Any
 import numpy as np
 
 from myxtts.config import XTTSConfig
-from myxtts.data.run_data import collect_run_data
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
+from tests.support.processes import run_python
 
 
-def make_config(folder: Path, **sections: Any) -> XTTSConfig:
-    """A configuration of the smallest model that reads the corpus in the folder."""
-    data = {
-        "train_data": str(folder / "corpus"),
-        "batch_size": 6,
-        "num_workers": 1,
-        "cache": "off",
-        "prompt_seconds": 1.0,
-    }
-    training = {"rehearsal": True, "checkpoint_dir": str(folder), "mode": "single"}
-    return XTTSConfig(
-        model={"size": "tiny", **sections.get("model", {})},
-        data={**data, **sections.get("data", {})},
-        training={**training, **sections.get("training", {})},
-    )
+def run_ways(folder: Path, ways: dict[str, Any], *, asynchronous: bool = False) -> dict[str, Any]:
+    """What a process that takes all batches in these ways got, by way."""
+    words = json.dumps({"folder": str(folder), "asynchronous": asynchronous, "ways": ways})
+    result = run_python(["-m", "tests.pipeline.source_program", words])
+    assert result.returncode == 0, result.stderr[-4000:]
+    told: dict[str, Any] = json.loads(result.stdout.rpartition("@@")[2])
+    return told
 
 
 def main(options: dict[str, Any]) -> dict[str, Any]:
@@ -63,33 +55,23 @@ def plan_mode(mode: Mode) -> DevicePlan:
 
 
 def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
-    from myxtts.pipeline.order import RunOrder
-    from myxtts.pipeline.preparation_settings import Target, choose_preparation
-    from myxtts.pipeline.production import Production
-    from myxtts.pipeline.sources import SourceRequest, open_source
+    from myxtts.pipeline.batches import open_batches
+    from myxtts.pipeline.recipe import Target
+    from tests.pipeline.small_runs import make_run
 
     collector = Collector()
     logging.getLogger("myxtts").addHandler(collector)
-    config = make_config(folder, **way.get("sections", {}))
-    data = collect_run_data(config, folder=folder)
-    target = Target(way.get("target", "gpt"))
-    preparation = choose_preparation(config, target, np.linspace(0.5, 2.0, 80).tolist())
-    production = Production(
-        config=config,
-        preparation=replace(preparation, rows_at_a_time=way.get("rows_at_a_time")),
+    plan = plan_mode(Mode(way["mode"]))
+    data, recipe = make_run(folder, Target(way.get("target", "gpt")), plan, **way.get("sections", {}))
+    recipe = replace(
+        recipe,
+        preparation=replace(recipe.preparation, rows_at_a_time=way.get("rows_at_a_time")),
         validation_interval=5,
         first_step=way.get("first_step", 0),
         end_step=way.get("end_step", 9),
-        codec_folder=folder / "codec" if target is Target.GPT else None,
-        cache_folder=folder / "features",
     )
-    order = RunOrder(
-        data.sampler, data.validation_batches, validation_interval=production.validation_interval,
-        first_step=production.first_step, end_step=production.end_step,
-    )  # fmt: skip
-    plan = plan_mode(Mode(way["mode"]))
     os.environ.update(way.get("environ", {}))
-    source = open_source(SourceRequest(plan, data, order, production, folder / "producer"))
+    source = open_batches(recipe, data, folder=folder / "producer")
     try:
         batches = take_all(source, set(way.get("kill_at", [])))
         facts = source.read_facts()
@@ -99,7 +81,7 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
     return {
         "batches": batches,
         "model_device": plan.model.device,
-        "stages": [[f.name, f.items, f.busy_s] for f in facts.stages],
+        "workers": [[f.name, f.items, f.busy_s] for f in facts.workers],
         "handoffs": [[f.name, f.items] for f in facts.handoffs],
         "events": [[event.kind, event.position, event.reason] for event in facts.events],
         "hits": facts.meters.cache_hits,
@@ -111,7 +93,7 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_all(source: Any, kills: set[int]) -> list[Any]:
-    from myxtts.pipeline.handoff import EndOfStream
+    from myxtts.pipeline.slots import EndOfStream
 
     batches: list[Any] = []
     held: deque[Any] = deque()
@@ -121,8 +103,9 @@ def take_all(source: Any, kills: set[int]) -> list[Any]:
         except EndOfStream:
             return batches + [describe(batch) for batch in held]
         source.advance()
-        if held[-1].facts.number in kills:
-            os.kill(source._producer.pid, signal.SIGKILL)
+        if held[-1].info.facts.number in kills:
+            started = [event.reason for event in source.read_facts().events if event.kind == "started"]
+            os.kill(int(started[-1].removeprefix("process ")), signal.SIGKILL)
         # Looked at two batches later: by then the slot it came from holds another one.
         if len(held) == 3:
             batches.append(describe(held.popleft()))
@@ -131,9 +114,10 @@ def take_all(source: Any, kills: set[int]) -> list[Any]:
 
 def describe(batch: Any) -> dict[str, Any]:
     return {
-        "facts": list(batch.facts),
-        "replaced": [[f.step, f.row, f.clip] for f in batch.replaced],
-        "clips": batch.clips_B.tolist(),
+        "facts": list(batch.info.facts),
+        "replaced": [[f.step, f.row, f.clip] for f in batch.info.replaced],
+        "clips": list(batch.info.clip_numbers),
+        "totals": list(batch.info.totals),
         "arrays": {name: digest(tensor.numpy()) for name, tensor in sorted(batch.tensors.items())},
         "devices": sorted({t.device for t in batch.tensors.values() if t.dtype.is_floating}),
     }

@@ -37,9 +37,9 @@ class NumbersTask:
             that remembers that it has happened.
     """
 
-    def __init__(self, settings: Mapping[str, Any], report_stage: Any):
+    def __init__(self, settings: Mapping[str, Any], report: Any):
         self._settings = settings
-        self._report_stage = report_stage
+        self._report = report
         self._replaced: Counter[int] = Counter()
         self._fail("load")
 
@@ -75,7 +75,7 @@ class NumbersTask:
                 if path.exists():
                     continue
                 path.touch()
-            self._report_stage(fault.get("report", stage))
+            self._report(fault.get("report", stage))
             DEEDS[fault["do"]]()
 
 
@@ -85,17 +85,13 @@ def make_row(clip: int) -> np.ndarray:
 
 def make_expected(position: int, replaced: Sequence[int] = ()) -> dict[str, np.ndarray]:
     """The batch as it must arrive."""
-    task = NumbersTask({}, lambda stage: None)
+    task = NumbersTask({}, lambda doing: None)
     for each in replaced:
         task.replace_batch(each)
     return task.prepare(position)
 
 
-def make_plain(settings: Mapping[str, Any], report_stage: Any) -> NumbersTask:
-    return NumbersTask(settings, report_stage)
-
-
-def make_mortal(settings: Mapping[str, Any], report_stage: Any) -> NumbersTask:
+def make_mortal(settings: Mapping[str, Any], report: Any) -> NumbersTask:
     """A task whose process is killed before the n-th line of the engine that it executes from here on.
 
     Settings:
@@ -104,7 +100,7 @@ def make_mortal(settings: Mapping[str, Any], report_stage: Any) -> NumbersTask:
     """
     if not Path(settings["once"]).exists():
         _die_before_line(settings["line"], Path(settings["once"]))
-    return NumbersTask(settings, report_stage)
+    return NumbersTask(settings, report)
 
 
 def _die_before_line(line: int, done: Path) -> None:
@@ -196,5 +192,6 @@ DEEDS = {
     "allocate": _allocate,
     "hold": _hold,
     "fork": _fork_and_die,
+    "nothing": lambda: None,
     "chatter": lambda: print("x" * 200_000, flush=True),
 }

@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +36,6 @@ def list_order(order):
 @given(samplers(), runs)
 def test_the_stream_is_what_walking_through_it_gives(sampler, run):
     order = RunOrder(sampler, **run)
-
     assert (order.first_number, order.end_number) == (0, len(order))
     assert list_order(order) == list_places(sampler, **run)
 
@@ -47,9 +45,7 @@ def test_the_stream_is_what_walking_through_it_gives(sampler, run):
 def test_a_resumed_stream_is_the_rest_of_the_unbroken_one(sampler, run, data):
     first_step = data.draw(st.integers(0, run["end_step"]))
     unbroken = RunOrder(sampler, **run)
-
     resumed = RunOrder(sampler, **run, first_step=first_step)
-
     places = list_order(unbroken)
     assert resumed.end_number == unbroken.end_number
     assert list_order(resumed) == places[resumed.first_number :]
@@ -66,9 +62,7 @@ def is_round_at(place, updates):
 def test_a_round_that_was_cut_off_comes_again(sampler, run, data):
     first_step = data.draw(st.integers(0, run["end_step"]))
     later = RunOrder(sampler, **run, first_step=first_step)
-
     order = RunOrder(sampler, **run, first_step=first_step, is_validated=False)
-
     is_due = first_step > 0 and first_step % run["validation_interval"] == 0
     rounds = [Place(Kind.VALIDATION, Position(n), first_step) for n in range(run["validation_batches"])]
     assert list_order(order) == (rounds if is_due else []) + list_order(later)
@@ -79,9 +73,7 @@ def test_a_round_that_was_cut_off_comes_again(sampler, run, data):
 @given(samplers(), runs, st.integers(0, 25))
 def test_another_end_changes_no_number_before_the_former_last_round(sampler, run, more):
     order = RunOrder(sampler, **run)
-
     longer = RunOrder(sampler, **run | {"end_step": run["end_step"] + more})
-
     shared = order.number_step(order.end_step)
     assert longer.number_step(order.end_step) == shared
     assert list_order(longer)[:shared] == list_order(order)[:shared]
@@ -92,9 +84,7 @@ def test_another_end_changes_no_number_before_the_former_last_round(sampler, run
 def test_the_end_of_each_round_is_known(sampler, run):
     order = RunOrder(sampler, **run)
     kinds = [place.kind for place in list_places(sampler, **run)]
-
     ends = [number for number in range(order.end_number) if order.is_last_of_round(number)]
-
     behind = [*kinds[1:], Kind.TRAIN]
     expected = [pair == (Kind.VALIDATION, Kind.TRAIN) for pair in zip(kinds, behind, strict=False)]
     assert ends == [number for number, is_end in enumerate(expected) if is_end]
@@ -105,7 +95,6 @@ def test_the_end_of_each_round_is_known(sampler, run):
 def test_far_places_are_found_without_walking(sampler, step, interval, validation_batches):
     order = RunOrder(sampler, validation_batches, validation_interval=interval, end_step=step + 1)
     number = order.number_step(step)
-
     assert order.find_place(number) == Place(Kind.TRAIN, Position(step), step)
     last = number + count_micro_batches(sampler, step) - 1
     assert order.find_place(last).position == Position(step, count_micro_batches(sampler, step) - 1)
@@ -114,13 +103,3 @@ def test_far_places_are_found_without_walking(sampler, step, interval, validatio
         assert order.is_last_of_round(order.end_number - 1)
     else:
         assert last + 1 == order.end_number
-
-
-@steady
-@given(samplers(), runs)
-def test_there_is_nothing_outside(sampler, run):
-    order = RunOrder(sampler, **run)
-
-    for number in (-1, order.end_number):
-        with pytest.raises(IndexError):
-            order.find_place(number)

@@ -7,16 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from myxtts.pipeline import ring
-from myxtts.pipeline.errors import RingMemoryError, SlotContentError, SlotTooSmallError
 from myxtts.pipeline.ring import (
     ALIGNMENT,
-    DTYPES,
-    ArraySpec,
-    Grant,
     Ring,
+    RingMemoryError,
     SlotTable,
-    copy_arrays,
-    place_arrays,
+    SlotTooSmallError,
     reserve_shared_memory,
 )
 from tests.support.processes import run_code
@@ -47,7 +43,7 @@ def pair():
 
 ARRAYS = st.dictionaries(
     st.text(max_size=12),
-    st.sampled_from(sorted(DTYPES)).flatmap(
+    st.sampled_from(["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]).flatmap(
         lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
     ),
     max_size=6,
@@ -70,17 +66,11 @@ def test_what_is_packed_is_read_bit_for_bit(batches):
             del views
 
 
-def test_arrays_of_any_memory_order_are_packed(pair):
-    array = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)[::-1]
-    views = pair.reader.read(0, pair.writer.pack(0, {"a": array}))
-    np.testing.assert_array_equal(views["a"], array)
-
-
 def test_slots_do_not_touch_each_other(pair):
     full = np.full(SLOT_BYTES, 255, np.uint8)
     zero = pair.writer.pack(1, {"a": np.zeros(SLOT_BYTES, np.uint8)})
-    pair.writer.pack(0, {"a": full})
-    pair.writer.pack(2, {"a": full})
+    for position in (0, 2, 3):
+        pair.writer.pack(position, {"a": full})
     assert not pair.reader.read(1, zero)["a"].any()
 
 
@@ -93,37 +83,12 @@ def test_a_batch_that_does_not_fit_is_refused_with_its_sizes(pair):
         pair.writer.pack(0, arrays)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array(["text"]), np.array([object()]), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.zeros(2, "M8[s]"),
-        np.zeros(2, [("a", "f4")]), [1, 2],
-    ],
-)  # fmt: skip
-def test_what_cannot_be_carried_is_refused_by_name(pair, array):
-    with pytest.raises(SlotContentError, match="'bad'"):
-        pair.writer.pack(0, {"good": np.zeros(1), "bad": array})
-
-
 def test_the_reader_cannot_write(pair):
     views = pair.reader.read(0, pair.writer.pack(0, {"a": np.zeros(4)}))
     with pytest.raises(ValueError, match="read-only"):
         views["a"][0] = 1
     with pytest.raises(ValueError, match="WRITEABLE"):
         views["a"].flags.writeable = True
-
-
-def test_copies_survive_the_next_batch_and_views_do_not(pair):
-    views = pair.reader.read(0, pair.writer.pack(0, {"a": np.full(100, 1.0, np.float32)}))
-    copies = copy_arrays(views, np.array)
-    pair.writer.pack(0, {"a": np.full(100, 2.0, np.float32)})
-    assert copies["a"].sum() == 100
-    assert views["a"].sum() == 200
-
-
-def test_places_follow_from_the_layout_and_do_not_overlap():
-    layout = (ArraySpec("a", "uint8", (1,)), ArraySpec("b", "float64", (9,)), ArraySpec("c", "bool", (0,)))
-    assert [offset for _, offset in place_arrays(layout)] == [0, 64, 192]
 
 
 def test_memory_that_is_not_there_is_refused_before_it_is_touched(monkeypatch):
@@ -139,7 +104,7 @@ def test_a_limit_of_the_system_is_a_clear_error_and_not_a_signal():
     # In a process of its own: the limit cannot be lifted again.
     answer = run_code(
         "import resource\n"
-        "from myxtts.pipeline.errors import RingMemoryError\n"
+        "from myxtts.pipeline.ring import RingMemoryError\n"
         "from myxtts.pipeline.ring import Ring\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try:\n    Ring.create(3, 1 << 20)\n"
@@ -151,7 +116,7 @@ def test_a_limit_of_the_system_is_a_clear_error_and_not_a_signal():
 def test_address_space_that_is_not_there_is_a_clear_error():
     answer = run_code(
         "import os, resource\n"
-        "from myxtts.pipeline.errors import RingMemoryError\n"
+        "from myxtts.pipeline.ring import RingMemoryError\n"
         "from myxtts.pipeline.process_memory import read_process_memory\n"
         "from myxtts.pipeline.ring import Ring\n"
         "limit = read_process_memory(os.getpid()).address_space_bytes + (1 << 20)\n"
@@ -184,23 +149,16 @@ def test_views_outlive_a_closed_ring():
 
 
 def test_slots_are_granted_for_the_next_positions_up_to_the_end():
-    table = SlotTable(3, first_position=10, end_position=12)
-    assert table.grant_free() == [Grant(0, 10), Grant(1, 11)]
-    assert table.grant_free() == []
+    assert SlotTable(3, 10, 12).list_granted() == [10, 11]
+    assert SlotTable(3, 10, None).list_granted() == [10, 11, 12]
+    empty = SlotTable(3, 5, 5)
+    assert (empty.is_at_end(), empty.list_granted(), empty.has_work_left()) == (True, [], False)
 
 
-def test_a_stream_without_positions_is_at_its_end():
-    table = SlotTable(3, 5, 5)
-    assert table.is_at_end()
-    assert table.grant_free() == []
-
-
-@pytest.mark.parametrize(("slot", "position"), [(1, 0), (0, 1), (0, 5), (9, 0), (-1, 0)])
-def test_a_commit_that_was_not_granted_is_a_mistake_of_ours(slot, position):
-    table = SlotTable(3, 0, None)
-    table.grant_free()
+@pytest.mark.parametrize("position", [-1, 3, 5])
+def test_a_commit_that_was_not_granted_is_a_mistake_of_ours(position):
     with pytest.raises(AssertionError, match="not granted"):
-        table.commit(slot, position, [])
+        SlotTable(3, 0, None).commit(position, [])
 
 
 @given(
@@ -210,24 +168,22 @@ def test_a_commit_that_was_not_granted_is_a_mistake_of_ours(slot, position):
 )
 def test_every_batch_is_taken_once_and_in_order_whatever_happens(slots, end, moves):
     table = SlotTable(slots, 0, end)
-    orders = table.grant_free()
-    taken, held = [], 0
+    orders = table.list_granted()
+    taken, held = [], []
     for move in [*moves, *["commit", "take", "release"] * 60]:
         if move == "commit" and orders:
-            grant = orders.pop(0)
-            table.commit(grant.slot, grant.position, [])
+            # No slot is written that is still read.
+            assert orders[0] % slots not in [position % slots for position in held]
+            table.commit(orders.pop(0), [])
         elif move == "die":
             orders = table.list_granted()
-        elif move == "take" and table.find_ready():
-            taken.append(table.find_ready()[0].position)
-            table.take()
-            held += 1
+        elif move == "take" and (ready := table.take()) is not None:
+            taken.append(ready[0])
+            held.append(ready[0])
         elif move == "release" and held:
-            table.release()
-            held -= 1
-            orders += table.grant_free()
-        in_use = [grant.slot for grant in table.list_granted()] + list(table._taken)
-        in_use += [slot for slot, _ in table._committed.values()]
-        assert sorted(in_use + list(table._free)) == list(range(slots))
+            held.pop(0)
+            orders += table.release()
+        assert len(held) + len(table.list_granted()) <= slots
     assert taken == list(range(end))
     assert table.is_at_end()
+    assert not table.has_work_left()

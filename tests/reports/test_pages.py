@@ -20,7 +20,7 @@ from myxtts.monitoring.metrics_log import Metrics, open_metrics_log
 from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, SummaryRow
 from myxtts.monitoring.profile_facts import RoleMemoryFacts, judge_profile
 from myxtts.monitoring.settings_in_force import Settings
-from myxtts.pipeline.waiting import HandoffFacts
+from myxtts.pipeline.slots import HandoffFacts
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
 from myxtts.reports.compare import compare_runs, format_comparison_page
 from myxtts.reports.embed import encode_png

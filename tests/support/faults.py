@@ -166,7 +166,7 @@ def _spoil_producer() -> None:
 
 def make_spoilt_task(*arguments: Any) -> Any:
     """The task of a producer that leaks."""
-    from myxtts.pipeline.preparation_task import make_task
+    from myxtts.pipeline.maker import make_task
 
     _replace("preparing in the producer", lambda whole: lambda *given: (_keep(1), whole(*given))[1])
     return make_task(*arguments)

@@ -10,9 +10,9 @@ from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.monitoring.errors import MemoryBillError
-from myxtts.pipeline.batch_size import measure_batch_bytes
-from myxtts.pipeline.handoff import SLOTS
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
+from myxtts.pipeline.batch import measure_batch_bytes
+from myxtts.pipeline.recipe import Target, choose_preparation
+from myxtts.pipeline.slots import SLOTS
 from myxtts.training.memory_estimate import RunShape, bill_run, check_run, list_fitting_batches
 
 BUCKETS = (Bucket(16, 50 * 1024, 60), Bucket(8, 100 * 1024, 90))

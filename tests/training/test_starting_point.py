@@ -14,7 +14,7 @@ from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.display import format_config
 from myxtts.config.resolve import dump_sections, resolve_config
 from myxtts.models.names import CheckpointMismatchError
-from myxtts.pipeline.codec_loading import load_codec
+from myxtts.pipeline.codes import load_codec
 from myxtts.training import starting_point
 from myxtts.training.errors import StartingPointError
 from myxtts.training.starting_point import (

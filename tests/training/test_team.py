@@ -3,15 +3,13 @@
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.data.replacements import Failure, ReplacementJournal
-from myxtts.pipeline.batch_facts import BatchFacts
+from myxtts.pipeline.batch import Batch, BatchFacts
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import RunFinishedError
 from myxtts.training.keeper import RunProgress
 from myxtts.training.step import Gradients
@@ -42,7 +40,10 @@ def teams(links):
 
 def make_batch(clips, totals, updates=3):
     facts = BatchFacts(7, Kind.TRAIN, updates, 0, 1, 0, 0, clips, clips * 100, 800)
-    return DeviceBatch(facts, {"totals_2": None, "x": 1}, (), np.zeros(clips), None, None, np.array(totals, np.float32))
+    info = BatchInfo(
+        facts, (0,) * clips, (), tuple(totals), BatchSpans(Span(0, 0), Span(0, 0)), BatchMemory(1, None, None)
+    )
+    return Batch({"totals_2": None, "x": 1}, info)
 
 
 def run_both(teams, work):
@@ -54,7 +55,7 @@ def test_a_batch_has_the_totals_of_all_rows_and_whoever_is_asked_to_stop_all_hea
     batches = make_batch(4, [10, 200]), make_batch(3, [6, 150])
     for batch, stops in run_both(teams, lambda n, team: team.merge(batches[n], n == asked)):
         assert batch.tensors["totals_2"].numpy().tolist() == [16, 350]
-        assert (batch.facts.clips, batch.facts.samples, batch.facts.padded_samples) == (7, 700, 1600)
+        assert (batch.info.facts.clips, batch.info.facts.samples, batch.info.facts.padded_samples) == (7, 700, 1600)
         assert stops == (asked is not None)
     assert [(team.share.part, team.share.parts) for team in teams] == [(0, 2), (1, 2)], "the rows of each are its own"
 

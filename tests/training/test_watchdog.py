@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from myxtts.errors import StageStalledError
+from myxtts.errors import WorkStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.pipeline.stage import FINAL, TimeLimits, Work
+from myxtts.pipeline.worker import FINAL, TimeLimits, Work
 from myxtts.training import watchdog
 from myxtts.training.run_work import read_run_work
 from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
@@ -81,7 +81,7 @@ def is_watched() -> bool:
 
 
 def test_work_that_hangs_is_named_with_its_stack(told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(StageStalledError, match="Stage 'step' has made no progress at its item 7") as caught:
+    with pytest.raises(WorkStalledError, match="Stage 'step' has made no progress at its item 7") as caught:
         watch(told, read_step).run(hang_in_python)
     assert "hang_in_python" in str(caught.value)
     assert ADVICE in str(caught.value)
@@ -102,7 +102,7 @@ def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(
         monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.05)
         monkeypatch.setattr(told, "force", lambda text: never.wait(TOO_LONG_S))
     # A wait without a timeout is as deaf as a driver. It is ended by what would have been the end of the process.
-    with pytest.raises(StageStalledError):
+    with pytest.raises(WorkStalledError):
         watch(told, read_step, grace_s=0.05).run(lambda: told.has_ended.wait(TOO_LONG_S / 2))
     never.set()
     assert told.exit_code == EXIT_CODE != 0
@@ -172,7 +172,7 @@ def test_first_calls_tracing_and_saving_have_a_limit_of_their_own(
         span.is_first = is_first
         run: Any = SimpleNamespace(ledger=ledger, clock=clock)
         work = read_run_work(run, None, 600.0)
-    assert (work.stage, work.is_first) == (name, expected)
+    assert (work.name, work.is_first) == (name, expected)
 
 
 def test_limits_follow_from_the_setting_and_an_import_has_its_own() -> None:
@@ -199,7 +199,7 @@ def test_what_is_raised_while_the_watch_is_left_never_comes_out_raw(
             raise StalledNow
 
     monkeypatch.setattr(Watchdog, "_leave", interrupted)
-    with pytest.raises(StageStalledError):
+    with pytest.raises(WorkStalledError):
         watch(told, lambda: None).run(lambda: "done")
     assert not is_watched()
 
@@ -210,7 +210,7 @@ def test_work_that_ends_at_its_very_limit_is_done_or_stalled_and_nothing_else(to
         impatient = watch(told, read_step, Looking(0.0, 0.0), grace_s=TOO_LONG_S)
         try:
             outcomes.add(impatient.run(lambda spins=spins: "done" if sum(range(40 * spins)) >= 0 else ""))
-        except StageStalledError:
+        except WorkStalledError:
             outcomes.add("stalled")
     # What is raised too late would come out here.
     assert sum(range(100_000)) > 0

@@ -13,14 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from myxtts.pipeline.batch_facts import CLIPS, FACTS, REPLACED, BatchFacts, dump_failures
-from myxtts.pipeline.batch_memory import MEMORY, BatchMemory, dump_memory
-from myxtts.pipeline.batch_meters import METERS, BatchMeters
-from myxtts.pipeline.batch_spans import SPANS, Span, dump_spans, parse_spans
-from myxtts.pipeline.handoff import Handoff
+from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.producer import TaskSpec
 from myxtts.pipeline.producer_client import FilledSlot, ProducerProcess
+from myxtts.pipeline.slots import Handoff
 
 RARELY = 6
 SLOT_BYTES = 1 << 16
@@ -81,7 +77,7 @@ class PacedProducer(ProducerProcess):
 
     def take(self) -> FilledSlot:
         slot = super().take()
-        CLOCK.catch_up(parse_spans(slot.arrays[SPANS])[1].ended_s)
+        CLOCK.catch_up(Batch.unpack(slot.arrays).info.spans.prepare.ended_s)
         return slot
 
 
@@ -110,42 +106,42 @@ class PacedFactory:
     def warm_up(self) -> None:
         """Nothing is traced."""
 
-    def make(self, number: int) -> dict[str, Any]:
+    def make(self, number: int) -> Batch:
         began = CLOCK.read()
         self._pace.hold("read", number)
         read = CLOCK.read()
         self._pace.hold("prepare", number)
         ended = CLOCK.read()
-        return {
-            "weights_B": np.ones(2, np.float32),
-            FACTS: BatchFacts(number, Kind.TRAIN, number, 0, 1, 0, number % 2, 2, 100, 120).dump(),
-            REPLACED: dump_failures([]),
-            CLIPS: np.zeros(2, np.int32),
-            METERS: BatchMeters(1, read - began, ended - read).dump(),
-            SPANS: dump_spans(Span(began, read), Span(read, ended)),
-            MEMORY: dump_memory(BatchMemory(1, None, None)),
-        }
+        info = BatchInfo(
+            facts=BatchFacts(number, Kind.TRAIN, number, 0, 1, 0, number % 2, 2, 100, 120),
+            clip_numbers=(0, 0),
+            replaced=(),
+            totals=(),
+            spans=BatchSpans(Span(began, read), Span(read, ended)),
+            memory=BatchMemory(1, None, None),
+        )
+        return Batch({"weights_B": np.ones(2, np.float32)}, info)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def make_producer(pace: Pace) -> PacedProducer:
-    """A producer process with this pace; not yet started."""
-    return PacedProducer(TaskSpec(f"{__name__}:{PacedProduction.__name__}", asdict(pace)), slot_bytes=SLOT_BYTES)
+    """A producer process with this pace."""
+    return PacedProducer(f"{__name__}:{PacedProduction.__name__}", asdict(pace), slot_bytes=SLOT_BYTES)
 
 
 class PacedProduction:
     """A producer's task that only takes time."""
 
-    def __init__(self, settings: Mapping[str, Any], report_stage: Any):
+    def __init__(self, settings: Mapping[str, Any], report: Any):
         self._factory = PacedFactory(Pace(**{**settings, "rare": tuple(settings["rare"])}))
 
     def warm_up(self) -> None:
         """Nothing is traced."""
 
     def prepare(self, position: int) -> dict[str, Any]:
-        return self._factory.make(position)
+        return self._factory.make(position).pack()
 
     def replace_batch(self, position: int) -> list[str]:
         raise AssertionError("no batch does harm")

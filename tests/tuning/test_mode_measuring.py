@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
 from myxtts.devices.plan_json import dump_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.errors import MemoryBillError
-from myxtts.pipeline.batch_spans import BatchSpans, Span
+from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.training.memory_estimate import RunShape
 from myxtts.training.profiling.run import FILL_BATCHES, WINDOWS, ProfileError, Profiler
 from myxtts.tuning import mode_measuring
@@ -38,7 +38,7 @@ class Batches:
         self.open += 1
         self.taken += 1
         facts = SimpleNamespace(number=self.taken, bucket_number=9 if self.taken >= self._rare_from else self.taken % 2)
-        return SimpleNamespace(facts=facts, spans=BatchSpans(*[Span(0.0, READ_S)] * 3))
+        return SimpleNamespace(info=SimpleNamespace(facts=facts, spans=BatchSpans(*[Span(0.0, READ_S)] * 3)))
 
     def advance(self):
         """Nothing is prepared."""
@@ -60,7 +60,7 @@ class Training:
         self.pauses = {}
 
     def train(self, batch):
-        self.alone.add(batch.facts.bucket_number)
+        self.alone.add(batch.info.facts.bucket_number)
         return False
 
     def dispatch(self, batch):
@@ -103,11 +103,11 @@ def test_a_window_has_some_batches_of_every_shape_and_whole_updates(shapes, accu
     assert mode_measuring.count_measured_batches(shapes, accumulation) == batches
 
 
-class Request(NamedTuple):
-    """What a source is opened with, as far as this counts."""
+class Recipe(NamedTuple):
+    """What batches are made of, as far as this counts."""
 
     plan: object
-    production: object = SimpleNamespace(preparation=None)
+    preparation: object = None
 
 
 @pytest.fixture
@@ -117,12 +117,11 @@ def measured(monkeypatch):
     def measure(source, **given):
         modes, training = [], Training()
         stubs = {
-            "open_source": lambda request: modes.append(request.plan.mode) or source,
-            "replace": lambda request, plan: Request(plan),
+            "replace": lambda recipe, plan: Recipe(plan),
             "SyncedTraining": lambda _: training,
             "time_ring": lambda *_: (0.0, 0.0),
             "measure_batch_bytes": lambda *_: 1,
-            "_measure_codes": lambda _: 0.0,
+            "_measure_codes": lambda *_: 0.0,
             "measure_pair": lambda *_: {"pace": 3.0},
             "get_device_context": lambda _: tf.device("/CPU:0"),
         }
@@ -130,7 +129,13 @@ def measured(monkeypatch):
             monkeypatch.setattr(mode_measuring, name, stub)
         sampler = SimpleNamespace(plan=SimpleNamespace(buckets=(0, 9)))
         data = SimpleNamespace(sampler=sampler)
-        setup = SimpleNamespace(config=XTTSConfig(), data=data, plan=DUAL, request_source=lambda: Request(DUAL))
+        setup = SimpleNamespace(
+            config=XTTSConfig(),
+            data=data,
+            plan=DUAL,
+            make_recipe=lambda: Recipe(DUAL),
+            open_batches=lambda recipe: modes.append(recipe.plan.mode) or source,
+        )
         return mode_measuring.measure_costs(setup, **given), training, modes
 
     return measure
@@ -158,7 +163,8 @@ def test_everything_is_put_on_the_device_that_trains():
     assert single.data.process is Process.TRAINER
 
 
-class Rows(NamedTuple):
+@dataclass
+class Rows:
     """A batch of so many rows."""
 
     tensors: dict

@@ -22,11 +22,10 @@ from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.profile_facts import Part, judge_profile
 from myxtts.monitoring.settings_in_force import Settings, Surroundings
-from myxtts.pipeline import single_source, staged_source, transfer
-from myxtts.pipeline.batch_facts import FACTS
-from myxtts.pipeline.batch_source import SourceRequest
-from myxtts.pipeline.stage import Feed, Stage
-from myxtts.pipeline.staged_source import StagedSource
+from myxtts.pipeline import batches, transfer
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import PipedBatches
+from myxtts.pipeline.worker import Feed, WorkerThread
 from myxtts.training.errors import CodecMissingError, ProfileError
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
 from myxtts.training.profiling import run as profile_run
@@ -114,30 +113,29 @@ def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
 def clock(monkeypatch):
     """Whoever measures reads the clock that the stages put on."""
     CLOCK.now_s = 0.0
-    for module in (profile_run, single_source, staged_source, transfer):
+    for module in (profile_run, batches, transfer):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=CLOCK.read))
-    monkeypatch.setattr(staged_source, "Handoff", PacedHandoff)
+    monkeypatch.setattr(batches, "Handoff", PacedHandoff)
 
 
-def open_staged(taken, stages=(), resources=None, pace=None, producer=None):
-    """The source of a mode with two devices; `pace` is that of copying."""
+def open_piped(taken, workers=(), resources=None, pace=None, producer=None):
+    """The batches of a mode with two devices; `pace` is that of copying."""
 
-    def unpack(slot):
-        arrays = slot if producer is None else slot.arrays
+    def unpack(item):
+        batch = item if producer is None else Batch.unpack(item.arrays)
         if pace is not None:
-            pace.hold("transfer", int(arrays[FACTS][0]))
-        return dict(arrays)
+            pace.hold("transfer", batch.info.facts.number)
+        return batch
 
-    return StagedSource(
-        taken, unpack=unpack, stages=list(stages), resources=resources or ExitStack(), device="/CPU:0", start_delay_s=0.0,
-        producer=producer,
-    )  # fmt: skip
+    resources = resources or ExitStack()
+    recipe = make_recipe("dual")
+    return PipedBatches(recipe, taken, unpack=unpack, workers=workers, resources=resources, producer=producer)
 
 
 def open_dual(pace, make=None):
     prepared = PacedHandoff("prepared")
     make = make or PacedFactory(pace).make
-    return open_staged(prepared, [Stage("prepare", make, Feed(iter(range(10**6))), prepared)], pace=pace)
+    return open_piped(prepared, [WorkerThread("prepare", make, Feed(iter(range(10**6))), prepared)], pace=pace)
 
 
 def open_isolated(pace):
@@ -145,28 +143,33 @@ def open_isolated(pace):
     with ExitStack() as resources:
         producer = make_producer(pace)
         resources.callback(producer.close)
-        producer.start()
-        return open_staged(producer, resources=resources, pace=pace, producer=producer)
+        return open_piped(producer, resources=resources, pace=pace, producer=producer)
 
 
 @pytest.fixture
-def open_source(monkeypatch):
+def openers(monkeypatch):
     """By mode; that of the single one is the real one over a paced factory."""
 
     def open_single(pace):
-        monkeypatch.setattr(single_source, "BatchFactory", lambda *_: PacedFactory(pace))
-        place = single_source.place_batch
+        monkeypatch.setattr(batches, "BatchFactory", lambda *_: PacedFactory(pace))
+        place = batches.place_batch
 
-        def place_slowly(arrays, device):
+        def place_slowly(batch, device):
             began = CLOCK.read()
-            pace.hold("transfer", int(arrays[FACTS][0]))
-            return place(arrays, device, began)
+            pace.hold("transfer", batch.info.facts.number)
+            return place(batch, device, began)
 
-        monkeypatch.setattr(single_source, "place_batch", place_slowly)
-        order = SimpleNamespace(first_number=0, end_number=10**6)
-        return single_source.SingleSource(SourceRequest(make_plan("single"), None, order, None, None))
+        monkeypatch.setattr(batches, "place_batch", place_slowly)
+        return batches.open_batches(make_recipe("single"), None, folder=None)
 
     return {"dual": open_dual, "isolated": open_isolated, "single": open_single}
+
+
+def make_recipe(mode):
+    """What of a recipe counts here."""
+    order = SimpleNamespace(first_number=0, end_number=10**6)
+    config = XTTSConfig(data={"model_start_delay": 0.0})
+    return SimpleNamespace(plan=make_plan(mode), config=config, make_order=lambda data: order)
 
 
 def make_plan(mode):
@@ -184,7 +187,7 @@ def profile(source, pace, mode):
     with closing(source):
 
         def train(batch):
-            pace.hold("train", batch.facts.number)
+            pace.hold("train", batch.info.facts.number)
             return False
 
         profiler = make_profiler(source, train, steps=STEPS, read_ahead=4, shapes=2)
@@ -202,8 +205,8 @@ SLOW = [
 
 @pytest.mark.parametrize("mode", ["dual", "isolated", "single"])
 @pytest.mark.parametrize(("pace", "stage", "title"), SLOW, ids=lambda value: value if isinstance(value, str) else "")
-def test_the_slow_stage_of_a_pipeline_is_named(open_source, mode, pace, stage, title):
-    measured, verdict = profile(open_source[mode](pace), pace, mode)
+def test_the_slow_stage_of_a_pipeline_is_named(openers, mode, pace, stage, title):
+    measured, verdict = profile(openers[mode](pace), pace, mode)
     if mode == "single" and stage == "prepare":
         title = "PREPROCESSING BOTTLENECK"
     assert verdict.stage == stage
@@ -221,9 +224,9 @@ def test_the_slow_stage_of_a_pipeline_is_named(open_source, mode, pace, stage, t
 
 @pytest.mark.parametrize("mode", ["dual", "isolated", "single"])
 @pytest.mark.parametrize("stage", ["read", "prepare", "transfer", "train"])
-def test_jitter_is_named_with_the_stage_it_comes_from(open_source, mode, stage):
+def test_jitter_is_named_with_the_stage_it_comes_from(openers, mode, stage):
     pace = Pace(rare=(stage, 0.120))
-    _, verdict = profile(open_source[mode](pace), pace, mode)
+    _, verdict = profile(openers[mode](pace), pace, mode)
     (rule,) = [rule for rule in verdict.rules if rule.title == "HIGH TIMING VARIATION"]
     names = {"read": Part.LOAD, "prepare": Part.PREPARE, "transfer": Part.TRANSFER, "train": Part.TRAIN}
     assert rule.part is names[stage]

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from myxtts.monitoring.profile_facts import BatchTimes
-from myxtts.pipeline.batch_source import BatchSource, PipelineFacts
-from myxtts.pipeline.batch_spans import Span
-from myxtts.pipeline.handoff import SLOTS
-from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.pipeline.batch import Batch, Span
+from myxtts.pipeline.batches import Batches, PipelineFacts
+from myxtts.pipeline.slots import SLOTS
 from myxtts.training.errors import ProfileError
 from myxtts.training.profiling.setup import ProfileSetup
 from myxtts.training.updates import UpdateMaker
@@ -33,7 +32,7 @@ WINDOWS = 2
 """In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
 _MOST_WINDOWS = 4
 
-Train = Callable[[DeviceBatch], bool]
+Train = Callable[[Batch], bool]
 """Trains on a batch, and says whether something was traced for it."""
 
 
@@ -51,16 +50,16 @@ class SyncedTraining:
         )
         self._last: tf.Tensor | None = None
 
-    def train(self, batch: DeviceBatch) -> bool:
+    def train(self, batch: Batch) -> bool:
         """Trains on a batch and waits for it. See `Train`."""
         has_traced = self.dispatch(batch)
         self.settle()
         return has_traced
 
-    def dispatch(self, batch: DeviceBatch) -> bool:
+    def dispatch(self, batch: Batch) -> bool:
         """Trains on a batch as a run does, without waiting for it. See `Train`."""
         traces = self.step.count_traces()
-        self._last = self._updates.add(batch.tensors, batch.facts)
+        self._last = self._updates.add(batch.tensors, batch.info.facts)
         return self.step.count_traces() != traces
 
     def settle(self) -> None:
@@ -96,15 +95,13 @@ class Profiler:
         shapes: of batches.
     """
 
-    def __init__(
-        self, source: BatchSource, training: SyncedTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1
-    ):
+    def __init__(self, source: Batches, training: SyncedTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1):
         self._source = source
         self._training = training
         self._steps = steps
         self._read_ahead = read_ahead
         self._shapes = shapes
-        self._kept: dict[int, DeviceBatch] = {}
+        self._kept: dict[int, Batch] = {}
         """One batch of each shape, for the run without the pipeline."""
         self._cached_s: dict[int, list[float]] = defaultdict(list)
         """Seconds of training on those, by shape."""
@@ -113,7 +110,9 @@ class Profiler:
     def warm_up(self) -> None:
         """Traces the step for the shapes that come, so that no measured step has to."""
         for _ in range(3 * self._shapes):
-            self._do_batch(lambda batch: batch.facts.bucket_number not in self._kept and self._training.train(batch))
+            self._do_batch(
+                lambda batch: batch.info.facts.bucket_number not in self._kept and self._training.train(batch)
+            )
             if len(self._kept) == self._shapes:
                 return
 
@@ -200,6 +199,6 @@ class Profiler:
         waits_since, self._waits_since = self._waits_since, ended
         self._source.advance()
         self._source.release()
-        self._kept.setdefault(batch.facts.bucket_number, batch)
-        times = BatchTimes(batch.facts.number, batch.spans, Span(waits_since, began), Span(began, ended))
-        return times, batch.facts.bucket_number, has_traced
+        self._kept.setdefault(batch.info.facts.bucket_number, batch)
+        times = BatchTimes(batch.info.facts.number, batch.info.spans, Span(waits_since, began), Span(began, ended))
+        return times, batch.info.facts.bucket_number, has_traced

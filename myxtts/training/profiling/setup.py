@@ -15,10 +15,9 @@ from myxtts.devices.plan import DevicePlan
 from myxtts.models.build import build_dvae
 from myxtts.models.names import to_checkpoint
 from myxtts.models.sizes import MEL_CHANNELS
-from myxtts.pipeline.batch_source import PRODUCER_FOLDER, SourceRequest
-from myxtts.pipeline.code_cache import FOLDER_NAME, choose_cache_folder
-from myxtts.pipeline.preparation_settings import Target, choose_preparation
-from myxtts.pipeline.production import Production
+from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
+from myxtts.pipeline.code_choice import FOLDER_NAME, choose_cache_folder
+from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.training.profiling.plan import refuse_decoder
 from myxtts.training.starting_point import (
     MEL_STATISTICS,
@@ -57,8 +56,12 @@ class ProfileSetup:
             return build_codec_step(self.config, make_even_norms(), steps=NEVER, free_steps=0)
         return build_gpt_step(self.config, self.data, self.codec, self.start)
 
-    def request_source(self, *, keeps_codes_aside: bool = False) -> SourceRequest:
-        """What a source is opened with: no validation, and no end.
+    def open_batches(self, recipe: BatchRecipe | None = None) -> Batches:
+        """The batches of the run, or of another recipe for it."""
+        return open_batches(recipe or self.make_recipe(), self.data, folder=self.folder / PRODUCER_FOLDER)
+
+    def make_recipe(self, *, keeps_codes_aside: bool = False) -> BatchRecipe:
+        """What batches are made of: no validation, and no end.
 
         Args:
             keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
@@ -67,17 +70,15 @@ class ProfileSetup:
         target, norms = (Target.CODEC, make_even_norms()) if codec is None else (Target.GPT, codec.mel_norms)
         # Codes of weights that nobody keeps are not kept beside the corpus.
         is_aside = keeps_codes_aside or codec is None or codec.folder.is_relative_to(self.folder)
-        production = Production(
+        return BatchRecipe(
             config=self.config,
+            plan=self.plan,
             preparation=choose_preparation(self.config, target, norms.tolist()),
             validation_interval=NEVER,
             first_step=0,
             end_step=NEVER,
             codec_folder=None if codec is None else codec.folder,
             cache_folder=self.folder / FOLDER_NAME if is_aside else choose_cache_folder(self.data, self.folder),
-        )
-        return SourceRequest(
-            self.plan, self.data, production.make_order(self.data), production, self.folder / PRODUCER_FOLDER
         )
 
 

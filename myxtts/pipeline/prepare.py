@@ -3,46 +3,152 @@
 What is prepared for a clip is a function of that clip and of what was drawn for it, to the last bit on a CPU: its
 neighbours, its bucket, the rows prepared at a time and a cache in between never change it.
 
-Shapes: B rows, S samples, F mel frames, M codes (of a mel: bands), T text tokens.
+Shapes: B rows or clips, S samples, F mel frames, M codes (of a mel: bands), T text tokens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.augment import AugmentDraws, draw_augmentation
+from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, draw_augmentation
 from myxtts.audio.augment_tf import augment_wav, mask_mel
+from myxtts.audio.draws import Purpose, draw_integers
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel, make_silent_frame
 from myxtts.audio.resampling_tf import resample_batch
 from myxtts.audio.slices import Slices
 from myxtts.audio.slices_tf import cut_slices
-from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.data.code_cache import ClipIds, CodeCache
+from myxtts.data.corpus import Corpus
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.positions import Position
 from myxtts.models.dvae import DVAE
-from myxtts.models.speech_units import SEGMENT_SAMPLES, SPEECH_RATE_HZ
-from myxtts.pipeline.code_maker import CodeMaker, Codes, choose_code_width
+from myxtts.models.sizes import STOP_CODES
+from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
+from myxtts.pipeline.code_choice import choose_code_width
+from myxtts.pipeline.codes import CACHED_ROWS, CodeMaker, Codes, ShapedFunction
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.preparation_settings import PreparationSettings, Target
-from myxtts.pipeline.row_groups import RowGroup, group_rows
-from myxtts.pipeline.segments import Segments, choose_segments
-from myxtts.pipeline.shaped_function import ShapedFunction
-from myxtts.pipeline.targets import ClipSpans, StepTotals, measure_spans
+from myxtts.pipeline.recipe import PreparationSettings, Target
 
-CACHED_ROWS = 4
-"""Rows encoded together where most codes come from a cache: few go to waste."""
-
+Lengths = NDArray[np.int32]
 Prepared = dict[str, Any]
 """By name: tensors on the device, and NumPy arrays of what was never there."""
+
+STOP_TEXT_TOKENS = 1
+"""Stop tokens a text is trained on after its last token."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClipSpans:
+    """Lengths of clips and where their prompts lie, in samples of what the model hears."""
+
+    samples_B: Lengths
+    starts_B: Lengths
+    prompts_B: Lengths
+    """Length of each prompt."""
+
+    @property
+    def codes_B(self) -> Lengths:
+        return -(-self.samples_B // SAMPLES_PER_CODE)
+
+    @property
+    def frames_B(self) -> Lengths:
+        """Mel frames, those of the clip's last code included but none beyond it."""
+        frames = np.minimum(1 + self.samples_B // HOP_SAMPLES, FRAMES_PER_CODE * self.codes_B)
+        return frames.astype(np.int32)
+
+    @property
+    def spans_B2(self) -> Lengths:
+        """First and last sample (exclusive) of each prompt."""
+        return np.stack([self.starts_B, self.starts_B + self.prompts_B], axis=1)
+
+
+def measure_spans(samples_B: Lengths, slices: Slices, prompt_samples: int, draws: AugmentDraws | None) -> ClipSpans:
+    """The spans of clips after augmentation; a prompt is cut to the longest that is allowed."""
+    spans = [samples_B, slices.starts, slices.lengths]
+    if draws is not None:
+        steps = draws.speed_steps.astype(np.int64)
+        # As `augment_tf.change_speed` makes them. Prompts are rounded down, so that they still lie inside their clips.
+        longer = [span.astype(np.int64) * SPEED_STEPS for span in spans]
+        spans = [(longer[0] + steps - 1) // steps, longer[1] // steps, longer[2] // steps]
+    samples, starts, lengths = (span.astype(np.int32) for span in spans)
+    return ClipSpans(samples, starts, np.minimum(lengths, np.int32(prompt_samples)))
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """What the losses of a global batch are divided by."""
+
+    text: int
+    audio: int
+    prompt: int
+    """Those of the audio targets that lie under a prompt."""
+    frames: int
+    clips: int
+
+
+def count_totals(corpus: Corpus, clips_B: NDArray[np.int32], spans: ClipSpans) -> StepTotals:
+    """The totals of a global batch with these clips."""
+    # As the loss blanks them.
+    bounds_B2 = spans.spans_B2 // SAMPLES_PER_CODE
+    return StepTotals(
+        text=int(np.sum(corpus.tokens[clips_B] + STOP_TEXT_TOKENS)),
+        audio=int(np.sum(spans.codes_B + STOP_CODES)),
+        prompt=int(np.sum(bounds_B2[:, 1] - bounds_B2[:, 0])),
+        frames=int(np.sum(spans.frames_B)),
+        clips=len(clips_B),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """One segment of each clip, on the grid of the decoder's frames."""
+
+    starts_B: Lengths
+    """First frame."""
+    frames_B: Lengths
+    """Frames that belong to the clip; those behind a short clip's end are filling."""
+
+
+def choose_segments(kind: Kind, codes_B: Lengths, *, seed: int, epoch: int, clips_B: NDArray[np.int32]) -> Segments:
+    """Segments of clips with so many codes: in training another one in every epoch, in validation the middle."""
+    frames_B = np.array([count_frames(int(codes)) for codes in codes_B], np.int64)
+    last_B = np.maximum(frames_B - SEGMENT_FRAMES, 0)
+    if kind is Kind.VALIDATION:
+        starts_B = last_B // 2
+    else:
+        starts_B = draw_integers(seed, epoch, clips_B, Purpose.SEGMENT_START, 0, last_B[:, None])[:, 0]
+    own_B = np.minimum(frames_B - starts_B, SEGMENT_FRAMES)
+    return Segments(starts_B.astype(np.int32), own_B.astype(np.int32))
+
+
+class RowGroup(NamedTuple):
+    """Some rows of a batch."""
+
+    rows: tuple[int, ...]
+    padded: NDArray[np.intp]
+    """The same, its last one repeated up to the size of the group."""
+
+    def take(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The rows of an array, as many as the group's size. The array itself when these are all of it."""
+        is_whole = len(self.padded) == len(array) and len(self.rows) == len(array)
+        return array if is_whole else array[self.padded]
+
+
+def group_rows(rows: Sequence[int], size: int) -> Iterator[RowGroup]:
+    """Groups of `size` rows each; the last one may hold fewer."""
+    for first in range(0, len(rows), size):
+        own = tuple(rows[first : first + size])
+        yield RowGroup(own, np.array(own + own[-1:] * (size - len(own)), np.intp))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +161,8 @@ class _Rows:
     kind: Kind
 
     def take_draws(self, group: RowGroup) -> tuple[Any, ...]:
-        return () if self.draws is None else tuple(tf.constant(group.take(each)) for each in _list_draws(self.draws))
+        draws = () if self.draws is None else (getattr(self.draws, field.name) for field in fields(self.draws))
+        return tuple(tf.constant(group.take(each)) for each in draws)
 
 
 class Preparer:
@@ -114,7 +221,7 @@ class Preparer:
                 group = next(group_rows(range(rows), self._choose_group(rows)))
                 self._compute_mel(batch, group)
                 if self.settings.target is Target.DECODER:
-                    self._cut_segments(batch, self._choose_segments(batch), group)
+                    self._cut_segments(self._choose_segments(batch), batch, group)
                 encoded.add((self._choose_encoded(rows), self.settings.measure_samples(samples, kind)))
         if self._codes is not None:
             self._codes.warm_up(encoded, code_widths)
@@ -149,9 +256,8 @@ class Preparer:
         return _Rows(host, spans, draws, kind)
 
     def _prepare_codec(self, rows: _Rows, totals: StepTotals) -> Prepared:
-        groups = group_rows(range(rows.host.rows), self._choose_group(rows.host.rows))
         return {
-            "mel_BFM": _join([self._compute_mel(rows, group) for group in groups], rows.host.rows),
+            "mel_BFM": self._join_groups(rows, self._compute_mel),
             "frame_lengths_B": rows.spans.frames_B,
             "weights_B": rows.host.weights_B,
             "totals_2": np.array([totals.frames, totals.frames], np.float32),
@@ -159,27 +265,24 @@ class Preparer:
 
     def _prepare_gpt(self, rows: _Rows, totals: StepTotals, clip_ids: ClipIds | None, maker: CodeMaker) -> Prepared:
         host, spans = rows.host, rows.spans
+        mel_BFM = self._join_groups(rows, self._compute_mel)
         known: dict[int, Codes] = {}
-        started: dict[int, Any] = {}
-        mels = []
-        for group in group_rows(range(host.rows), self._choose_group(host.rows)):
-            mels.append(self._compute_mel(rows, group))
-            if maker.cache is None:
-                started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
+        missing: Sequence[int] = range(host.rows)
         if maker.cache is not None:
             assert clip_ids is not None
             clips = np.flatnonzero(host.weights_B).tolist()
             known = maker.find_known(clip_ids, clips)
             missing = [row for row in clips if row not in known]
-            for group in group_rows(missing, self._choose_encoded(host.rows)):
-                started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
+        started: dict[int, Any] = {}
+        for group in group_rows(missing, self._choose_encoded(host.rows)):
+            started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
         made = maker.finish(started, spans.codes_B)
         if clip_ids is not None:
             maker.keep(clip_ids, made)
         width = self.settings.measure_samples(host.wav_BS.shape[1], rows.kind) // SAMPLES_PER_CODE
         audio_total = totals.audio - (totals.prompt if self.settings.blank_prompt else 0)
         return {
-            "mel_BFM": _join(mels, host.rows),
+            "mel_BFM": mel_BFM,
             "text_BT": host.text_BL,
             "text_lengths_B": host.text_lengths_B,
             "codes_BM": _pad_codes({**known, **made}, host.rows, width),
@@ -192,9 +295,8 @@ class Preparer:
     def _prepare_speech(self, rows: _Rows, totals: StepTotals) -> Prepared:
         """What a decoder's batch has besides a GPT's: how a segment of each clip sounds, and where it lies."""
         segments = self._choose_segments(rows)
-        groups = group_rows(range(rows.host.rows), self._choose_group(rows.host.rows))
         return {
-            "speech_BS": _join([self._cut_segments(rows, segments, group) for group in groups], rows.host.rows),
+            "speech_BS": self._join_groups(rows, partial(self._cut_segments, segments)),
             "segment_starts_B": segments.starts_B,
             "segment_frames_B": segments.frames_B,
             "totals_2": np.array([totals.clips, totals.clips], np.float32),
@@ -204,9 +306,9 @@ class Preparer:
         host = rows.host
         return choose_segments(rows.kind, rows.spans.codes_B, seed=self._seed, epoch=host.epoch, clips_B=host.clips_B)
 
-    def _cut_segments(self, rows: _Rows, segments: Segments, group: RowGroup) -> Any:
+    def _cut_segments(self, segments: Segments, rows: _Rows, group: RowGroup) -> Any:
         wav_BS, lengths_B = self._load(rows, group)
-        places = (tf.constant(group.take(each)) for each in (segments.start_samples_B, segments.samples_B))
+        places = (tf.constant(group.take(each) * SAMPLES_PER_FRAME) for each in (segments.starts_B, segments.frames_B))
         return self._cut_speech(wav_BS, lengths_B, *places)
 
     def _compute_mel(self, rows: _Rows, group: RowGroup) -> Any:
@@ -231,6 +333,12 @@ class Preparer:
             return wav_BS, lengths_B
         wav_BS, lengths_B = self._augment(wav_BS, lengths_B, *rows.take_draws(group))
         return wav_BS, lengths_B
+
+    def _join_groups(self, rows: _Rows, compute: Callable[[_Rows, RowGroup], Any]) -> Any:
+        """What is computed of all rows, so many at a time as is allowed."""
+        size = rows.host.rows
+        parts = [compute(rows, group) for group in group_rows(range(size), self._choose_group(size))]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)[:size]
 
     def _choose_group(self, rows: int) -> int:
         return min(rows, self.settings.rows_at_a_time or rows)
@@ -263,10 +371,6 @@ class Preparer:
         return mask_mel(mel_BFM, frames_B, self.settings.augment, AugmentDraws(*draws), silence)
 
 
-def _list_draws(draws: AugmentDraws) -> list[NDArray[Any]]:
-    return [getattr(draws, field.name) for field in fields(draws)]
-
-
 def _list_clips(rows: _Rows, group: RowGroup) -> dict[int, tuple[int, int]]:
     """Place in the group and length of each of its rows that holds a clip."""
     return {
@@ -274,10 +378,6 @@ def _list_clips(rows: _Rows, group: RowGroup) -> dict[int, tuple[int, int]]:
         for place, row in enumerate(group.rows)
         if rows.host.weights_B[row] > 0
     }
-
-
-def _join(parts: Sequence[Any], rows: int) -> Any:
-    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)[:rows]
 
 
 def _pad_codes(codes: dict[int, NDArray[Any]], rows: int, width: int) -> NDArray[np.int32]:
@@ -296,6 +396,8 @@ def _make_silence(rows: int, samples: int) -> HostBatch:
         epoch=0,
         bucket_number=0,
         first_row=0,
+        micro_batches=1,
+        step_clips=zeros,
         clips_B=zeros,
         weights_B=np.zeros(rows, np.float32),
         wav_BS=np.zeros((rows, samples), np.float32),

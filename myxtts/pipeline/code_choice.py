@@ -33,16 +33,17 @@ from myxtts.data.index import choose_index_folder
 from myxtts.data.run_data import RunData
 from myxtts.devices.environment import ONEDNN
 from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.devices.runtime import Execution, read_execution
-from myxtts.pipeline.code_maker import WIDTH_STEP_CODES
-from myxtts.pipeline.codec_loading import Codec
+from myxtts.devices.runtime import Execution
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.preparation_settings import PreparationSettings
-from myxtts.pipeline.production import Production
+from myxtts.pipeline.recipe import BatchRecipe, PreparationSettings
 
 _log = logging.getLogger(__name__)
 
 FOLDER_NAME = "codes"
+WIDTH_STEP_CODES = 16
+"""A clip's mel is as wide as its codes and the silence behind them, rounded up to this, whatever its bucket. In another
+width the last bits of a convolution change, and between two codes almost equally near a last bit decides."""
+
 _XLA = "TF_XLA_FLAGS"
 _CHOICES = {
     "codec": "codec",
@@ -67,42 +68,23 @@ class Decision:
     reason: str
 
 
-class CacheChoice:
-    """What `--cache` means for a run.
-
-    Args:
-        device: logical name of the device that prepares.
-    """
-
-    def __init__(self, data: RunData, production: Production, codec: Codec, device: str):
-        self._data = data
-        self._production = production
-        mel_norms = np.array(production.preparation.mel_norms, np.float32)
-        self._key = make_code_key(codec.weights, mel_norms, device, read_execution())
-
-    def open(self) -> CodeCache | None:
-        """The cache, or None where nothing is kept. The log says which and why."""
-        production, folder = self._production, self._production.cache_folder
-        epochs = -(-(production.end_step - production.first_step) // self._data.sampler.steps_per_epoch)
-        decision = decide_cache(
-            production.config.data.cache, production.preparation, self._data, folder, self._key, epochs=epochs
-        )
-        place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[decision.policy]
-        _log.info("Codes are %s. %s", place, decision.reason)
-        if production.config.data.cache in ("disk", "auto") and not production.preparation.changes_waves:
-            unused = explain_unused_codes(folder, self._key)
-            if unused is not None:
-                _log.info("%s", unused)
-        if decision.policy == "off":
-            return None
-        cache = CodeCache(folder if decision.policy == "disk" else None, self._key)
-        if len(cache):
-            _log.info("The codes of %d clips are there already.", len(cache))
-        return cache
-
-    def identify_clips(self) -> dict[Kind, ClipIds]:
-        """The ids of all clips, under which their codes are kept."""
-        return identify_clips(self._data)
+def open_cache(data: RunData, recipe: BatchRecipe, key: CodeKey) -> CodeCache | None:
+    """The cache that `--cache` means for a run, or None where nothing is kept. The log says which and why."""
+    asked, folder = recipe.config.data.cache, recipe.cache_folder
+    epochs = -(-(recipe.end_step - recipe.first_step) // data.sampler.steps_per_epoch)
+    decision = decide_cache(asked, recipe.preparation, data, folder, key, epochs=epochs)
+    place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[decision.policy]
+    _log.info("Codes are %s. %s", place, decision.reason)
+    if asked in ("disk", "auto") and not recipe.preparation.changes_waves:
+        unused = explain_unused_codes(folder, key)
+        if unused is not None:
+            _log.info("%s", unused)
+    if decision.policy == "off":
+        return None
+    cache = CodeCache(folder if decision.policy == "disk" else None, key)
+    if len(cache):
+        _log.info("The codes of %d clips are there already.", len(cache))
+    return cache
 
 
 def decide_cache(
@@ -147,6 +129,12 @@ def identify_clips(data: RunData) -> dict[Kind, ClipIds]:
         # Two corpora may have files of equal name, size and time.
         Kind.VALIDATION: _identify(data.validation, b"" if is_one else b"validation/"),
     }
+
+
+def choose_code_width(samples: int) -> int:
+    """Codes that a clip of so many samples is encoded with: its own and silence."""
+    codes = -(-samples // SAMPLES_PER_CODE) + TAIL_CODES
+    return -(-codes // WIDTH_STEP_CODES) * WIDTH_STEP_CODES
 
 
 def count_code_bytes(data: RunData) -> int:

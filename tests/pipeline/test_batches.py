@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.small_runs import damage_clip, make_production, make_run_folder, run_ways
+from tests.pipeline.small_runs import damage_clip, make_run, make_run_folder
+from tests.pipeline.source_program import run_ways
 
 AT_ONCE = {
     "single": {"mode": "single"},
@@ -42,10 +43,10 @@ if "myxtts.pipeline.producer" in sys.orig_argv:
     read = HostSource.read
 
     def read_or_die(self, number):
-        item = read(self, number)
-        if item.facts.kind == "train" and CLIP in item.host.clips_B:
+        place, host = read(self, number)
+        if place.kind == "train" and CLIP in host.clips_B:
             os.kill(os.getpid(), signal.SIGKILL)
-        return item
+        return place, host
 
     HostSource.read = read_or_die
 """
@@ -58,7 +59,7 @@ KILLED = "isolated, a clip kills the producer"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose corpus was scanned when all was well. Now one clip is damaged."""
     folder = make_run_folder(tmp_path_factory.mktemp("run"))
-    data, _ = make_production(folder)
+    data, _ = make_run(folder)
     damage_clip(data.train.find_file(int(data.sampler.make_batch(3).clips[1])))
     (folder / "sitecustomize.py").write_text(DEADLY.replace("CLIP", str(data.sampler.make_batch(1).clips[0])))
     return folder
@@ -116,15 +117,15 @@ def test_tensors_are_on_the_model_device_and_nothing_is_left_behind(way: str, to
     assert got["retraces"] == 0, "traced after warm-up"
 
 
-def test_stages_and_hand_offs_are_measured_in_every_mode(told: dict[str, Any]) -> None:
-    for mode, stages, handoffs in (
+def test_workers_and_hand_offs_are_measured_in_every_mode(told: dict[str, Any]) -> None:
+    for mode, workers, handoffs in (
         ("single", ["read", "prepare"], []),
         ("dual", ["read", "prepare", "transfer"], ["prepared", "on the model device"]),
         ("isolated", ["read", "prepare", "transfer"], ["producer", "on the model device"]),
     ):
         count = len(told[mode]["batches"])
-        assert [name for name, _, _ in told[mode]["stages"]] == stages
-        assert all(items == count and busy_s > 0 for _, items, busy_s in told[mode]["stages"])
+        assert [name for name, _, _ in told[mode]["workers"]] == workers
+        assert all(items == count and busy_s > 0 for _, items, busy_s in told[mode]["workers"])
         assert told[mode]["handoffs"] == [[name, count] for name in handoffs]
 
 

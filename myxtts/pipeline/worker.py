@@ -1,7 +1,7 @@
-"""A stage: one thread that takes, works and hands on. The only owner of threads in this room.
+"""A worker: one thread that takes, works and hands on. The only owner of threads in this room.
 
-Whatever goes wrong in a stage ends the run, with the name of the stage and the original traceback: it is carried to
-both neighbours, so that nobody waits for a stage that is gone. `StallWatch` is the one rule for when work that does not
+Whatever goes wrong in a worker ends the run, with the name of the worker and the original traceback: it is carried to
+both neighbours, so that nobody waits for a worker that is gone. `StallWatch` is the one rule for when work that does not
 end is said to hang: a warning first, the end of the run later.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from myxtts.errors import ProducerFailedError, StageFailedError, StageStalledError
-from myxtts.pipeline.handoff import EndOfStream, Handoff, Stopped
+from myxtts.errors import ProducerFailedError, WorkFailedError, WorkStalledError
+from myxtts.pipeline.slots import EndOfStream, Handoff, Stopped
 from myxtts.processes import IMPORT_S
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class TimeLimits:
 class Work(NamedTuple):
     """What a thread is doing."""
 
-    stage: str
+    name: str
     item: int | None
     """Which one of its kind, counted from 0; None where they are not counted."""
     began_s: float
@@ -95,7 +95,7 @@ class Stall:
 
     def __str__(self) -> str:
         item = "" if self.work.item is None else f" at its item {self.work.item}"
-        return f"Stage {self.work.stage!r} has made no progress{item} for more than {self.limit_s:g} s."
+        return f"Stage {self.work.name!r} has made no progress{item} for more than {self.limit_s:g} s."
 
 
 class StallWatch:
@@ -146,7 +146,7 @@ def format_all_stacks(first: int | None) -> str:
 
 
 class Source(Protocol[Item]):
-    """Where a stage takes from: a hand-off, a producer process, or a `Feed` at the beginning."""
+    """Where a worker takes from: a hand-off, a producer process, or a `Feed` at the beginning."""
 
     def take(self) -> Item: ...
 
@@ -156,7 +156,7 @@ class Source(Protocol[Item]):
 
 
 class Sink(Protocol[Given]):
-    """Where a stage hands its results on to: a hand-off, or the socket at the end of a process."""
+    """Where a worker hands its results on to: a hand-off, or the socket at the end of a process."""
 
     def reserve(self) -> None: ...
 
@@ -170,7 +170,7 @@ class Sink(Protocol[Given]):
 
 
 class Feed(Generic[In]):
-    """A source made of an iterator, for the first stage: its items need no slot."""
+    """A source made of an iterator, for the first worker: its items need no slot."""
 
     def __init__(self, items: Iterator[In]):
         self._items = items
@@ -192,8 +192,8 @@ class Feed(Generic[In]):
 
 
 @dataclass(frozen=True)
-class StageFacts:
-    """What a stage has done so far."""
+class WorkerFacts:
+    """What a worker has done so far."""
 
     name: str
     items: int
@@ -201,22 +201,14 @@ class StageFacts:
     """Time spent working: not waiting for a batch, not waiting for a slot."""
 
 
-class Stage(Generic[In, Out]):
+class WorkerThread(Generic[In, Out]):
     """Runs `work` on everything from `source` and hands the results on to `sink`, in a thread of its own."""
 
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[In], Out],
-        source: Source[In],
-        sink: Sink[Out],
-        clock: Callable[[], float] = time.perf_counter,
-    ):
+    def __init__(self, name: str, work: Callable[[In], Out], source: Source[In], sink: Sink[Out]):
         self.name = name
         self._work = work
         self._source = source
         self._sink = sink
-        self._clock = clock
         self._items = 0
         self._busy_s = 0.0
         self._working_since: float | None = None
@@ -227,35 +219,35 @@ class Stage(Generic[In, Out]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks the stage to end; it does so at its next hand-off."""
+        """Asks the worker to end; it does so at its next hand-off."""
         self._source.stop()
         self._sink.stop()
 
     def join(self, timeout_s: float = JOIN_SECONDS) -> None:
-        """Waits for the stage to end. Raises `StageStalledError` with its stack when it does not."""
+        """Waits for the worker to end. Raises `WorkStalledError` with its stack when it does not."""
         if self._thread.ident is None:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise StageStalledError(
+            raise WorkStalledError(
                 f"Stage {self.name!r} did not stop within {timeout_s:g} s. It is here:\n{self.format_stack()}"
             )
 
     def report_part(self, part: str) -> None:
-        """Says which part of its work the stage is doing, for whoever asks where it hangs. From its own thread."""
+        """Says which part of its work the worker is doing, for whoever asks where it hangs. From its own thread."""
         self._part = part
 
     def read_work(self) -> Work | None:
-        """What the stage is doing; None while it waits for its neighbours. For any thread."""
+        """What the worker is doing; None while it waits for its neighbours. For any thread."""
         since, items = self._working_since, self._items
         return None if since is None else Work(self._part, items, since, is_first=items == 0)
 
     def format_stack(self) -> str:
-        """Where the stage's thread is at this moment."""
+        """Where the thread is at this moment."""
         return format_stack(self._thread.ident)
 
-    def read_facts(self) -> StageFacts:
-        return StageFacts(self.name, self._items, self._busy_s)
+    def read_facts(self) -> WorkerFacts:
+        return WorkerFacts(self.name, self._items, self._busy_s)
 
     def _run(self) -> None:
         try:
@@ -266,8 +258,8 @@ class Stage(Generic[In, Out]):
         except Stopped:
             # From either side; the other side must not be left waiting.
             self.stop()
-        except (StageFailedError, ProducerFailedError) as error:
-            # Something before this stage failed; the error already says what.
+        except (WorkFailedError, ProducerFailedError) as error:
+            # Something before this worker failed; the error already says what.
             self._sink.fail(error)
             self._source.stop()
         except BaseException as error:  # noqa: BLE001  the one broad catch: it re-raises in the neighbours, by name
@@ -276,34 +268,22 @@ class Stage(Generic[In, Out]):
             self._working_since = None
 
     def _do_one_item(self) -> None:
-        # A function of its own, so that no local outlives it: a stage that waits for its next item must not keep the
+        # A function of its own, so that no local outlives it: a worker that waits for its next item must not keep the
         # buffers of its last one alive.
         self._sink.reserve()
-        if isinstance(self._source, Feed):
-            # The iterator works in this thread.
-            self._begin_work()
-            item = self._source.take()
-        else:
-            item = self._source.take()
-            self._begin_work()
+        item = self._source.take()
+        self._working_since = time.perf_counter()
         result = self._work(item)
-        self._end_work()
+        self._busy_s += time.perf_counter() - self._working_since
+        self._working_since = None
+        self._items += 1
         # The result is made: what it was made from may be overwritten now.
         self._source.release()
         self._sink.commit(result)
 
-    def _begin_work(self) -> None:
-        self._working_since = self._clock()
-
-    def _end_work(self) -> None:
-        assert self._working_since is not None
-        self._busy_s += self._clock() - self._working_since
-        self._working_since = None
-        self._items += 1
-
     def _fail(self, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error)).rstrip()
-        failure = StageFailedError(
+        failure = WorkFailedError(
             f"Stage {self.name!r} failed at its item {self._items}: {type(error).__name__}: {error}\n{trace}"
         )
         failure.__cause__ = error
@@ -311,37 +291,37 @@ class Stage(Generic[In, Out]):
         self._source.stop()
 
 
-def take_watched(last: Handoff[T], stages: Sequence[Stage[Any, Any]], limits: TimeLimits) -> T:
-    """The next item of the last hand-off, as `take`, while its stages are watched as by `wait_watched`."""
-    wait_watched(last, stages, limits)
+def take_watched(last: Handoff[T], workers: Sequence[WorkerThread[Any, Any]], limits: TimeLimits) -> T:
+    """The next item of the last hand-off, as `take`, while its workers are watched as by `wait_watched`."""
+    wait_watched(last, workers, limits)
     return last.take()
 
 
-def wait_watched(last: Handoff[Any], stages: Sequence[Stage[Any, Any]], limits: TimeLimits) -> None:
-    """Waits until `take` need not wait; a stage that makes no progress meanwhile is named, and in the end an error."""
-    watches = [(stage, StallWatch(limits)) for stage in stages]
+def wait_watched(last: Handoff[Any], workers: Sequence[WorkerThread[Any, Any]], limits: TimeLimits) -> None:
+    """Waits until `take` need not wait; a worker that makes no progress meanwhile is named, and in the end an error."""
+    watches = [(worker, StallWatch(limits)) for worker in workers]
     while not last.wait_for_item(limits.look_s):
-        for stage, watch in watches:
-            stall = watch.look(stage.read_work())
+        for worker, watch in watches:
+            stall = watch.look(worker.read_work())
             if stall is not None:
-                _tell_stall(stall, stage.format_stack())
+                _tell_stall(stall, worker.format_stack())
 
 
 def _tell_stall(stall: Stall, stack: str) -> None:
     if stall.is_final:
-        raise StageStalledError(f"{stall} The run ends. It is here:\n{stack}")
+        raise WorkStalledError(f"{stall} The run ends. It is here:\n{stack}")
     _log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
 
 
-def stop_stages(stages: Sequence[Stage[Any, Any]], timeout_s: float = JOIN_SECONDS) -> None:
-    """Stops stages and waits for all of them; the first that does not stop is the error."""
-    for stage in stages:
-        stage.stop()
-    stalled: StageStalledError | None = None
-    for stage in stages:
+def stop_workers(workers: Sequence[WorkerThread[Any, Any]], timeout_s: float = JOIN_SECONDS) -> None:
+    """Stops workers and waits for all of them; the first that does not stop is the error."""
+    for worker in workers:
+        worker.stop()
+    stalled: WorkStalledError | None = None
+    for worker in workers:
         try:
-            stage.join(timeout_s)
-        except StageStalledError as error:
+            worker.join(timeout_s)
+        except WorkStalledError as error:
             stalled = stalled or error
     if stalled is not None:
         raise stalled

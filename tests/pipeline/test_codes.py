@@ -1,32 +1,36 @@
-"""Codes that are made before a run are those it would make, and it makes none of them again."""
+"""Codes that are made before a run are those it would make, and it makes none of them again; and what `--cache` comes to."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from myxtts.config import XTTSConfig
 from myxtts.data import code_cache
 from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey, find_key_folder
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.devices.runtime import Execution, read_execution
-from myxtts.pipeline import code_filling
-from myxtts.pipeline.batch_factory import BatchFactory
-from myxtts.pipeline.batch_facts import BatchFacts
-from myxtts.pipeline.batch_meters import BatchMeters
-from myxtts.pipeline.clip_part import ClipPart
-from myxtts.pipeline.code_cache import CacheChoice, describe_key, explain_unused_codes, identify_clips, make_code_key
-from myxtts.pipeline.code_filling import FilledCodes, fill_codes
-from myxtts.pipeline.code_maker import CodeMaker
-from myxtts.pipeline.codec_loading import Codec, load_codec
+from myxtts.pipeline import code_choice, codes
+from myxtts.pipeline.batch import Batch, BatchMeters
+from myxtts.pipeline.code_choice import (
+    Decision,
+    decide_cache,
+    describe_key,
+    explain_unused_codes,
+    identify_clips,
+    make_code_key,
+    open_cache,
+)
+from myxtts.pipeline.codes import Codec, CodeMaker, FilledCodes, fill_codes, load_codec
 from myxtts.pipeline.order import Kind
-from myxtts.pipeline.production import Production
-from tests.pipeline.small_runs import MEL_NORMS, damage_clip, make_production, make_run_folder
+from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
+from tests.pipeline.small_runs import MEL_NORMS, Run, damage_clip, make_batches, make_run, make_run_folder
 
-Run = tuple[Any, Production]
 NORMS = np.array(MEL_NORMS, np.float32)
 CLIPS = 9
 BATCHES = 5
@@ -51,8 +55,8 @@ def maker(codec: Codec) -> CodeMaker:
 
 @pytest.fixture
 def run(folder: Path, tmp_path: Path) -> Run:
-    data, production = make_production(folder, data={"num_workers": 0, "batch_size": 4, "cache": "disk"})
-    return data, replace(production, cache_folder=tmp_path / "features")
+    data, recipe = make_run(folder, data={"num_workers": 0, "batch_size": 4, "cache": "disk"})
+    return data, replace(recipe, cache_folder=tmp_path / "features")
 
 
 def make_key(codec: Codec, device: str = "/CPU:0", execution: Execution | None = None) -> CodeKey:
@@ -84,15 +88,10 @@ def keep_something(folder: Path, key: CodeKey) -> None:
         cache.put_many(np.zeros((1, 2), np.uint64), [np.zeros(3, np.int16)])
 
 
-def make_batches(run: Run) -> tuple[list[dict[str, Any]], BatchMeters]:
+def run_batches(run: Run) -> tuple[list[Batch], BatchMeters]:
     """The batches of a run, and what they cost together."""
-    factory = BatchFactory(*run, "/CPU:0")
-    try:
-        factory.warm_up()
-        batches = [factory.fetch(factory.make(number)) for number in range(BATCHES)]
-    finally:
-        factory.close()
-    return batches, sum((BatchMeters.parse(batch["meters_N"]) for batch in batches), BatchMeters())
+    batches = make_batches(run, range(BATCHES), warm=True)
+    return batches, sum((batch.info.meters for batch in batches), BatchMeters())
 
 
 def test_parts_are_disjoint_and_complete_whatever_other_clips_there_are() -> None:
@@ -106,24 +105,21 @@ def test_parts_are_disjoint_and_complete_whatever_other_clips_there_are() -> Non
 
 
 def test_codes_of_two_parts_are_those_a_run_makes_and_a_run_then_makes_none(run: Run, fill: Fill) -> None:
-    data, production = run
-    without = production.config.replace(data={"cache": "off"})
-    wanted, _ = make_batches((data, replace(production, config=without)))
-    with_readers = data, replace(production, config=production.config.replace(data={"num_workers": 1}))
+    data, recipe = run
+    wanted, _ = run_batches((data, replace(recipe, config=recipe.config.replace(data={"cache": "off"}))))
+    with_readers = data, replace(recipe, config=recipe.config.replace(data={"num_workers": 1}))
     parts = [fill(run, ClipPart(1, 2)), fill(with_readers, ClipPart(2, 2))]
     assert all(part.made and not part.known and not part.failed for part in parts)
     assert sum(part.made for part in parts) == len(data.train) + len(data.validation) == CLIPS
-    before = sorted(production.cache_folder.rglob("*.npz"))
-    got, cost = make_batches(run)
-    assert [batch["codes_BM"].tolist() for batch in got] == [batch["codes_BM"].tolist() for batch in wanted]
-    assert len({batch["codes_BM"].tobytes() for batch in got}) > BATCHES / 2
-    kinds = [BatchFacts.parse(batch["facts_N"]).kind for batch in got]
-    seen = {
-        (kind, clip) for kind, batch in zip(kinds, got, strict=True) for clip in batch["clips_B"].tolist() if clip >= 0
-    }
+    before = sorted(recipe.cache_folder.rglob("*.npz"))
+    got, cost = run_batches(run)
+    found, made = ([batch.tensors["codes_BM"].tolist() for batch in batches] for batches in (got, wanted))
+    assert found == made
+    assert len(set(map(str, found))) > BATCHES / 2
+    seen = {(batch.info.facts.kind, clip) for batch in got for clip in batch.info.clip_numbers if clip >= 0}
     assert len(seen) == CLIPS, "training and validation clips alike"
     assert (cost.cache_hits >= CLIPS, cost.cache_misses) == (True, 0)
-    assert sorted(production.cache_folder.rglob("*.npz")) == before, "the run has written nothing"
+    assert sorted(recipe.cache_folder.rglob("*.npz")) == before, "the run has written nothing"
 
 
 def test_what_is_there_is_not_made_again(run: Run, fill: Fill) -> None:
@@ -158,8 +154,8 @@ def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(
 
 @pytest.mark.usefixtures("damaged")
 def test_where_too_many_cannot_be_read_it_ends(run: Run, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_filling, "RECENT_CLIPS", 1)
-    monkeypatch.setattr(code_filling, "MOST_FAILED_SHARE", 0.0)
+    monkeypatch.setattr(codes, "RECENT_CLIPS", 1)
+    monkeypatch.setattr(codes, "MOST_FAILED_SHARE", 0.0)
     with pytest.raises(TooManyFailuresError, match=r"1 could not be read.* Is the disk still there\?"):
         fill(run)
 
@@ -172,9 +168,8 @@ def test_a_full_disk_is_an_error(run: Run, fill: Fill, monkeypatch: pytest.Monke
 
 def open_run_cache(run: Run, codec: Codec, cache: str = "disk") -> None:
     """Opens the cache of a run as its preparer does."""
-    data, production = run
-    production = replace(production, config=production.config.replace(data={"cache": cache}))
-    opened = CacheChoice(data, production, codec, "/CPU:0").open()
+    data, recipe = run
+    opened = open_cache(data, replace(recipe, config=recipe.config.replace(data={"cache": cache})), make_key(codec))
     if opened is not None:
         opened.save()
 
@@ -227,3 +222,45 @@ def test_what_codes_depend_on_is_told_in_words(codec: Codec, monkeypatch: pytest
         "TF_ENABLE_ONEDNN_OPTS": "1",
         "TF_XLA_FLAGS": "not set",
     }
+
+
+KEY = {"codec": "abc"}
+NOT_ALIKE = Decision("off", "Augmentation changes the clips every time.")
+ONCE = Decision("off", "Every clip is prepared only once in one epoch, so nothing would be read back.")
+WHAT = "The codes of 4 clips take 0.00345 MB"
+DISK = Decision("disk", f"{WHAT}, and are made once for this run and later ones.")
+MEMORY = Decision("memory", f"{WHAT}, and are made once for this run: there is no room for them on the disk.")
+NONE = Decision("off", f"{WHAT}, for which there is no memory.")
+
+
+@pytest.mark.parametrize(
+    ("asked", "data", "epochs", "room", "decision"),
+    [
+        ("auto", {}, 2, {}, DISK),
+        ("disk", {}, 1, {}, Decision("disk", "--cache is disk.")),
+        ("off", {}, 2, {}, Decision("off", "--cache is off.")),
+        ("auto", {"augment_gain_db": 3.0}, 2, {}, NOT_ALIKE),
+        ("disk", {"augment_gain_db": 3.0}, 2, {}, NOT_ALIKE),
+        ("auto", {}, 1, {}, ONCE),
+        ("auto", {}, 2, {"read_free_disk_bytes": lambda folder: 3000}, MEMORY),
+        ("auto", {}, 2, {"read_free_memory_bytes": lambda: 6000}, NONE),
+    ],
+)
+def test_what_is_asked_for_and_the_room_there_is_decide(tmp_path, monkeypatch, asked, data, epochs, room, decision):
+    for name, read in room.items():
+        monkeypatch.setattr(code_choice, name, read)
+    assert decide(tmp_path, asked, data, epochs) == decision
+
+
+def test_codes_that_are_there_are_used_in_one_epoch_too(tmp_path):
+    with CodeCache(tmp_path, KEY) as cache:
+        cache.put_many(np.zeros((1, 2), np.uint64), [np.zeros(3, np.int16)])
+    assert decide(tmp_path, "auto", {}, epochs=1) == DISK
+
+
+def decide(folder, asked, data, epochs):
+    preparation = choose_preparation(XTTSConfig(data=data), Target.GPT, [1.0] * 80)
+    clips = np.full(2, 20 * 22050)
+    corpora = type("Corpus", (), {"samples": clips, "__len__": lambda self: 2})
+    run_data = SimpleNamespace(train=corpora(), validation=corpora())
+    return decide_cache(asked, preparation, run_data, folder, KEY, epochs=epochs)

@@ -1,0 +1,194 @@
+"""A prepared batch: its tensors, and one record of all that is known about it besides, which travels with it everywhere.
+
+On its way it is on the device that prepares, or on the host, in a slot of shared memory (`Batch.pack`), and on the device that
+trains (`transfer.place_batch`). Times are of `time.perf_counter`, which on Linux counts the same in every process of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from myxtts.audio.filterbanks import CONDITIONING_MEL
+from myxtts.audio.units import HOP_SAMPLES, SAMPLES_PER_CODE
+from myxtts.data.buckets import Bucket
+from myxtts.data.replacements import Failure
+from myxtts.models.speech_units import SEGMENT_SAMPLES
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.process_memory import read_private_bytes
+from myxtts.pipeline.recipe import PreparationSettings, Target
+from myxtts.pipeline.worker import WorkerFacts
+
+INFO = "info_U"
+"""The array of a slot that holds a batch's record."""
+MOST_NOTE_BYTES = 1 << 15
+"""Of a batch. What does not fit goes with the next one."""
+
+_NUMBER_BYTES = 4
+_ROW_BYTES = 256
+"""Lengths, weights and the like of a row, and some failures of clips that stood in it."""
+_BATCH_BYTES = 2048
+"""Its record, and the gaps between arrays."""
+
+
+class BatchFacts(NamedTuple):
+    """Where a batch belongs and how much is in it."""
+
+    number: int
+    """Its place in the stream."""
+    kind: Kind
+    updates: int
+    """Updates done before it: its step's number, or after how many updates it validates."""
+    micro_batch: int
+    micro_batches: int
+    """Of its step."""
+    epoch: int
+    bucket_number: int
+    clips: int
+    """Rows that hold a clip."""
+    samples: int
+    """Of all its clips, padding left out."""
+    padded_samples: int
+
+    @property
+    def is_last_of_step(self) -> bool:
+        """Whether an update is due after it; every validation batch is a step of its own."""
+        return self.micro_batch + 1 == self.micro_batches
+
+
+class Span(NamedTuple):
+    """From one moment to another."""
+
+    began_s: float
+    ended_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.began_s
+
+
+class BatchSpans(NamedTuple):
+    """When a batch was worked on."""
+
+    read: Span
+    """Waiting for its clips, beyond what was read ahead."""
+    prepare: Span
+    transfer: Span = Span(0.0, 0.0)
+    """Nothing before it is on the model device."""
+
+
+class BatchMemory(NamedTuple):
+    """Memory of the process that made a batch, at that moment, so that a leak shows where it is; None is unknown."""
+
+    pid: int
+    host_bytes: int | None
+    device_bytes: int | None
+    """In TensorFlow's pool on the device that prepares."""
+
+
+def read_batch_memory(device_bytes: int | None) -> BatchMemory:
+    """The memory of this process, which prepares on a device that holds so much."""
+    return BatchMemory(os.getpid(), read_private_bytes(os.getpid()), device_bytes)
+
+
+@dataclass(frozen=True)
+class BatchMeters:
+    """The cost of one batch, or of several."""
+
+    batches: int = 0
+    read_s: float = 0.0
+    """Waiting for its clips, beyond what was read ahead."""
+    prepare_s: float = 0.0
+    cache_hits: int = 0
+    """Clips whose codes were found."""
+    cache_misses: int = 0
+    traces: int = 0
+    """Functions traced. Each shape is traced once; what comes after warm-up is a retrace."""
+
+    def __add__(self, other: BatchMeters) -> BatchMeters:
+        return BatchMeters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: BatchMeters) -> BatchMeters:
+        return BatchMeters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def list_workers(self) -> list[WorkerFacts]:
+        """Reading and preparing as workers."""
+        return [WorkerFacts("read", self.batches, self.read_s), WorkerFacts("prepare", self.batches, self.prepare_s)]
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """All that is known about a batch besides its tensors."""
+
+    facts: BatchFacts
+    clip_numbers: tuple[int, ...]
+    """By row; `EMPTY_ROW` where there is none."""
+    replaced: tuple[Failure, ...]
+    """Clips of its rows that failed and were replaced, for the journal of the run."""
+    totals: tuple[float, ...]
+    """What its losses are divided by, as among the tensors."""
+    spans: BatchSpans
+    memory: BatchMemory
+    cache_hits: int = 0
+    cache_misses: int = 0
+    traces: int = 0
+    notes: tuple[Any, ...] = ()
+    """What its producer has to say: see `maker.NoteTaker`."""
+
+    @property
+    def meters(self) -> BatchMeters:
+        """What making it has cost."""
+        read_s, prepare_s = self.spans.read.seconds, self.spans.prepare.seconds
+        return BatchMeters(1, read_s, prepare_s, self.cache_hits, self.cache_misses, self.traces)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A prepared batch."""
+
+    tensors: dict[str, Any]
+    """By name: tensors on a device, or NumPy arrays on the host."""
+    info: BatchInfo
+
+    def pack(self) -> dict[str, NDArray[Any]]:
+        """A batch on the host as the arrays of a slot."""
+        # Not pydantic's own JSON: the name of a file may hold half characters, which that refuses.
+        record = json.dumps(_get_adapter().dump_python(self.info, mode="json"))
+        return {**self.tensors, INFO: np.frombuffer(record.encode(), np.uint8)}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, NDArray[Any]]) -> Batch:
+        """The batch in a slot. Its arrays go on showing the slot's memory; its record does not."""
+        info = _get_adapter().validate_python(json.loads(arrays[INFO].tobytes()))
+        return cls({name: array for name, array in arrays.items() if name != INFO}, info)
+
+
+@cache
+def _get_adapter() -> TypeAdapter[BatchInfo]:
+    return TypeAdapter(BatchInfo)
+
+
+def measure_batch_bytes(settings: PreparationSettings, bucket: Bucket) -> int:
+    """Bytes of a batch on the model device, known from its shape alone."""
+    samples = settings.measure_samples(bucket.samples, Kind.TRAIN)
+    if settings.target is Target.CODEC:
+        numbers = CONDITIONING_MEL.bands * (samples // HOP_SAMPLES)
+    else:
+        frames = CONDITIONING_MEL.count_frames(settings.prompt_samples)
+        numbers = CONDITIONING_MEL.bands * frames + samples // SAMPLES_PER_CODE + bucket.tokens
+    if settings.target is Target.DECODER:
+        numbers += SEGMENT_SAMPLES
+    return bucket.rows * (numbers * _NUMBER_BYTES + _ROW_BYTES) + _BATCH_BYTES
+
+
+def measure_slot_bytes(settings: PreparationSettings, buckets: Sequence[Bucket]) -> int:
+    """Bytes of a slot that holds a batch of any of these shapes, and what its producer has to say."""
+    return max(measure_batch_bytes(settings, bucket) for bucket in buckets) + MOST_NOTE_BYTES

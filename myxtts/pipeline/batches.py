@@ -1,0 +1,385 @@
+"""The batches of a run, in order, on the device that trains: the same ones by three ways. Who prepares them is the plan's choice.
+
+One device does both in the thread that trains; a data thread prepares on a device of its own; or a producer process does that
+sees only its device. In the last two a transfer thread brings them to the model device.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.run_data import RunData, save_run_data
+from myxtts.devices.nvml import MIB
+from myxtts.devices.plan import DevicePlan, Mode, Process
+from myxtts.devices.runtime import read_execution
+from myxtts.pipeline import maker
+from myxtts.pipeline.batch import Batch, BatchMeters, measure_slot_bytes
+from myxtts.pipeline.maker import RECIPE_NAME, BatchFactory
+from myxtts.pipeline.producer_client import FilledSlot, ProducerEvent, ProducerProcess
+from myxtts.pipeline.recipe import BatchRecipe
+from myxtts.pipeline.slots import SLOTS, EndOfStream, Handoff, HandoffFacts
+from myxtts.pipeline.transfer import place_batch
+from myxtts.pipeline.worker import (
+    Feed,
+    TimeLimits,
+    Work,
+    WorkerFacts,
+    WorkerThread,
+    stop_workers,
+    take_watched,
+    wait_watched,
+)
+
+_log = logging.getLogger(__name__)
+
+PRODUCER_FOLDER = "producer"
+"""In the folder of a run."""
+PRODUCER_TASK = f"{maker.__name__}:{maker.make_task.__name__}"
+
+
+@dataclass(frozen=True)
+class PipelineFacts:
+    """What the pipeline has measured since it was opened, or since its facts were last reset."""
+
+    workers: tuple[WorkerFacts, ...]
+    """Reading, preparing and, where a worker of its own does it, transferring."""
+    handoffs: tuple[HandoffFacts, ...]
+    meters: BatchMeters
+    events: tuple[ProducerEvent, ...] = ()
+    """Of producer processes, all since the beginning."""
+    preparation_batch: int | None = None
+    """Clips prepared at a time in a producer process, after what running out of memory has made of it."""
+
+
+class Batches(Protocol):
+    """The batches of the stream, in order. For one thread."""
+
+    def take(self) -> Batch:
+        """The next batch. Raises `EndOfStream` at the end, or whatever failed, by the name of its worker."""
+
+    def advance(self) -> None:
+        """Says that the step with the batch taken last was dispatched: where nothing runs beside the model, the next
+        batch is prepared now."""
+
+    def release(self) -> None:
+        """Says that the step with the batch taken first is done: nothing uses its buffers any more."""
+
+    def read_work(self) -> Work | None:
+        """What is being done for the next batch in the thread that takes; None where others do it. For any thread."""
+
+    def read_facts(self, reset: bool = False) -> PipelineFacts:
+        """What was measured; `reset` starts a new window."""
+
+    def close(self) -> None:
+        """Ends everything: no thread, process or shared memory is left."""
+
+
+def open_batches(
+    recipe: BatchRecipe,
+    data: RunData,
+    *,
+    folder: Path,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Batches:
+    """The batches of a recipe, being prepared. The log says what is in force.
+
+    Args:
+        folder: where a producer process finds what it reads; used by the modes that have one.
+        waiting: what is done inside it while batches are opened may be broken off by an exception, and nothing else.
+    """
+    _log.info("Intelligent GPU Pipeline: %s", recipe.plan.mode.log_name)
+    _log.info("Smart Prefetching: Enabled")
+    if recipe.plan.mode is Mode.SINGLE:
+        return OwnBatches(recipe, data, waiting)
+    if recipe.plan.has_producer:
+        return _open_isolated(recipe, data, folder)
+    # The dual mode, or isolation inside one process.
+    return _open_dual(recipe, data)
+
+
+class OwnBatches:
+    """Prepared by the thread that trains, on the device that trains.
+
+    The next one is prepared when it is told that a step was dispatched, so that the device always has work queued. At most three
+    batches live: one being trained on, one whose step is queued, one prepared.
+    """
+
+    def __init__(self, recipe: BatchRecipe, data: RunData, waiting: Callable[[], AbstractContextManager[None]]):
+        order = recipe.make_order(data)
+        self._device = recipe.plan.model.device
+        self._numbers: Iterator[int] = iter(range(order.first_number, order.end_number))
+        self._ready: deque[Batch] = deque()
+        self._taken = self._made = 0
+        self._is_synchronous = read_execution().is_synchronous
+        self._meters = self._shown = BatchMeters()
+        self._work: Work | None = None
+        _log.info("Prefetching to %s with buffer_size=1", self._device)
+        self._factory = BatchFactory(data, recipe, self._note_part)
+        try:
+            with waiting():
+                self._factory.warm_up()
+        except BaseException:
+            self._factory.close()
+            raise
+
+    def take(self) -> Batch:
+        if not self._ready:
+            self._prepare_next()
+        if not self._ready:
+            raise EndOfStream
+        self._taken += 1
+        return self._ready.popleft()
+
+    def advance(self) -> None:
+        if not self._ready and self._taken < SLOTS:
+            self._prepare_next()
+
+    def release(self) -> None:
+        assert self._taken > 0, "more batches released than taken"
+        self._taken -= 1
+
+    def read_work(self) -> Work | None:
+        return self._work
+
+    def read_facts(self, reset: bool = False) -> PipelineFacts:
+        meters = self._meters - self._shown
+        if reset:
+            self._shown = self._meters
+        return PipelineFacts(tuple(meters.list_workers()), (), meters)
+
+    def close(self) -> None:
+        self._ready.clear()
+        self._factory.close()
+
+    def _prepare_next(self) -> None:
+        assert self._taken < SLOTS, "every slot is taken: release a batch before taking another"
+        number = next(self._numbers, None)
+        if number is None:
+            return
+        try:
+            batch = self._factory.make(number)
+            if not self._is_synchronous:
+                # Else an error in it would show in the step, under the step's name.
+                batch = self._factory.settle(batch)
+            self._meters += batch.info.meters
+            self._note_part("transfer")
+            self._ready.append(place_batch(batch, self._device))
+            self._made += 1
+        finally:
+            # A request to stop may come in the middle; what follows it is no reading.
+            self._work = None
+
+    def _note_part(self, part: str) -> None:
+        self._work = Work(part, self._made, time.perf_counter(), is_first=self._made == 0)
+
+
+def _open_dual(recipe: BatchRecipe, data: RunData) -> PipedBatches:
+    """Batches of a data thread on the data device: everything there happens in this one thread, tracing included."""
+    config, device = recipe.config.data, recipe.plan.data.device
+    with ExitStack() as resources:
+        # Reading and preparing are done by one worker; which of the two it hangs in is worth knowing.
+        factory = BatchFactory(data, recipe, lambda part: worker.report_part(part))
+        resources.callback(factory.close)
+        # Its time and its errors are this worker's, not the next one's: it waits until a batch is really made.
+        finish = factory.settle if config.prefetch_to_gpu else factory.fetch
+        is_cold = True
+
+        def make(number: int) -> Batch:
+            nonlocal is_cold
+            if is_cold:
+                factory.warm_up()
+                is_cold = False
+            return finish(factory.make(number))
+
+        prepared: Handoff[Batch] = Handoff("prepared", config.prefetch_depth)
+        _log.info(
+            "Prefetching to %s with buffer_size=%d", device if config.prefetch_to_gpu else "the host", prepared.slots
+        )
+        order = recipe.make_order(data)
+        worker = WorkerThread("prepare", make, Feed(iter(range(order.first_number, order.end_number))), prepared)
+        return PipedBatches(recipe, prepared, unpack=lambda batch: batch, workers=[worker], resources=resources)
+
+
+def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBatches:
+    """Batches of a producer process."""
+    order, buckets = recipe.make_order(data), recipe.list_buckets(data)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_run_data(data, folder)
+    recipe.write(folder / RECIPE_NAME)
+    with ExitStack() as resources:
+        _log.info("Prefetching to shared host memory with buffer_size=%d", SLOTS)
+        producer = ProducerProcess(
+            PRODUCER_TASK,
+            {
+                "folder": str(folder),
+                "execution": asdict(read_execution()),
+                "preparation_batch": recipe.preparation.rows_at_a_time or max(bucket.rows for bucket in buckets),
+            },
+            slot_bytes=measure_slot_bytes(recipe.preparation, buckets),
+            first_position=order.first_number,
+            end_position=order.end_number,
+            memory_limit_bytes=_find_memory_limit(recipe.plan),
+            time_limits=TimeLimits.from_setting(recipe.config.training.watchdog_seconds),
+            environment={**os.environ, **dict(recipe.plan.process(Process.PRODUCER).environ)},
+        )
+        resources.callback(producer.close)
+        notes = NoteReader(data.report)
+
+        def unpack(slot: FilledSlot) -> Batch:
+            batch = Batch.unpack(slot.arrays)
+            notes.read(batch.info.notes)
+            return batch
+
+        return PipedBatches(recipe, producer, unpack=unpack, workers=[], resources=resources, producer=producer)
+
+
+def _find_memory_limit(plan: DevicePlan) -> int | None:
+    """What the operating system has to enforce; a card's limit is enforced by TensorFlow."""
+    if not plan.rehearsal or plan.data.limit_mib is None:
+        return None
+    return plan.data.limit_mib * MIB
+
+
+class NoteReader:
+    """Puts what a producer noted (`maker.NoteTaker`) where it would be had it happened here.
+
+    A producer that is started anew says most of it again; only what is new counts.
+
+    Args:
+        report: of clips that fail.
+    """
+
+    def __init__(self, report: DropReport):
+        self._report = report
+        self._known: set[tuple[Any, ...]] = set()
+
+    def read(self, notes: Sequence[Sequence[Any]]) -> None:
+        """Logs and reports what is new."""
+        for note in map(tuple, notes):
+            if note in self._known:
+                continue
+            self._known.add(note)
+            match note:
+                case ("log", int(level), str(name), str(text)):
+                    logging.getLogger(name).log(level, "%s", text)
+                case ("drop", str(reason), *rest):
+                    self._report.replaced.append(Drop(DropReason(reason), *rest))
+
+
+class PipedBatches:
+    """Prepared beside the thread that trains; a thread of its own copies them to the model device.
+
+    Args:
+        recipe: of it the model device, the longest wait for the other slots to fill once the first batch is ready, and the limit
+            of what a worker may take. The first batch has no limit but that.
+        prepared: where prepared batches come from.
+        unpack: the batch in what comes from there.
+        workers: those before it, not yet started.
+        resources: what has to be closed when all workers have ended. They stay the caller's if this fails.
+        producer: of the isolated modes.
+    """
+
+    def __init__(
+        self,
+        recipe: BatchRecipe,
+        prepared: Handoff[Any] | ProducerProcess,
+        *,
+        unpack: Callable[[Any], Batch],
+        workers: Sequence[WorkerThread[Any, Any]],
+        resources: ExitStack,
+        producer: ProducerProcess | None = None,
+    ):
+        self._prepared = prepared
+        self._unpack = unpack
+        self._device = recipe.plan.model.device
+        self._start_delay_s = recipe.config.data.model_start_delay
+        self._time_limits = TimeLimits.from_setting(recipe.config.training.watchdog_seconds)
+        self._title = recipe.plan.mode.log_name
+        self._producer = producer
+        self._has_started = False
+        self._is_waiting = False
+        self._meters = self._shown_meters = BatchMeters()
+        self._shown_transfer = WorkerFacts("transfer", 0, 0.0)
+        self.placed: Handoff[Batch] = Handoff("on the model device")
+        """The slots on the model device."""
+        self._transfer = WorkerThread("transfer", self._place, prepared, self.placed)
+        self._workers = [*workers, self._transfer]
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException:
+            stop_workers(self._workers)
+            raise
+        # Last: until here the caller closes them when something fails.
+        self._resources = resources.pop_all()
+
+    def take(self) -> Batch:
+        self._is_waiting = True
+        try:
+            if not self._has_started:
+                self._fill_slots()
+                self._has_started = True
+            return take_watched(self.placed, self._workers, self._time_limits)
+        finally:
+            self._is_waiting = False
+
+    def _fill_slots(self) -> None:
+        """Waits for the first batch, then for at most the start delay until every slot has one."""
+        _log.info("%s: Waiting for the first batch...", self._title)
+        began_s = time.perf_counter()
+        wait_watched(self.placed, self._workers, self._time_limits)
+        _log.info("%s: The first batch was ready after %.1fs", self._title, time.perf_counter() - began_s)
+        if self._start_delay_s and not self.placed.wait_until_full(0.0):
+            _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
+            self.placed.wait_until_full(self._start_delay_s)
+        _log.info("Model training starting now")
+
+    def advance(self) -> None:
+        """Nothing to do: the next batches are prepared meanwhile."""
+
+    def release(self) -> None:
+        self.placed.release()
+
+    def read_work(self) -> Work | None:
+        """While the training waits for a producer process, that it does, since the last thing that happened to the producer: one
+        that dies may be started again many times. Else nothing: the workers have threads of
+        their own, and are looked at while the training waits for them."""
+        if self._producer is None or not self._is_waiting:
+            return None
+        events = self._producer.events
+        since_s = events[-1].time_s if events else 0.0
+        return Work("waiting for a batch", None, since_s, limit_s=self._time_limits.longest_s)
+
+    def read_facts(self, reset: bool = False) -> PipelineFacts:
+        meters, transfer, shown = self._meters, self._transfer.read_facts(), self._shown_transfer
+        copied = WorkerFacts("transfer", transfer.items - shown.items, transfer.busy_s - shown.busy_s)
+        facts = PipelineFacts(
+            workers=(*(meters - self._shown_meters).list_workers(), copied),
+            handoffs=(self._prepared.read_facts(reset), self.placed.read_facts(reset)),
+            meters=meters - self._shown_meters,
+            events=() if self._producer is None else tuple(self._producer.events),
+            preparation_batch=None if self._producer is None else self._producer.preparation_batch,
+        )
+        if reset:
+            self._shown_meters, self._shown_transfer = meters, transfer
+        return facts
+
+    def close(self) -> None:
+        # First the workers: what they use is closed only when none of them uses it any more.
+        with self._resources:
+            stop_workers(self._workers)
+
+    def _place(self, item: Any) -> Batch:
+        began_s = time.perf_counter()
+        batch = self._unpack(item)
+        self._meters += batch.info.meters
+        return place_batch(batch, self._device, began_s)

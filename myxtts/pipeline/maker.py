@@ -1,0 +1,266 @@
+"""Makes any batch of the run by its number: reads it and prepares it. The same in every mode, in whatever process.
+
+A producer process has more to tell than its batches: lines of its log and clips that failed. They are carried with a batch
+(`NoteTaker`): its own standard error is read only when it dies, and a run must not hide in which way it prepares.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.data.code_cache import ClipIds, CodeCache
+from myxtts.data.drops import DropReport
+from myxtts.data.host_batch import HostBatch
+from myxtts.data.prompts import choose_prompt_slices
+from myxtts.data.run_data import RunData, load_run_data
+from myxtts.devices.plan import Process
+from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_execution, read_pool_bytes
+from myxtts.errors import WorkFailedError
+from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchSpans, Span, read_batch_memory
+from myxtts.pipeline.code_choice import choose_code_width, identify_clips, make_code_key, open_cache
+from myxtts.pipeline.codes import load_codec
+from myxtts.pipeline.host_source import HostSource
+from myxtts.pipeline.order import Kind, Place
+from myxtts.pipeline.prepare import Preparer, StepTotals, count_totals, measure_spans
+from myxtts.pipeline.producer import ProducerTask, Report
+from myxtts.pipeline.recipe import BatchRecipe, read_recipe
+from myxtts.pipeline.ring import Arrays
+from myxtts.utils.commons import get_device_context, setup_logging
+
+RECIPE_NAME = "recipe.json"
+
+_LONGEST_LINE = 2000
+
+
+class BatchFactory:
+    """Makes batches on the data device of a recipe's plan. For one thread at a time.
+
+    Args:
+        data: the clips and their order.
+        recipe: what batches are made of.
+        report: is told what is being done.
+    """
+
+    def __init__(self, data: RunData, recipe: BatchRecipe, report: Report = lambda doing: None):
+        self._data = data
+        self._recipe = recipe
+        self._report = report
+        self._corpora = {Kind.TRAIN: data.train, Kind.VALIDATION: data.validation}
+        self._device = recipe.plan.data.device
+        self._counts = (0, 0, 0)
+        self._cache: CodeCache | None = None
+        self._clip_ids: dict[Kind, ClipIds] = {}
+        with get_device_context(self._device):
+            codec = None if recipe.codec_folder is None else load_codec(recipe.codec_folder)
+            self.preparer = Preparer(recipe.preparation, seed=data.sampler.seed, dvae=codec and codec.dvae)
+        norms = np.array(recipe.preparation.mel_norms, np.float32)
+        self._key = codec and make_code_key(codec.weights, norms, self._device, read_execution())
+        self._host = HostSource(
+            data,
+            recipe.make_order(data),
+            recipe.config.data,
+            recipe.failures,
+            reads_prompts=recipe.reads_prompts,
+            share=recipe.share,
+        )
+
+    def warm_up(self) -> None:
+        """Chooses and opens the cache, and traces everything there is to trace, so that no batch has to."""
+        with get_device_context(self._device):
+            self._open_cache()
+            if self._recipe.config.data.pad_to_fixed_length:
+                shapes = [(bucket.rows, bucket.samples) for bucket in self._recipe.list_buckets(self._data)]
+                self.preparer.warm_up(shapes, self._list_code_widths())
+        self._counts = (0, 0, self.preparer.count_traces())
+
+    def make(self, number: int) -> Batch:
+        """The batch with a number of the stream, what is known about it, and what it cost."""
+        started = time.perf_counter()
+        with self._naming_part("read", number):
+            place, host = self._host.read(number)
+        read = time.perf_counter()
+        with self._naming_part("prepare", number), get_device_context(self._device):
+            ids = None if self._cache is None else self._clip_ids[place.kind][np.maximum(host.clips_B, 0)]
+            tensors = self.preparer.prepare(host, place.kind, self._count_totals(place.kind, host), ids)
+        prepared = time.perf_counter()
+        hits, misses, traces = self._count_new()
+        info = BatchInfo(
+            facts=_describe(number, place, host),
+            clip_numbers=tuple(host.clips_B.tolist()),
+            replaced=host.replaced,
+            totals=tuple(tensors["totals_2"].tolist()),
+            spans=BatchSpans(Span(started, read), Span(read, prepared)),
+            memory=read_batch_memory(read_pool_bytes(self._device)),
+            cache_hits=hits,
+            cache_misses=misses,
+            traces=traces,
+        )
+        return Batch(tensors, info)
+
+    def settle(self, batch: Batch) -> Batch:
+        """The batch, really made. Where a device works asynchronously, errors of preparing show here."""
+        with self._naming_part("prepare", batch.info.facts.number):
+            for array in batch.tensors.values():
+                if not isinstance(array, np.ndarray):
+                    array[tuple(slice(1) for _ in array.shape)].numpy()
+        return _end_preparation(batch)
+
+    def fetch(self, batch: Batch) -> Batch:
+        """The batch with all its arrays on the host."""
+        with self._naming_part("prepare", batch.info.facts.number):
+            arrays = {
+                name: array if isinstance(array, np.ndarray) else array.numpy() for name, array in batch.tensors.items()
+            }
+        return _end_preparation(Batch(arrays, batch.info))
+
+    def replace_batch(self, number: int, detail: str) -> list[str]:
+        """Uses the clips of a batch no more there, and returns their names."""
+        return self._host.replace_batch(number, detail)
+
+    def close(self) -> None:
+        """Ends reading; no process, thread or memory of it is left."""
+        self._host.close()
+        if self._cache is not None:
+            self._cache.save()
+
+    def _open_cache(self) -> None:
+        if self._key is None or self._cache is not None:
+            return
+        self._cache = open_cache(self._data, self._recipe, self._key)
+        if self._cache is not None:
+            self._clip_ids = identify_clips(self._data)
+            self.preparer.use_cache(self._cache)
+
+    def _count_new(self) -> tuple[int, ...]:
+        """Codes found, codes made and functions traced since the last time."""
+        hits, misses = (self._cache.hits, self._cache.misses) if self._cache else (0, 0)
+        before, self._counts = self._counts, (hits, misses, self.preparer.count_traces())
+        return tuple(now - then for now, then in zip(self._counts, before, strict=True))
+
+    def _count_totals(self, kind: Kind, host: HostBatch) -> StepTotals:
+        corpus, clips, epoch = self._corpora[kind], host.step_clips, host.epoch
+        # Of clips that hear themselves: no target lies under a prompt that is cut from another clip.
+        slices = choose_prompt_slices(
+            corpus, clips, clips, seed=self._data.sampler.seed, epoch=epoch, for_validation=kind is Kind.VALIDATION
+        )
+        draws = self.preparer.draw(kind, epoch, clips)
+        spans = measure_spans(
+            corpus.samples[clips].astype(np.int32), slices, self._recipe.preparation.prompt_samples, draws
+        )
+        return count_totals(corpus, clips, spans)
+
+    def _list_code_widths(self) -> list[int]:
+        lengths: NDArray[Any] = np.concatenate([corpus.samples for corpus in self._corpora.values()])
+        return sorted({choose_code_width(samples) for samples in np.unique(lengths).tolist()})
+
+    @contextmanager
+    def _naming_part(self, part: str, number: int) -> Iterator[None]:
+        """Whatever fails within carries the name of this part of the work."""
+        self._report(part)
+        try:
+            yield
+        except Exception as error:
+            raise WorkFailedError(
+                f"Stage {part!r} failed at batch {number}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _describe(number: int, place: Place, host: HostBatch) -> BatchFacts:
+    return BatchFacts(
+        number=number,
+        kind=place.kind,
+        updates=place.updates,
+        micro_batch=place.position.micro_batch,
+        micro_batches=host.micro_batches,
+        epoch=host.epoch,
+        bucket_number=host.bucket_number,
+        clips=int(np.count_nonzero(host.weights_B)),
+        samples=int(host.wav_lengths_B.sum()),
+        padded_samples=host.wav_BS.size,
+    )
+
+
+def _end_preparation(batch: Batch) -> Batch:
+    """Counts the time up to now as preparing: on an asynchronous device, `make` has only told what is to be done."""
+    spans = batch.info.spans
+    prepare = Span(spans.prepare.began_s, time.perf_counter())
+    return replace(batch, info=replace(batch.info, spans=spans._replace(prepare=prepare)))
+
+
+class PreparationTask:
+    """What a producer process does: a factory as a `ProducerTask`, with what it has to say."""
+
+    def __init__(self, factory: BatchFactory, notes: NoteTaker):
+        self._factory = factory
+        self._notes = notes
+
+    def warm_up(self) -> None:
+        self._factory.warm_up()
+
+    def prepare(self, position: int) -> Arrays:
+        batch = self._factory.fetch(self._factory.make(position))
+        return replace(batch, info=replace(batch.info, notes=self._notes.take())).pack()
+
+    def replace_batch(self, position: int) -> list[str]:
+        return self._factory.replace_batch(position, "the producer died twice at its batch")
+
+
+def make_task(settings: Mapping[str, Any], report: Report) -> ProducerTask:
+    """The task of a producer process; from here on it sees only its part of the plan.
+
+    Args:
+        settings: `folder` holds the run's data and recipe, `execution` says how operations are run, `preparation_batch` is how many
+            rows are prepared at a time.
+    """
+    setup_logging()
+    apply_execution(Execution(**settings["execution"]))
+    folder = Path(settings["folder"])
+    recipe = read_recipe(folder / RECIPE_NAME)
+    preparation = replace(recipe.preparation, rows_at_a_time=settings["preparation_batch"])
+    data = load_run_data(folder)
+    notes = NoteTaker(data.report)
+    logging.getLogger("myxtts").addHandler(notes)
+    apply_plan(recipe.plan, Process.PRODUCER)
+    return PreparationTask(BatchFactory(data, replace(recipe, preparation=preparation), report), notes)
+
+
+class NoteTaker(logging.Handler):
+    """Collects what this process's code logs, and what is added to a drop report. `batches.NoteReader` reads it.
+
+    Args:
+        report: of clips that fail.
+    """
+
+    def __init__(self, report: DropReport):
+        super().__init__(logging.INFO)
+        self._notes: deque[tuple[Any, ...]] = deque()
+        self._report = report
+        self._reported = len(report.replaced)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notes.append(("log", record.levelno, record.name, record.getMessage()[:_LONGEST_LINE]))
+
+    def take(self) -> tuple[Any, ...]:
+        """What was noted since the last call, as far as it fits."""
+        for drop in self._report.replaced[self._reported :]:
+            self._notes.append(("drop", drop.reason, drop.file, drop.where, drop.detail[:_LONGEST_LINE]))
+        self._reported = len(self._report.replaced)
+        taken: list[Any] = []
+        room = MOST_NOTE_BYTES
+        while self._notes:
+            room -= len(json.dumps(self._notes[0])) + 2
+            if room < 0:
+                break
+            taken.append(self._notes.popleft())
+        return tuple(taken)

@@ -1,0 +1,172 @@
+"""What the batches of a run are made of: one record for the trainer and for the process that prepares for it, and its JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from myxtts.audio.augment import AugmentSettings
+from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.config import DataConfig, XTTSConfig
+from myxtts.data.buckets import Bucket
+from myxtts.data.code_cache import ClipIds
+from myxtts.data.replacements import Failure
+from myxtts.data.run_data import RunData
+from myxtts.data.sampler import WHOLE, RowShare
+from myxtts.devices.plan import DevicePlan
+from myxtts.files import read_json
+from myxtts.pipeline.order import Kind, RunOrder
+
+MOST_PARTS = 9999
+_MOST_BYTES = 1 << 30
+"""It names every clip that failed so far."""
+
+
+class Target(StrEnum):
+    """What is being trained; it decides what is prepared."""
+
+    CODEC = "codec"
+    GPT = "gpt"
+    DECODER = "decoder"
+
+
+@dataclass(frozen=True)
+class PreparationSettings:
+    """What batches are to hold."""
+
+    target: Target
+    mel_norms: tuple[float, ...]
+    """The codec's, one for each band."""
+    prompt_samples: int
+    """Length of the buffer that a voice prompt stands in; longer prompts are cut."""
+    blank_prompt: bool = False
+    """What a prompt was cut from does not count in the loss."""
+    augment: AugmentSettings | None = None
+    """Of training batches; None changes nothing."""
+    rows_at_a_time: int | None = None
+    """Clips prepared together; None for all of a batch. Fewer need less memory."""
+
+    @property
+    def changes_waves(self) -> bool:
+        """Whether clips sound different every time, so that nothing made from them can be kept."""
+        augment = self.augment
+        return augment is not None and bool(augment.gain_db or augment.speed_change or augment.noise_db is not None)
+
+    def measure_samples(self, samples: int, kind: Kind) -> int:
+        """Samples of a batch after augmentation: room for its slowest clip."""
+        if self.augment is None or not self.augment.speed_change or kind is Kind.VALIDATION:
+            return samples
+        stretched = math.ceil(samples * self.augment.longest_stretch)
+        return -(-stretched // SAMPLES_PER_CODE) * SAMPLES_PER_CODE
+
+
+def choose_preparation(config: XTTSConfig, target: Target, mel_norms: Sequence[float]) -> PreparationSettings:
+    """The settings that a configuration stands for.
+
+    Args:
+        mel_norms: the codec's.
+    """
+    return PreparationSettings(
+        target=target,
+        mel_norms=tuple(map(float, mel_norms)),
+        prompt_samples=round(config.data.prompt_seconds * SAMPLE_RATE_HZ),
+        blank_prompt=config.training.blank_prompt,
+        # A decoder must sound like the recording, not like what was done to it.
+        augment=None if target is Target.DECODER else choose_augmentation(config.data),
+    )
+
+
+def reads_prompts(data: DataConfig, target: Target) -> bool:
+    """Whether for each clip a second one is read, which its voice prompt is cut from. A codec hears no prompts."""
+    return target is not Target.CODEC and data.prompt_from == "speaker"
+
+
+def choose_augmentation(data: DataConfig) -> AugmentSettings | None:
+    """The augmentation that a configuration asks for; None when it asks for none."""
+    augment = AugmentSettings(
+        gain_db=data.augment_gain_db,
+        noise_db=data.augment_noise_db,
+        speed_change=data.augment_speed,
+        frame_masks=data.augment_frame_masks,
+        band_masks=data.augment_band_masks,
+    )
+    return None if augment == AugmentSettings() else augment
+
+
+@dataclass(frozen=True)
+class BatchRecipe:
+    """Everything that decides about the batches of a run besides its clips."""
+
+    config: XTTSConfig
+    plan: DevicePlan
+    """Of all who take part; applied already in the process that takes the batches."""
+    preparation: PreparationSettings
+    validation_interval: int
+    """Updates between two rounds."""
+    first_step: int
+    """Updates done before."""
+    end_step: int
+    codec_folder: Path | None
+    """A model directory with the DVAE; None to train it."""
+    cache_folder: Path
+    """Where codes are kept with `--cache disk`."""
+    is_validated: bool = True
+    """Whether the round due after `first_step` updates, if one is, was finished before."""
+    failures: tuple[Failure, ...] = ()
+    """Of training clips in the run so far."""
+    share: RowShare = WHOLE
+    """The rows of every batch that are made."""
+
+    @property
+    def reads_prompts(self) -> bool:
+        return reads_prompts(self.config.data, self.preparation.target)
+
+    def list_buckets(self, data: RunData) -> tuple[Bucket, ...]:
+        """The shapes of batches."""
+        return self.share.shrink_all(data.sampler.plan.buckets)
+
+    def make_order(self, data: RunData) -> RunOrder:
+        """The order of the stream."""
+        return RunOrder(
+            data.sampler,
+            data.validation_batches,
+            validation_interval=self.validation_interval,
+            end_step=self.end_step,
+            first_step=self.first_step,
+            is_validated=self.is_validated,
+        )
+
+    def write(self, path: Path) -> None:
+        """Writes it to a file that `read_recipe` reads."""
+        # Not pydantic's own JSON: the name of a folder may hold half characters, which that refuses.
+        path.write_text(json.dumps(TypeAdapter(BatchRecipe).dump_python(self, mode="json")), encoding="utf-8")
+
+
+def read_recipe(path: Path) -> BatchRecipe:
+    """The recipe that was written to a file."""
+    return TypeAdapter(BatchRecipe).validate_python(read_json(path, dict, most_bytes=_MOST_BYTES))
+
+
+@dataclass(frozen=True)
+class ClipPart:
+    """One of several parts of a run's clips, for machines that each prepare one; the whole unless told otherwise."""
+
+    number: int = 1
+    """From 1 on."""
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.number <= self.parts <= MOST_PARTS, self
+
+    def choose(self, ids: ClipIds) -> NDArray[np.intp]:
+        """Which of some clips are of this part, by their places among `ids`."""
+        # By each clip's own id and not by counting: machines whose scans found different clips still leave none out.
+        return np.flatnonzero(ids[:, 0] % np.uint64(self.parts) == self.number - 1)

@@ -1,0 +1,205 @@
+"""What goes wrong in a pipeline is raised where batches are taken, by the name of its part, and nothing survives it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from myxtts.devices.plan import Mode
+from myxtts.errors import ProducerFailedError, WorkFailedError
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import Batches, PipedBatches, open_batches
+from myxtts.pipeline.prepare import Preparer
+from myxtts.pipeline.slots import EndOfStream, Handoff
+from myxtts.pipeline.worker import TimeLimits, WorkerThread
+from tests.pipeline.small_runs import damage_clip, make_plan, make_run, make_run_folder
+from tests.pipeline.source_program import list_what_is_left
+from tests.pipeline.test_batch import INFO
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run_folder(tmp_path_factory.mktemp("run"), clips=16)
+
+
+def open_small(
+    folder: Path, mode: Mode, data: dict[str, Any] | None = None, changes: dict[str, Any] | None = None, **options: Any
+) -> Batches:
+    sections = {"data": {"num_workers": 0, "batch_size": 5, **(data or {})}}
+    run_data, recipe = make_run(folder, plan=make_plan(mode), **sections)
+    return open_batches(replace(recipe, **(changes or {})), run_data, folder=folder / "producer", **options)
+
+
+@pytest.fixture
+def failing_prepare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The third batch cannot be prepared."""
+    real, calls = Preparer.prepare, []
+
+    def prepare(self: Preparer, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ZeroDivisionError("no such mel")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Preparer, "prepare", prepare)
+    yield
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("mode", [Mode.SINGLE, Mode.DUAL])
+@pytest.mark.usefixtures("failing_prepare")
+def test_an_error_in_preparing_names_that_and_the_batch(mode: Mode, folder: Path) -> None:
+    def take_three() -> None:
+        for _ in range(3):
+            source.take()
+            source.release()
+
+    with (
+        closing(open_small(folder, mode)) as source,
+        pytest.raises(WorkFailedError, match="Stage 'prepare' failed at batch 2: ZeroDivisionError: no such") as error,
+    ):
+        take_three()
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+
+
+def test_an_error_in_the_producer_names_what_it_was_doing(folder: Path) -> None:
+    _, recipe = make_run(folder)
+    broken = {"preparation": replace(recipe.preparation, mel_norms=(1.0, 2.0))}
+    with (
+        closing(open_small(folder, Mode.ISOLATED, changes=broken)) as source,
+        pytest.raises(ProducerFailedError, match="The producer failed in stage 'warm-up'"),
+    ):
+        source.take()
+
+
+def test_an_error_in_reading_names_that(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path, clips=16)
+    open_small(folder, Mode.DUAL).close()
+    for path in (folder / "corpus" / "wavs").iterdir():
+        damage_clip(path)
+    with (
+        closing(open_small(folder, Mode.DUAL)) as source,
+        pytest.raises(WorkFailedError, match="Stage 'read' failed at batch 0: TooManyFailuresError"),
+    ):
+        source.take()
+
+
+@pytest.mark.parametrize("mode", [Mode.SINGLE, Mode.DUAL])
+def test_batches_may_be_closed_at_any_time(mode: Mode, folder: Path) -> None:
+    open_small(folder, mode).close()
+    source = open_small(folder, mode, {"num_workers": 1})
+    source.take()
+    source.advance()
+    source.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.DUAL, Mode.ISOLATED])
+def test_what_is_broken_off_while_it_is_opened_leaves_nothing(
+    mode: Mode, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = WorkerThread.start
+
+    def start(worker: WorkerThread[Any, Any]) -> None:
+        if worker.name == "transfer":
+            raise KeyboardInterrupt
+        real(worker)
+
+    monkeypatch.setattr(WorkerThread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        open_small(folder, mode, {"num_workers": 1})
+    assert list_what_is_left() == []
+
+
+def test_what_is_broken_off_while_it_warms_up_leaves_nothing(folder: Path) -> None:
+    waiting = MagicMock()
+    waiting.__enter__.side_effect = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        open_small(folder, Mode.SINGLE, {"num_workers": 1}, waiting=lambda: waiting)
+    assert list_what_is_left() == []
+
+
+def test_facts_begin_anew_after_a_reset(folder: Path) -> None:
+    with closing(open_small(folder, Mode.DUAL, {"prefetch_buffer_size": 1})) as source:
+        for _ in range(4):
+            source.take()
+            source.release()
+        before, after = source.read_facts(reset=True), source.read_facts()
+    assert (before.handoffs[1].items, after.handoffs[1].items) == (4, 0)
+    assert sum(worker.items for worker in before.workers) > sum(worker.items for worker in after.workers)
+
+
+def test_a_codec_folder_without_a_codec_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="corpus"):
+        open_small(folder, Mode.SINGLE, changes={"codec_folder": folder / "corpus"})
+
+
+def pipe(prepared: Handoff[Batch], folder: Path, delay_s: float = 0.0, producer: Any = None) -> PipedBatches:
+    """Batches that somebody puts into a hand-off."""
+    _, recipe = make_run(folder, plan=make_plan(Mode.DUAL), data={"model_start_delay": delay_s})
+    return PipedBatches(
+        recipe, prepared, unpack=lambda batch: batch, workers=[], resources=ExitStack(), producer=producer
+    )
+
+
+def give_batches(prepared: Handoff[Batch], count: int) -> None:
+    for _ in range(count):
+        prepared.reserve()
+        prepared.commit(Batch({}, INFO))
+
+
+def test_everything_that_happens_to_a_producer_counts_as_progress(folder: Path) -> None:
+    prepared: Handoff[Batch] = Handoff("prepared")
+    producer = SimpleNamespace(events=[], preparation_batch=None)
+
+    def take_until_the_end() -> None:
+        with suppress(EndOfStream):
+            source.take()
+
+    with closing(pipe(prepared, folder, producer=producer)) as source:
+        assert source.read_work() is None, "nobody waits"
+        waiting = threading.Thread(target=take_until_the_end)
+        waiting.start()
+        while (work := source.read_work()) is None:
+            pass
+        assert work.name == "waiting for a batch"
+        assert work.limit_s == TimeLimits().longest_s, "a producer that is started again takes its time"
+        producer.events.append(SimpleNamespace(time_s=7.0))
+        assert source.read_work() != work
+        prepared.finish()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert source.read_work() is None
+
+
+# The first batch has its time, and only then the slots have theirs: nothing is waited for that cannot come.
+@pytest.mark.parametrize(
+    ("batches", "delay_s", "is_over", "waits"),
+    [(1, 0.01, False, True), (3, 2.0, False, False), (1, 2.0, True, False), (1, 0.0, False, False)],
+)
+def test_no_wait_is_announced_that_does_not_happen(
+    batches: int, delay_s: float, is_over: bool, waits: bool, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared: Handoff[Batch] = Handoff("prepared")
+    give_batches(prepared, batches)
+    if is_over:
+        prepared.finish()
+    with closing(pipe(prepared, folder, delay_s)) as source:
+        caplog.set_level("INFO")
+        caplog.clear()
+        # All that there is stands ready before it is asked for.
+        while prepared.read_facts().items < batches or not source.placed.wait_for_item(60):
+            pass
+        if not waits and delay_s:
+            assert source.placed.wait_until_full(60)
+        source.take()
+    first, ready, *waiting, starting = caplog.messages
+    assert first == "Multi-GPU Mode: Waiting for the first batch..."
+    assert ready.startswith("Multi-GPU Mode: The first batch was ready after ")
+    assert waiting == [f"Multi-GPU Mode: Waiting up to {delay_s:.1f}s for data pipeline to warm up..."] * waits
+    assert starting == "Model training starting now"

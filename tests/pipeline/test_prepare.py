@@ -1,0 +1,259 @@
+"""What is prepared for a clip depends on that clip alone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from myxtts.audio.reading import read_clip
+from myxtts.audio.resampling import resample_clip
+from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
+from myxtts.data.host_batch import HostBatch
+from myxtts.data.sampler import EMPTY_ROW
+from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
+from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.host_source import HostSource
+from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.order import Kind
+from myxtts.pipeline.prepare import Segments, StepTotals, choose_segments
+from myxtts.pipeline.recipe import Target
+from tests.pipeline.small_runs import Run, make_batches, make_run, make_run_folder, open_factory
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run_folder(tmp_path_factory.mktemp("run"), clips=16)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return make_run(folder, data={"num_workers": 0, "batch_size": 5})
+
+
+@pytest.fixture(scope="module")
+def batches(run: Run) -> list[Batch]:
+    return make_batches(run, range(6))
+
+
+def read_values(batch: Batch) -> tuple[Any, ...]:
+    """All that is not a matter of time."""
+    info = batch.info
+    tensors = {name: np.asarray(array).tolist() for name, array in batch.tensors.items()}
+    return tensors, info.facts, info.clip_numbers, info.replaced, info.totals
+
+
+def test_arrays_have_the_shapes_and_types_of_the_contract(run: Run, batches: list[Batch]) -> None:
+    data, recipe = run
+    for batch in batches:
+        bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
+        frames = 1 + recipe.preparation.prompt_samples // 256
+        shapes = {name: (array.dtype.name, array.shape) for name, array in batch.tensors.items()}
+        rows, codes = bucket.rows, bucket.samples // SAMPLES_PER_CODE
+        assert shapes["mel_BFM"] == ("float32", (rows, frames, 80))
+        assert shapes["codes_BM"] == ("int32", (rows, codes))
+        assert shapes["text_BT"] == ("int32", (rows, bucket.tokens))
+        assert shapes["spans_B2"] == ("int32", (rows, 2))
+        assert shapes["totals_2"] == ("float32", (2,))
+        for name in ("text_lengths_B", "code_lengths_B"):
+            assert shapes[name] == ("int32", (rows,)), name
+        assert batch.info.facts.clips == np.count_nonzero(batch.tensors["weights_B"])
+        assert batch.info.totals == tuple(batch.tensors["totals_2"].tolist())
+
+
+def test_preparing_lasts_until_a_batch_is_really_made(run: Run) -> None:
+    with open_factory(run) as factory:
+        made = factory.make(0)
+        settled = factory.settle(made)
+        fetched = factory.fetch(settled)
+    told, done = made.info.spans, fetched.info.spans
+    assert told.prepare.began_s == told.read.ended_s == done.prepare.began_s
+    assert told.prepare.ended_s < settled.info.spans.prepare.ended_s < done.prepare.ended_s
+    assert (fetched.info.meters.read_s, fetched.info.meters.prepare_s) == (done.read.seconds, done.prepare.seconds)
+
+
+def test_totals_are_those_of_the_global_batch(folder: Path) -> None:
+    run = make_run(
+        folder,
+        data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0, "prompt_from": "clip"},
+        training={"gradient_accumulation_steps": 2},
+    )
+    for blank in (False, True):
+        batches = [batch.tensors for batch in make_batches(run, range(2), blank_prompt=blank)]
+        text = sum(int(np.sum((batch["text_lengths_B"] + 1) * batch["weights_B"])) for batch in batches)
+        audio = sum(int(np.sum((batch["code_lengths_B"] + 4) * batch["weights_B"])) for batch in batches)
+        bounds = [batch["spans_B2"] // SAMPLES_PER_CODE for batch in batches]
+        prompt = sum(int(np.sum(bound[:, 1] - bound[:, 0])) for bound in bounds)
+        assert prompt > 0
+        for batch in batches:
+            assert batch["totals_2"].tolist() == [text, audio - (prompt if blank else 0)]
+
+
+def test_rows_at_a_time_change_nothing(run: Run, batches: list[Batch]) -> None:
+    for rows in (1, 2):
+        made = make_batches(run, range(3), rows_at_a_time=rows)
+        assert list(map(read_values, made)) == list(map(read_values, batches[:3]))
+
+
+def crowd(host: HostBatch, row: int, extra_codes: int) -> HostBatch:
+    """The batch with noise of full length in all rows but one, in a bucket that is longer by so many codes."""
+    samples = host.wav_BS.shape[1] + extra_codes * SAMPLES_PER_CODE
+    assert host.prompt_BS is not None
+    noise = np.random.default_rng(row).normal(scale=0.3, size=(2, host.rows, samples)).astype(np.float32)
+    for crowded_BS, own_BS in zip(noise, (host.wav_BS, host.prompt_BS), strict=True):
+        crowded_BS[row] = 0
+        crowded_BS[row, : own_BS.shape[1]] = own_BS[row]
+    lengths_B = np.where(np.arange(host.rows) == row, host.wav_lengths_B, samples).astype(np.int32)
+    return replace(host, wav_BS=noise[0], prompt_BS=noise[1], wav_lengths_B=lengths_B)
+
+
+def read_row(tensors: dict[str, Any], row: int) -> tuple[list[int], list[list[float]]]:
+    """Codes and mel of a row."""
+    length = int(tensors["code_lengths_B"][row])
+    assert not tensors["codes_BM"][row, length:].any()
+    return tensors["codes_BM"][row, :length].tolist(), np.asarray(tensors["mel_BFM"])[row].tolist()
+
+
+def test_neighbours_and_bucket_change_nothing(run: Run, batches: list[Batch]) -> None:
+    data, recipe = run
+    rows = range(len(batches[0].info.clip_numbers))
+    before = [read_row(batches[0].tensors, row) for row in rows]
+    assert all(len(set(codes)) > 3 for codes, _ in before), "codes that are all alike would be equal anyway"
+    source = HostSource(data, recipe.make_order(data), recipe.config.data, reads_prompts=True)
+    with open_factory(run) as factory:
+        _, host = source.read(0)
+        for row, extra_codes in zip(rows, (0, 1, 17, 40), strict=True):
+            prepared = factory.preparer.prepare(crowd(host, row, extra_codes), Kind.TRAIN, StepTotals(1, 1, 0, 1, 1))
+            after = [read_row(prepared, each) for each in rows]
+            assert [each for each in rows if after[each] == before[each]] == [row], "the neighbours are others now"
+    source.close()
+
+
+def test_empty_rows_hold_nothing(run: Run) -> None:
+    short = [batch for batch in make_batches(run, range(8)) if (batch.tensors["weights_B"] == 0).any()]
+    assert short
+    for batch in short:
+        empty = batch.tensors["weights_B"] == 0
+        assert not batch.tensors["codes_BM"][empty].any()
+        assert not batch.tensors["code_lengths_B"][empty].any()
+        assert (np.array(batch.info.clip_numbers)[empty] == EMPTY_ROW).all()
+
+
+@pytest.fixture
+def cached_factory(run: Run, tmp_path: Path) -> Iterator[BatchFactory]:
+    data, recipe = run
+    config = recipe.config.replace(data={"cache": "disk"})
+    with open_factory((data, replace(recipe, config=config, cache_folder=tmp_path / "features"))) as factory:
+        factory.warm_up()
+        yield factory
+
+
+def test_cached_codes_are_the_same(cached_factory: BatchFactory, batches: list[Batch]) -> None:
+    first, again = ([cached_factory.fetch(cached_factory.make(number)) for number in range(4)] for _ in range(2))
+    assert list(map(read_values, first)) == list(map(read_values, again)) == list(map(read_values, batches[:4]))
+    assert [batch.info.cache_hits for batch in again] == [batch.info.facts.clips for batch in again]
+    assert all(batch.info.traces == 0 for batch in first + again), "traced after warm-up"
+
+
+def test_augmentation_changes_training_but_not_validation(folder: Path, batches: list[Batch]) -> None:
+    augment = {"gain_db": 6.0, "noise_db": -40.0, "speed": 0.1, "frame_masks": 1, "band_masks": 1}
+    data = {"num_workers": 0, "batch_size": 5} | {f"augment_{name}": value for name, value in augment.items()}
+    changed = make_batches(make_run(folder, data=data), range(6))
+    for plain, batch in zip(batches, changed, strict=True):
+        if batch.info.facts.kind is Kind.VALIDATION:
+            assert read_values(batch) == read_values(plain)
+            continue
+        before, after = plain.tensors, batch.tensors
+        assert after["mel_BFM"].tolist() != before["mel_BFM"].tolist()
+        assert (after["code_lengths_B"] != before["code_lengths_B"]).any()
+        assert after["codes_BM"].shape[1] > before["codes_BM"].shape[1]
+        assert after["totals_2"][1] == np.sum((after["code_lengths_B"] + 4) * after["weights_B"])
+        assert (after["spans_B2"][:, 1] <= after["code_lengths_B"] * SAMPLES_PER_CODE).all()
+    assert {batch.info.facts.kind for batch in changed} == set(Kind)
+
+
+def test_codec_batches_hold_mels_and_count_frames(folder: Path) -> None:
+    data, recipe = make_run(folder, Target.CODEC, data={"num_workers": 0, "batch_size": 5})
+    for batch in make_batches((data, recipe), range(2)):
+        bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
+        mel_BFM, lengths_B = batch.tensors["mel_BFM"], batch.tensors["frame_lengths_B"]
+        assert mel_BFM.shape == (bucket.rows, bucket.samples // 256, 80)
+        assert mel_BFM.shape[1] % 4 == 0
+        assert batch.info.totals == (lengths_B.sum(),) * 2
+        assert (lengths_B <= mel_BFM.shape[1]).all()
+
+
+def test_a_replaced_batch_has_other_clips_and_prompts_and_comes_again_with_its_failures(run: Run) -> None:
+    data, recipe = run
+    with open_factory(run) as factory:
+        others = [factory.make(number) for number in (0, 2)]
+        before = factory.make(1)
+        names = factory.replace_batch(1, "a test says so")
+        after, unchanged = factory.make(1), [factory.make(number) for number in (0, 2)]
+    clips = [clip for clip in before.info.clip_numbers if clip != EMPTY_ROW]
+    assert names == [data.train.audio[clip] for clip in clips]
+    assert not {*names} & {data.train.audio[clip] for clip in after.info.clip_numbers if clip != EMPTY_ROW}
+    failures = after.info.replaced
+    assert [failure.step for failure in failures] == [1] * len(names)
+    assert list(map(read_values, others)) == list(map(read_values, unchanged))
+    (twin,) = make_batches((data, replace(recipe, first_step=1, failures=failures)), [1])
+    assert read_values(twin) == read_values(after)
+
+
+def test_prompts_are_cut_to_the_longest_allowed(run: Run) -> None:
+    ((short,), (long,)) = (make_batches(run, [0], prompt_samples=most) for most in (8192, MAX_SLICE_SAMPLES))
+    lengths = [np.diff(batch.tensors["spans_B2"])[:, 0] for batch in (short, long)]
+    assert lengths[0].max() == 8192
+    assert lengths[0].tolist() == np.minimum(lengths[1], 8192).tolist()
+    assert short.tensors["mel_BFM"].shape[1] == 33
+
+
+CODES = np.array([200, 7, 0, 50], np.int32)
+CLIPS = np.array([4, 9, -1, 2], np.int32)
+
+
+def choose(kind: Kind = Kind.TRAIN, epoch: int = 0, rows: slice = slice(None)) -> Segments:
+    return choose_segments(kind, CODES[rows], seed=3, epoch=epoch, clips_B=CLIPS[rows])
+
+
+def test_a_segment_lies_inside_its_clip_and_short_clips_are_filled() -> None:
+    segments = choose()
+    frames = np.array([count_frames(int(codes)) for codes in CODES])
+    assert (segments.starts_B + segments.frames_B <= frames).all()
+    assert segments.frames_B.tolist() == [SEGMENT_FRAMES, 30, 0, SEGMENT_FRAMES]
+    assert segments.starts_B[1:3].tolist() == [0, 0]
+
+
+def test_another_part_is_heard_in_every_epoch_and_all_of_a_clip_in_time_and_the_middle_in_validation() -> None:
+    starts = np.array([choose(epoch=epoch).starts_B[0] for epoch in range(400)])
+    last = count_frames(200) - SEGMENT_FRAMES
+    assert starts.min() < 0.05 * last
+    assert starts.max() > 0.95 * last
+    assert len(np.unique(starts)) > 200
+    assert starts[7] == choose(epoch=7, rows=slice(1)).starts_B[0]
+    middles = [choose(Kind.VALIDATION, epoch=epoch).starts_B.tolist() for epoch in (5, 6)]
+    assert middles[0] == middles[1]
+    assert middles[0][0] == last // 2
+
+
+def test_speech_is_the_clip_itself_at_the_decoders_rate_whatever_is_prepared_at_a_time(folder: Path) -> None:
+    run = make_run(folder, Target.DECODER, data={"num_workers": 0, "batch_size": 4, "augment_gain_db": 6.0})
+    whole, apart = make_batches(run, range(2), warm=True), make_batches(run, range(2), rows_at_a_time=1)
+    assert list(map(read_values, whole)) == list(map(read_values, apart))
+    data, _ = run
+    for batch in whole:
+        assert batch.info.traces == 0, "traced after warm-up"
+        assert batch.info.totals == (batch.info.facts.clips,) * 2
+        tensors = batch.tensors
+        bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
+        assert tensors["speech_BS"].shape == (bucket.rows, SEGMENT_SAMPLES)
+        for row in np.flatnonzero(tensors["weights_B"]):
+            path = data.train.find_file(batch.info.clip_numbers[row])
+            first = tensors["segment_starts_B"][row] * SAMPLES_PER_FRAME
+            cut = resample_clip(read_clip(path), 22050, 24000)[first : first + SEGMENT_SAMPLES]
+            expected = np.pad(cut, (0, SEGMENT_SAMPLES - len(cut)))
+            expected[tensors["segment_frames_B"][row] * SAMPLES_PER_FRAME :] = 0
+            np.testing.assert_allclose(tensors["speech_BS"][row], expected, atol=2e-5)
+            assert np.abs(expected).max() > 0.01

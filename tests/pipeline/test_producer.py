@@ -1,0 +1,210 @@
+"""The producer process while all goes well, and when it is left, interrupted or misused; and what both sides agree on."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from myxtts.errors import ProducerFailedError
+from myxtts.pipeline.producer import StatusBoard, send_exit_message
+from myxtts.pipeline.ring import RingMemoryError
+from myxtts.pipeline.slots import EndOfStream, Handoff, Stopped
+from myxtts.pipeline.worker import WorkerThread, stop_workers
+from myxtts.processes import Connection, MessageError
+from tests.pipeline.producers import ENVIRONMENT, assert_all_right, list_kinds, open_producer, take_all
+from tests.support.processes import ROOT
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 0), (0, 1), (5, 7), (100, 140)])
+def test_batches_arrive_once_and_in_order(first, end):
+    with open_producer(first_position=first, end_position=end) as producer:
+        assert_all_right(take_all(producer), range(first, end))
+        with pytest.raises(EndOfStream):
+            producer.take()
+
+
+def test_a_stream_without_end_can_be_left_and_nothing_comes_after_closing():
+    with open_producer(end_position=None) as producer:
+        for expected in range(5):
+            assert producer.take().position == expected
+            producer.release()
+        assert os.getsid(producer.pid) == producer.pid, "a session of its own: Ctrl-C is for the trainer"
+    producer.close()
+    producer.stop()
+    with pytest.raises(Stopped):
+        producer.take()
+
+
+def test_closing_at_once_does_not_wait_for_the_task():
+    with open_producer({"do": "hang", "stage": "warm-up"}) as producer:
+        process = psutil.Process(producer.pid)
+    assert not process.is_running()
+
+
+def test_facts_are_measured_in_both_processes():
+    with open_producer() as producer:
+        take_all(producer)
+        facts = producer.read_facts(reset=True)
+        assert (facts.name, facts.items) == ("producer", 12)
+        assert facts.taker_wait_s > 0, "the first batch has to be waited for"
+        assert 0 <= facts.readiness < 1
+        assert facts.giver_wait_s >= 0
+        assert producer.read_facts().items == 0
+
+
+def test_stop_ends_a_wait_from_another_thread():
+    outcome = []
+
+    def take():
+        try:
+            producer.take()
+        except Stopped as error:
+            outcome.append(error)
+
+    with open_producer({"do": "hang", "stage": "warm-up"}) as producer:
+        thread = threading.Thread(target=take)
+        thread.start()
+        while producer.read_facts().taker_wait_s == 0:
+            pass
+        producer.stop()
+        thread.join(20)
+    assert len(outcome) == 1
+
+
+def run_transfer(producer, work):
+    """What a worker that takes from a producer hands on."""
+    sink, taken = Handoff("transfer"), []
+    worker = WorkerThread("transfer", work, producer, sink)
+    worker.start()
+    try:
+        while True:
+            taken.append(sink.take())
+            sink.release()
+    except EndOfStream:
+        return taken
+    finally:
+        stop_workers([worker])
+
+
+def test_it_feeds_a_worker_and_slots_are_copied_before_they_are_released():
+    with open_producer(end_position=40) as producer:
+        taken = run_transfer(producer, lambda slot: (slot.position, {k: np.array(v) for k, v in slot.arrays.items()}))
+    assert_all_right(dict(taken), range(40))
+
+
+def test_a_failing_task_reaches_the_consumer_of_the_worker_after_it():
+    with open_producer({"do": "raise", "position": 4, "stage": "prepare"}) as producer:
+        with pytest.raises(ProducerFailedError) as caught:
+            run_transfer(producer, lambda slot: slot.position)
+        assert list_kinds(producer).count("started") == 1, "an error that would only repeat itself is not tried again"
+    message = str(caught.value)
+    assert message.startswith("The producer failed in stage 'prepare' of batch 4: ValueError: the clip is upside down")
+    assert "_raise_value_error" in message, "the producer's traceback"
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ("tests.pipeline.no_such_module:make", "No module named 'tests.pipeline.no_such_module'"),
+        ("tests.pipeline.tasks:no_such_function", "no_such_function"),
+    ],
+)
+def test_a_task_that_cannot_be_loaded_is_an_error_at_once_and_again(task, text):
+    with open_producer(task=task) as producer:
+        for _ in range(2):
+            with pytest.raises(ProducerFailedError, match="in stage 'import'") as caught:
+                producer.take()
+            assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "text"),
+    [
+        ({"do": "thread", "position": 2, "stage": "prepare"}, {}, "still running"),
+        ({"do": "leave", "position": 2, "stage": "prepare"}, {}, "SystemExit: 0"),
+        (
+            {"do": "nothing"},
+            {"slot_bytes": 4096},
+            r"in stage 'pack' of batch 0: SlotTooSmallError: A batch must fit.*noise float32",
+        ),
+    ],
+)
+def test_a_task_cannot_end_the_process_unnoticed(fault, arguments, text):
+    with open_producer(fault, **arguments) as producer, pytest.raises(ProducerFailedError, match=text):
+        take_all(producer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"slot_bytes": 1 << 50}, RingMemoryError, "--batch-size"),
+        ({"more": {"text": "x" * 100_000}}, MessageError, "at most"),
+    ],
+)
+def test_what_cannot_be_started_is_an_error_and_leaves_nothing_behind(arguments, error, text):
+    with pytest.raises(error, match=text), open_producer(**arguments):
+        pass
+
+
+def test_taking_without_releasing_is_a_mistake_of_ours():
+    with open_producer() as producer:
+        for _ in range(3):
+            producer.take()
+        with pytest.raises(AssertionError, match="every slot is taken"):
+            producer.take()
+
+
+def test_what_a_task_prints_does_not_stop_it_and_the_environment_is_the_one_given():
+    chatter = {"do": "chatter", "stage": "prepare"}
+    with open_producer(chatter, end_position=20, environment={**ENVIRONMENT, "MYXTTS_TEST_MARK": "yes"}) as producer:
+        assert_all_right(take_all(producer), range(20))
+        assert psutil.Process(producer.pid).environ()["MYXTTS_TEST_MARK"] == "yes"
+
+
+def test_the_engine_imports_no_tensorflow_and_no_other_room():
+    code = "import myxtts.pipeline.producer_client, sys; print(sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    modules = eval(result.stdout)
+    others = {name for name in modules if name.startswith("myxtts.") and not name.startswith("myxtts.pipeline")}
+    assert others == {"myxtts.errors", "myxtts.processes", "myxtts.devices", "myxtts.devices.host_memory"}
+    assert not {"tensorflow", "keras"} & set(modules)
+
+
+def test_the_longest_exit_message_fits_and_keeps_its_end():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        error = ValueError("\udc80" * 100_000 + "end")
+        assert send_exit_message(Connection(theirs, blocking=True), error, "prepare", 1, is_limited=False) != 0
+        event = Connection(ours, blocking=False).receive()
+    assert event["summary"].startswith("ValueError: ")
+    assert event["traceback"].endswith("end\n")
+
+
+@pytest.fixture
+def board():
+    board = StatusBoard.create()
+    yield board
+    board.close()
+
+
+def test_what_is_written_on_a_board_is_read_by_another_mapping(board):
+    reader = StatusBoard(os.dup(board.fileno()))
+    assert reader.read() == (1, "start", None)
+    for number, (doing, position) in enumerate([("mel", 7), ("wait", None), ("پیش‌پردازش", 1 << 40)]):
+        board.write(doing, position)
+        assert reader.read() == (number + 2, doing, position)
+    reader.close()
+
+
+def test_a_write_that_is_cut_short_leaves_the_last_status(board):
+    board.write("whole", 5)
+    before = bytes(board._page)
+    board.write("half", 6)
+    # Everything but the count, which is written last.
+    board._page[:8] = before[:8]
+    assert board.read() == (2, "whole", 5)

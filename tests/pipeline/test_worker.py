@@ -1,0 +1,262 @@
+"""Threads that take, work and hand on, and when they count as hanging."""
+
+import gc
+import itertools
+import threading
+import traceback
+import weakref
+
+import pytest
+
+from myxtts.errors import WorkFailedError, WorkStalledError
+from myxtts.pipeline.slots import SLOTS, EndOfStream, Handoff, Stopped
+from myxtts.pipeline.worker import (
+    MOST_GAP_S,
+    Feed,
+    Stall,
+    StallWatch,
+    TimeLimits,
+    Work,
+    WorkerThread,
+    stop_workers,
+    take_watched,
+)
+from tests.pipeline.clocks import ManualClock
+from tests.pipeline.test_slots import wait_until_waiting
+
+NAMES = ("read", "prepare", "transfer")
+
+
+class CountingHandoff(Handoff):
+    """Knows how many items it had at most."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self._alive = self.most = 0
+        self._counting = threading.Lock()
+
+    def reserve(self):
+        super().reserve()
+        with self._counting:
+            self._alive += 1
+            self.most = max(self.most, self._alive)
+
+    def release(self):
+        with self._counting:
+            self._alive -= 1
+        super().release()
+
+
+class Chain:
+    """Three workers in a row, their hand-offs, and a consumer's view of the last one."""
+
+    def __init__(self, items, works=None):
+        source = Feed(iter(items))
+        self.handoffs, self.workers = [], []
+        for name in NAMES:
+            sink = CountingHandoff(name)
+            self.handoffs.append(sink)
+            self.workers.append(WorkerThread(name, (works or {}).get(name, lambda item: item), source, sink))
+            source = sink
+        self.last = source
+
+    def __enter__(self):
+        for worker in self.workers:
+            worker.start()
+        return self
+
+    def __exit__(self, *_):
+        stop_workers(self.workers, timeout_s=60)
+
+    def take_all(self):
+        taken = []
+        while True:
+            try:
+                taken.append(self.last.take())
+            except EndOfStream:
+                return taken
+            self.last.release()
+
+
+@pytest.mark.parametrize("count", [0, 1, SLOTS, 100])
+def test_everything_arrives_once_and_in_order_and_never_more_than_three_items_are_alive(count):
+    with Chain(range(count), {"read": lambda item: item + 1, "transfer": lambda item: item * 10}) as chain:
+        assert chain.take_all() == [10 * (item + 1) for item in range(count)]
+        assert [worker.read_facts().items for worker in chain.workers] == [count] * 3
+        for worker in chain.workers:
+            worker.join()
+        assert [worker.read_work() for worker in chain.workers] == [None] * 3, "what has ended does not hang"
+    assert all(handoff.most <= SLOTS for handoff in chain.handoffs)
+
+
+@pytest.mark.parametrize("failing", NAMES)
+@pytest.mark.parametrize("at", [0, 5])
+def test_an_error_reaches_the_consumer_and_neighbours_that_wait_with_name_and_traceback(failing, at):
+    others_wait = threading.Event()
+
+    def explode_on_item(item):
+        if item == at:
+            assert others_wait.wait(60)
+            raise KeyError("the original")
+        return item
+
+    with Chain(itertools.count(), {failing: explode_on_item}) as chain:
+        place = NAMES.index(failing)
+        if at == 0:
+            # The others can do nothing but wait.
+            for number, handoff in enumerate(chain.handoffs[:-1]):
+                wait_until_waiting(handoff, "giver" if number < place else "taker")
+        others_wait.set()
+        with pytest.raises(WorkFailedError, match=f"Stage '{failing}' failed at its item {at}: KeyError") as caught:
+            chain.take_all()
+        cause = caught.value.__cause__
+        assert isinstance(cause, KeyError)
+        assert "explode_on_item" in "".join(traceback.format_exception(cause))
+        for worker in chain.workers:
+            # Before anybody stops them: the failure ends the workers on both sides.
+            worker.join(20)
+
+
+def test_the_consumer_may_leave_early_and_workers_that_were_never_started_can_be_stopped():
+    with Chain(itertools.count()) as chain:
+        assert [chain.last.take() for _ in range(2)] == [0, 1]
+        wait_until_waiting(chain.last, "giver")
+    with pytest.raises(Stopped):
+        chain.last.take()
+    stop_workers(Chain(range(3)).workers)
+
+
+def test_a_worker_that_waits_holds_no_item():
+    class Item:
+        pass
+
+    made = []
+
+    def make(_):
+        item = Item()
+        made.append(weakref.ref(item))
+        return item
+
+    before, sink = Handoff("in"), Handoff("out")
+    before.reserve()
+    before.commit(0)
+    worker = WorkerThread("make", make, before, sink)
+    worker.start()
+    sink.take()
+    wait_until_waiting(before, "taker")
+    gc.collect()
+    assert made[0]() is None, "the worker keeps its last batch alive"
+    stop_workers([worker])
+
+
+class Hang:
+    """Work that does not end before it is let go."""
+
+    def __init__(self):
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def work_that_hangs(self, item=None):
+        self.has_begun.set()
+        assert self.may_end.wait(60)
+        return item
+
+
+@pytest.fixture
+def hang():
+    hang = Hang()
+    yield hang
+    hang.may_end.set()
+
+
+def test_a_worker_that_does_not_stop_is_an_error_with_its_stack(hang):
+    with Chain(range(9), {"prepare": hang.work_that_hangs}) as chain:
+        assert hang.has_begun.wait(60)
+        with pytest.raises(WorkStalledError, match=r"Stage 'prepare' did not stop within 0.5 s") as caught:
+            stop_workers(chain.workers, timeout_s=0.5)
+        hang.may_end.set()
+    assert "work_that_hangs" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_consumer_is_told_who_hangs_and_where(name, hang, caplog):
+    with Chain(range(9), {name: hang.work_that_hangs}) as chain:
+        assert hang.has_begun.wait(60)
+        what = f"Stage '{name}' has made no progress at its item 0 for more than"
+        with pytest.raises(WorkStalledError, match=f"{what} 0.1 s") as caught:
+            take_watched(chain.last, chain.workers, TimeLimits(first_s=0.05, steady_s=1000))
+        hang.may_end.set()
+    (warning,) = caplog.messages
+    assert f"{what} 0.05 s" in warning, "it was told before"
+    assert "work_that_hangs" in warning
+    assert "work_that_hangs" in str(caught.value)
+
+
+def test_a_worker_that_hangs_in_a_part_of_its_work_is_named_by_that_part(hang):
+    def work(item):
+        worker.report_part("read")
+        return hang.work_that_hangs(item)
+
+    sink = Handoff("out")
+    worker = WorkerThread("prepare", work, Feed(iter([0])), sink)
+    worker.start()
+    assert hang.has_begun.wait(60)
+    with pytest.raises(WorkStalledError, match="Stage 'read' has made no progress"):
+        take_watched(sink, [worker], TimeLimits(first_s=0.02, steady_s=1000))
+    hang.may_end.set()
+    stop_workers([worker])
+
+
+LIMITS = TimeLimits(steady_s=10, first_s=30)
+
+
+class Watched:
+    """A watch that looks once in each second of a clock."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.watch = StallWatch(LIMITS, self.clock)
+
+    def look(self, work, seconds):
+        """What is told within so many seconds."""
+        told = []
+        for _ in range(seconds):
+            self.clock.now += 1
+            told.append(self.watch.look(work))
+        return [stall for stall in told if stall is not None]
+
+
+@pytest.mark.parametrize(
+    ("work", "limit_s"),
+    [
+        (Work("read", 3, 0.0), 10),
+        (Work("read", 0, 0.0, is_first=True), 30),
+        (Work("waiting for a batch", None, 0.0, limit_s=50), 50),
+    ],
+)
+def test_a_warning_comes_after_the_limit_and_the_end_after_twice_that(work, limit_s):
+    watched = Watched()
+    assert watched.look(work, limit_s + 1) == []
+    assert watched.look(work, 5) == [Stall(work, limit_s, is_final=False)]
+    assert watched.look(work, 2 * limit_s) == [Stall(work, 2 * limit_s, is_final=True)]
+
+
+def test_something_else_begins_the_count_anew_and_a_machine_that_slept_made_nobody_hang():
+    watched = Watched()
+    for number in range(20):
+        assert watched.look(Work("read", number, float(number)), 9) == []
+        assert watched.look(None, 2) == []
+    work = Work("step", None, 0.0)
+    assert watched.look(work, 2) == []
+    watched.clock.now += 3600
+    assert watched.watch.look(work) is None
+    assert LIMITS.steady_s > MOST_GAP_S
+    assert len(watched.look(work, 10)) == 1
+
+
+def test_starting_and_importing_do_not_depend_on_the_setting():
+    limits, usual = TimeLimits.from_setting(8), TimeLimits()
+    assert (limits.steady_s, limits.first_s, limits.import_s, limits.start_s) == (8, 24, usual.import_s, usual.start_s)
+    assert limits.setup_s == limits.import_s
+    assert TimeLimits.from_setting(300).setup_s == 900
+    assert TimeLimits.from_setting(0).start_s == TimeLimits.from_setting(0).longest_s == float("inf")
