@@ -29,7 +29,7 @@ SEAMS = {
     "saving": "myxtts.checkpoints.store:CheckpointStore.save",
     "speaking": "myxtts.training.closing_speech:speak_at_end",
     "reading device memory": "myxtts.devices.runtime:read_pool_bytes",
-    "preparing in the producer": "myxtts.pipeline.preparation_task:PreparationTask.prepare",
+    "preparing in the producer": "myxtts.pipeline.maker:PreparationTask.prepare",
 }
 NO_NUMBERS = "gets mels that are no numbers"
 EVERY = 0

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.data.replacements import Failure, ReplacementJournal
-from myxtts.pipeline.batch import Batch, BatchFacts
+from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.pipeline.order import Kind
 from myxtts.training.errors import RunFinishedError
 from myxtts.training.keeper import RunProgress
