@@ -45,7 +45,7 @@ from myxtts.pipeline.transfer import DeviceBatch, place_batch
 from myxtts.training import stage_run
 from myxtts.training.profiling.run import SyncedTraining
 from myxtts.training.profiling.setup import NEVER, ProfileSetup, set_up_profile
-from myxtts.training.run_watch import RunWatch
+from myxtts.training.run_log import RunWatch
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.commons import get_device_context
 

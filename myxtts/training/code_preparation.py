@@ -23,8 +23,8 @@ from myxtts.pipeline.code_filling import FilledCodes, fill_codes
 from myxtts.pipeline.code_maker import CodeMaker
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import CodePreparationError
+from myxtts.training.placement import apply_devices
 from myxtts.training.starting_point import Codec, adopt_lengths, find_codec, read_codec, read_starting_point
 from myxtts.utils.commons import get_device_context
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from myxtts.data.positions import count_micro_batches
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import GlobalBatch
@@ -20,17 +23,15 @@ from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind, RunOrder
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.errors import ValidationMemoryError
-from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.keeper import Keeper, RunProgress
+from myxtts.training.errors import NotFiniteError, ValidationMemoryError
 from myxtts.training.listening import Listener
-from myxtts.training.not_finite import explain_not_finite
+from myxtts.training.model import Keeper, RunProgress, TrainedModel
 from myxtts.training.placement import check_batch, check_result
-from myxtts.training.run_watch import RunWatch
-from myxtts.training.team import Team
-from myxtts.training.trained_model import TrainedModel
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.run_log import RunWatch
+from myxtts.training.step import UpdateMaker
+from myxtts.training.stopping import StopNow, StopRequests
 from myxtts.training.validation import RoundResult, ValidationRound
+from myxtts.training.workers import Team
 
 ALL_DONE = "all updates are done"
 
@@ -328,3 +329,45 @@ class TrainingLoop:
 def describe_stop(signal: Signals) -> Ending:
     """The ending of a run that a signal has asked for."""
     return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
+
+
+def explain_not_finite(
+    batch: GlobalBatch, loss: float, data: RunData, folder: Path, *, has_start: bool
+) -> NotFiniteError:
+    """Writes down what the update was made of, and gives the error that says so.
+
+    Args:
+        batch: of the update, rebuilt from its place alone.
+        loss: as far as it is known.
+        data: what the run trains on.
+        folder: of the run.
+        has_start: whether another run could start from what this one has saved.
+    """
+    audio, step = data.train.audio, batch.step
+    clips = [audio[int(clip)] for clip in batch.clips]
+    prompts = None if batch.prompts is None else [audio[int(clip)] for clip in batch.prompts]
+    path = folder / f"not-finite-step-{step:08d}.json"
+    write_replay(path, step=step, epoch=batch.epoch, seed=data.sampler.seed, clips=clips, prompts=prompts)
+    count = count_micro_batches(data.sampler, step)
+    other = f", or from here with --init-from {folder} and another --checkpoint-dir" if has_start else ""
+    return NotFiniteError(
+        f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
+        f"Its {len(clips)} clips, in {count} batches, and their voice prompts are listed in {path}: look at them. The run would "
+        "come to the same step again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of "
+        f"--mixed-precision: anew with --reset-training{other}."
+    )
+
+
+def write_replay(path: Path, *, step: int, epoch: int, seed: int, clips: list[str], prompts: list[str] | None) -> None:
+    """Names the clips of a step, for looking at them and for doing the step again.
+
+    Args:
+        path: the file to write.
+        step: its number.
+        epoch: it is part of.
+        seed: of the run's order.
+        clips: the audio files, in the order of their rows.
+        prompts: the clip that each one's voice prompt is cut from; None where no other clip is heard.
+    """
+    content = {"step": step, "epoch": epoch, "seed": seed, "clips": clips, "prompts": prompts}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ Weights, gradients and optimizer state are counted; activations are estimated fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,18 @@ from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
+from myxtts.models.discriminators import (
+    Layer,
+    RivalSize,
+    choose_rival_size,
+    list_period_layers,
+    list_rival_weights,
+    list_spectral_layers,
+)
 from myxtts.models.names import count_parameters
-from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, read_sizes
+from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, DecoderSize, read_sizes
+from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES
+from myxtts.models.weights import list_decoder_weights
 from myxtts.monitoring.memory_bill import (
     BatchChoice,
     BillItem,
@@ -28,7 +39,6 @@ from myxtts.monitoring.memory_bill import (
 from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.preparation_settings import PreparationSettings
-from myxtts.training.decoder_memory import count_decoder_numbers, count_decoder_parameters
 from myxtts.utils.gpu_memory import read_room_mib
 
 FLOAT_BYTES = 4
@@ -281,3 +291,46 @@ def _count_codec_numbers(config: XTTSConfig, bucket: Bucket) -> int:
 
 def _read_limit(role: RolePlan) -> int | None:
     return None if role.limit_mib is None else role.limit_mib * MIB
+
+
+KEPT_PER_CONVOLUTION = 2
+"""Of a convolution in the decoder: its input after the activation, and its output."""
+KEPT_PER_RIVAL_LAYER = 3
+"""Of a layer of a rival: its output before and after the activation, and the copy that is compared."""
+SIDES = 2
+"""Rivals look at a recording and at speech."""
+
+
+def count_decoder_parameters(size: DecoderSize) -> int:
+    """Numbers that are trained: the decoder's and its rivals'."""
+    rivals = list_rival_weights(choose_rival_size(size))
+    return sum(weight.elements for weight in (*list_decoder_weights(size), *rivals))
+
+
+def count_decoder_numbers(size: DecoderSize) -> int:
+    """Numbers that a step keeps for each clip."""
+    return _count_own(size) + SIDES * KEPT_PER_RIVAL_LAYER * _count_rivals(choose_rival_size(size))
+
+
+def _count_own(size: DecoderSize) -> int:
+    convolutions = 2 * len(size.block_dilations) * len(size.block_kernels)
+    time, kept = SEGMENT_FRAMES, SEGMENT_FRAMES * (size.latent_width + 2 * size.width)
+    for stage, rate in enumerate(size.rates):
+        time *= rate
+        kept += time * size.channels(stage) * (KEPT_PER_CONVOLUTION * convolutions + 3)
+    return kept
+
+
+def _count_rivals(size: RivalSize) -> int:
+    by_period = _count_outputs(list_period_layers(size), SEGMENT_SAMPLES)
+    # Windows a quarter of their length apart have half as many bins as samples: two numbers for each sample.
+    by_spectrum = _count_outputs(list_spectral_layers(size), 2 * SEGMENT_SAMPLES)
+    return len(size.periods) * by_period + len(size.fft_samples) * by_spectrum
+
+
+def _count_outputs(layers: Sequence[Layer], positions: int) -> int:
+    total = 0
+    for layer in layers:
+        positions = math.ceil(positions / math.prod(layer.strides))
+        total += positions * layer.outputs
+    return total

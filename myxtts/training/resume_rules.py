@@ -19,7 +19,7 @@ from myxtts.config.flags import iterate_flags
 from myxtts.config.setting import GIVEN
 from myxtts.config.yaml_file import format_value
 from myxtts.training.errors import RunChangedError
-from myxtts.training.learning_rate import compute_learning_rate
+from myxtts.training.lengths import compute_learning_rate
 
 _log = logging.getLogger(__name__)
 

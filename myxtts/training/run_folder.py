@@ -18,24 +18,42 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import json
 import logging
+import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
 
 from myxtts.checkpoints.finding import DECODER_FOLDER
 from myxtts.checkpoints.store import Checkpoint, CheckpointReader, CheckpointStore
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
-from myxtts.files import OutputFolderError, recover_folder, require_makeable_folder
-from myxtts.training.errors import NoRunError, RunFinishedError, RunFolderError
-from myxtts.training.previous_runs import complete_interrupted_move, keep_run_aside, list_foreign
+from myxtts.files import (
+    FileError,
+    MissingFileError,
+    OutputFolderError,
+    fit_shape,
+    open_file_atomically,
+    read_json,
+    read_text,
+    recover_folder,
+    require_makeable_folder,
+)
+from myxtts.training.errors import NoRunError, RunFinishedError, RunFolderError, RunInUseError
 from myxtts.training.resume_rules import (
     Comparison,
     Rule,
+    Sections,
     compare_configs,
     compare_environments,
     refuse_changes,
@@ -43,10 +61,222 @@ from myxtts.training.resume_rules import (
     report_rounding,
     restrict_to_codec,
 )
-from myxtts.training.run_lock import hold_run_folder
-from myxtts.training.run_record import RECORD_NAME, RunRecord, Start, read_record, write_record
+
+RECORD_NAME = "run.json"
+_FORMAT = "myxtts run"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Start:
+    """One of the times the run was started or went on."""
+
+    time: str
+    step: int
+    command: tuple[str, ...]
+    end_step: int
+    """Updates of the whole run, as it was then."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run is, and how far its processes have said it is."""
+
+    stage: str
+    config: Sections
+    """The settings in force, as asked for."""
+    foreign: tuple[str, ...]
+    """Names that were in the folder before the run: not the run's, and left where they are when it is kept aside."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """What else the bits of its losses depend on."""
+    starts: tuple[Start, ...] = ()
+    end_step: int | None = None
+    """Updates of the whole run; None until training has begun, when the data are known."""
+    ending: str | None = None
+    """Why the run is finished; None while it is not."""
+    is_early: bool = False
+    """Whether it is finished because nothing got better, and not because of its length."""
+    choice: Mapping[str, Any] | None = None
+    """What `--mode auto` chose, as `ModeChoice.dump` gives it; None where the mode was given."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    format: str
+    version: int
+
+
+def read_record(folder: Path) -> RunRecord | None:
+    """The record of the run in a folder; None where there is none."""
+    path = folder / RECORD_NAME
+    try:
+        content = read_json(path, dict)
+        head = fit_shape(content, _Head)
+        if head.format == _FORMAT and head.version <= _VERSION:
+            return fit_shape(content, RunRecord)
+    except MissingFileError:
+        return None
+    except FileError as error:
+        raise RunFolderError(f"{error} {_WAY_OUT}") from None
+    except ValueError as error:
+        raise RunFolderError(f"{path}: is damaged ({error}). {_WAY_OUT}") from None
+    raise RunFolderError(
+        f"{path}: is a {head.format} of version {head.version}, but this MyXTTS reads a {_FORMAT} up to version "
+        f"{_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
+    )
+
+
+_WAY_OUT = (
+    "Put back a copy of it, or start anew with --reset-training, which keeps everything that is there aside, "
+    "or give another --checkpoint-dir."
+)
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Puts the record into the folder, whole or not at all."""
+    status = "unfinished" if record.ending is None else "finished"
+    content = {"format": _FORMAT, "version": _VERSION, "status": status, **dataclasses.asdict(record)}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    with open_file_atomically(folder / RECORD_NAME) as file:
+        file.write(text.encode("utf-8"))
+
 
 _log = logging.getLogger(__name__)
+
+LOCK_NAME = "run.lock"
+_NO_LOCKS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+
+@contextlib.contextmanager
+def hold_run_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder, and keeps other trainers out of it for the block. Raises `RunInUseError` where one is in it.
+
+    The kernel frees the lock when the process ends, however it ends; the file that stays behind means nothing.
+    """
+    # Whichever thread closes the folder. Without a file that stands for a lock: that of a killed process would stay.
+    lock = FileLock(
+        folder / LOCK_NAME, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_write_holder
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise RunInUseError(
+            f"{folder}: {_read_holder(folder)} trains in this folder. Wait for it or stop it, or give another --checkpoint-dir."
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_ERRORS:
+            raise RunFolderError(
+                f"{folder}: cannot be used as the run's folder ({error.strerror}). Give another one with --checkpoint-dir."
+            ) from error
+        _log.warning(
+            "%s: this file system knows no locks (%s), so nothing keeps a second trainer out. Start only one.",
+            folder,
+            error.strerror,
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _write_holder(descriptor: int) -> None:
+    holder = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S},"
+    # For the message of those who come second; the lock does not depend on it, so a full disk is no matter.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+
+
+def _read_holder(folder: Path) -> str:
+    try:
+        return read_text(folder / LOCK_NAME, 500) or "another process"
+    except FileError:
+        return "another process"
+
+
+_KEPT = re.compile(r"previous-run-(\d+)")
+_MOVING = re.compile(r"\.previous-run-(\d+)\.moving")
+_CHECKPOINTS = re.compile(r"(damaged-|newer-)?step-\d+(-\d+)?|checkpoints\.json|run\.json")
+
+
+def keep_run_aside(folder: Path) -> Path | None:
+    """Moves the run in a folder aside and returns where it is now; None where there was none.
+
+    What was in the folder before the run stays, as do older runs. Without a readable `run.json` nobody knows what else is
+    the run's, and only checkpoints are moved.
+    """
+    entries = _list_entries(folder)
+    if not entries or _has_not_begun(folder, entries):
+        return None
+    numbers = [int(match[1]) for match in map(_KEPT.fullmatch, _list_names(folder)) if match]
+    moving = folder / f".previous-run-{max(numbers, default=0) + 1}.moving"
+    try:
+        moving.mkdir()
+        return _complete(folder, moving)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: the old run cannot be kept aside ({error}). Move it away yourself, or give another --checkpoint-dir."
+        ) from error
+
+
+def complete_interrupted_move(folder: Path) -> None:
+    """Completes what a killed `keep_run_aside` began."""
+    for name in _list_names(folder):
+        if _MOVING.fullmatch(name):
+            _complete(folder, folder / name)
+
+
+def list_foreign(folder: Path) -> tuple[str, ...]:
+    """Names of what is in a folder in which no run has begun yet, apart from older runs."""
+    return tuple(name for name in _list_names(folder) if not _is_of_older_runs(name))
+
+
+def _is_of_older_runs(name: str) -> bool:
+    # The lock is none run's own: whoever moves the others holds it.
+    return name == LOCK_NAME or bool(_KEPT.fullmatch(name) or _MOVING.fullmatch(name))
+
+
+def _has_not_begun(folder: Path, entries: list[str]) -> bool:
+    """Whether a run stopped before it trained anything, as when its data were not found: nothing to keep."""
+    record = _read_readable_record(folder)
+    is_trained = any(_CHECKPOINTS.fullmatch(name) and name != RECORD_NAME for name in entries)
+    has_inner_run = any((folder / name / RECORD_NAME).is_file() for name in entries)
+    return record is not None and not record.starts and not is_trained and not has_inner_run
+
+
+def _complete(folder: Path, moving: Path) -> Path:
+    for name in _list_entries(folder):
+        (folder / name).rename(moving / name)
+    match = _MOVING.fullmatch(moving.name)
+    assert match
+    kept = folder / f"previous-run-{match[1]}"
+    moving.rename(kept)
+    _log.info("The run that was in %s is kept in %s.", folder, kept)
+    return kept
+
+
+def _list_entries(folder: Path) -> list[str]:
+    """Names of what is the run's in a folder, `run.json` last."""
+    record = _read_readable_record(folder)
+    names = [name for name in _list_names(folder) if not _is_of_older_runs(name)]
+    if record is None:
+        found = [name for name in names if _CHECKPOINTS.fullmatch(name) or (folder / name / RECORD_NAME).is_file()]
+    else:
+        found = [name for name in names if name not in record.foreign]
+    return sorted(found, key=lambda name: (name == RECORD_NAME, name))
+
+
+def _read_readable_record(folder: Path) -> RunRecord | None:
+    try:
+        return read_record(folder)
+    except RunFolderError:
+        return None
+
+
+def _list_names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
 
 CODEC_FOLDER = "codec"
 
@@ -378,3 +608,53 @@ def _open_folder(
         if is_reset:
             keep_run_aside(folder)
         return RunFolder(folder, config=config, stage=stage, command=command, lock=stack)
+
+
+class FollowerFolder:
+    """An open folder; nobody else works in it until it is closed.
+
+    Args:
+        path: of the folder.
+        stage: that is trained.
+        command: the words that started this process.
+        is_resumed: whether the chief's run goes on from a checkpoint.
+    """
+
+    checkpoint = None
+    """What a run goes on from comes from the chief."""
+
+    def __init__(self, path: Path, *, stage: str, command: Sequence[str], is_resumed: bool):
+        self.path = path
+        self.stage = stage
+        self.is_resumed = is_resumed
+        self._command = tuple(command)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(hold_run_folder(path))
+            self._lock = stack.pop_all()
+
+    @property
+    def resume_command(self) -> str:
+        """The command that starts this worker again, for a shell."""
+        return shlex.join([word for word in self._command if word != "--reset-training"])
+
+    def describe_progress(self) -> str:
+        """How far the run is, as far as it is known here."""
+        return "the chief has what is saved"
+
+    def note_choice(self, choice: Mapping[str, Any] | None) -> None:
+        """Nothing: the chief keeps it."""
+
+    def finish(self, ending: str, *, is_early: bool = False) -> None:
+        """Nothing: the chief notes that the run has come to its end."""
+
+    def close(self) -> None:
+        """Lets others into the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -19,14 +19,18 @@ from myxtts.models.gpt import GPT
 from myxtts.models.names import count_parameters
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.preparation_settings import choose_augmentation
-from myxtts.training.closing_speech import Spoken, speak_at_end
-from myxtts.training.follower_folder import FollowerFolder
-from myxtts.training.gathering import describe_codec
-from myxtts.training.interrupts import StopNow, StopRequests
 from myxtts.training.lengths import count_free_steps
-from myxtts.training.mel_statistics import measure_mel_norms
+from myxtts.training.listening import Spoken, speak_at_end
 from myxtts.training.mode import ModeChoice
-from myxtts.training.run_folder import RunFolder
+from myxtts.training.model import (
+    TrainedModel,
+    build_codec_step,
+    build_decoder_step,
+    build_gpt_step,
+    describe_decoder,
+    measure_mel_norms,
+)
+from myxtts.training.run_folder import FollowerFolder, RunFolder
 from myxtts.training.stage_run import StageRequest, StageResult, describe_data
 from myxtts.training.starting_point import (
     Codec,
@@ -41,9 +45,8 @@ from myxtts.training.starting_point import (
     require_same_codec,
     require_same_vocabulary,
 )
-from myxtts.training.team import Team
-from myxtts.training.trained_decoder import build_decoder_step, describe_decoder
-from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
+from myxtts.training.stopping import StopNow, StopRequests
+from myxtts.training.workers import Team, describe_codec
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)

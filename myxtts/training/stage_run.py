@@ -28,23 +28,23 @@ from myxtts.pipeline.preparation_settings import PreparationSettings, Target, ch
 from myxtts.pipeline.production import Production
 from myxtts.pipeline.sources import open_source
 from myxtts.pipeline.stage import Work
-from myxtts.training.environment_facts import describe_environment
 from myxtts.training.errors import UpdateMemoryError
-from myxtts.training.follower_folder import FollowerFolder
-from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.keeper import Keeper, RunProgress
-from myxtts.training.learning_rate import compute_learning_rate
-from myxtts.training.lengths import choose_checkpoint_interval, choose_validation_interval, count_updates
+from myxtts.training.lengths import (
+    choose_checkpoint_interval,
+    choose_validation_interval,
+    compute_learning_rate,
+    count_updates,
+)
 from myxtts.training.loop import ALL_DONE, Ending, Intervals, TrainingLoop, describe_stop
 from myxtts.training.memory_estimate import RunShape, check_run
 from myxtts.training.mode import ModeChoice
-from myxtts.training.placement import check_variables
-from myxtts.training.run_folder import RunFolder
-from myxtts.training.run_watch import REPORT_NAME, RunWatch
-from myxtts.training.run_work import read_run_work
-from myxtts.training.team import Alone, Team
-from myxtts.training.trained_model import TrainedModel
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.model import Keeper, RunProgress, TrainedModel
+from myxtts.training.placement import check_variables, describe_environment
+from myxtts.training.run_folder import FollowerFolder, RunFolder
+from myxtts.training.run_log import REPORT_NAME, RunWatch, read_run_work
+from myxtts.training.step import UpdateMaker
+from myxtts.training.stopping import StopNow, StopRequests
+from myxtts.training.workers import Alone, Team
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)

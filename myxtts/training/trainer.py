@@ -22,21 +22,16 @@ from myxtts.models.gpt import GPT
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.stage import TimeLimits, Work
 from myxtts.pipeline.transfer import DeviceBatch
-from myxtts.training.closing_speech import Spoken
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import NotTrainingError, RunStoppedError
-from myxtts.training.follower_folder import FollowerFolder
-from myxtts.training.gathering import gather_team
-from myxtts.training.interrupts import StopNow, StopRequests
+from myxtts.training.listening import Spoken
 from myxtts.training.mode import ModeChoice, PlannedRun, fix_cache, plan_run
-from myxtts.training.polite_stop import explain_stop_before_run
-from myxtts.training.run_folder import RunFolder, open_run
-from myxtts.training.run_log import keep_run_log
+from myxtts.training.placement import apply_devices
+from myxtts.training.run_folder import FollowerFolder, RunFolder, open_run
+from myxtts.training.run_log import keep_run_log, read_start_work
 from myxtts.training.run_stages import AnyRun, RunStages
-from myxtts.training.run_work import read_start_work
 from myxtts.training.stage_run import StageRequest, StageResult, StageRun
-from myxtts.training.team import Alone, Team
-from myxtts.training.watchdog import Watchdog
+from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop_before_run
+from myxtts.training.workers import Alone, Team, gather_team
 
 _log = logging.getLogger(__name__)
 

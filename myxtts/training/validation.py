@@ -18,13 +18,12 @@ from myxtts.pipeline.order import RunOrder
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.reports.pages import note_clip
 from myxtts.training.errors import ValidationMemoryError
-from myxtts.training.keeper import RunProgress
 from myxtts.training.listening import Listener
+from myxtts.training.model import RunProgress, TrainedModel
 from myxtts.training.placement import check_result
-from myxtts.training.run_watch import RunWatch
-from myxtts.training.team import Team
-from myxtts.training.trained_model import TrainedModel
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.run_log import RunWatch
+from myxtts.training.step import UpdateMaker
+from myxtts.training.workers import Team
 
 _log = logging.getLogger(__name__)
 

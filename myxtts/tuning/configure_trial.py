@@ -22,9 +22,9 @@ from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.preparation_settings import reads_prompts
 from myxtts.pipeline.sources import open_source
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
+from myxtts.training.placement import apply_devices
 from myxtts.training.profiling.run import ProfileLengths, Profiler, SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.step import TrainStep

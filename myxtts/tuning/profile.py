@@ -75,7 +75,7 @@ def plan_profile(
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     """The profile of a planned run; `tell` hears what is being done."""
     from myxtts.pipeline.sources import open_source
-    from myxtts.training.devices_in_force import apply_devices
+    from myxtts.training.placement import apply_devices
     from myxtts.training.profiling.run import ProfileLengths, Profiler, SyncedTraining
     from myxtts.training.profiling.setup import set_up_profile
     from myxtts.utils.commons import get_device_context

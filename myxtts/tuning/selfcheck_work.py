@@ -42,10 +42,9 @@ from myxtts.monitoring.metrics_rows import EventRow
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
 from myxtts.pipeline.sources import open_source
 from myxtts.processes import make_importable
-from myxtts.training.devices_in_force import apply_devices
-from myxtts.training.placement import check_batch, check_variables
+from myxtts.training.placement import apply_devices, check_batch, check_variables
 from myxtts.training.profiling.setup import set_up_profile
-from myxtts.training.run_record import read_record
+from myxtts.training.run_folder import read_record
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.selfcheck import POOL_MIB, CheckFailedError, Seen, Situation

@@ -15,7 +15,7 @@ from myxtts.cli.main import main
 from myxtts.errors import UserError
 from myxtts.files import read_text
 from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.training.run_record import read_record
+from myxtts.training.run_folder import read_record
 from tests.checkpoints.test_import_export import CONFIG, VOCABULARY, draw_tensors
 from tests.monitoring.runs import make_run_row, make_train_row
 

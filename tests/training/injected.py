@@ -18,21 +18,21 @@ _kept: list[bytes] = []
 
 def leak_training() -> None:
     """Every update keeps a megabyte of the host's memory."""
-    from myxtts.training.updates import UpdateMaker
+    from myxtts.training.step import UpdateMaker
 
     _wrap(UpdateMaker, "add", lambda call: _keep(LEAK_BYTES))
 
 
 def leak_validation() -> None:
     """Every batch that is evaluated keeps ten."""
-    from myxtts.training.updates import UpdateMaker
+    from myxtts.training.step import UpdateMaker
 
     _wrap(UpdateMaker, "evaluate", lambda call: _keep(10 * LEAK_BYTES))
 
 
 def leak_checkpoint() -> None:
     """Every checkpoint keeps ten."""
-    from myxtts.training.keeper import Keeper
+    from myxtts.training.model import Keeper
 
     _wrap(Keeper, "save", lambda call: _keep(10 * LEAK_BYTES))
 
@@ -75,7 +75,7 @@ def leak_device() -> None:
 
 def hang_deaf() -> None:
     """An update that never comes back, and hears nothing: as inside a driver."""
-    from myxtts.training.updates import UpdateMaker
+    from myxtts.training.step import UpdateMaker
 
     lock = threading.Lock()
     lock.acquire()
@@ -84,7 +84,7 @@ def hang_deaf() -> None:
 
 def hang_in_checkpoint() -> None:
     """A checkpoint that is never whole."""
-    from myxtts.training.keeper import Keeper
+    from myxtts.training.model import Keeper
 
     def wait(call: int) -> None:
         while not threading.Event().wait(0.1):

@@ -13,7 +13,7 @@ from myxtts.models.names import to_checkpoint
 from myxtts.models.sizes import DecoderSize
 from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.training.decoder_objective import BETAS, DecoderObjective
+from myxtts.training.objectives import DECODER_BETAS, DecoderObjective
 from myxtts.training.step import StepSettings, TrainStep, Turn
 from tests.models.small import SIZE
 
@@ -44,7 +44,7 @@ def make_objective(dtype="float32"):
 
 
 def make_step(dtype="float32", **settings):
-    settings = {"seed": 1, "betas": BETAS, "uses_dropout": False} | settings
+    settings = {"seed": 1, "betas": DECODER_BETAS, "uses_dropout": False} | settings
     return TrainStep(make_objective(dtype), StepSettings(**settings))
 
 

@@ -9,7 +9,7 @@ from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.training import gathering
+from myxtts.training import workers as gathering
 from tests.cluster.test_link import make_specs
 
 CONFIG = XTTSConfig(training={"codec": "x"}, data={"batch_size": 1})

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from myxtts.training.interrupts import StopNow, StopRequests
+from myxtts.training.stopping import StopNow, StopRequests
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -21,13 +21,13 @@ from myxtts.pipeline.handoff import EndOfStream
 from myxtts.pipeline.order import Kind
 from myxtts.training import loop as loop_module
 from myxtts.training import validation as validation_module
-from myxtts.training.average import WeightAverage
 from myxtts.training.errors import NotFiniteError, ValidationMemoryError
-from myxtts.training.interrupts import StopRequests
-from myxtts.training.keeper import RunProgress
 from myxtts.training.loop import Intervals, TrainingLoop
-from myxtts.training.team import Alone
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.model import RunProgress
+from myxtts.training.optimizer import WeightAverage
+from myxtts.training.step import UpdateMaker
+from myxtts.training.stopping import StopRequests
+from myxtts.training.workers import Alone
 from tests.training.test_step import ROWS, cut_rows, make_step, make_tensors, read_weights
 
 TOO_LONG_S = 30

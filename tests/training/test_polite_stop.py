@@ -8,7 +8,7 @@ import pytest
 from myxtts.cli import train as command
 from myxtts.training import mode as auto_mode
 from myxtts.training.errors import RunStoppedError
-from myxtts.training.polite_stop import explain_stop_before_run, stops_politely
+from myxtts.training.stopping import explain_stop_before_run, stops_politely
 from tests.training.test_run_folder import COMMAND, make_config, train
 
 RESUME = "python train_main.py --train-data 'my voice' --resume"

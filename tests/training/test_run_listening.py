@@ -13,7 +13,7 @@ from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.reports.pages import note_clip
-from myxtts.training.run_watch import RunWatch
+from myxtts.training.run_log import RunWatch
 from tests.monitoring.runs import make_run_row
 
 

@@ -27,8 +27,8 @@ from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.order import Kind
-from myxtts.training import run_watch
-from myxtts.training.run_watch import RunWatch
+from myxtts.training import run_log as run_watch
+from myxtts.training.run_log import RunWatch
 from myxtts.training.trainer import XTTSTrainer
 from tests.monitoring.runs import make_flow, make_run_row
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.training.follower_folder import FollowerFolder
-from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.keeper import RunProgress
+from myxtts.training.model import RunProgress
+from myxtts.training.run_folder import FollowerFolder
 from myxtts.training.stage_run import StageRun, choose_board
+from myxtts.training.stopping import StopNow, StopRequests
 
 
 def test_workers_never_write_curves_into_one_folder(tmp_path):

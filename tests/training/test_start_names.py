@@ -9,11 +9,11 @@ import pytest
 from myxtts.config import XTTSConfig
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.training import run_stages, trainer
-from myxtts.training.interrupts import StopRequests
-from myxtts.training.keeper import RunProgress
+from myxtts.training.model import RunProgress
+from myxtts.training.run_log import read_start_work
 from myxtts.training.run_stages import RunStages
-from myxtts.training.run_work import read_start_work
 from myxtts.training.stage_run import StageRun
+from myxtts.training.stopping import StopRequests
 from myxtts.training.trainer import XTTSTrainer
 
 

@@ -17,6 +17,7 @@ from myxtts.models.names import CheckpointMismatchError
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.training import starting_point
 from myxtts.training.errors import StartingPointError
+from myxtts.training.model import TrainedModel
 from myxtts.training.starting_point import (
     _SHAPE_NAMES,
     Codec,
@@ -28,7 +29,6 @@ from myxtts.training.starting_point import (
     require_grown_vocabulary,
     require_same_codec,
 )
-from myxtts.training.trained_model import TrainedModel
 from tests.inference.builders import CONFIG, write_small_model
 
 

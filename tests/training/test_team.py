@@ -13,9 +13,9 @@ from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import RunFinishedError
-from myxtts.training.keeper import RunProgress
+from myxtts.training.model import RunProgress
 from myxtts.training.step import Gradients
-from myxtts.training.team import Alone, ClusterTeam
+from myxtts.training.workers import Alone, ClusterTeam
 from tests.cluster.test_link import links, run_all
 
 __all__ = ["links"]

@@ -16,13 +16,13 @@ from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.training import run_stages
 from myxtts.training import trainer as module
 from myxtts.training.errors import RunStoppedError
-from myxtts.training.interrupts import StopRequests
 from myxtts.training.loop import ALL_DONE, Ending
 from myxtts.training.run_folder import open_run
 from myxtts.training.run_stages import RunStages
 from myxtts.training.stage_run import StageResult
-from myxtts.training.team import Alone
+from myxtts.training.stopping import StopRequests
 from myxtts.training.trainer import TrainingResult, XTTSTrainer
+from myxtts.training.workers import Alone
 from tests.checkpoints.training_states import save
 from tests.pipeline.test_failing_sources import make_plan
 from tests.training.test_run_folder import COMMAND, make_config, train

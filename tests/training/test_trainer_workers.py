@@ -12,9 +12,9 @@ from myxtts.config import XTTSConfig
 from myxtts.devices.plan import Mode
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.training import run_stages
-from myxtts.training.interrupts import StopRequests
 from myxtts.training.loop import ALL_DONE, Ending
 from myxtts.training.run_stages import RunStages
+from myxtts.training.stopping import StopRequests
 from myxtts.training.trainer import XTTSTrainer
 from tests.pipeline.test_failing_sources import make_plan
 

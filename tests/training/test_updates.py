@@ -7,7 +7,7 @@ import tensorflow as tf
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
-from myxtts.training.updates import UpdateMaker, split_rows
+from myxtts.training.step import UpdateMaker, split_rows
 from tests.training.test_step import ROWS, make_step, make_tensors, read_weights
 
 

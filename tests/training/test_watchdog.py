@@ -13,9 +13,9 @@ from myxtts.errors import StageStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.stage import FINAL, TimeLimits, Work
-from myxtts.training import watchdog
-from myxtts.training.run_work import read_run_work, read_start_work
-from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
+from myxtts.training import stopping as watchdog
+from myxtts.training.run_log import read_run_work, read_start_work
+from myxtts.training.stopping import EXIT_CODE, StalledNow, Watchdog
 from tests.pipeline.clocks import ManualClock
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ import tensorflow as tf
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind
 from myxtts.training.errors import GradientMemoryError
-from myxtts.training.step import Gradients
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.step import Gradients, UpdateMaker
 from tests.training.test_step import ROWS, cut_rows, make_step, make_tensors, read_weights
 from tests.training.test_updates import Narrow
 

@@ -21,7 +21,7 @@ from myxtts.devices.plan import Mode
 from myxtts.devices.topology import find_bus_ids, is_same_bus_id
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.training.run_record import RunRecord, write_record
+from myxtts.training.run_folder import RunRecord, write_record
 from myxtts.tuning import selfcheck
 from myxtts.tuning.selfcheck import (
     CHECKS,

@@ -19,8 +19,7 @@ from myxtts.pipeline.batch_spans import Span
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import ProfileError
-from myxtts.training.step import TrainStep
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.step import TrainStep, UpdateMaker
 
 FILL_BATCHES = 2 * SLOTS + 2
 """Batches until a pipeline that stood still, with its slots full, is at its own speed."""

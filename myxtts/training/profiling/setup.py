@@ -20,6 +20,7 @@ from myxtts.pipeline.batch_source import PRODUCER_FOLDER, SourceRequest
 from myxtts.pipeline.code_cache import FOLDER_NAME, choose_cache_folder
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.pipeline.production import Production
+from myxtts.training.model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.training.profiling.plan import refuse_decoder
 from myxtts.training.starting_point import (
     MEL_STATISTICS,
@@ -30,7 +31,6 @@ from myxtts.training.starting_point import (
     read_codec,
     read_starting_point,
 )
-from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6

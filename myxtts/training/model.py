@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import logging
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
+from myxtts.audio.filterbanks import DVAE_MEL
+from myxtts.audio.mels import compute_dvae_mel
 from myxtts.checkpoints.errors import DamagedFileError
 from myxtts.checkpoints.model_directory import ModelContent
-from myxtts.checkpoints.store import TENSORS_NAME, TrainingCheckpoint
+from myxtts.checkpoints.store import (
+    TENSORS_NAME,
+    Checkpoint,
+    TrainingCheckpoint,
+    TrainingState,
+    read_training_checkpoint,
+)
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.config import XTTSConfig
+from myxtts.config.resolve import dump_sections
+from myxtts.data.clip_loading import find_clip_file, load_clip
+from myxtts.data.corpus import Corpus
+from myxtts.data.errors import NothingToTrainOnError
+from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.resume import SamplerPosition, load_position, save_position
 from myxtts.data.run_data import RunData
 from myxtts.files import read_text
+from myxtts.hashing import hash_words
 from myxtts.inference.generation import choose_penalty
-from myxtts.models.build import build_dvae, build_gpt
+from myxtts.models.build import build_decoder, build_dvae, build_gpt, build_rivals
+from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.names import LoadReport, find_variable, load_checkpoint_arrays, to_checkpoint_layout
+from myxtts.models.sizes import read_sizes
 from myxtts.models.vocabulary import grow_text_vocabulary
-from myxtts.models.weights import GPT_PREFIX, SPEAKER_PREFIX, Weight
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, Weight, list_decoder_weights
 from myxtts.pipeline.codec_loading import load_codec
-from myxtts.training.codec_objective import CodecObjective
 from myxtts.training.listening import (
     CodeSounds,
     Listener,
     encode_row,
     predict_codes,
     render_codes,
+    render_speech,
     speak_codes,
 )
-from myxtts.training.objectives import GPTObjective, Objective
+from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective
 from myxtts.training.optimizer import BETAS
+from myxtts.training.run_folder import FollowerFolder, RunFolder
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
@@ -215,3 +237,184 @@ def _load_start(gpt: GPT, start: StartingPoint, config: XTTSConfig) -> None:
         arrays = {name: read_array(tensor) for name, tensor in own.items()}
         own = dict(grow_text_vocabulary(arrays, config.model.text_tokens, seed=config.training.seed, prefix=GPT_PREFIX))
     load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()
+
+
+_log = logging.getLogger(__name__)
+
+
+def build_decoder_step(config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint) -> TrainedModel:
+    """The decoder of a starting point, or a fresh one where that has none. Call it under the model device's scope."""
+    gpt = _build_frozen_gpt(config, data, start)
+    decoder = _build_decoder(config, start)
+    rivals = build_rivals(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
+    objective = DecoderObjective(decoder, rivals, gpt)
+    kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(DECODER_PREFIX)}
+    frame: ModelContent = {
+        "config": config,
+        "model": {**kept, MEL_STATISTICS: codec.mel_norms},
+        "dvae": codec.weights,
+        "vocabulary": read_text(data.tokenizer_path),
+        "speakers": start.speakers,
+        "source_config": start.source_config,
+        "notice": start.notice,
+    }
+
+    def make_listener(folder: Path) -> Listener:
+        return Listener(render_speech(objective), folder)
+
+    step = build_step(objective, config, dropout=0.0, betas=DECODER_BETAS)
+    return TrainedModel(step, DECODER_PREFIX, frame, make_listener, frozen=(gpt,))
+
+
+def describe_decoder(config: XTTSConfig, start: StartingPoint) -> str:
+    """What is trained, in a line."""
+    sizes = read_sizes(config.model)
+    rivals = sum(weight.elements for weight in list_rival_weights(choose_rival_size(sizes.decoder)))
+    own = sum(weight.elements for weight in list_decoder_weights(sizes.decoder))
+    origin = "going on with the one" if start.has_decoder else "from scratch, for the GPT"
+    return f"{own / 1e6:.1f} M parameters, {rivals / 1e6:.1f} M in its rivals, {origin} kept in {shlex.quote(str(start.folder))}"
+
+
+def _build_frozen_gpt(config: XTTSConfig, data: RunData, start: StartingPoint) -> GPT:
+    gpt = build_gpt(
+        config.model,
+        seed=None,
+        dtype=config.data.mixed_precision,
+        start_text_token=data.start_text_token,
+        stop_text_token=data.stop_text_token,
+    )
+    load_checkpoint_arrays(gpt, start.weights, prefix=GPT_PREFIX).require_complete()
+    return gpt
+
+
+def _build_decoder(config: XTTSConfig, start: StartingPoint) -> WaveformDecoder:
+    seed = None if start.has_decoder else config.training.seed
+    decoder = build_decoder(config.model, seed=seed, dtype=config.data.mixed_precision)
+    if start.has_decoder:
+        load_checkpoint_arrays(decoder, start.weights, prefix=DECODER_PREFIX).require_complete()
+        if decoder.hears_speakers:
+            _log.warning(
+                "The decoder of %s hears speaker embeddings. It is trained on without them, and will sound alike for every one: "
+                "the voice is then what the codes carry of it.",
+                start.folder,
+            )
+    else:
+        _log.info(
+            "The decoder is trained without speaker embeddings, because there is no trained speaker encoder: the voice is what "
+            "the codes carry of it."
+        )
+    decoder.forget_speakers()
+    return decoder
+
+
+MOST_CLIPS = 1000
+"""More change the third digit."""
+_PICK = 211
+"""Sets these hashes apart from others with the same seed."""
+
+
+def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
+    """The mean size of the log mel in each band, over all clips or a thousand of them."""
+    bands = DVAE_MEL.bands
+    ones = np.ones(bands, np.float32)
+    total, frames = np.zeros(bands), 0
+    for clip in _pick_clips(len(corpus), seed):
+        samples = int(corpus.samples[clip])
+        wav_1S = np.zeros((1, samples), np.float32)
+        if load_clip(find_clip_file(corpus, clip), wav_1S[0]) is not None:
+            continue
+        mel_1FM, _ = compute_dvae_mel(tf.constant(wav_1S), tf.constant([samples]), ones)
+        own_FM = mel_1FM.numpy()[0, : samples // DVAE_MEL.hop_samples]
+        total += np.abs(own_FM).sum(axis=0, dtype=np.float64)
+        frames += len(own_FM)
+    if frames == 0:
+        raise NothingToTrainOnError(f"{corpus.root}: none of the clips looked at for the mel statistics could be read.")
+    _log.info("Mel statistics are taken from %d frames of the corpus.", frames)
+    return (total / frames).astype(np.float32)
+
+
+def _pick_clips(count: int, seed: int) -> list[int]:
+    if count <= MOST_CLIPS:
+        return list(range(count))
+    order = np.argsort(hash_words(seed, _PICK, np.arange(count)), kind="stable")
+    picked: list[int] = np.sort(order[:MOST_CLIPS]).tolist()
+    return picked
+
+
+@dataclass
+class RunProgress:
+    """How far a run is, beyond its weights."""
+
+    step: int = 0
+    """Updates done."""
+    is_validated: bool = True
+    """Whether the validation due after the last update, if one is, was finished."""
+    best_loss: float | None = None
+    """Of all validations."""
+    rounds_without_better: int = 0
+    skipped: int = 0
+    """Updates left out because scaled gradients overflowed."""
+
+
+class Keeper:
+    """Saves a run into its folder, and reads it back.
+
+    Args:
+        run: the folder.
+        config: the settings in force.
+        trained: what is trained.
+        data: what it is trained on.
+        environment: the facts that bits depend on.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder | FollowerFolder,
+        config: XTTSConfig,
+        trained: TrainedModel,
+        data: RunData,
+        environment: Mapping[str, Any],
+    ):
+        self._run = run
+        self._config = config
+        self._trained = trained
+        self._data = data
+        self._environment = environment
+        self.journal = ReplacementJournal()
+        """Clips that failed at places still ahead, besides those a reader finds by itself."""
+        self.saved_step: int | None = None
+        """Of the checkpoint saved or restored last."""
+
+    def note_failures(self, failures: Iterable[Failure]) -> None:
+        """Clips that were replaced, to be replaced again when the run is resumed before them."""
+        for failure in failures:
+            self.journal.record(failure)
+
+    def save(self, progress: RunProgress, metrics: Mapping[str, float]) -> Checkpoint | None:
+        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where another worker keeps the run."""
+        if isinstance(self._run, FollowerFolder):
+            self.saved_step = progress.step
+            return None
+        position = SamplerPosition(progress.step, self.journal)
+        state = TrainingState(
+            step=progress.step,
+            metrics=metrics,
+            position=save_position(position, self._data.fingerprint, self._data.sampler),
+            config=dump_sections(self._config),
+            environment=self._environment,
+            extra=asdict(progress),
+        )
+        saved = self._run.store.save(
+            model=self._trained.collect_content(), tensors=self._trained.collect_tensors(), state=state
+        )
+        self.saved_step = progress.step
+        return saved
+
+    def restore(self, checkpoint: Checkpoint) -> RunProgress:
+        """Takes weights, optimizer, position and progress from a checkpoint of this run."""
+        saved: TrainingCheckpoint = read_training_checkpoint(checkpoint.path, verify_checksums=False)
+        position = load_position(saved.state.position, self._data.fingerprint)
+        self._trained.restore(saved)
+        self.journal = position.journal
+        self.saved_step = saved.state.step
+        return RunProgress(**saved.state.extra)
