@@ -25,7 +25,7 @@ from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.preparation_settings import Target, choose_preparation
 from myxtts.training.errors import CodePreparationError
 from myxtts.training.placement import apply_devices
-from myxtts.training.starting_point import Codec, adopt_lengths, find_codec, read_codec, read_starting_point
+from myxtts.training.starting_point import Codec, find_codec, open_start, read_codec
 from myxtts.utils.commons import get_device_context
 
 
@@ -128,12 +128,7 @@ def prepare_codes(
 
 def _read_run(config: XTTSConfig, folder: Path) -> tuple[RunData, Codec]:
     """The clips and the codec of a run with these settings."""
-    training = config.training
-    # As in the trainer: a decoder is trained for a model, by default that of the run's own folder.
-    origin = training.init_from or (training.checkpoint_dir if training.stage == "decoder" else None)
-    start = None if origin is None else read_starting_point(Path(origin), folder, is_resumed=False)
-    if start is not None and training.stage == "decoder":
-        config = adopt_lengths(config, start)
+    config, start = open_start(config, folder)
     codec = find_codec(config, start)
     assert codec is not None, "the settings name a codec"
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)

@@ -1,9 +1,10 @@
-"""How long a run is, and how often it does what besides training: from settings and data to numbers of updates."""
+"""How long a run is, how often it does what besides training, and how fast it learns: pure functions of settings and data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from myxtts.config import TrainingConfig, XTTSConfig
 from myxtts.data.sampler import IndexSampler
@@ -12,6 +13,39 @@ LEAST_VALIDATION_INTERVAL = 100
 """Updates; a small corpus has a new epoch every few of them."""
 FREE_SHARE = 0.3
 """Of a codec's updates, at the beginning, without codes."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a stage of a run does what, in updates."""
+
+    training: TrainingConfig
+    end_step: int
+    """Updates of the whole stage."""
+    validation_interval: int
+    checkpoint_interval: int
+
+    @property
+    def saves_best(self) -> bool:
+        """Whether a validation with a better loss than all before is saved even if no checkpoint is due."""
+        return self.training.keep_best > 0 and self.training.best_metric == "val_loss"
+
+    def choose_rate(self, step: int) -> float:
+        """The learning rate of an update."""
+        return compute_learning_rate(self.training, step, self.end_step)
+
+
+def plan_schedule(config: XTTSConfig, sampler: IndexSampler, stage: str) -> Schedule:
+    """What settings and data come to, in updates."""
+    training = config.training
+    validation_interval = training.validation_interval
+    if validation_interval == "auto":
+        epochs = -(-LEAST_VALIDATION_INTERVAL // sampler.steps_per_epoch)
+        validation_interval = epochs * sampler.steps_per_epoch
+    checkpoint_interval = training.checkpoint_interval
+    if checkpoint_interval == "auto":
+        checkpoint_interval = validation_interval
+    return Schedule(training, count_updates(config, sampler, stage), validation_interval, checkpoint_interval)
 
 
 def count_updates(config: XTTSConfig, sampler: IndexSampler, stage: str) -> int:
@@ -41,19 +75,6 @@ def count_free_steps(starts: Iterable[tuple[int, int]]) -> int:
         if step <= free_steps:
             free_steps = max(step, int(end_step * FREE_SHARE))
     return free_steps
-
-
-def choose_validation_interval(training: TrainingConfig, sampler: IndexSampler) -> int:
-    """Updates between two validations."""
-    if training.validation_interval != "auto":
-        return training.validation_interval
-    epochs = -(-LEAST_VALIDATION_INTERVAL // sampler.steps_per_epoch)
-    return epochs * sampler.steps_per_epoch
-
-
-def choose_checkpoint_interval(training: TrainingConfig, validation_interval: int) -> int:
-    """Updates between two checkpoints."""
-    return validation_interval if training.checkpoint_interval == "auto" else training.checkpoint_interval
 
 
 FINAL_SHARE = 0.1

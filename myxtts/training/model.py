@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,15 +23,15 @@ from myxtts.checkpoints.store import (
     Checkpoint,
     TrainingCheckpoint,
     TrainingState,
-    read_training_checkpoint,
 )
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.config import XTTSConfig
+from myxtts.config.presets import name_size
 from myxtts.config.resolve import dump_sections
 from myxtts.data.clip_loading import find_clip_file, load_clip
 from myxtts.data.corpus import Corpus
 from myxtts.data.errors import NothingToTrainOnError
-from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.resume import SamplerPosition, load_position, save_position
 from myxtts.data.run_data import RunData
 from myxtts.files import read_text
@@ -41,12 +41,18 @@ from myxtts.models.build import build_decoder, build_dvae, build_gpt, build_riva
 from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import LoadReport, find_variable, load_checkpoint_arrays, to_checkpoint_layout
+from myxtts.models.names import (
+    LoadReport,
+    count_parameters,
+    find_variable,
+    load_checkpoint_arrays,
+    to_checkpoint_layout,
+)
 from myxtts.models.sizes import read_sizes
 from myxtts.models.vocabulary import grow_text_vocabulary
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, Weight, list_decoder_weights
-from myxtts.pipeline.codec_loading import load_codec
+from myxtts.pipeline.preparation_settings import choose_augmentation
 from myxtts.training.listening import (
     CodeSounds,
     Listener,
@@ -58,10 +64,12 @@ from myxtts.training.listening import (
 )
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective
 from myxtts.training.optimizer import BETAS
-from myxtts.training.run_folder import FollowerFolder, RunFolder
+from myxtts.training.run_folder import AnyRun, RunFolder
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
+
+_log = logging.getLogger(__name__)
 
 OWN_WEIGHTS = "own"
 """Where the weights themselves are kept when the model's file holds their average."""
@@ -87,6 +95,11 @@ class TrainedModel:
             for variable in model.variables:
                 yield variable.path, variable.value
         yield from self.step.list_state()
+
+    @property
+    def device(self) -> str:
+        """The logical device it was built on."""
+        return f"/{self.step.optimizer.updates.device.rpartition('device:')[2]}"
 
     def collect_content(self) -> ModelContent:
         """The model, its average where one is kept. Each weight is fetched when it is read."""
@@ -159,33 +172,25 @@ def build_gpt_step(
     config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None, gpt: GPT | None = None
 ) -> TrainedModel:
     """The GPT of a configuration, fresh, given, or from a starting point. Call it under the model device's scope."""
-    gpt = gpt or build_gpt(
-        config.model,
-        seed=config.training.seed if start is None else None,
-        dtype=config.data.mixed_precision,
-        start_text_token=data.start_text_token,
-        stop_text_token=data.stop_text_token,
-    )
+    gpt = gpt or _build_gpt(config, data, seed=config.training.seed if start is None else None)
     if start is not None:
-        _load_start(gpt, start, config)
+        own = {name: tensor for name, tensor in start.weights.items() if name.startswith(GPT_PREFIX)}
+        if start.config.text_tokens != config.model.text_tokens:
+            arrays = {name: read_array(tensor) for name, tensor in own.items()}
+            tokens, seed = config.model.text_tokens, config.training.seed
+            own = dict(grow_text_vocabulary(arrays, tokens, seed=seed, prefix=GPT_PREFIX))
+        load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()
     objective = GPTObjective(gpt, loss_mean=config.training.loss_mean, blank_prompt=config.training.blank_prompt)
-    kept: Mapping[str, Tensor] = {} if start is None else start.kept
-    frame: ModelContent = {
-        "config": config,
-        "model": {**kept, MEL_STATISTICS: codec.mel_norms},
-        "dvae": codec.weights,
-        "vocabulary": read_text(data.tokenizer_path),
-    }
-    if start is not None:
-        frame |= {"speakers": start.speakers, "source_config": start.source_config, "notice": start.notice}
+    frame = _make_frame(config, data, codec, start, GPT_PREFIX)
 
     def make_listener(folder: Path) -> Listener:
         with get_device_context("/CPU:0"):
-            dvae, _ = load_codec(codec.folder)
+            dvae = build_dvae(codec.config, seed=None)
+            load_checkpoint_arrays(dvae, codec.weights).require_complete()
             sounds = CodeSounds(dvae, codec.mel_norms)
         speak = None
         if config.training.speak:
-            penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in kept))
+            penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in frame["model"]))
             speak = render_codes(speak_codes(objective.model, penalty), sounds)
         return Listener(render_codes(predict_codes(objective), sounds), folder, speak=speak)
 
@@ -205,10 +210,12 @@ def build_codec_step(
     objective = CodecObjective(dvae, seed=config.training.seed, free_steps=free_steps, total_steps=steps)
     frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
 
-    def make_listener(folder: Path) -> Listener:
-        return Listener(render_codes(encode_row(dvae), CodeSounds(dvae, mel_norms)), folder)
-
-    return TrainedModel(build_step(objective, config, dropout=0.0), "", frame, make_listener)
+    return TrainedModel(
+        build_step(objective, config, dropout=0.0),
+        "",
+        frame,
+        lambda folder: Listener(render_codes(encode_row(dvae), CodeSounds(dvae, mel_norms)), folder),
+    )
 
 
 def build_step(
@@ -231,60 +238,69 @@ def build_step(
     )
 
 
-def _load_start(gpt: GPT, start: StartingPoint, config: XTTSConfig) -> None:
-    own = {name: tensor for name, tensor in start.weights.items() if name.startswith(GPT_PREFIX)}
-    if start.config.text_tokens != config.model.text_tokens:
-        arrays = {name: read_array(tensor) for name, tensor in own.items()}
-        own = dict(grow_text_vocabulary(arrays, config.model.text_tokens, seed=config.training.seed, prefix=GPT_PREFIX))
-    load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()
-
-
-_log = logging.getLogger(__name__)
-
-
 def build_decoder_step(config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint) -> TrainedModel:
     """The decoder of a starting point, or a fresh one where that has none. Call it under the model device's scope."""
-    gpt = _build_frozen_gpt(config, data, start)
+    if choose_augmentation(config.data) is not None:
+        _log.warning("Augmentation is left out: a decoder must learn to sound like the recordings themselves.")
+    gpt = _build_gpt(config, data, seed=None)
+    load_checkpoint_arrays(gpt, start.weights, prefix=GPT_PREFIX).require_complete()
     decoder = _build_decoder(config, start)
     rivals = build_rivals(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
     objective = DecoderObjective(decoder, rivals, gpt)
-    kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(DECODER_PREFIX)}
+    return TrainedModel(
+        build_step(objective, config, dropout=0.0, betas=DECODER_BETAS),
+        DECODER_PREFIX,
+        _make_frame(config, data, codec, start, DECODER_PREFIX),
+        lambda folder: Listener(render_speech(objective), folder),
+        frozen=(gpt,),
+    )
+
+
+def _make_frame(
+    config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None, prefix: str
+) -> ModelContent:
+    """Everything of a model directory but the weights under a prefix, which are trained."""
+    kept: dict[str, Tensor] = {}
+    if start is not None:
+        kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(prefix)}
     frame: ModelContent = {
         "config": config,
         "model": {**kept, MEL_STATISTICS: codec.mel_norms},
         "dvae": codec.weights,
         "vocabulary": read_text(data.tokenizer_path),
-        "speakers": start.speakers,
-        "source_config": start.source_config,
-        "notice": start.notice,
     }
-
-    def make_listener(folder: Path) -> Listener:
-        return Listener(render_speech(objective), folder)
-
-    step = build_step(objective, config, dropout=0.0, betas=DECODER_BETAS)
-    return TrainedModel(step, DECODER_PREFIX, frame, make_listener, frozen=(gpt,))
-
-
-def describe_decoder(config: XTTSConfig, start: StartingPoint) -> str:
-    """What is trained, in a line."""
-    sizes = read_sizes(config.model)
-    rivals = sum(weight.elements for weight in list_rival_weights(choose_rival_size(sizes.decoder)))
-    own = sum(weight.elements for weight in list_decoder_weights(sizes.decoder))
-    origin = "going on with the one" if start.has_decoder else "from scratch, for the GPT"
-    return f"{own / 1e6:.1f} M parameters, {rivals / 1e6:.1f} M in its rivals, {origin} kept in {shlex.quote(str(start.folder))}"
+    if start is not None:
+        directory = start.directory
+        frame |= {"speakers": directory.speakers, "source_config": directory.source_config}
+        frame["notice"] = directory.manifest.facts.notice
+    return frame
 
 
-def _build_frozen_gpt(config: XTTSConfig, data: RunData, start: StartingPoint) -> GPT:
-    gpt = build_gpt(
+def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
+    return build_gpt(
         config.model,
-        seed=None,
+        seed=seed,
         dtype=config.data.mixed_precision,
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )
-    load_checkpoint_arrays(gpt, start.weights, prefix=GPT_PREFIX).require_complete()
-    return gpt
+
+
+def describe_model(config: XTTSConfig, start: StartingPoint | None, stage: str) -> str:
+    """What a run trains, in a line."""
+    if stage == "decoder":
+        assert start is not None, "a decoder is trained for a GPT"
+        sizes = read_sizes(config.model)
+        rivals = sum(weight.elements for weight in list_rival_weights(choose_rival_size(sizes.decoder)))
+        own = sum(weight.elements for weight in list_decoder_weights(sizes.decoder))
+        origin = "going on with the one" if start.has_decoder else "from scratch, for the GPT"
+        kept = shlex.quote(str(start.folder))
+        return f"Decoder: {own / 1e6:.1f} M parameters, {rivals / 1e6:.1f} M in its rivals, {origin} kept in {kept}"
+    counts = count_parameters(config.model)
+    parts = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in counts.items() if name in ("gpt", "dvae"))
+    origin = "from scratch" if start is None else f"fine-tuned from {shlex.quote(str(start.folder))}"
+    own_size = f"a size of its own, {config.model.gpt_layers} layers of width {config.model.gpt_width}"
+    return f"Model: {name_size(config.model.model_dump()) or own_size} ({parts} parameters), {origin}"
 
 
 def _build_decoder(config: XTTSConfig, start: StartingPoint) -> WaveformDecoder:
@@ -356,7 +372,7 @@ class RunProgress:
     """Updates left out because scaled gradients overflowed."""
 
 
-class Keeper:
+class CheckpointSaver:
     """Saves a run into its folder, and reads it back.
 
     Args:
@@ -368,53 +384,42 @@ class Keeper:
     """
 
     def __init__(
-        self,
-        run: RunFolder | FollowerFolder,
-        config: XTTSConfig,
-        trained: TrainedModel,
-        data: RunData,
-        environment: Mapping[str, Any],
+        self, run: AnyRun, config: XTTSConfig, trained: TrainedModel, data: RunData, environment: Mapping[str, Any]
     ):
-        self._run = run
-        self._config = config
-        self._trained = trained
-        self._data = data
-        self._environment = environment
+        self.run = run
+        self.config = config
+        self.trained = trained
+        self.data = data
+        self.environment = environment
+        self.progress = RunProgress()
         self.journal = ReplacementJournal()
         """Clips that failed at places still ahead, besides those a reader finds by itself."""
         self.saved_step: int | None = None
         """Of the checkpoint saved or restored last."""
 
-    def note_failures(self, failures: Iterable[Failure]) -> None:
-        """Clips that were replaced, to be replaced again when the run is resumed before them."""
-        for failure in failures:
-            self.journal.record(failure)
-
-    def save(self, progress: RunProgress, metrics: Mapping[str, float]) -> Checkpoint | None:
+    def save(self, metrics: Mapping[str, float]) -> Checkpoint | None:
         """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where another worker keeps the run."""
-        if isinstance(self._run, FollowerFolder):
-            self.saved_step = progress.step
-            return None
-        position = SamplerPosition(progress.step, self.journal)
-        state = TrainingState(
-            step=progress.step,
-            metrics=metrics,
-            position=save_position(position, self._data.fingerprint, self._data.sampler),
-            config=dump_sections(self._config),
-            environment=self._environment,
-            extra=asdict(progress),
-        )
-        saved = self._run.store.save(
-            model=self._trained.collect_content(), tensors=self._trained.collect_tensors(), state=state
-        )
-        self.saved_step = progress.step
+        step, saved = self.progress.step, None
+        if isinstance(self.run, RunFolder):
+            position = SamplerPosition(step, self.journal)
+            state = TrainingState(
+                step=step,
+                metrics=metrics,
+                position=save_position(position, self.data.fingerprint, self.data.sampler),
+                config=dump_sections(self.config),
+                environment=self.environment,
+                extra=asdict(self.progress),
+            )
+            saved = self.run.store.save(
+                model=self.trained.collect_content(), tensors=self.trained.collect_tensors(), state=state
+            )
+        self.saved_step = step
         return saved
 
-    def restore(self, checkpoint: Checkpoint) -> RunProgress:
+    def restore(self, saved: TrainingCheckpoint) -> None:
         """Takes weights, optimizer, position and progress from a checkpoint of this run."""
-        saved: TrainingCheckpoint = read_training_checkpoint(checkpoint.path, verify_checksums=False)
-        position = load_position(saved.state.position, self._data.fingerprint)
-        self._trained.restore(saved)
+        position = load_position(saved.state.position, self.data.fingerprint)
+        self.trained.restore(saved)
         self.journal = position.journal
         self.saved_step = saved.state.step
-        return RunProgress(**saved.state.extra)
+        self.progress = RunProgress(**saved.state.extra)

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: its metrics file, the view, TensorBoard, and the summary at the end."""
+"""What a run tells while it goes on: metrics, the view, TensorBoard, samples, the summary at the end, and what it does just now."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+import tensorflow as tf
+
+from myxtts.data.corpus import Corpus
 from myxtts.devices import runtime
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
@@ -38,8 +40,10 @@ from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_source import BatchSource, PipelineFacts
 from myxtts.pipeline.process_memory import read_private_bytes
 from myxtts.pipeline.stage import Work
-from myxtts.reports.pages import LISTENING_PAGE, write_listening_page, write_run_page
+from myxtts.pipeline.transfer import DeviceBatch
+from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
 from myxtts.training.errors import RunFinishedError, RunFolderError
+from myxtts.training.listening import Listener
 from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter
 from myxtts.utils.gpu_memory import read_role_memory
@@ -48,21 +52,40 @@ _log = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
 REPORT_NAME = "report.html"
+_PACKAGE = "myxtts"
+
+_NAMES = {
+    Cause.STEP: "step",
+    Cause.TRACE: "step",
+    # The stages that make it are looked at while it is waited for; this is for the case that none of them works.
+    Cause.DATA_STALL: "waiting for a batch",
+    Cause.TRANSFER: "transfer",
+    Cause.CHECKPOINT: "checkpoint",
+    Cause.VALIDATION: "validation",
+    Cause.RECOVERY: "recovery",
+    Cause.OTHER_WORKERS: "waiting for other workers",
+    # On an asynchronous device a step that hangs shows when its loss is read.
+    Cause.OTHER: "reading the losses",
+}
+_START_UP, _ENDING = "start-up", "the end of the run"
+_STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
+"""All else may take long without hanging: large files, first calls, a producer that is started again, and all the steps that an
+asynchronous device still has to do before it can tell a loss."""
 
 
-class RunWatch:
-    """Watches one session of a run. A context: the view is shown within.
+class RunLog:
+    """Tells of one session of a run. A context: the view is shown within.
 
     Args:
         folder: of the run.
         ledger: of the session's time, begun when the program was.
-        row: what the session is.
-        resumed: whether it goes on from a checkpoint.
+        row: what the session is; its step is that of the checkpoint it goes on from, or 0.
         is_validated: whether the validation due after that checkpoint's step, if one is, had been finished.
         plan: whose memory is read.
         tensorboard: folder for TensorBoard; None for none.
         epochs: of the run, for display.
         checkpoint_interval: updates between two checkpoints, for display.
+        listener: makes the samples; None for none.
     """
 
     def __init__(
@@ -71,12 +94,12 @@ class RunWatch:
         *,
         ledger: TimeLedger,
         row: RunRow,
-        resumed: bool,
         is_validated: bool = True,
         plan: DevicePlan,
         tensorboard: Path | None,
         epochs: int | None,
         checkpoint_interval: int,
+        listener: Listener | None = None,
     ):
         self.folder = folder
         self.ledger = ledger
@@ -96,11 +119,12 @@ class RunWatch:
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
         self._row = row
-        self._log = self._open_log(row.step if resumed else None, is_validated)
-        self._closing.callback(lambda: self._log.close())
-        self.board = None if tensorboard is None else open_tensorboard(tensorboard)
-        if self.board is not None:
-            self._closing.callback(self.board.close)
+        self._metrics = self._open_log(row.step, is_validated)
+        self._closing.callback(lambda: self._metrics.close())
+        self._board = None if tensorboard is None else open_tensorboard(tensorboard)
+        if self._board is not None:
+            self._closing.callback(self._board.close)
+        self._listener = listener
         self._view = open_view(row.stage, row.mode)
         self._sampler = MachineSampler(list_sampled_cards(plan))
 
@@ -109,15 +133,13 @@ class RunWatch:
         self._closing.enter_context(self._sampler)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.close()
 
     def rewind(self, step: int, is_validated: bool) -> None:
         """Takes back what was told of the steps after this one: the session does them again."""
-        self._log.close()
-        self._log = self._open_log(step, is_validated)
+        self._metrics.close()
+        self._metrics = self._open_log(step, is_validated)
         # Of a pipeline that is closed; the next one counts anew.
         self._events_seen = 0
         self._opened_at = time.perf_counter()
@@ -171,27 +193,64 @@ class RunWatch:
             memory=self._read_memory(),
         )
         self._last_row = row
-        self._log.write(row)
+        self._metrics.write(row)
         self._log_machine(step)
         next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
         progress = self._progress.measure(
             step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
         )
         self._view.show(Picture(row, progress, self.clock.read(), self._validation))
-        if self.board is not None:
-            self.board.write_train_row(row)
+        if self._board is not None:
+            self._board.write_train_row(row)
 
     def log_validation(self, *, step: int, loss: float, scalars: Mapping[str, float], is_best: bool) -> None:
         """A round of validation is done."""
         row = ValidationRow(time_s=time.time(), step=step, loss=loss, scalars=dict(scalars), is_best=is_best)
         self._validation = row
-        self._log.write(row)
-        if self.board is not None:
-            self.board.write_validation_row(row)
+        self._metrics.write(row)
+        if self._board is not None:
+            self._board.write_validation_row(row)
+
+    def listen(self, step: int, batch: DeviceBatch, corpus: Corpus) -> None:
+        """Makes samples of a batch's first clip, as the model would say it now, and tells of them.
+
+        Args:
+            corpus: of the batch.
+        """
+        if self._listener is None:
+            return
+        with self.ledger.spend(Cause.VALIDATION) as span:
+            # Made by functions of its own, which the first sample traces.
+            span.is_first = True
+            try:
+                paths = self._listener.hear(step, batch.tensors, self._board)
+            except tf.errors.ResourceExhaustedError:
+                # Nothing depends on it: a run is worth more than a sample of it.
+                _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
+                return
+        for path in paths:
+            self.note(step, "sample", str(path.relative_to(self.folder)))
+        clip = int(batch.clips_B[0])
+        note_clip(self.folder, corpus.text[clip], corpus.find_file(clip))
+
+    def read_work(self, source: BatchSource | None, start_s: float) -> Work:
+        """What the thread that trains is doing now. For any thread.
+
+        Args:
+            start_s: how long a part of the start-up may take.
+        """
+        own = None if source is None else source.read_work()
+        if own is not None:
+            return own
+        moment = self.ledger.peek()
+        if moment.cause is Cause.START_UP:
+            return read_start_work(self.ledger, start_s)
+        is_first = moment.is_first or moment.cause not in _STEADY or self.clock.ended == 0
+        return Work(moment.name or _NAMES[moment.cause], moment.item, moment.since_s, is_first)
 
     def note(self, step: int, name: str, text: str) -> None:
         """Something worth telling happened."""
-        self._log.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
+        self._metrics.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
 
     def note_later(self, name: str, text: str) -> None:
         """Something happened beside the training; it is written with the next steps, or at the end. For any thread."""
@@ -211,7 +270,7 @@ class RunWatch:
         path = self.folder / METRICS_NAME
         summary = summarise_run(read_metrics(path).rows, spent, status)
         figures: dict[str, Any] = dump_summary(summary)
-        self._log.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
+        self._metrics.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
         write_run_page(path, self.folder / REPORT_NAME)
         write_listening_page(self.folder, self.folder / LISTENING_PAGE)
         return summary
@@ -226,16 +285,16 @@ class RunWatch:
             times, row.clips_per_s if row else None, row.audio_seconds_per_s if row else None, finding
         )
 
-    def _open_log(self, resumed_step: int | None, is_validated: bool) -> MetricsLog:
-        log, cut = open_metrics_log(self.folder / METRICS_NAME, resumed_step, is_validated=is_validated)
-        log.write(replace(self._row, time_s=time.time(), step=resumed_step or 0, lost_s=cut.lost_s))
+    def _open_log(self, step: int, is_validated: bool) -> MetricsLog:
+        log, cut = open_metrics_log(self.folder / METRICS_NAME, step or None, is_validated=is_validated)
+        log.write(replace(self._row, time_s=time.time(), step=step, lost_s=cut.lost_s))
         return log
 
     def _log_machine(self, step: int) -> None:
         samples = self._sampler.take_samples()
         if samples:
             cards, host = summarise_cards(samples), summarise_host(samples)
-            self._log.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
+            self._metrics.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
 
     def _watch_preparation(self, step: int, made: BatchMemory) -> None:
         """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
@@ -296,9 +355,6 @@ class RunWatch:
         self._events_seen = len(pipeline.events)
 
 
-_PACKAGE = "myxtts"
-
-
 class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Says nothing: a full disk stops the run where it matters, and says so there."""
@@ -333,41 +389,6 @@ def keep_run_log(folder: Path) -> Iterator[None]:
         # What a full disk did not take is tried once more here.
         with suppress(OSError):
             file.close()
-
-
-_NAMES = {
-    Cause.STEP: "step",
-    Cause.TRACE: "step",
-    # The stages that make it are looked at while it is waited for; this is for the case that none of them works.
-    Cause.DATA_STALL: "waiting for a batch",
-    Cause.TRANSFER: "transfer",
-    Cause.CHECKPOINT: "checkpoint",
-    Cause.VALIDATION: "validation",
-    Cause.RECOVERY: "recovery",
-    Cause.OTHER_WORKERS: "waiting for other workers",
-    # On an asynchronous device a step that hangs shows when its loss is read.
-    Cause.OTHER: "reading the losses",
-}
-_START_UP, _ENDING = "start-up", "the end of the run"
-_STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
-"""All else may take long without hanging: large files, first calls, a producer that is started again, and all the steps that an
-asynchronous device still has to do before it can tell a loss."""
-
-
-def read_run_work(watch: RunWatch, source: BatchSource | None, start_s: float) -> Work:
-    """What the thread that trains is doing now. For any thread.
-
-    Args:
-        start_s: how long a part of the start-up may take.
-    """
-    own = None if source is None else source.read_work()
-    if own is not None:
-        return own
-    moment = watch.ledger.peek()
-    if moment.cause is Cause.START_UP:
-        return read_start_work(watch.ledger, start_s)
-    is_first = moment.is_first or moment.cause not in _STEADY or watch.clock.ended == 0
-    return Work(moment.name or _NAMES[moment.cause], moment.item, moment.since_s, is_first)
 
 
 def read_start_work(ledger: TimeLedger, limit_s: float) -> Work:

@@ -1,4 +1,4 @@
-"""Everybody who trains the same run: one process alone, or the workers of a cluster.
+"""All who train the same run: one process alone, or the workers of a cluster.
 
 All workers walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
 validation losses and requests to stop, is added up over all of them, so that all come to the same conclusions at the same step.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -27,12 +27,18 @@ from myxtts.data.code_cache import digest_arrays
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import WHOLE, RowShare
 from myxtts.devices.plan import DevicePlan
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.pipeline.batch_source import BatchSource
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.cluster_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.errors import RunFinishedError
-from myxtts.training.model import Keeper, RunProgress, TrainedModel
+from myxtts.training.model import CheckpointSaver, RunProgress
+from myxtts.training.placement import apply_devices
 from myxtts.training.starting_point import MEL_STATISTICS, Codec
 from myxtts.training.step import Gradients
+from myxtts.training.stopping import StopRequests
+
+_log = logging.getLogger(__name__)
 
 _BROKEN = (
     tf.errors.UnavailableError,
@@ -43,21 +49,15 @@ _BROKEN = (
 """What a sum fails with where it is another worker, or the way to it, that failed."""
 
 
-class Merged(NamedTuple):
-    """A batch with what is known about the whole of it."""
+class Workers(Protocol):
+    """What a run needs to know of all who train it. Every method is called by all of them at the same places."""
 
-    batch: DeviceBatch
-    """This worker's rows, with totals and counts of all rows."""
-    stops: bool
-    """Whether any worker was asked to stop."""
-
-
-class Team(Protocol):
-    """What a run needs to know of the others who train it. Every method is called by all of them at the same places."""
+    stop: StopRequests
+    """Of this process."""
 
     @property
     def size(self) -> int:
-        """Processes that train."""
+        """How many there are."""
 
     @property
     def is_chief(self) -> bool:
@@ -67,8 +67,12 @@ class Team(Protocol):
     def share(self) -> RowShare:
         """The rows of every batch that this one works on."""
 
-    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
-        """A batch with the totals of all its rows, and whether anybody was asked to stop."""
+    @property
+    def is_stopping(self) -> bool:
+        """Whether anybody was asked to stop before the batch taken last: all must end at the same update."""
+
+    def take(self, source: BatchSource, ledger: TimeLedger) -> DeviceBatch:
+        """The next batch: this worker's rows, with totals and counts of all rows. Raises what a source does."""
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         """The gradients of all rows."""
@@ -76,8 +80,8 @@ class Team(Protocol):
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
         """Sums over all."""
 
-    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
-        """The chief's progress; the model and everything else that is saved become the chief's too."""
+    def share_start(self, saver: CheckpointSaver) -> None:
+        """Progress, model and everything else that is saved become the chief's."""
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         """Adds the failures that others have found to the chief's journal."""
@@ -89,15 +93,24 @@ class Team(Protocol):
         """Raises `ClusterError`, on every worker, where one has other facts than the chief."""
 
 
-class Alone:
+class SingleWorker:
     """One process that trains by itself."""
 
     size = 1
     is_chief = True
     share = WHOLE
 
-    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
-        return Merged(batch, wants_stop)
+    def __init__(self, stop: StopRequests):
+        self.stop = stop
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop.signal is not None
+
+    def take(self, source: BatchSource, ledger: TimeLedger) -> DeviceBatch:
+        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again.
+        with ledger.spend(Cause.DATA_STALL), self.stop.while_idle():
+            return source.take()
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         return gradients
@@ -105,8 +118,8 @@ class Alone:
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
         return numbers
 
-    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
-        return progress
+    def share_start(self, saver: CheckpointSaver) -> None:
+        pass
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         pass
@@ -118,15 +131,18 @@ class Alone:
         pass
 
 
-class ClusterTeam:
+class ClusterWorkers:
     """The workers of a cluster, as one of them sees them.
 
     Args:
         link: for small numbers and words.
         exchange: for tensors.
+        stop: of this process.
     """
 
-    def __init__(self, link: Link, exchange: Exchange):
+    def __init__(self, link: Link, exchange: Exchange, stop: StopRequests):
+        self.stop = stop
+        self.is_stopping = False
         self._link = link
         self._exchange = exchange
         self.size = link.spec.size
@@ -146,15 +162,23 @@ class ClusterTeam:
             (total,) = self._exchange.sum([tf.ones([])])
             assert float(total) == self.size, "every worker counts once"
 
-    def merge(self, batch: DeviceBatch, wants_stop: bool) -> Merged:
-        facts = batch.facts
+    def take(self, source: BatchSource, ledger: TimeLedger) -> DeviceBatch:
+        # Not ended by a signal: the others wait for this batch too, and have to be met first.
+        with ledger.spend(Cause.DATA_STALL):
+            batch = source.take()
+        with ledger.spend(Cause.OTHER_WORKERS):
+            return self.merge(batch)
+
+    def merge(self, batch: DeviceBatch) -> DeviceBatch:
+        """A batch with the totals of all its rows. Hears whether anybody was asked to stop."""
+        facts, wants_stop = batch.facts, self.stop.signal is not None
         own = [wants_stop, *batch.totals_2.tolist(), facts.clips, facts.samples, facts.padded_samples]
         stops, *totals, clips, samples, padded = self._link.add_up(f"batch {facts.number}", own)
-        merged = batch._replace(
+        self.is_stopping = stops > 0
+        return batch._replace(
             facts=facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded)),
             tensors={**batch.tensors, "totals_2": tf.constant(totals, tf.float32)},
         )
-        return Merged(merged, stops > 0)
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         with self._naming_losses():
@@ -164,14 +188,15 @@ class ClusterTeam:
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
         return self._link.add_up(what, numbers)
 
-    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
-        failures = [astuple(failure) for failure in keeper.journal.list_failures(progress.step)]
-        told = self._link.hand_out("start", [asdict(progress), failures, keeper.saved_step])
-        keeper.journal = ReplacementJournal(Failure(*failure) for failure in told[1])
-        keeper.saved_step = told[2]
+    def share_start(self, saver: CheckpointSaver) -> None:
+        progress = saver.progress
+        failures = [astuple(failure) for failure in saver.journal.list_failures(progress.step)]
+        told = self._link.hand_out("start", [asdict(progress), failures, saver.saved_step])
+        saver.journal = ReplacementJournal(Failure(*failure) for failure in told[1])
+        saver.saved_step = told[2]
         with self._naming_losses():
-            self._exchange.spread(variable for _, variable in trained.list_variables())
-        return RunProgress(**told[0])
+            self._exchange.spread(variable for _, variable in saver.trained.list_variables())
+        saver.progress = RunProgress(**told[0])
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         own = [astuple(failure) for failure in journal.list_failures(step)]
@@ -222,37 +247,35 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
     return f"worker {index} differs from the chief: {shown}"
 
 
-_log = logging.getLogger(__name__)
-
-
 @contextmanager
-def gather_team(
-    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, apply_devices: Callable[[], None]
-) -> Iterator[Team]:
-    """The team, with the device plan in force. Whatever ends the block ends the others too.
+def gather_workers(
+    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests
+) -> Iterator[Workers]:
+    """All who train, with the device plan in force. Whatever ends the block ends the others too.
 
     Args:
         spec: the cluster to be part of; None to train alone.
-        apply_devices: puts the plan into force; nothing may make a tensor before.
+        stop: signals to this process.
     """
     if spec is None:
-        apply_devices()
-        yield Alone()
+        apply_devices(config, plan)
+        yield SingleWorker(stop)
         return
     refuse_settings(config)
     refuse_plan(plan)
     with open_link(spec) as link:
         require_open_doors(link)
-        apply_devices()
-        team = ClusterTeam(link, Exchange(spec, has_gpu=plan.model.is_gpu))
-        team.require_sums()
+        # Nothing may make a tensor before.
+        apply_devices(config, plan)
+        workers = ClusterWorkers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
+        workers.require_sums()
         versions = {"myxtts": __version__, "tensorflow": tf.__version__}
-        team.require_equal("versions", versions, "Install the same ones everywhere.")
-        team.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
+        workers.require_equal("versions", versions, "Install the same ones everywhere.")
+        workers.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
         idle = describe_idle_workers(config, spec.size)
         if idle is not None and spec.is_chief:
             _log.warning("%s", idle)
-        yield team
+        yield workers
 
 
 def describe_codec(codec: Codec) -> dict[str, str]:

@@ -388,18 +388,18 @@ def _strike(fault: str, plan: DevicePlan) -> Iterator[None]:
 
 def _describe_effects(trainer: XTTSTrainer, config: XTTSConfig, fault: str) -> str:
     """What a fault or a setting did; an error where it did nothing, for then nothing was checked."""
-    folder, stage, said = Path(config.training.checkpoint_dir), trainer._stage, ""
+    folder, updates, said = Path(config.training.checkpoint_dir), trainer._updates, ""
     if fault == "kill producer":
         rows = read_metrics(folder / FILE_NAME).rows
         deaths = [row.text for row in rows if isinstance(row, EventRow) and row.name == "producer died"]
         _require(bool(deaths), "The producer was killed, but the run has noted no death.")
         said += f"; the producer was killed and replaced ({deaths[0][:60]})"
     elif fault:
-        parts = 0 if stage is None else stage.updates.parts
+        parts = 0 if updates is None else updates.parts
         _require(parts > 1, "The device was full, but no batch was cut into parts.")
         said += f"; after running out of memory, in {parts} parts"
     if config.data.cache != "off":
-        meters = None if stage is None or stage.source is None else stage.source.read_facts().meters
+        meters = None if trainer._source is None else trainer._source.read_facts().meters
         if meters is None or not meters.cache_hits:
             raise CheckFailedError("Codes were to be kept, but those of no clip were found again.")
         clips = meters.cache_hits + meters.cache_misses
