@@ -32,9 +32,9 @@ def leak_validation() -> None:
 
 def leak_checkpoint() -> None:
     """Every checkpoint keeps ten."""
-    from myxtts.training.model import Keeper
+    from myxtts.training.model import CheckpointSaver
 
-    _wrap(Keeper, "save", lambda call: _keep(10 * LEAK_BYTES))
+    _wrap(CheckpointSaver, "save", lambda call: _keep(10 * LEAK_BYTES))
 
 
 def leak_producer() -> None:
@@ -84,13 +84,13 @@ def hang_deaf() -> None:
 
 def hang_in_checkpoint() -> None:
     """A checkpoint that is never whole."""
-    from myxtts.training.model import Keeper
+    from myxtts.training.model import CheckpointSaver
 
     def wait(call: int) -> None:
         while not threading.Event().wait(0.1):
             pass
 
-    _wrap(Keeper, "save", wait)
+    _wrap(CheckpointSaver, "save", wait)
 
 
 def nothing() -> None:

@@ -35,14 +35,15 @@ def done(monkeypatch):
     monkeypatch.setattr(gathering, "open_link", lambda spec: nullcontext("link"))
     monkeypatch.setattr(gathering, "require_open_doors", lambda link: steps.append("doors"))
     monkeypatch.setattr(gathering, "Exchange", lambda spec, has_gpu: steps.append("exchange"))
-    monkeypatch.setattr(gathering, "ClusterTeam", lambda link, exchange: Team(steps))
+    monkeypatch.setattr(gathering, "ClusterWorkers", lambda link, exchange, stop: Team(steps))
+    monkeypatch.setattr(gathering, "apply_devices", lambda config, plan: steps.append("devices"))
     return steps
 
 
 @contextmanager
 def gather(done, index=0):
     plan = plan_devices(PlanRequest(mode="single", rehearsal=True), read_machine())
-    with gathering.gather_team(CONFIG, plan, make_specs()[index], lambda: done.append("devices")) as team:
+    with gathering.gather_workers(CONFIG, plan, make_specs()[index], None) as team:
         yield team
 
 

@@ -79,7 +79,7 @@ def test_the_data_role_has_the_memory_of_the_producer_and_not_that_of_the_traine
     stats = trainer.get_memory_stats()
     assert (stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (None, None), "there is no producer yet"
     assert stats["model"]["used_mb"] > 0, "before the plan is in force, too"
-    trainer._stage = Mock(watch=Mock(read_producer_memory=lambda: (300 * MIB, 400 * MIB)))
+    trainer._run_log = Mock(read_producer_memory=lambda: (300 * MIB, 400 * MIB))
     stats = trainer.get_memory_stats()
     assert (stats["data"]["id"], stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (0, 300, 400)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.data.replacements import ReplacementJournal
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, MicroBatch
@@ -22,12 +23,12 @@ from myxtts.pipeline.order import Kind
 from myxtts.training import loop as loop_module
 from myxtts.training import validation as validation_module
 from myxtts.training.errors import NotFiniteError, ValidationMemoryError
-from myxtts.training.loop import Intervals, TrainingLoop
+from myxtts.training.loop import TrainingLoop
 from myxtts.training.model import RunProgress
 from myxtts.training.optimizer import WeightAverage
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopRequests
-from myxtts.training.workers import Alone
+from myxtts.training.workers import SingleWorker
 from tests.training.test_step import ROWS, cut_rows, make_step, make_tensors, read_weights
 
 TOO_LONG_S = 30
@@ -69,20 +70,21 @@ class ListSource:
         return None
 
 
-class ListKeeper:
+class ListSaver:
     """Remembers what would have been saved."""
 
-    def __init__(self):
+    def __init__(self, step, progress, data):
+        self.trained = SimpleNamespace(step=step, prefix="gpt.", device="/CPU:0")
+        self.progress = progress
+        self.data = data
+        self.config = XTTSConfig()
         self.saved_step = None
         self.saved = []
         self.journal = ReplacementJournal()
 
-    def note_failures(self, failures):
-        pass
-
-    def save(self, progress, metrics):
-        self.saved_step = progress.step
-        self.saved.append((progress.step, progress.is_validated))
+    def save(self, metrics):
+        self.saved_step = self.progress.step
+        self.saved.append((self.progress.step, self.progress.is_validated))
         return Mock(size_bytes=1)
 
 
@@ -91,32 +93,28 @@ def step():
     return make_step()
 
 
-def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None, **others):
+def run_loop(step, source, stop, *, end_step=2, interval=1, progress=None, data=None, log=None, folder=os.curdir):
     """How a loop ended, and what it saved."""
-    keeper = ListKeeper()
-    loop = TrainingLoop(
-        source=source,
-        trained=SimpleNamespace(step=step, prefix="gpt."),
-        updates=UpdateMaker(step, lambda number: 1e-3, accumulation=1),
-        order=SimpleNamespace(
-            validation_batches=1, validation_interval=interval, end_step=end_step, is_last_of_round=lambda number: True
-        ),
-        data=others.get("data"),
-        keeper=keeper,
-        watch=others.get("watch") or Mock(ledger=TimeLedger(), folder=others.get("folder", os.curdir), board=None),
-        intervals=Intervals(log=100, checkpoint=100, early_stopping=0),
-        stop=stop,
-        listener=Mock(hear=raise_out_of_memory),
-        device="/CPU:0",
-        progress=progress or RunProgress(),
+    data = data or SimpleNamespace(sampler=None, validation=None)
+    data.validation_batches = 1
+    saver = ListSaver(step, progress or RunProgress(), data)
+    training = SimpleNamespace(log_interval=100, early_stopping=0)
+    schedule = SimpleNamespace(
+        training=training, end_step=end_step, validation_interval=interval, checkpoint_interval=100, saves_best=False,
         choose_rate=lambda number: 1e-3,
-        plan_step=others.get("plan_step"),
-        team=Alone(),
+    )  # fmt: skip
+    log = log or Mock(ledger=TimeLedger(), folder=folder)
+    order = SimpleNamespace(
+        validation_batches=1, validation_interval=interval, end_step=end_step, is_last_of_round=lambda number: True
     )
+    updates = UpdateMaker(step, schedule.choose_rate, accumulation=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_module, "RunOrder", lambda *_, **__: order)
+        loop = TrainingLoop(source, updates, saver, schedule, log, SingleWorker(stop))
     try:
-        return loop.run(), keeper.saved
+        return loop.run(), saver.saved
     except ValidationMemoryError as error:
-        return error, keeper.saved
+        return error, saver.saved
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -151,15 +149,6 @@ def test_a_validation_that_cannot_be_made_leaves_a_saved_run(step, monkeypatch):
     assert saved == [(1, False)], "and the validation is made when it is resumed"
 
 
-def test_a_sample_that_cannot_be_made_is_left_out(step, caplog):
-    with StopRequests() as stop:
-        batches = [make_batch(kind, updates) for updates in (0, 1) for kind in (Kind.TRAIN, Kind.VALIDATION)]
-        ending, saved = run_loop(step, ListSource(*batches), stop)
-    assert ending.is_finished
-    assert saved == [(2, True)]
-    assert "the sample of step 1" in caplog.text
-
-
 def cut_batch(kind, updates, rows, micro_batch=0, micro_batches=1):
     batch = make_batch(kind, updates, micro_batch, micro_batches)
     batch.tensors = cut_rows(batch.tensors, 0, rows)
@@ -186,40 +175,43 @@ def test_results_are_looked_at_once_for_every_shape_of_a_batch(step, monkeypatch
 
 def test_a_second_shape_of_a_bucket_is_a_retrace_and_its_batch_is_not_timed():
     """As where shapes are not fixed: each costs a trace, though by a function of its own."""
-    watch = Mock(ledger=TimeLedger(), board=None)
+    log = Mock(ledger=TimeLedger())
     buckets_and_rows = [(0, 4), (1, 5), (0, 4), (0, 6), (1, 5), (1, 6)]
     batches = [cut_batch(Kind.TRAIN, number, rows) for number, (_, rows) in enumerate(buckets_and_rows)]
     for batch, (bucket, _) in zip(batches, buckets_and_rows, strict=True):
         batch.facts = batch.facts._replace(bucket_number=bucket)
     with StopRequests() as stop:
-        run_loop(make_step(), ListSource(*batches), stop, end_step=9, interval=9, watch=watch)
-    told = [call.kwargs for call in watch.count_batch.call_args_list]
+        run_loop(make_step(), ListSource(*batches), stop, end_step=9, interval=9, log=log)
+    told = [call.kwargs for call in log.count_batch.call_args_list]
     assert [each["has_traced"] for each in told] == [True, True, False, True, False, False]
     assert [each["is_retrace"] for each in told] == [False, False, False, True, False, False]
 
 
 def test_alone_no_time_is_booked_as_waiting_for_others(step):
-    watch = Mock(ledger=TimeLedger(), board=None)
+    log = Mock(ledger=TimeLedger())
     with StopRequests() as stop:
-        run_loop(step, ListSource(make_batch(Kind.TRAIN, 0)), stop, interval=9, watch=watch)
-    assert watch.ledger.read()[Cause.OTHER_WORKERS] == 0.0
+        run_loop(step, ListSource(make_batch(Kind.TRAIN, 0)), stop, interval=9, log=log)
+    assert log.ledger.read()[Cause.OTHER_WORKERS] == 0.0
 
 
-def test_a_step_that_is_not_finite_is_told_with_its_clips_and_their_prompts(tmp_path):
+def test_a_step_that_is_not_finite_is_told_with_its_clips_and_their_prompts(tmp_path, monkeypatch):
     bad = make_batch(Kind.TRAIN, 0)
     bad.tensors["mel_BFM"] = tf.fill(bad.tensors["mel_BFM"].shape, np.nan)
     clips, prompts = np.array([2, EMPTY_ROW, 0], np.int32), np.array([1, EMPTY_ROW, 3], np.int32)
     bucket = Bucket(rows=3, samples=2048, tokens=9)
 
-    def plan_step(number, journal):
-        return GlobalBatch(number, 5, (MicroBatch(bucket, 0, 0, clips, prompts),))
+    maker = SimpleNamespace(
+        plan_step=lambda number, _: GlobalBatch(number, 5, (MicroBatch(bucket, 0, 0, clips, prompts),))
+    )
+    monkeypatch.setattr(loop_module, "make_maker", lambda *_: maker)
 
     data = SimpleNamespace(
         sampler=SimpleNamespace(seed=7, accumulation=1, plan=SimpleNamespace(batches_per_epoch=9), steps_per_epoch=9),
         train=SimpleNamespace(audio=["a.wav", "b.wav", "c.wav", "d.wav"]),
+        validation=None,
     )
     with StopRequests() as stop, pytest.raises(NotFiniteError, match="2 clips, in 1 batches, and their voice prompts"):
-        run_loop(make_step(), ListSource(bad), stop, plan_step=plan_step, data=data, folder=tmp_path)
+        run_loop(make_step(), ListSource(bad), stop, data=data, folder=tmp_path)
     told = json.loads((tmp_path / "not-finite-step-00000000.json").read_text(encoding="utf-8"))
     assert told == {
         "step": 0, "epoch": 5, "seed": 7, "clips": ["c.wav", "a.wav"], "prompts": ["b.wav", "d.wav"]

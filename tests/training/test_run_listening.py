@@ -13,17 +13,16 @@ from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.reports.pages import note_clip
-from myxtts.training.run_log import RunWatch
+from myxtts.training.run_log import RunLog
 from tests.monitoring.runs import make_run_row
 
 
-def open_watch(folder: Path) -> RunWatch:
+def open_watch(folder: Path) -> RunLog:
     plan = plan_devices(PlanRequest.from_config(XTTSConfig(training={"rehearsal": True})), read_machine())
-    return RunWatch(
+    return RunLog(
         folder,
         ledger=TimeLedger(),
         row=make_run_row(),
-        resumed=False,
         plan=plan,
         tensorboard=None,
         epochs=None,

@@ -27,26 +27,25 @@ from myxtts.pipeline.batch_memory import BatchMemory
 from myxtts.pipeline.batch_meters import BatchMeters
 from myxtts.pipeline.batch_source import PipelineFacts
 from myxtts.pipeline.order import Kind
-from myxtts.training import run_log as run_watch
-from myxtts.training.run_log import RunWatch
+from myxtts.training import run_log
+from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
 from tests.monitoring.runs import make_flow, make_run_row
 
 
-def log_steps(watch: RunWatch, step: int) -> None:
+def log_steps(watch: RunLog, step: int) -> None:
     facts = PipelineFacts((), (), BatchMeters())
     watch.log_steps(
         step=step, epoch=0, losses=[3.0], learning_rate=1e-4, scalars={}, pipeline=facts
     )  # fmt: skip
 
 
-def open_watch(folder: Path, mode: str = "single") -> RunWatch:
+def open_watch(folder: Path, mode: str = "single") -> RunLog:
     config = XTTSConfig(training={"rehearsal": True, "mode": mode})
-    return RunWatch(
+    return RunLog(
         folder,
         ledger=TimeLedger(),
         row=make_run_row(),
-        resumed=False,
         plan=plan_devices(PlanRequest.from_config(config), read_machine()),
         tensorboard=None,
         epochs=None,
@@ -59,7 +58,7 @@ def list_events(folder: Path) -> list[tuple[int, str, str]]:
     return [(row.step, row.name, row.text) for row in rows if isinstance(row, EventRow)]
 
 
-def await_sample(watch: RunWatch) -> None:
+def await_sample(watch: RunLog) -> None:
     deadline = time.monotonic() + 60
     while not watch._sampler.samples and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -87,7 +86,7 @@ MIB = 1 << 20
 STEPS = 200
 
 
-def count_batch(watch: RunWatch, step: int, memory: BatchMemory) -> None:
+def count_batch(watch: RunLog, step: int, memory: BatchMemory) -> None:
     watch.count_batch(BatchFacts(step, Kind.TRAIN, step, 0, 1, 0, 0, 4, 100, 120), memory)
 
 
@@ -96,7 +95,7 @@ def test_a_leak_is_told_in_the_log_the_metrics_the_summary_and_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     used = {"host": 500 * MIB, "device": 900 * MIB}
-    monkeypatch.setattr(run_watch, "read_private_bytes", lambda pid: used["host"])
+    monkeypatch.setattr(run_log, "read_private_bytes", lambda pid: used["host"])
     monkeypatch.setattr(runtime, "read_pool_bytes", lambda device: used["device"])
     with open_watch(tmp_path) as watch:
         watch.begin_loop()
@@ -117,8 +116,8 @@ def test_a_leak_is_told_in_the_log_the_metrics_the_summary_and_the_page(
 def test_memory_of_the_producer_is_told_apart_and_begins_anew_with_each_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_watch, "read_private_bytes", lambda pid: 500 * MIB)
-    monkeypatch.setattr(run_watch, "read_role_memory", Mock(side_effect=NvmlError("it does not answer")))
+    monkeypatch.setattr(run_log, "read_private_bytes", lambda pid: 500 * MIB)
+    monkeypatch.setattr(run_log, "read_role_memory", Mock(side_effect=NvmlError("it does not answer")))
     with open_watch(tmp_path, "isolated") as watch:
         watch.begin_loop()
         for step in range(1, 2 * STEPS):
@@ -170,7 +169,7 @@ def test_reading_memory_takes_next_to_nothing(tmp_path: Path) -> None:
     assert best_s / 100 < 250e-6
 
 
-def time_phases(watch: RunWatch, first: int) -> float:
+def time_phases(watch: RunLog, first: int) -> float:
     began = time.thread_time()
     for step in range(first, first + 100):
         watch.end_phase(step, Phase.TRAINING)
@@ -192,7 +191,7 @@ def test_the_pace_of_a_run_names_the_stage_that_is_waited_for_and_one_setting(
             watch.clock.end_step()
         trainer = XTTSTrainer.__new__(XTTSTrainer)
         source = SimpleNamespace(read_facts=lambda: PipelineFacts(flow.stages, flow.handoffs, BatchMeters()))
-        trainer._stage = SimpleNamespace(watch=watch, source=source)  # type: ignore[assignment]
+        trainer._run_log, trainer._source = watch, source  # type: ignore[assignment]
         trainer._log_pipeline_performance()
     said = " ".join(caplog.text.split())
     assert "variation 50.0%" in said

@@ -3,22 +3,22 @@
 import os
 import signal
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from myxtts.config import XTTSConfig
 from myxtts.training.model import RunProgress
 from myxtts.training.run_folder import FollowerFolder
-from myxtts.training.stage_run import StageRun, choose_board
 from myxtts.training.stopping import StopNow, StopRequests
+from myxtts.training.trainer import XTTSTrainer, _choose_board
 
 
 def test_workers_never_write_curves_into_one_folder(tmp_path):
     chief = SimpleNamespace(path=tmp_path / "run")
     with FollowerFolder(tmp_path / "run" / "worker-1", stage="gpt", command=(), is_resumed=False) as follower:
-        assert choose_board(chief, str(tmp_path / "board")) == tmp_path / "board"
-        assert choose_board(follower, str(tmp_path / "board")) == follower.path / "tensorboard"
-        assert choose_board(chief, None) == chief.path / "tensorboard"
+        assert _choose_board(chief, str(tmp_path / "board")) == tmp_path / "board"
+        assert _choose_board(follower, str(tmp_path / "board")) == follower.path / "tensorboard"
+        assert _choose_board(chief, None) == chief.path / "tensorboard"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -26,11 +26,11 @@ def test_a_stop_before_the_first_batch_is_told_to_others_who_wait_for_it(workers
     """What leaves the stage is what a link tells them; alone, it is an ending like any other."""
     with StopRequests() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        request = SimpleNamespace(config=XTTSConfig(), stop=stop, team=SimpleNamespace(size=workers))
-        stage = SimpleNamespace(_request=request, end_step=5)
+        trainer = SimpleNamespace(_workers=SimpleNamespace(size=workers, stop=stop), _updates=Mock())
+        saver, schedule = SimpleNamespace(progress=RunProgress()), SimpleNamespace(end_step=5)
         if workers == 1:
-            ending, _ = StageRun._train(stage, None, RunProgress())
+            ending = XTTSTrainer._train_through(trainer, saver, schedule, None, None)
             assert ending.signal is signal.SIGTERM
         else:
             with pytest.raises(StopNow, match="asked to stop"):
-                StageRun._train(stage, None, RunProgress())
+                XTTSTrainer._train_through(trainer, saver, schedule, None, None)

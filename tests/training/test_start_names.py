@@ -2,19 +2,17 @@
 
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
-from myxtts.config import XTTSConfig
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
-from myxtts.training import run_stages, trainer
+from myxtts.training import trainer
 from myxtts.training.model import RunProgress
 from myxtts.training.run_log import read_start_work
-from myxtts.training.run_stages import RunStages
-from myxtts.training.stage_run import StageRun
 from myxtts.training.stopping import StopRequests
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.workers import SingleWorker
 
 
 class OpeningError(Exception):
@@ -28,14 +26,15 @@ def name_work(ledger):
 def test_opening_the_pipeline_has_a_name():
     ledger, seen = TimeLedger(), []
 
-    def open_source(progress):
+    def open_batches(saver, recipe):
         seen.append((ledger.peek().cause, name_work(ledger)))
         raise OpeningError
 
-    request = SimpleNamespace(config=XTTSConfig(), stop=StopRequests(), team=SimpleNamespace(size=1), ledger=ledger)
-    stage = SimpleNamespace(_request=request, end_step=5, _open_source=open_source)
+    workers = SingleWorker(StopRequests())
+    run = SimpleNamespace(_workers=workers, _ledger=ledger, _updates=Mock(), _open_batches=open_batches)
+    saver, schedule = SimpleNamespace(progress=RunProgress()), SimpleNamespace(end_step=5)
     with pytest.raises(OpeningError):
-        StageRun._train(stage, None, RunProgress())
+        XTTSTrainer._train_through(run, saver, schedule, None, None)
     assert seen == [(Cause.START_UP, "opening the pipeline")]
 
 
@@ -49,23 +48,10 @@ def test_gathering_a_team_has_a_name_until_it_is_there(monkeypatch, cluster, nam
         yield "team"
         seen.append("left")
 
-    monkeypatch.setattr(trainer, "gather_team", gather)
+    monkeypatch.setattr(trainer, "gather_workers", gather)
     run = SimpleNamespace(_ledger=ledger, _cluster=cluster, config=None, plan=None)
-    with XTTSTrainer._gather_team(run) as team:
+    with XTTSTrainer._gather_workers(run, None) as team:
         assert team == "team"
         assert seen == [name]
         assert name_work(ledger) == "start-up"
     assert seen == [name, "left"]
-
-
-def test_measuring_the_mel_statistics_has_a_name(monkeypatch):
-    ledger, seen = TimeLedger(), []
-
-    def measure(corpus, seed):
-        seen.append(name_work(ledger))
-        return np.ones(80, np.float32)
-
-    monkeypatch.setattr(run_stages, "measure_mel_norms", measure)
-    stages = SimpleNamespace(ledger=ledger, _config=XTTSConfig())
-    RunStages._find_mel_norms(stages, SimpleNamespace(checkpoint=None), SimpleNamespace(train=None))
-    assert seen == ["measuring the mel statistics"]

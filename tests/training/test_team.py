@@ -1,5 +1,6 @@
 """What workers decide together: two of them in one process, over real connections."""
 
+import signal
 import threading
 from types import SimpleNamespace
 
@@ -9,13 +10,15 @@ import tensorflow as tf
 
 from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline.batch_facts import BatchFacts
 from myxtts.pipeline.order import Kind
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import RunFinishedError
 from myxtts.training.model import RunProgress
 from myxtts.training.step import Gradients
-from myxtts.training.workers import Alone, ClusterTeam
+from myxtts.training.stopping import StopRequests
+from myxtts.training.workers import ClusterWorkers, SingleWorker
 from tests.cluster.test_link import links, run_all
 
 __all__ = ["links"]
@@ -37,7 +40,7 @@ class NoExchange:
 
 @pytest.fixture
 def teams(links):
-    return [ClusterTeam(link, NoExchange()) for link in links()]
+    return [ClusterWorkers(link, NoExchange(), StopRequests()) for link in links()]
 
 
 def make_batch(clips, totals, updates=3):
@@ -47,17 +50,18 @@ def make_batch(clips, totals, updates=3):
 
 def test_a_batch_has_the_totals_and_counts_of_all_rows(teams):
     batches = make_batch(4, [10, 200]), make_batch(3, [6, 150])
-    merged = run_all(*(lambda t=t, b=b: t.merge(b, False) for t, b in zip(teams, batches, strict=True)))
-    for batch, stops in merged:
+    merged = run_all(*(lambda t=t, b=b: t.merge(b) for t, b in zip(teams, batches, strict=True)))
+    for batch in merged:
         assert batch.tensors["totals_2"].numpy().tolist() == [16, 350]
         assert (batch.facts.clips, batch.facts.samples, batch.facts.padded_samples) == (7, 700, 1600)
-        assert not stops
+    assert not any(team.is_stopping for team in teams)
 
 
 @pytest.mark.parametrize("asked", [0, 1])
 def test_whoever_is_asked_to_stop_all_hear_it_with_the_same_batch(teams, asked):
-    merged = run_all(*(lambda t=t, n=n: t.merge(make_batch(1, [1, 1]), n == asked) for n, t in enumerate(teams)))
-    assert [each.stops for each in merged] == [True, True]
+    teams[asked].stop.signal = signal.SIGTERM
+    run_all(*(lambda t=t: t.merge(make_batch(1, [1, 1])) for t in teams))
+    assert [team.is_stopping for team in teams] == [True, True]
 
 
 def test_the_rows_of_workers_are_different_ones(teams):
@@ -66,15 +70,16 @@ def test_the_rows_of_workers_are_different_ones(teams):
 
 def test_all_start_where_the_chief_is(teams):
     journals = ReplacementJournal([Failure(9, 1, 5)]), ReplacementJournal()
-    keepers = [
-        SimpleNamespace(journal=journal, saved_step=step) for journal, step in zip(journals, (8, None), strict=True)
-    ]
     trained = SimpleNamespace(list_variables=lambda: [("a", 1), ("b", 2)])
-    progress = [RunProgress(step=8, best_loss=1.5), RunProgress()]
-    found = run_all(*(lambda n=n, t=t: t.start_from(progress[n], keepers[n], trained) for n, t in enumerate(teams)))
-    assert found == [RunProgress(step=8, best_loss=1.5)] * 2
-    assert keepers[1].journal.list_failures() == [Failure(9, 1, 5)]
-    assert keepers[1].saved_step == 8
+    progress = RunProgress(step=8, best_loss=1.5), RunProgress()
+    savers = [
+        SimpleNamespace(trained=trained, journal=journal, saved_step=step, progress=done)
+        for journal, step, done in zip(journals, (8, None), progress, strict=True)
+    ]
+    run_all(*(lambda n=n, t=t: t.share_start(savers[n]) for n, t in enumerate(teams)))
+    assert [saver.progress for saver in savers] == [RunProgress(step=8, best_loss=1.5)] * 2
+    assert savers[1].journal.list_failures() == [Failure(9, 1, 5)]
+    assert savers[1].saved_step == 8
     assert teams[1]._exchange.spread_names == [1, 2]
 
 
@@ -110,8 +115,8 @@ def test_a_run_that_is_finished_is_finished_for_all(teams, tmp_path):
 
 
 def test_alone_nothing_is_added():
-    alone, batch = Alone(), make_batch(2, [1, 2])
-    assert alone.merge(batch, True) == (batch, True)
+    alone, batch = SingleWorker(StopRequests()), make_batch(2, [1, 2])
+    assert alone.take(SimpleNamespace(take=lambda: batch), TimeLedger()) is batch
     assert alone.sum_numbers("x", [1.0]) == [1.0]
     assert alone.lead("x", lambda: 4) == 4
 
@@ -135,7 +140,7 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
             assert self.is_aborted.wait(60)
             raise tf.errors.UnavailableError(None, None, "aborted")
 
-    teams = [ClusterTeam(link, Hanging()) for link in links(rendezvous_s=1.0)]
+    teams = [ClusterWorkers(link, Hanging(), StopRequests()) for link in links(rendezvous_s=1.0)]
     for error in run_all(*(team.require_sums for team in teams)):
         assert isinstance(error, WorkerLostError)
         assert str(error).startswith("A first sum over all workers was not made within 1 s")

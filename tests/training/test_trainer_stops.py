@@ -6,23 +6,18 @@ import threading
 from contextlib import contextmanager
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from myxtts.cli import train as command
 from myxtts.devices.plan import Mode
 from myxtts.errors import StageStalledError
-from myxtts.monitoring.time_ledger import TimeLedger
-from myxtts.training import run_stages
 from myxtts.training import trainer as module
+from myxtts.training import workers
 from myxtts.training.errors import RunStoppedError
 from myxtts.training.loop import ALL_DONE, Ending
 from myxtts.training.run_folder import open_run
-from myxtts.training.run_stages import RunStages
-from myxtts.training.stage_run import StageResult
 from myxtts.training.stopping import StopRequests
-from myxtts.training.trainer import TrainingResult, XTTSTrainer
-from myxtts.training.workers import Alone
+from myxtts.training.trainer import StageResult, TrainingResult, XTTSTrainer
 from tests.checkpoints.training_states import save
 from tests.pipeline.test_failing_sources import make_plan
 from tests.training.test_run_folder import COMMAND, make_config, train
@@ -33,7 +28,7 @@ RESUME = "python train_main.py --train-data 'my voice' --resume"
 @pytest.fixture(autouse=True)
 def process_as_it_is(monkeypatch):
     """Devices and logging stay as they are: a plan is applied once in the life of a process."""
-    monkeypatch.setattr(module, "apply_devices", lambda config, plan: None)
+    monkeypatch.setattr(workers, "apply_devices", lambda config, plan: None)
     monkeypatch.setattr("myxtts.utils.commons.setup_logging", lambda: None)
 
 
@@ -47,7 +42,7 @@ def killed_in_the_scan(monkeypatch):
         kill_self()
         pytest.fail("the scan goes on after the signal")
 
-    monkeypatch.setattr(run_stages, "collect_run_data", collect)
+    monkeypatch.setattr(module, "collect_run_data", collect)
 
 
 def make_trainer(folder, **sections):
@@ -101,7 +96,7 @@ def test_a_worker_succeeds_where_the_run_is_finished(tmp_path, monkeypatch, caps
 
 
 def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
+    monkeypatch.setattr(workers, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
     with pytest.raises(RunStoppedError, match="before anything was trained in this session") as caught:
         make_trainer(tmp_path / "run").train()
     assert (caught.value.exit_code, caught.value.resume_command) == (130, None)
@@ -110,7 +105,7 @@ def test_a_signal_before_the_run_is_opened_ends_it_at_once(tmp_path, monkeypatch
 
 def test_a_signal_before_a_resumed_run_is_opened_says_how_to_go_on(tmp_path, monkeypatch):
     train(tmp_path / "run", 20)
-    monkeypatch.setattr(module, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
+    monkeypatch.setattr(workers, "apply_devices", lambda config, plan: kill_self(signal.SIGINT))
     with pytest.raises(RunStoppedError, match="20 updates of it are done") as caught:
         make_trainer(tmp_path / "run").train()
     assert (caught.value.exit_code, caught.value.resume_command) == (130, RESUME)
@@ -137,15 +132,15 @@ def test_a_signal_while_tensorflow_is_imported_says_where_it_stopped(tmp_path, m
 
 
 def test_a_signal_between_codec_and_gpt_ends_the_run_before_the_gpt_is_built(tmp_path, monkeypatch):
-    def train_codec(self, run, config, data, stop):
-        with stop.while_busy():
+    def train_codec(self, run, config, data):
+        with self._workers.stop.while_busy():
             save(run.store, 7)
             kill_self()
         return StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), run.path, Mock())
 
-    monkeypatch.setattr(RunStages, "_collect_data", lambda *arguments: Mock(text_tokens=300))
-    monkeypatch.setattr(RunStages, "_train_codec", train_codec)
-    monkeypatch.setattr(run_stages, "read_codec", lambda path: pytest.fail("goes on to the GPT"))
+    monkeypatch.setattr(XTTSTrainer, "_collect_data", lambda *arguments: Mock(text_tokens=300))
+    monkeypatch.setattr(XTTSTrainer, "_train_codec", train_codec)
+    monkeypatch.setattr(module, "read_codec", lambda path: pytest.fail("goes on to the GPT"))
 
     with pytest.raises(RunStoppedError, match="7 updates of its codec are done") as caught:
         make_trainer(tmp_path / "run").train()
@@ -155,22 +150,12 @@ def test_a_signal_between_codec_and_gpt_ends_the_run_before_the_gpt_is_built(tmp
 
 def test_a_signal_while_a_finished_run_speaks_leaves_it_finished(tmp_path, monkeypatch):
     done = StageResult(Ending(ALL_DONE, is_finished=True), 7, Mock(), tmp_path, Mock())
-    config = make_config(tmp_path / "run")
-    stages = RunStages(
-        config,
-        make_plan(Mode.SINGLE),
-        team=Alone(),
-        ledger=TimeLedger(),
-        choice=None,
-        model=None,
-        run_stage=lambda request: done,
-    )
-    monkeypatch.setattr(run_stages, "speak_at_end", lambda path, corpus: kill_self())
+    trainer = make_trainer(tmp_path / "run")
+    monkeypatch.setattr(module, "speak_at_end", lambda path, corpus: kill_self())
     with StopRequests() as stop, stop.while_idle():
-        codec = Mock(weights={}, mel_norms=np.ones(80))
-        result = stages._run_on_codes(Mock(path=tmp_path), config, Mock(), codec, Mock(), stop)
+        trainer._workers = workers.SingleWorker(stop)
+        assert trainer._speak_at_end(Mock(path=tmp_path), Mock(), done) is None
         kill_self()
-    assert result is done
 
 
 def hang(*arguments, **options):
@@ -184,8 +169,8 @@ def hang(*arguments, **options):
 @pytest.mark.parametrize(
     ("owner", "place", "stage", "advice"),
     [
-        (module, "apply_devices", "setting up the devices", "Start it again with the same command."),
-        (run_stages, "collect_run_data", "scanning the corpus", f"To go on from the last checkpoint:\n  {RESUME}"),
+        (workers, "apply_devices", "setting up the devices", "Start it again with the same command."),
+        (module, "collect_run_data", "scanning the corpus", f"To go on from the last checkpoint:\n  {RESUME}"),
     ],
 )
 def test_a_start_that_hangs_is_named_and_ended(tmp_path, monkeypatch, owner, place, stage, advice):
@@ -211,6 +196,6 @@ def test_a_scan_that_goes_on_is_no_hang(tmp_path, monkeypatch):
         raise Done
 
     monkeypatch.setattr("myxtts.pipeline.stage.IMPORT_S", 0.4)
-    monkeypatch.setattr(run_stages, "collect_run_data", collect)
+    monkeypatch.setattr(module, "collect_run_data", collect)
     with pytest.raises(Done):
         make_trainer(tmp_path / "run", training={"watchdog_seconds": 0.01}).train()

@@ -10,10 +10,8 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.devices.plan import Mode
-from myxtts.monitoring.time_ledger import TimeLedger
-from myxtts.training import run_stages
+from myxtts.training import trainer as module
 from myxtts.training.loop import ALL_DONE, Ending
-from myxtts.training.run_stages import RunStages
 from myxtts.training.stopping import StopRequests
 from myxtts.training.trainer import XTTSTrainer
 from tests.pipeline.test_failing_sources import make_plan
@@ -26,12 +24,11 @@ def test_tf_config_makes_a_worker(monkeypatch):
     assert (spec.index, spec.size, spec.control.port) == (1, 2, 5001)
 
 
-@pytest.mark.parametrize(("is_chief", "expected"), [(True, ["trained", "spoken", "end"]), (False, ["trained", "end"])])
+@pytest.mark.parametrize(("is_chief", "expected"), [(True, ["spoken", "end"]), (False, ["end"])])
 def test_nobody_leaves_before_the_chief_is_done(monkeypatch, tmp_path, is_chief, expected):
     """Not even where it is asked to: a worker that has left is not started again with a chief that dies in its last save."""
     done = []
-    monkeypatch.setattr(run_stages, "speak_at_end", lambda *_: done.append("spoken"))
-    monkeypatch.setattr(run_stages, "describe_codec", lambda codec: {})
+    monkeypatch.setattr(module, "speak_at_end", lambda *_: done.append("spoken"))
     result = SimpleNamespace(ending=Ending(ALL_DONE, is_finished=True))
 
     def meet(what, numbers):
@@ -39,19 +36,9 @@ def test_nobody_leaves_before_the_chief_is_done(monkeypatch, tmp_path, is_chief,
         done.append(what)
         return numbers
 
-    team = SimpleNamespace(is_chief=is_chief, require_equal=lambda *_: None, sum_numbers=meet)
-    stages = RunStages(
-        XTTSConfig(),
-        plan=None,
-        team=team,
-        ledger=TimeLedger(),
-        choice=None,
-        model=None,
-        run_stage=lambda _: done.append("trained") or result,
-    )
-    run = SimpleNamespace(path=tmp_path)
-    codec = SimpleNamespace(mel_norms=None, folder=tmp_path)
+    trainer = XTTSTrainer(XTTSConfig(), plan=make_plan(Mode.SINGLE))
     with StopRequests() as stop, stop.while_idle():
-        stages._run_on_codes(run, XTTSConfig(), Mock(), codec, None, stop)
+        trainer._workers = SimpleNamespace(is_chief=is_chief, sum_numbers=meet, stop=stop)
+        trainer._speak_at_end(SimpleNamespace(path=tmp_path), Mock(), result)
     assert done == expected
     assert stop.signal is signal.SIGTERM

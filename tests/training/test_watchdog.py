@@ -14,7 +14,7 @@ from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.stage import FINAL, TimeLimits, Work
 from myxtts.training import stopping as watchdog
-from myxtts.training.run_log import read_run_work, read_start_work
+from myxtts.training.run_log import RunLog, read_start_work
 from myxtts.training.stopping import EXIT_CODE, StalledNow, Watchdog
 from tests.pipeline.clocks import ManualClock
 
@@ -116,7 +116,7 @@ def test_every_stage_that_hangs_is_named_with_its_stack(
     told = Told()
     run, source = make_watch(ledger), SlowSource(part)
     with pytest.raises(StageStalledError, match=f"Stage '{name}' has made no progress") as caught:
-        watch(lambda: read_run_work(run, source, LONG_S), told).run(lambda: do(ledger, cause, hang_in_python))
+        watch(lambda: RunLog.read_work(run, source, LONG_S), told).run(lambda: do(ledger, cause, hang_in_python))
     assert "hang_in_python" in str(caught.value)
     assert ADVICE in str(caught.value)
     assert told.warnings == [f"Stage '{name}' has made no progress" + (" at its item 7" if part else "") + (
@@ -131,7 +131,7 @@ def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(ledger: TimeL
     told = Told()
     run = make_watch(ledger)
     # A lock without a timeout is as deaf as a driver. It is let go by what would have been the end of the process.
-    hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
+    hanging = watch(lambda: RunLog.read_work(run, None, LONG_S), told, grace_s=0.05)
     with pytest.raises(StageStalledError):
         hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S)))
     assert told.exit_code == EXIT_CODE != 0
@@ -146,7 +146,7 @@ def test_last_words_that_hang_do_not_keep_the_process(ledger: TimeLedger, monkey
     told, run = Told(), make_watch(ledger)
     never = threading.Event()
     told.force = lambda text: never.wait(TOO_LONG_S)  # type: ignore[method-assign]
-    hanging = watch(lambda: read_run_work(run, None, LONG_S), told, grace_s=0.05)
+    hanging = watch(lambda: RunLog.read_work(run, None, LONG_S), told, grace_s=0.05)
     with pytest.raises(StageStalledError):
         hanging.run(lambda: do(ledger, Cause.STEP, lambda: told.has_ended.wait(TOO_LONG_S / 2)))
     never.set()
@@ -221,14 +221,14 @@ def test_first_calls_tracing_and_saving_have_a_limit_of_their_own(
 ) -> None:
     with ledger.spend(cause) as span:
         span.is_first = is_first
-        assert read_run_work(make_watch(ledger, steps), None, LONG_S).is_first is expected
+        assert RunLog.read_work(make_watch(ledger, steps), None, LONG_S).is_first is expected
 
 
 def test_every_part_of_the_start_is_named_and_has_a_limit_of_its_own() -> None:
     ledger = TimeLedger()
     with ledger.spend(Cause.START_UP, "scanning the corpus") as span:
         span.item = 512
-        for work in (read_start_work(ledger, LONG_S), read_run_work(make_watch(ledger), None, LONG_S)):
+        for work in (read_start_work(ledger, LONG_S), RunLog.read_work(make_watch(ledger), None, LONG_S)):
             assert (work.stage, work.item, work.limit_s) == ("scanning the corpus", 512, LONG_S)
     assert read_start_work(ledger, LONG_S).stage == "start-up"
     ledger.begin_loop()
