@@ -27,7 +27,7 @@ from myxtts.training.run_log import RunLog
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow
 from myxtts.training.validation import RoundResult, ValidationRound
-from myxtts.training.workers import Workers
+from myxtts.training.workers import SingleWorker
 
 ALL_DONE = "all updates are done"
 
@@ -66,7 +66,7 @@ class TrainingLoop:
         saver: CheckpointSaver,
         schedule: Schedule,
         log: RunLog,
-        workers: Workers,
+        workers: SingleWorker,
     ):
         self._source = source
         self._updates = updates

@@ -6,7 +6,7 @@ Shape suffixes: B rows, L positions, M codes, F mel frames.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -34,8 +34,8 @@ Tensors = Mapping[str, tf.Tensor]
 """A prepared batch by name, see `myxtts.pipeline.preparation`."""
 
 
-class Outcome(NamedTuple):
-    """What one forward pass gives. Outcomes of a step's micro-batches add up to the step's."""
+class LossParts(NamedTuple):
+    """What one forward pass gives. LossPartss of a step's micro-batches add up to the step's."""
 
     loss: tf.Tensor
     """This batch's part of the global batch's loss."""
@@ -52,68 +52,49 @@ class Outcome(NamedTuple):
         return self.pursued or (self.loss,)
 
 
-class Objective(Protocol):
-    """A model and its loss."""
+class Objective:
+    """A model and its loss; here without phases, rival, or anything to change besides the update."""
 
-    @property
-    def model(self) -> Any:
-        """The Keras layer that is trained, which knows the names of its weights (`Named`)."""
-
-    @property
-    def rival(self) -> Any | None:
-        """Another such layer, which learns against the model with gradients and an optimizer of its own; None for none."""
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        """What an outcome's sums are of."""
+    model: Any
+    """The Keras layer that is trained, which knows the names of its weights (`Named`)."""
+    rival: Any | None = None
+    """Another such layer, which learns against the model with gradients and an optimizer of its own."""
+    sum_names: tuple[str, ...]
+    """What the sums of `compute` are of."""
 
     def choose_phase(self, step: int) -> str:
         """What kind of step this is. Each kind is traced on its own."""
+        return "all"
 
     def is_ranked(self, phase: str) -> bool:
         """Whether losses of this phase tell which checkpoint is the better one: all phases that do have the same loss."""
+        return True
 
     def begin_step(self, step: int, batch: Tensors) -> None:
         """Whatever happens to the model before an update, besides the update; a pure function of its arguments and the model."""
 
-    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
+    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> LossParts:
         """Loss of a batch; nothing is changed.
 
         Args:
             share: the batch's weight where every batch of an update counts alike.
             key: of its dropout masks; None switches dropout off.
         """
+        raise NotImplementedError
 
     def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
-        """Shapes of an outcome's extras."""
+        """Shapes of the extras of `compute`."""
+        return ()
 
     def finish_update(self, extras: tuple[tf.Tensor, ...]) -> None:
         """What else an update changes, from the sums of extras."""
 
     def name_results(self, sums: Mapping[str, float], phase: str) -> dict[str, float]:
         """The figures a person reads, `loss` among them, from sums over any number of batches of one phase."""
+        raise NotImplementedError
 
 
-class OnePhase:
-    """What an objective without phases, and without anything to change besides the update, has to say about them."""
-
-    def choose_phase(self, step: int) -> str:
-        return "all"
-
-    def is_ranked(self, phase: str) -> bool:
-        return True
-
-    def begin_step(self, step: int, batch: Tensors) -> None:
-        pass
-
-    def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
-        return ()
-
-    def finish_update(self, extras: tuple[tf.Tensor, ...]) -> None:
-        pass
-
-
-class GPTObjective(OnePhase):
+class GPTObjective(Objective):
     """Text and prompt predict the codes, and the text itself a little.
 
     Args:
@@ -122,7 +103,6 @@ class GPTObjective(OnePhase):
         blank_prompt: leave out what the prompt was cut from.
     """
 
-    rival = None
     sum_names = ("text_total", "text_count", "audio_total", "audio_count", "correct")
 
     def __init__(self, gpt: GPT, *, loss_mean: str = "tokens", blank_prompt: bool = False):
@@ -130,7 +110,7 @@ class GPTObjective(OnePhase):
         self._loss_mean = loss_mean
         self._blank_prompt = blank_prompt
 
-    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
+    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> LossParts:
         text, audio, logits = self._run(batch, key)
         losses = measure_losses(logits, text, audio)
         hits_BL = (tf.argmax(logits[1], -1) == audio.targets_BL) & audio.counted_BL
@@ -138,7 +118,7 @@ class GPTObjective(OnePhase):
             loss = losses.weigh(batch["totals_2"][0], batch["totals_2"][1])
         else:
             loss = losses.weigh() * share
-        return Outcome(loss, tf.stack([*losses.text, *losses.audio, tf.reduce_sum(tf.cast(hits_BL, tf.float32))]))
+        return LossParts(loss, tf.stack([*losses.text, *losses.audio, tf.reduce_sum(tf.cast(hits_BL, tf.float32))]))
 
     def predict(self, batch: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Logits of the codes of a batch, and how many of the first row's are codes."""
@@ -165,16 +145,11 @@ class GPTObjective(OnePhase):
         text = _divide(sums["text_total"], sums["text_count"])
         audio = _divide(sums["audio_total"], sums["audio_count"])
         return {
-            "loss": weigh_means(text, audio),
+            "loss": TEXT_WEIGHT * text + AUDIO_WEIGHT * audio,
             "text_loss": text,
             "audio_loss": audio,
             "code_accuracy": _divide(sums["correct"], sums["audio_count"]),
         }
-
-
-def weigh_means(text: float, audio: float) -> float:
-    """The loss of a GPT from its two means."""
-    return TEXT_WEIGHT * text + AUDIO_WEIGHT * audio
 
 
 def _divide(total: float, count: float) -> float:
@@ -189,7 +164,7 @@ LAST_REVIVAL_SHARE = 0.8
 UNQUANTISED, QUANTISED = "unquantised", "quantised"
 
 
-class CodecObjective:
+class CodecObjective(Objective):
     """A mel rebuilt from its codes.
 
     Args:
@@ -199,7 +174,6 @@ class CodecObjective:
         total_steps: of the whole run.
     """
 
-    rival = None
     sum_names = ("squares", "values", "commitment_squares", "commitment_values")
 
     def __init__(self, dvae: DVAE, *, seed: int, free_steps: int, total_steps: int):
@@ -223,14 +197,14 @@ class CodecObjective:
         elif self._free_steps < step <= self._last_revival and (step - self._free_steps) % REVIVAL_INTERVAL == 0:
             self._revive(batch["mel_BFM"], batch["frame_lengths_B"], self._make_key(step))
 
-    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
+    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> LossParts:
         losses = self.model.compute_losses(batch["mel_BFM"], batch["frame_lengths_B"], quantise=phase == QUANTISED)
         frames = batch["totals_2"][0]
         rebuilt = losses.reconstruction.total / (frames * batch["mel_BFM"].shape[-1])
         committed = losses.commitment.total / (frames / FRAMES_PER_CODE * self.model.size.width)
         loss = rebuilt + (COMMITMENT_WEIGHT * committed if phase == QUANTISED else 0.0)
         sums = tf.stack([*losses.reconstruction, *losses.commitment])
-        return Outcome(loss, sums, tuple(losses.usage) if phase == QUANTISED else ())
+        return LossParts(loss, sums, tuple(losses.usage) if phase == QUANTISED else ())
 
     def list_extra_shapes(self, phase: str) -> tuple[tuple[int, ...], ...]:
         size = self.model.size
@@ -282,7 +256,7 @@ class SpeechLosses(NamedTuple):
     rival: tf.Tensor
 
 
-class DecoderObjective(OnePhase):
+class DecoderObjective(Objective):
     """Latents become speech.
 
     Args:
@@ -299,7 +273,7 @@ class DecoderObjective(OnePhase):
         self.rival = rivals
         self._gpt = gpt
 
-    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> Outcome:
+    def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> LossParts:
         own_BS = tf.sequence_mask(batch["segment_frames_B"] * SAMPLES_PER_FRAME, SEGMENT_SAMPLES, tf.float32)
         real_BS = batch["speech_BS"]
         speech_BS = self._say_segments(batch) * own_BS
@@ -307,7 +281,7 @@ class DecoderObjective(OnePhase):
         clips = batch["totals_2"][0]
         weighed = SpeechLosses(*(tf.reduce_sum(each * batch["weights_B"]) for each in losses))
         deceiving = MEL_WEIGHT * weighed.mel + FEATURE_WEIGHT * weighed.feature + weighed.adversarial
-        return Outcome(
+        return LossParts(
             loss=weighed.mel / clips,
             sums=tf.stack([*weighed, tf.reduce_sum(batch["weights_B"])]),
             pursued=(deceiving / clips, weighed.rival / clips),
@@ -330,6 +304,7 @@ class DecoderObjective(OnePhase):
         }
 
     def _compare(self, real_BS: tf.Tensor, speech_BS: tf.Tensor) -> SpeechLosses:
+        assert self.rival is not None
         said = self.rival(tf.concat([real_BS, speech_BS], 0))
         halves = [[tf.split(layer, 2) for layer in each] for each in said]
         of_real, of_speech = ([[half[side] for half in each] for each in halves] for side in (0, 1))

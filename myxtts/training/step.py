@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,9 +21,15 @@ from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, Valid
 from myxtts.training.objectives import Objective, Tensors
 from myxtts.training.optimizer import BETAS, AdamW, LossScale, WeightAverage, list_decayed_paths, list_trained_variables
 
+_log = logging.getLogger(__name__)
+
 PART_STRIDE = 4096
 """Sets the dropout keys of a micro-batch's parts apart from those of other micro-batches."""
 
+PARTS_OF_WORKER = 256
+"""Sets the dropout keys of a worker's rows apart from those of other workers."""
+WITHOUT_ROWS = frozenset({"totals_2"})
+"""Tensors of a batch that have no row per clip."""
 UPDATE_NAMES = ("gradient_norm", "is_applied", "is_overflow")
 
 
@@ -37,7 +43,7 @@ class Gradients(NamedTuple):
     sums: tf.Tensor
 
 
-class Turn(NamedTuple):
+class MicroStep(NamedTuple):
     """Where a batch stands in the run."""
 
     step: int
@@ -64,12 +70,7 @@ class StepSettings:
 
 class TrainStep:
     """Computes gradients, adds them up and applies them. Build it under the model device's scope, in the thread that
-    calls it, and call it under the same scope.
-
-    Args:
-        objective: the model and its loss.
-        settings: how updates are made.
-    """
+    calls it, and call it under the same scope."""
 
     def __init__(self, objective: Objective, settings: StepSettings):
         self.objective = objective
@@ -83,11 +84,11 @@ class TrainStep:
         self.xla_functions = 0
         """Of them, those that TensorFlow has taken for XLA."""
 
-    def compute(self, batch: Tensors, turn: Turn, before: Gradients | None = None, part: int = 0) -> Gradients:
+    def compute(self, batch: Tensors, place: MicroStep, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
-        phase = self.objective.choose_phase(turn.step)
-        numbers = tf.constant([turn.step, turn.micro_batch + PART_STRIDE * part], tf.int32)
-        share = tf.constant(1.0 / turn.micro_batches)
+        phase = self.objective.choose_phase(place.step)
+        numbers = tf.constant([place.step, place.micro_batch + PART_STRIDE * part], tf.int32)
+        share = tf.constant(1.0 / place.micro_batches)
         if before is None:
             return Gradients(*self._call(self._compute_gradients, batch, numbers, share, phase=phase))
         return Gradients(*self._call(self._add_gradients, batch, numbers, share, before, phase=phase))
@@ -164,24 +165,22 @@ class TrainStep:
     def _compute_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, *, phase: str
     ) -> Gradients:
-        key = (
-            make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
-            if self._settings.uses_dropout
-            else None
-        )
+        key = None
+        if self._settings.uses_dropout:
+            key = make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
         targets = [[variable.value for variable in each.variables.values()] for each in self._optimizers]
         with ExitStack() as recording:
             # One for each side: what the one is moved by must not reach the other.
             tapes = [_record(recording, watched) for watched in targets]
-            outcome = self.objective.compute(batch, phase=phase, share=share, key=key)
+            losses = self.objective.compute(batch, phase=phase, share=share, key=key)
             scale = 1.0 if self.loss_scale is None else self.loss_scale.read()
-            aims = [aim * scale for aim in outcome.aims]
+            aims = [aim * scale for aim in losses.aims]
         gradients = [
             tf.cast(gradient, tf.float32)
             for tape, aim, watched in zip(tapes, aims, targets, strict=True)
             for gradient in tape.gradient(aim, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         ]
-        return Gradients(tuple(gradients), outcome.extras, outcome.loss, outcome.sums)
+        return Gradients(tuple(gradients), losses.extras, losses.loss, losses.sums)
 
     def _add_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
@@ -245,14 +244,6 @@ def _clip(gradients: tuple[tf.Tensor, ...], norm: tf.Tensor, longest: float) -> 
     return tuple(gradient * factor for gradient in gradients)
 
 
-_log = logging.getLogger(__name__)
-
-PARTS_OF_WORKER = 256
-"""Sets the dropout keys of a worker's rows apart from those of other workers."""
-WITHOUT_ROWS = frozenset({"totals_2"})
-"""Tensors of a batch that have no row per clip."""
-
-
 class UpdateMaker:
     """Adds up the gradients of a step's micro-batches and applies them with its last one.
 
@@ -285,8 +276,7 @@ class UpdateMaker:
         self._sum_workers = sum_workers
         self._first_part = worker * PARTS_OF_WORKER
         self._retries = retries and sum_workers is None
-        self._can_retry = not retries and sum_workers is None
-        """Whether it would go on if it was told so."""
+        self._could_retry = not retries and sum_workers is None
         self._sum: Gradients | None = None
         self.parts = 1
         """Parts each micro-batch is cut into."""
@@ -296,17 +286,16 @@ class UpdateMaker:
         """The result of the step's update (see `TrainStep.apply`), or None while micro-batches are missing."""
         if facts.micro_batch == 0:
             self._sum = None
-            self._begin(batch, facts)
+            with _names_half_updates(facts.updates):
+                self._step.objective.begin_step(facts.updates, batch)
         self._sum = self._compute(batch, facts)
         if not facts.is_last_of_step:
             return None
         computed, self._sum = self._sum, None
-        try:
+        with _names_half_updates(facts.updates):
             if self._sum_workers is not None:
                 computed = self._sum_workers(computed)
             return self._step.apply(computed, self._choose_rate(facts.updates))
-        except tf.errors.ResourceExhaustedError as error:
-            raise _explain_half_updated(facts.updates) from error
 
     def evaluate(self, batch: Tensors, facts: BatchFacts, phase: str) -> tf.Tensor:
         """The objective's sums of a validation batch; where memory is short, in parts that add up to the same.
@@ -320,12 +309,6 @@ class UpdateMaker:
             except tf.errors.ResourceExhaustedError as error:
                 self._shrink_validation(batch, facts, error)
 
-    def _begin(self, batch: Tensors, facts: BatchFacts) -> None:
-        try:
-            self._step.objective.begin_step(facts.updates, batch)
-        except tf.errors.ResourceExhaustedError as error:
-            raise _explain_half_updated(facts.updates) from error
-
     def _compute(self, batch: Tensors, facts: BatchFacts) -> Gradients:
         while True:
             try:
@@ -334,12 +317,12 @@ class UpdateMaker:
                 self._shrink(batch, facts, error)
 
     def _compute_in_parts(self, batch: Tensors, facts: BatchFacts) -> Gradients:
-        turn = Turn(facts.updates, facts.micro_batch, facts.micro_batches)
+        place = MicroStep(facts.updates, facts.micro_batch, facts.micro_batches)
         carried = self._sum
         if carried is None and (self._accumulates or self.parts > 1):
             carried = self._step.make_zero_gradients(facts.updates)
         for number, part in enumerate(split_rows(batch, self.parts)):
-            carried = self._step.compute(part, turn, carried, self._first_part + number)
+            carried = self._step.compute(part, place, carried, self._first_part + number)
         assert carried is not None
         return carried
 
@@ -353,7 +336,7 @@ class UpdateMaker:
             raise GradientMemoryError(
                 f"{what} Nothing was changed by it. A new run fits with a smaller --batch-size and a larger --grad-accum, for "
                 f"example half and twice; this one can go on with --gradient-checkpointing"
-                f"{' or --on-oom retry' if self._can_retry else ''}."
+                f"{' or --on-oom retry' if self._could_retry else ''}."
             ) from error
         self.parts *= 2
         _log.warning(
@@ -372,7 +355,7 @@ class UpdateMaker:
             raise ValidationMemoryError(
                 f"{what} Nothing was changed by it. Make room on the device or raise --model-gpu-memory, and start the run again: "
                 "it goes on with this validation. With another --validation-interval it goes on without it."
-                f"{' With --on-oom retry the batch is cut into parts.' if self._can_retry else ''}"
+                f"{' With --on-oom retry the batch is cut into parts.' if self._could_retry else ''}"
             ) from error
         self._validation_parts *= 2
         _log.warning(
@@ -387,11 +370,15 @@ def _describe_rows(facts: BatchFacts, rows: int, parts: int) -> str:
     return f"{facts.clips} clips padded to {facts.padded_samples // max(1, rows)} samples each{cut}"
 
 
-def _explain_half_updated(step: int) -> UpdateMemoryError:
-    return UpdateMemoryError(
-        f"Out of memory inside the update of step {step}: some weights are updated and some are not, so nothing of this step "
-        "is kept. Make room on the device or raise --model-gpu-memory."
-    )
+@contextmanager
+def _names_half_updates(step: int) -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise UpdateMemoryError(
+            f"Out of memory inside the update of step {step}: some weights are updated and some are not, so nothing of this step "
+            "is kept. Make room on the device or raise --model-gpu-memory."
+        ) from error
 
 
 def split_rows(batch: Tensors, parts: int) -> Iterator[Tensors]:

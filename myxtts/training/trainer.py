@@ -69,7 +69,7 @@ from myxtts.training.starting_point import (
 )
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop_before_run
-from myxtts.training.workers import Workers, describe_codec, gather_workers
+from myxtts.training.workers import SingleWorker, describe_codec, gather_workers
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class XTTSTrainer:
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
         training = config.training
         self._cluster = find_cluster(training.cluster, training.worker_index, os.environ)
-        self._workers: Workers
+        self._workers: SingleWorker
         self._run: AnyRun | None = None
         # Of the stage that runs, or ran last, as far as it has come.
         self._updates: UpdateMaker | None = None
@@ -239,7 +239,7 @@ class XTTSTrainer:
         return TrainingResult(result, run.resume_command, self._speak_at_end(run, data, result))
 
     @contextmanager
-    def _gather_workers(self, stop: StopRequests) -> Iterator[Workers]:
+    def _gather_workers(self, stop: StopRequests) -> Iterator[SingleWorker]:
         """All who train, with the device plan in force. Only what it takes until they are there is booked."""
         name = "setting up the devices" if self._cluster is None else "meeting the other workers"
         with ExitStack() as gathered:

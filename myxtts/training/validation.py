@@ -19,7 +19,7 @@ from myxtts.training.model import CheckpointSaver
 from myxtts.training.placement import check_result
 from myxtts.training.run_log import RunLog
 from myxtts.training.step import UpdateMaker
-from myxtts.training.workers import Workers
+from myxtts.training.workers import SingleWorker
 
 
 class RoundResult(NamedTuple):
@@ -50,7 +50,7 @@ class ValidationRound:
         saver: CheckpointSaver,
         order: RunOrder,
         log: RunLog,
-        workers: Workers,
+        workers: SingleWorker,
     ):
         self._source = source
         self._updates = updates

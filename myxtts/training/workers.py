@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -49,36 +49,40 @@ _BROKEN = (
 """What a sum fails with where it is another worker, or the way to it, that failed."""
 
 
-class Workers(Protocol):
-    """What a run needs to know of all who train it. Every method is called by all of them at the same places."""
+class SingleWorker:
+    """All who train a run: one process by itself, or those of a cluster. Every method is called by all of them at the same places.
 
-    stop: StopRequests
-    """Of this process."""
+    Args:
+        stop: signals to this process.
+    """
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
+    size = 1
+    is_chief = True
+    """Whether this one keeps the run's folder."""
+    share = WHOLE
+    """The rows of every batch that this one works on."""
 
-    @property
-    def is_chief(self) -> bool:
-        """Whether this one keeps the run's folder."""
-
-    @property
-    def share(self) -> RowShare:
-        """The rows of every batch that this one works on."""
+    def __init__(self, stop: StopRequests):
+        self.stop = stop
 
     @property
     def is_stopping(self) -> bool:
         """Whether anybody was asked to stop before the batch taken last: all must end at the same update."""
+        return self.stop.signal is not None
 
     def take(self, source: BatchSource, ledger: TimeLedger) -> DeviceBatch:
         """The next batch: this worker's rows, with totals and counts of all rows. Raises what a source does."""
+        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again.
+        with ledger.spend(Cause.DATA_STALL), self.stop.while_idle():
+            return source.take()
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         """The gradients of all rows."""
+        return gradients
 
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
         """Sums over all."""
+        return numbers
 
     def share_start(self, saver: CheckpointSaver) -> None:
         """Progress, model and everything else that is saved become the chief's."""
@@ -88,61 +92,24 @@ class Workers(Protocol):
 
     def lead(self, what: str, action: Callable[[], Any]) -> Any:
         """What the chief's action gives; the others do not act. Raises `RunFinishedError` on all of them."""
+        return action()
 
     def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
         """Raises `ClusterError`, on every worker, where one has other facts than the chief."""
 
 
-class SingleWorker:
-    """One process that trains by itself."""
-
-    size = 1
-    is_chief = True
-    share = WHOLE
-
-    def __init__(self, stop: StopRequests):
-        self.stop = stop
-
-    @property
-    def is_stopping(self) -> bool:
-        return self.stop.signal is not None
-
-    def take(self, source: BatchSource, ledger: TimeLedger) -> DeviceBatch:
-        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again.
-        with ledger.spend(Cause.DATA_STALL), self.stop.while_idle():
-            return source.take()
-
-    def sum_gradients(self, gradients: Gradients) -> Gradients:
-        return gradients
-
-    def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
-        return numbers
-
-    def share_start(self, saver: CheckpointSaver) -> None:
-        pass
-
-    def join_failures(self, step: int, journal: ReplacementJournal) -> None:
-        pass
-
-    def lead(self, what: str, action: Callable[[], Any]) -> Any:
-        return action()
-
-    def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
-        pass
-
-
-class ClusterWorkers:
+class ClusterWorkers(SingleWorker):
     """The workers of a cluster, as one of them sees them.
 
     Args:
         link: for small numbers and words.
         exchange: for tensors.
-        stop: of this process.
     """
 
+    is_stopping = False
+
     def __init__(self, link: Link, exchange: Exchange, stop: StopRequests):
-        self.stop = stop
-        self.is_stopping = False
+        super().__init__(stop)
         self._link = link
         self._exchange = exchange
         self.size = link.spec.size
@@ -250,7 +217,7 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
 @contextmanager
 def gather_workers(
     config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests
-) -> Iterator[Workers]:
+) -> Iterator[SingleWorker]:
     """All who train, with the device plan in force. Whatever ends the block ends the others too.
 
     Args:

@@ -14,7 +14,7 @@ from myxtts.models.sizes import DecoderSize
 from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.training.objectives import DECODER_BETAS, DecoderObjective
-from myxtts.training.step import StepSettings, TrainStep, Turn
+from myxtts.training.step import MicroStep, StepSettings, TrainStep
 from tests.models.small import SIZE
 
 ROWS, FRAMES, TEXT, CODES = 2, 24, 6, 12
@@ -73,7 +73,7 @@ def read_weights(model):
 
 
 def update(step, batch, number=0, rate=1e-3):
-    return step.name_results(step.apply(step.compute(batch, Turn(number, 0, 1)), rate))
+    return step.name_results(step.apply(step.compute(batch, MicroStep(number, 0, 1)), rate))
 
 
 def test_the_mel_comes_closer_and_the_gpt_stays_bit_for_bit():
@@ -99,11 +99,11 @@ def test_each_side_is_moved_by_its_own_loss_alone(monkeypatch):
     """With the other side's loss multiplied, a side's gradients stay as they are to the last bit."""
     step, batch = make_step(), make_batch()
     own = len(step.optimizer.variables)
-    plain = step.compute(batch, Turn(0, 0, 1)).gradients
+    plain = step.compute(batch, MicroStep(0, 0, 1)).gradients
     for side in (0, 1):
         other = make_step()
         exaggerate(monkeypatch, other.objective, side)
-        gradients = other.compute(batch, Turn(0, 0, 1)).gradients
+        gradients = other.compute(batch, MicroStep(0, 0, 1)).gradients
         moved, kept = (gradients[:own], gradients[own:]) if side == 0 else (gradients[own:], gradients[:own])
         expected = plain[own:] if side == 0 else plain[:own]
         for found, wanted in zip(kept, expected, strict=True):
@@ -142,8 +142,8 @@ def test_parts_of_a_batch_give_its_update():
     halves = [
         {name: value if name == "totals_2" else value[row : row + 1] for name, value in batch.items()} for row in (0, 1)
     ]
-    first = parts.compute(halves[0], Turn(0, 0, 2))
-    parts.apply(parts.compute(halves[1], Turn(0, 1, 2), first), 1e-3)
+    first = parts.compute(halves[0], MicroStep(0, 0, 2))
+    parts.apply(parts.compute(halves[1], MicroStep(0, 1, 2), first), 1e-3)
     for side in ("decoder", "rivals"):
         for name, array in read_weights(list_parts(whole)[side]).items():
             np.testing.assert_allclose(read_weights(list_parts(parts)[side])[name], array, atol=2e-4, err_msg=name)
