@@ -106,24 +106,22 @@ def check_run(
     bills = bill_run(config, plan, shape, read_room_mib)
     wanted = BatchChoice(config.data.batch_size, config.training.gradient_accumulation_steps)
 
-    def cost_model(batch_size: int) -> int:
-        return _cost_model(config, plan, shape, batch_size)
-
-    def cost_data(batch_size: int) -> int:
-        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes or 0
-
-    _refuse(bills[-1], wanted, cost_model)
-    if plan.is_shared:
-        return RunBills(tuple(bills), None)
-
     def bill_part(rows_at_a_time: int | None) -> DeviceBill:
         items = _bill_data(config, plan.data, shape, config.data.batch_size, rows_at_a_time).items
         return replace(bills[0], items=items)
 
-    rows_at_a_time = _fit_preparation(shape, bill_part)
-    # The least it can do with is what counts: clips are prepared one at a time where more do not fit.
-    if rows_at_a_time == 1:
-        _refuse(bill_part(rows_at_a_time), wanted, cost_data)
+    def cost_data(batch_size: int) -> int:
+        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes or 0
+
+    _refuse(bills[-1], wanted, lambda batch_size: _cost_model(config, plan, shape, batch_size))
+    rows_at_a_time: int | None = None
+    if not plan.is_shared:
+        rows = max(bucket.rows for bucket in shape.buckets)
+        while bill_part(rows_at_a_time).fits is False and rows_at_a_time != 1:
+            rows_at_a_time = max(1, (rows_at_a_time or rows) // 2)
+        # The least it can do with is what counts: clips are prepared one at a time where more do not fit.
+        if rows_at_a_time == 1:
+            _refuse(bill_part(rows_at_a_time), wanted, cost_data)
     return RunBills(tuple(bills), rows_at_a_time)
 
 
@@ -156,15 +154,6 @@ def _hold_against_card(bill: DeviceBill, role: RolePlan, read_room_mib: ReadRoom
     """The bill of a role; where it has no limit, against what is free on its card, as far as that is known."""
     room_mib = None if bill.limit_bytes is not None else read_room_mib(role)
     return bill if room_mib is None else replace(bill, limit_bytes=room_mib * MIB, is_free=True)
-
-
-def _fit_preparation(shape: RunShape, bill_part: Callable[[int | None], DeviceBill]) -> int | None:
-    """Clips that fit at a time, one where not even one does; None where a whole batch fits."""
-    rows = max(bucket.rows for bucket in shape.buckets)
-    at_a_time: int | None = None
-    while bill_part(at_a_time).fits is False and at_a_time != 1:
-        at_a_time = max(1, (at_a_time or rows) // 2)
-    return at_a_time
 
 
 def _bill_model(config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int) -> DeviceBill:
@@ -223,15 +212,12 @@ def _estimate_preparation(config: XTTSConfig, buckets: Sequence[Bucket], rows_at
 
 def _scale_buckets(config: XTTSConfig, shape: RunShape, batch_size: int) -> list[Bucket]:
     """The shapes with another number of clips in a batch."""
-    return [_shrink(bucket, batch_size / config.data.batch_size) for bucket in shape.buckets]
+    share = batch_size / config.data.batch_size
+    return [replace(bucket, rows=max(1, round(bucket.rows * share))) for bucket in shape.buckets]
 
 
 def _count_slot_bytes(shape: RunShape, buckets: Sequence[Bucket]) -> int:
     return SLOTS * max(measure_batch_bytes(shape.preparation, bucket) for bucket in buckets)
-
-
-def _shrink(bucket: Bucket, share: float) -> Bucket:
-    return replace(bucket, rows=max(1, round(bucket.rows * share)))
 
 
 def _count_trained(config: XTTSConfig, stage: str) -> int:
