@@ -15,8 +15,10 @@ from typing import Any, Self
 
 import tensorflow as tf
 
+from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus
 from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
 from myxtts.errors import NvmlError
@@ -31,6 +33,7 @@ from myxtts.monitoring.metrics_log import LOG_NAME, MetricsLog, open_metrics_log
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
 from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_settings, summarise_run
+from myxtts.monitoring.settings_in_force import Surroundings, settle_sections
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
@@ -43,7 +46,10 @@ from myxtts.pipeline.stage import Work
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
 from myxtts.training.errors import RunFinishedError, RunFolderError
+from myxtts.training.lengths import Schedule
 from myxtts.training.listening import Listener
+from myxtts.training.model import CheckpointSaver
+from myxtts.training.run_folder import AnyRun, FollowerFolder
 from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter
 from myxtts.utils.gpu_memory import read_role_memory
@@ -52,6 +58,7 @@ _log = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
 REPORT_NAME = "report.html"
+TENSORBOARD_FOLDER = "tensorboard"
 _PACKAGE = "myxtts"
 
 _NAMES = {
@@ -353,6 +360,46 @@ class RunLog:
             place = "" if event.position is None else f"batch {event.position}: "
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
         self._events_seen = len(pipeline.events)
+
+
+def choose_board(run: AnyRun, config: XTTSConfig) -> Path:
+    """The folder of the curves. One run writes into one folder: other workers than the chief keep to their own."""
+    given = config.training.tensorboard_log_dir
+    return run.path / TENSORBOARD_FOLDER if given is None or isinstance(run, FollowerFolder) else Path(given)
+
+
+def open_run_log(
+    saver: CheckpointSaver, schedule: Schedule, plan: DevicePlan, ledger: TimeLedger, predicted_step_s: float | None
+) -> RunLog:
+    """The log of a stage of a run, from where it stands. Call it under the model device's scope."""
+    run, config, progress = saver.run, saver.config, saver.progress
+    around = Surroundings.of_machine(read_machine())
+    settings = settle_sections(config, around)
+    settings["training"]["validation_interval"] = schedule.validation_interval
+    settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval
+    row = RunRow(
+        time_s=time.time(),
+        step=progress.step,
+        end_step=schedule.end_step,
+        stage=run.stage,
+        mode=str(plan.mode),
+        devices={"data": plan.data.device, "model": plan.model.device},
+        settings=settings,
+        environment=saver.environment,
+        around=around.dump(),
+        predicted_step_s=predicted_step_s,
+    )
+    return RunLog(
+        run.path,
+        ledger=ledger,
+        row=row,
+        is_validated=progress.is_validated,
+        plan=plan,
+        tensorboard=choose_board(run, config),
+        epochs=config.training.epochs if run.stage == config.training.stage else None,
+        checkpoint_interval=schedule.checkpoint_interval,
+        listener=saver.trained.make_listener(run.path),
+    )
 
 
 class _LogFile(logging.FileHandler):

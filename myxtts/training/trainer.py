@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,13 +22,10 @@ from myxtts.config import XTTSConfig
 from myxtts.config.flags import names_settings
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import DevicePlan
 from myxtts.errors import DevicePlanError
 from myxtts.models.gpt import GPT
-from myxtts.monitoring.metrics_rows import RunRow
 from myxtts.monitoring.run_summary import RunSummary
-from myxtts.monitoring.settings_in_force import Surroundings, settle_sections
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch_source import PRODUCER_FOLDER, BatchSource, SourceRequest
 from myxtts.pipeline.code_cache import choose_cache_folder
@@ -56,7 +52,7 @@ from myxtts.training.model import (
 )
 from myxtts.training.placement import check_variables, describe_environment
 from myxtts.training.run_folder import AnyRun, FollowerFolder, RunFolder, open_run
-from myxtts.training.run_log import REPORT_NAME, RunLog, keep_run_log, read_start_work
+from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, open_run_log, read_start_work
 from myxtts.training.starting_point import (
     StartingPoint,
     find_codec,
@@ -77,7 +73,6 @@ _log = logging.getLogger(__name__)
 STALLED = "stalled"
 """The event in the metrics file."""
 DROP_REPORT_NAME = "drop_report.json"
-TENSORBOARD_FOLDER = "tensorboard"
 
 
 @dataclass(frozen=True)
@@ -374,8 +369,12 @@ class XTTSTrainer:
             self._workers.share_start(saver)
 
     def _run_loop(self, saver: CheckpointSaver, schedule: Schedule, recipe: Production) -> StageResult:
-        run, board = saver.run, _choose_board(saver.run, saver.config.training.tensorboard_log_dir)
-        with self._open_log(saver, schedule, board) as log, get_device_context(self.model_device):
+        run, is_asked_for = saver.run, saver.run.stage == self.config.training.stage
+        # The codec that a GPT run trains first is not what was measured.
+        predicted_s = self._choice.step_s if self._choice is not None and is_asked_for else None
+        with get_device_context(self.model_device):
+            log = open_run_log(saver, schedule, self.plan, self._ledger, predicted_s)
+        with log, get_device_context(self.model_device):
             self._run_log, self._is_in_loop = log, True
             try:
                 ending = self._train_through(saver, schedule, recipe, log)
@@ -387,41 +386,7 @@ class XTTSTrainer:
             summary = log.summarise(saver.progress.step, "finished" if ending.is_finished else "stopped")
         if ending.is_finished and isinstance(run, RunFolder):
             run.finish(ending.reason, is_early=ending.is_early)
-        return StageResult(ending, saver.progress.step, summary, run.path, board)
-
-    def _open_log(self, saver: CheckpointSaver, schedule: Schedule, board: Path) -> RunLog:
-        run, config, plan, progress = saver.run, saver.config, self.plan, saver.progress
-        is_asked_for = run.stage == config.training.stage
-        around = Surroundings.of_machine(read_machine())
-        settings = settle_sections(config, around)
-        settings["training"]["validation_interval"] = schedule.validation_interval
-        settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval
-        row = RunRow(
-            time_s=time.time(),
-            step=progress.step,
-            end_step=schedule.end_step,
-            stage=run.stage,
-            mode=str(plan.mode),
-            devices={"data": plan.data.device, "model": plan.model.device},
-            settings=settings,
-            environment=saver.environment,
-            around=around.dump(),
-            # The codec that a GPT run trains first is not what was measured.
-            predicted_step_s=self._choice.step_s if self._choice is not None and is_asked_for else None,
-        )
-        with get_device_context(self.model_device):
-            listener = saver.trained.make_listener(run.path)
-        return RunLog(
-            run.path,
-            ledger=self._ledger,
-            row=row,
-            is_validated=progress.is_validated,
-            plan=plan,
-            tensorboard=board,
-            epochs=config.training.epochs if is_asked_for else None,
-            checkpoint_interval=schedule.checkpoint_interval,
-            listener=listener,
-        )
+        return StageResult(ending, saver.progress.step, summary, run.path, choose_board(run, self.config))
 
     def _train_through(self, saver: CheckpointSaver, schedule: Schedule, recipe: Production, log: RunLog) -> Ending:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
@@ -564,11 +529,6 @@ class XTTSTrainer:
 def _begin(run: AnyRun, end_step: int, environment: Mapping[str, Any]) -> int:
     assert isinstance(run, RunFolder), "the chief's"
     return run.begin(end_step, environment)
-
-
-def _choose_board(run: AnyRun, given: str | None) -> Path:
-    """The folder of the curves. One run writes into one folder: other workers than the chief keep to their own."""
-    return run.path / TENSORBOARD_FOLDER if given is None or isinstance(run, FollowerFolder) else Path(given)
 
 
 def _describe_data(data: RunData, *, has_fixed_shapes: bool) -> str:

@@ -7,18 +7,21 @@ from unittest.mock import Mock
 
 import pytest
 
+from myxtts.config import XTTSConfig
 from myxtts.training.model import RunProgress
 from myxtts.training.run_folder import FollowerFolder
+from myxtts.training.run_log import choose_board
 from myxtts.training.stopping import StopNow, StopRequests
-from myxtts.training.trainer import XTTSTrainer, _choose_board
+from myxtts.training.trainer import XTTSTrainer
 
 
 def test_workers_never_write_curves_into_one_folder(tmp_path):
     chief = SimpleNamespace(path=tmp_path / "run")
     with FollowerFolder(tmp_path / "run" / "worker-1", stage="gpt", command=(), is_resumed=False) as follower:
-        assert _choose_board(chief, str(tmp_path / "board")) == tmp_path / "board"
-        assert _choose_board(follower, str(tmp_path / "board")) == follower.path / "tensorboard"
-        assert _choose_board(chief, None) == chief.path / "tensorboard"
+        given = XTTSConfig(training={"tensorboard_log_dir": str(tmp_path / "board")})
+        assert choose_board(chief, given) == tmp_path / "board"
+        assert choose_board(follower, given) == follower.path / "tensorboard"
+        assert choose_board(chief, XTTSConfig()) == chief.path / "tensorboard"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
