@@ -51,7 +51,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
     from myxtts.monitoring.profile_facts import judge_profile
-    from myxtts.monitoring.settings_in_force import Settings, Surroundings
+    from myxtts.monitoring.settings_in_force import MachineFacts, Settings
     from myxtts.training.profiling.plan import refuse_decoder
     from myxtts.tuning import profile as profiling
     from myxtts.tuning.profile_page import format_page
@@ -67,7 +67,7 @@ def run(words: Sequence[str], prog: str) -> int:
     )
     print(f"{format_plan(planned.plan)}\n", flush=True)
     profile = profiling.measure(planned, arguments.num_steps, tell)
-    verdict = judge_profile(profile, Settings.of_config(planned.config, Surroundings.of_machine(machine)))
+    verdict = judge_profile(profile, Settings.of_config(planned.config, MachineFacts.of_machine(machine)))
     print(f"\n{format_profile(profile, verdict)}")
     written = []
     if arguments.json is not None:

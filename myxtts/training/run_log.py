@@ -33,7 +33,7 @@ from myxtts.monitoring.metrics_log import LOG_NAME, MetricsLog, open_metrics_log
 from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.progress import ProgressMeter
 from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_settings, summarise_run
-from myxtts.monitoring.settings_in_force import Surroundings, settle_sections
+from myxtts.monitoring.settings_in_force import MachineFacts, settle_sections
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.summary_view import format_performance
 from myxtts.monitoring.tensorboard_writer import open_tensorboard
@@ -373,7 +373,7 @@ def open_run_log(
 ) -> RunLog:
     """The log of a stage of a run, from where it stands. Call it under the model device's scope."""
     run, config, progress = saver.run, saver.config, saver.progress
-    around = Surroundings.of_machine(read_machine())
+    around = MachineFacts.of_machine(read_machine())
     settings = settle_sections(config, around)
     settings["training"]["validation_interval"] = schedule.validation_interval
     settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval

@@ -21,7 +21,7 @@ from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.profile_facts import Part, judge_profile
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.pipeline import single_source, staged_source, transfer
 from myxtts.pipeline.batch_facts import FACTS
 from myxtts.pipeline.batch_source import SourceRequest
@@ -196,7 +196,7 @@ def profile(source, pace, mode):
 
         profiler = Profiler(source, train, ProfileLengths(STEPS, read_ahead=4, shapes=2))
         measured = measure_three_runs(profiler, make_run(mode), make_plan(mode), lambda _: None)
-    return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), Surroundings((), 8)))
+    return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), MachineFacts((), 8)))
 
 
 SLOW = [
