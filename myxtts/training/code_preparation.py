@@ -49,11 +49,7 @@ class PreparedCodes:
 
 
 def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequence[str] = ()) -> DevicePlan:
-    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU.
-
-    Args:
-        command: the words that started the program, for advice that can be pasted.
-    """
+    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
     request = PlanRequest.from_config(config, command)
     alone = replace(
         request,

@@ -53,11 +53,7 @@ class RunStoppedError(MyXTTSError):
 
 
 def choose_exit_code(signal: Signals | None, *, is_worker: bool = False) -> int:
-    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off.
-
-    Args:
-        is_worker: whether the process is one of a cluster.
-    """
+    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off."""
     if signal != Signals.SIGTERM:
         return 128 + Signals.SIGINT
     # Kubernetes would take 0 from a pod that has to move for a run that is done, and never start it again.

@@ -82,12 +82,7 @@ FINAL_SHARE = 0.1
 
 
 def compute_learning_rate(training: TrainingConfig, step: int, total_steps: int) -> float:
-    """The learning rate of update `step`, counted from 0.
-
-    Args:
-        training: the peak, the shape and the warm-up.
-        total_steps: updates of the whole run; a cosine has reached its end there, and stays there.
-    """
+    """The learning rate of update `step`, counted from 0."""
     peak = training.learning_rate
     if step < training.warmup_steps:
         return peak * (step + 1) / training.warmup_steps

@@ -59,13 +59,7 @@ Render = Callable[[Tensors], Sound]
 
 
 class Listener:
-    """Makes sound of a batch's first row.
-
-    Args:
-        render: what is heard.
-        folder: of the run.
-        speak: what is heard besides, where the model can also say the row's text on its own.
-    """
+    """Makes sound of a batch's first row."""
 
     def __init__(self, render: Render, folder: Path, *, speak: Render | None = None):
         self._render, self._speak = render, speak
@@ -91,12 +85,7 @@ class Listener:
 
 
 class CodeSounds:
-    """Makes sound of codes, without a waveform decoder.
-
-    Args:
-        dvae: makes mels of codes; on the host.
-        mel_norms: the codec's.
-    """
+    """Makes sound of codes, without a waveform decoder."""
 
     def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
         self._dvae = dvae
@@ -144,12 +133,7 @@ def predict_codes(objective: GPTObjective) -> ChooseCodes:
 
 
 def speak_codes(gpt: GPT, usual_penalty: float) -> ChooseCodes:
-    """The codes a GPT says on its own, as it will when it is used: all it gets are the row's text and voice prompt.
-
-    Args:
-        gpt: the one that is trained.
-        usual_penalty: for repetitions, as a `Synthesizer` of this model has it.
-    """
+    """The codes a GPT says on its own, as it will when it is used: all it gets are the row's text and voice prompt."""
     generator = CodeGenerator(gpt, usual_penalty=usual_penalty)
     make_prompt = tf.function(lambda mel_BFM: tf.cast(gpt.make_prompt(mel_BFM)[0], tf.float32), autograph=False)
 

@@ -49,14 +49,6 @@ class TrainingLoop:
     """Trains until the stream of batches ends, a signal asks for an end, or nothing gets better any more.
 
     Call `run` under the model device's scope, in the thread the model was built in.
-
-    Args:
-        source: the batches.
-        updates: train on them.
-        saver: what is trained, how far it is, and where it is kept.
-        schedule: when what is done besides.
-        log: is told of everything.
-        workers: all who train.
     """
 
     def __init__(
@@ -289,13 +281,7 @@ def describe_stop(signal: Signals) -> Ending:
 
 
 def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> NotFiniteError:
-    """Writes down which clips an update was made of, for looking at them, and gives the error that says so.
-
-    Args:
-        step: the update's number.
-        loss: as far as it is known.
-        folder: of the run.
-    """
+    """Writes down which clips an update was made of, for looking at them, and gives the error that says so."""
     data, settings = saver.data, saver.config.data
     # A codec hears no prompts.
     reads_prompts = bool(saver.trained.prefix) and settings.prompt_from == "speaker"

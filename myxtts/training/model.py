@@ -200,12 +200,7 @@ def build_gpt_step(
 def build_codec_step(
     config: XTTSConfig, mel_norms: NDArray[np.float32], *, steps: int, free_steps: int
 ) -> TrainedModel:
-    """A fresh DVAE. Call it under the model device's scope.
-
-    Args:
-        steps: updates of the whole training.
-        free_steps: those without codes, at its beginning.
-    """
+    """A fresh DVAE. Call it under the model device's scope."""
     dvae: DVAE = build_dvae(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
     objective = CodecObjective(dvae, seed=config.training.seed, free_steps=free_steps, total_steps=steps)
     frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
@@ -373,15 +368,7 @@ class RunProgress:
 
 
 class CheckpointSaver:
-    """Saves a run into its folder, and reads it back.
-
-    Args:
-        run: the folder.
-        config: the settings in force.
-        trained: what is trained.
-        data: what it is trained on.
-        environment: the facts that bits depend on.
-    """
+    """Saves a run into its folder, and reads it back."""
 
     def __init__(
         self, run: AnyRun, config: XTTSConfig, trained: TrainedModel, data: RunData, environment: Mapping[str, Any]

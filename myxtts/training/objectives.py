@@ -95,13 +95,7 @@ class Objective:
 
 
 class GPTObjective(Objective):
-    """Text and prompt predict the codes, and the text itself a little.
-
-    Args:
-        gpt: what is trained.
-        loss_mean: whether every token counts alike or every batch.
-        blank_prompt: leave out what the prompt was cut from.
-    """
+    """Text and prompt predict the codes, and the text itself a little."""
 
     sum_names = ("text_total", "text_count", "audio_total", "audio_count", "correct")
 
@@ -165,14 +159,7 @@ UNQUANTISED, QUANTISED = "unquantised", "quantised"
 
 
 class CodecObjective(Objective):
-    """A mel rebuilt from its codes.
-
-    Args:
-        dvae: what is trained.
-        seed: of the draws for the codebook.
-        free_steps: updates without codes at the beginning.
-        total_steps: of the whole run.
-    """
+    """A mel rebuilt from its codes."""
 
     sum_names = ("squares", "values", "commitment_squares", "commitment_values")
 
@@ -257,13 +244,7 @@ class SpeechLosses(NamedTuple):
 
 
 class DecoderObjective(Objective):
-    """Latents become speech.
-
-    Args:
-        decoder: what is trained. It must hear no speakers.
-        rivals: what it is trained against.
-        gpt: says the latents; it stays as it is.
-    """
+    """Latents become speech."""
 
     sum_names = ("mel", "adversarial", "feature", "rival", "clips")
 

@@ -92,12 +92,7 @@ def _make_zeros(variable: Any) -> Any:
 
 
 class WeightAverage:
-    """Averages of some variables. They live where they are made, and start as copies.
-
-    Args:
-        variables: what is averaged, by name.
-        decay: share of the average that stays in each update.
-    """
+    """Averages of some variables. They live where they are made, and start as copies."""
 
     def __init__(self, variables: Mapping[str, Any], decay: float):
         self._variables = dict(variables)

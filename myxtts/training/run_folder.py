@@ -401,10 +401,6 @@ class RunFolder(_HeldFolder):
 
         Says in the log what has changed since the run was started. Raises `RunFinishedError` when the run has come to its
         end; one that had done all its updates but was killed before it could note that may end now.
-
-        Args:
-            end_step: updates of the whole run.
-            environment: the facts that bits depend on, of kinds that JSON knows.
         """
         is_done = self.step >= end_step if self.record.ending is not None else self.step > end_step
         if self.is_finished or is_done:
@@ -521,9 +517,6 @@ class FollowerFolder(_HeldFolder):
 
     The chief alone keeps `run.json` and the checkpoints. At every start it hands out weights, optimizer and position, so other
     workers need no copy of them, and `--checkpoint-dir` need not be on shared storage.
-
-    Args:
-        is_resumed: whether the chief's run goes on from a checkpoint.
     """
 
     def __init__(self, path: Path, *, stage: str, command: Sequence[str], is_resumed: bool):

@@ -219,11 +219,7 @@ class RunLog:
             self._board.write_validation_row(row)
 
     def listen(self, step: int, batch: DeviceBatch, corpus: Corpus) -> None:
-        """Makes samples of a batch's first clip, as the model would say it now, and tells of them.
-
-        Args:
-            corpus: of the batch.
-        """
+        """Makes samples of a batch's first clip, as the model would say it now, and tells of them."""
         if self._listener is None:
             return
         with self.ledger.spend(Cause.VALIDATION) as span:
@@ -241,11 +237,7 @@ class RunLog:
         note_clip(self.folder, corpus.text[clip], corpus.find_file(clip))
 
     def read_work(self, source: BatchSource | None, start_s: float) -> Work:
-        """What the thread that trains is doing now. For any thread.
-
-        Args:
-            start_s: how long a part of the start-up may take.
-        """
+        """What the thread that trains is doing now. For any thread."""
         own = None if source is None else source.read_work()
         if own is not None:
             return own

@@ -152,13 +152,7 @@ def open_start(
 
 
 def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> StartingPoint:
-    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first.
-
-    Args:
-        path: the model.
-        run_folder: keeps what is imported.
-        is_resumed: whether the run goes on from a checkpoint, with what was imported when it was started.
-    """
+    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first."""
     if path.is_file():
         return _read_start(_import_coqui(path, run_folder / START_FOLDER, is_resumed))
     return _read_start(find_model_directory(path))

@@ -118,12 +118,7 @@ def stops_politely(config: XTTSConfig, command: Sequence[str], doing: str) -> It
 def explain_stop_before_run(
     config: XTTSConfig, command: Sequence[str], signal: Signals, doing: str | None = None
 ) -> RunStoppedError:
-    """The error for a stop before the run was open. An earlier session of the run may have trained something.
-
-    Args:
-        command: the words that started the program.
-        doing: see `stops_politely`.
-    """
+    """The error for a stop before the run was open. An earlier session of the run may have trained something."""
     where = signal.name if doing is None else f"{signal.name} {doing},"
     folder = locate_run(config)
     # What --reset-training asks to be kept aside is not gone on with.

@@ -438,9 +438,6 @@ class XTTSTrainer:
         """Goes back to the last checkpoint after an update that ran out of memory. Returns the update's number.
 
         Raises the error, with the ways out, where that is hopeless or not wanted.
-
-        Args:
-            failed_at: the same of the last time.
         """
         step, saved = saver.progress.step, saver.saved_step
         is_hopeless = failed_at == step or saved is None

@@ -33,14 +33,6 @@ class RoundResult(NamedTuple):
 class ValidationRound:
     """Adds up the batches of one round after another. While a round is under way the model holds its averaged weights, if it
     has any.
-
-    Args:
-        source: goes on while the device evaluates.
-        updates: evaluates a batch.
-        saver: what is validated, and where the best loss and the rounds without a better one are counted.
-        order: says when a round is due and which batch is its last.
-        log: is told of samples and losses.
-        workers: add up their sums.
     """
 
     def __init__(
@@ -79,9 +71,6 @@ class ValidationRound:
 
         Raises `ValidationMemoryError` where the round cannot be made. The weights are their own again then, and the caller is to
         save them: the error says that the run is saved.
-
-        Args:
-            is_new: whether no batch had its shape before.
         """
         try:
             phase = self._evaluate(batch, is_new)

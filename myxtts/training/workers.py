@@ -50,11 +50,7 @@ _BROKEN = (
 
 
 class SingleWorker:
-    """All who train a run: one process by itself, or those of a cluster. Every method is called by all of them at the same places.
-
-    Args:
-        stop: signals to this process.
-    """
+    """All who train a run: one process by itself, or those of a cluster. Every method is called by all of them at the same places."""
 
     size = 1
     is_chief = True
@@ -99,12 +95,7 @@ class SingleWorker:
 
 
 class ClusterWorkers(SingleWorker):
-    """The workers of a cluster, as one of them sees them.
-
-    Args:
-        link: for small numbers and words.
-        exchange: for tensors.
-    """
+    """The workers of a cluster, as one of them sees them."""
 
     is_stopping = False
 
@@ -218,12 +209,7 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
 def gather_workers(
     config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests
 ) -> Iterator[SingleWorker]:
-    """All who train, with the device plan in force. Whatever ends the block ends the others too.
-
-    Args:
-        spec: the cluster to be part of; None to train alone.
-        stop: signals to this process.
-    """
+    """All who train, with the device plan in force. Whatever ends the block ends the others too."""
     if spec is None:
         apply_devices(config, plan)
         yield SingleWorker(stop)
