@@ -135,7 +135,7 @@ class Training:
     def __init__(self, setup: ProfileSetup):
         self._device = setup.plan.model.device
         with get_device_context(self._device):
-            self._training = SyncedTraining(setup.build_model().step, accumulation=1, retries=False)
+            self._training = SyncedTraining(setup)
         self._kept: DeviceBatch | None = None
 
     def run(self, batches: int) -> float:

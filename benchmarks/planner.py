@@ -31,7 +31,8 @@ from benchmarks.paced import BATCH_BYTES, SERIES, hold, make_batch, run_paced
 from myxtts.cluster.link import open_link
 from myxtts.cluster.spec import find_cluster
 from myxtts.pipeline.ring import copy_arrays, time_ring
-from myxtts.training.mode import WINDOWS, WORKERS, Candidate, Circumstances, Layout, StageCosts, choose_mode
+from myxtts.training.mode import WORKERS, Candidate, Circumstances, Layout, StageCosts, choose_mode
+from myxtts.training.profiling.run import WINDOWS
 
 MOST_REGRET = 0.05
 """How much slower than the best the choice may be."""

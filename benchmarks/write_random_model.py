@@ -18,10 +18,14 @@ import tensorflow as tf  # noqa: E402
 
 from myxtts.checkpoints import write_model_directory  # noqa: E402
 from myxtts.config import ModelConfig, XTTSConfig  # noqa: E402
-from myxtts.models.build import build_xtts  # noqa: E402
+from myxtts.models.build import build_decoder, build_dvae, build_gpt  # noqa: E402
 from myxtts.models.decoding import generate  # noqa: E402
+from myxtts.models.initialise import initialise_weights  # noqa: E402
 from myxtts.models.names import to_checkpoint  # noqa: E402
 from myxtts.models.sampling import Greedy  # noqa: E402
+from myxtts.models.sizes import SpeakerSize  # noqa: E402
+from myxtts.models.speaker import SpeakerEncoder  # noqa: E402
+from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.text.tokenizer import Tokenizer  # noqa: E402
 
 VOICE, TEXT, CODES = "Somebody", "hello there", 20
@@ -31,7 +35,14 @@ def main() -> int:
     vocabulary, target = Path(sys.argv[1]), Path(sys.argv[2])
     tokenizer = Tokenizer(vocabulary)
     config = ModelConfig(size="tiny", decoder_width=512, text_tokens=tokenizer.text_tokens)
-    xtts = build_xtts(config, seed=1, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
+    speaker_encoder = SpeakerEncoder(SpeakerSize())
+    initialise_weights(speaker_encoder, 1)
+    xtts = XTTS(
+        build_gpt(config, seed=1, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id),
+        decoder=build_decoder(config, seed=1),
+        speaker_encoder=speaker_encoder,
+        dvae=build_dvae(config, seed=1),
+    )
     draw = np.random.default_rng(1)
     voice = {
         "gpt_cond_latent": draw.standard_normal((1, 32, config.gpt_width)).astype(np.float32),

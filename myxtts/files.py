@@ -57,19 +57,14 @@ _OPEN_WORK: set[str] = set()
 """Names of those of this process."""
 _WORK_TAKES_S = 86_400.0
 """So old a work folder of another machine is nobody's; the processes there cannot be asked."""
-_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST)
+_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _WAY_OUT = "Give a new or empty folder."
 _SHOWN_NAMES = 3
 
 
 class FileError(UserError):
-    """A file that cannot be read as what it should be.
-
-    Args:
-        path: the file.
-        problem: what must be and what is, as sentences that follow the file's name.
-    """
+    """A file that cannot be read as what it should be; `problem` says so in sentences that follow the file's name."""
 
     def __init__(self, path: PathLike, problem: str):
         self.path = Path(path)
@@ -86,12 +81,7 @@ class OutputFolderError(FileError):
 
 
 class WriteError(MachineError):
-    """A file or a folder could not be written. What was there before is untouched.
-
-    Args:
-        path: where it should have been.
-        problem: what is wrong and what to do, as sentences that follow the path.
-    """
+    """A file or a folder could not be written. What was there before is untouched."""
 
     def __init__(self, path: PathLike, problem: str):
         self.path = Path(path)
@@ -104,11 +94,7 @@ class WriteError(MachineError):
 
 
 class DiskFullError(WriteError):
-    """There is no room for what should be written. What was there before is untouched.
-
-    Args:
-        free_bytes: room that was left there after the attempt.
-    """
+    """There is no room for what should be written; `free_bytes` were left there after the attempt."""
 
     def __init__(self, path: PathLike, problem: str, free_bytes: int):
         self.free_bytes = free_bytes
@@ -180,9 +166,7 @@ def read_text(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> str:
 def iter_lines(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> Iterator[bytes]:
     """The lines of a file of any length, each with its end, the last perhaps without. Raises `FileError`.
 
-    Args:
-        path: the file.
-        most_bytes: a longer line is an error: a file without line ends may be larger than the memory.
+    A longer line than `most_bytes` is an error: a file without line ends may be larger than the memory.
     """
     with BufferedReader(open_file(path)) as file:
         number = 0
@@ -205,9 +189,7 @@ def read_json(
     """The object in a small JSON file. Raises `FileError` for one that is not JSON, or not of this shape.
 
     Args:
-        path: the file.
         shape: a dataclass or a `dict`; what a dataclass does not name is left out.
-        most_bytes: of the file.
         allow_infinite: whether numbers may be infinite or none, as losses are that a run has written down.
     """
     try:
@@ -248,7 +230,11 @@ def _check_values(content: Any, allow_infinite: bool) -> None:
             elif isinstance(value, list):
                 inner += value
             elif isinstance(value, str):
-                _check_characters(value)
+                try:
+                    # Half characters that stand for the bytes of a file name are written by us, and can be written again.
+                    value.encode("utf-8", "surrogateescape")
+                except UnicodeEncodeError:
+                    raise ValueError(f"holds a text with half a character: {value[:40]!a}") from None
             elif isinstance(value, float):
                 if not abs(value) <= MOST_NUMBER and not (allow_infinite and not math.isfinite(value)):
                     raise ValueError(f"holds the number {value}, which is not finite or beyond {MOST_NUMBER:g}")
@@ -260,18 +246,11 @@ def _check_values(content: Any, allow_infinite: bool) -> None:
     raise ValueError(f"its lists and objects are nested more than {MOST_DEPTH} deep")
 
 
-def _check_characters(text: str) -> None:
-    # Half characters that stand for the bytes of a file name are written by us, and can be written again.
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise ValueError(f"holds a text with half a character: {text[:40]!a}") from None
-
-
 def fit_shape(content: Any, shape: type[Shape]) -> Shape:
     """A JSON value as an object of a shape: a dataclass or a `dict`. Raises `ValueError` with what does not fit."""
     if not isinstance(content, dict):
-        raise ValueError(f"it must hold an object, but holds {_name_kind(content)}")
+        kinds = {list: "a list", str: "a text", type(None): "null"}
+        raise ValueError(f"it must hold an object, but holds {kinds.get(type(content), 'a number')}")
     if shape is dict:
         return content  # type: ignore[return-value]
     # Not imported above: it takes a tenth of a second, which processes that only open clips need not spend.
@@ -290,23 +269,22 @@ def fit_shape(content: Any, shape: type[Shape]) -> Shape:
         raise ValueError(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 
-def _name_kind(content: Any) -> str:
-    kinds = {list: "a list", str: "a text", type(None): "null"}
-    return kinds.get(type(content), "a number")
-
-
 @contextlib.contextmanager
-def open_file_atomically(target: PathLike) -> Iterator[BinaryIO]:
+def open_file_atomically(target: PathLike, *, follows_link: bool = True) -> Iterator[BinaryIO]:
     """A file to write to, which takes the target's place, flushed to the disk, when the block ends without error.
 
-    Folders that are not there are made. A link stays one, and a file that is replaced hands on its mode.
+    Folders that are not there are made. A file that is replaced hands on its mode.
+
+    Args:
+        follows_link: whether a link stays one, and what it leads to is replaced; else it is replaced itself, as it must be in a
+            folder that others can write to.
     """
-    target = Path(os.path.realpath(target))
+    target = Path(os.path.realpath(target) if follows_link else os.path.abspath(target))
     with _open_work(target) as work:
         # By its own name, whose end tells some writers which kind of file it is.
         with open(work / target.name, "w+b") as file:
             yield file
-            if target.exists():
+            if target.exists() and (follows_link or not target.is_symlink()):
                 # Some file systems know no modes.
                 with contextlib.suppress(OSError):
                     shutil.copymode(target, file.name)
@@ -321,7 +299,6 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
     """A folder to fill, which takes the target's place, flushed to the disk, when the block ends without error.
 
     Args:
-        target: the folder. Those above it are made.
         replaces: whether a folder with something in it is replaced; else it stays, and `OutputFolderError` is raised.
     """
     target = Path(os.path.realpath(target))
@@ -331,8 +308,14 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
         (work / "new").mkdir()
         yield work / "new"
         _flush_tree(work / "new")
-        # One step that the system itself refuses unless the target is absent or empty: a look before it would be too early.
-        while not _try_rename(work / "new", target):
+        while True:
+            try:
+                # One step that the system itself refuses unless the target is absent or empty: a look before it would be too early.
+                (work / "new").rename(target)
+                break
+            except OSError as error:
+                if error.errno not in _TAKEN_ERRORS:
+                    raise
             if not replaces:
                 raise OutputFolderError(
                     target, f"was new or empty, but holds files by now, which stay as they are. {_WAY_OUT}"
@@ -352,10 +335,9 @@ def remove_folder_atomically(target: PathLike) -> None:
 
 @contextlib.contextmanager
 def open_scratch_folder(purpose: str) -> Iterator[Path]:
-    """An empty folder in the system's temporary folder until the block ends. What killed processes left there is removed first.
+    """An empty folder in the system's temporary folder until the block ends, with a word in small letters in its name.
 
-    Args:
-        purpose: a word in small letters, for its name.
+    What killed processes left there is removed first.
     """
     parent = Path(tempfile.gettempdir())
     recover_folder(parent)
@@ -435,16 +417,6 @@ def _discard(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _try_rename(new: Path, target: Path) -> bool:
-    try:
-        new.rename(target)
-    except OSError as error:
-        if error.errno in (*_TAKEN_ERRORS, errno.ENOTDIR):
-            return False
-        raise
-    return True
-
-
 def _take_away(target: Path, work: Path) -> None:
     # Of an earlier turn: another writer was faster, so that something newer stands in its place.
     shutil.rmtree(work / _TAKEN, ignore_errors=True)
@@ -493,7 +465,6 @@ def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Co
     """Raises `OutputFolderError` unless a folder can be written at `target` without anything being lost: it must be new or empty.
 
     Args:
-        target: the folder.
         sources: files and folders that are still to be read, and must not lie in it.
         replaced: names of what may be in it, and is replaced.
     """
@@ -518,12 +489,7 @@ def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Co
 
 
 def require_makeable_folder(target: Path, way_out: str) -> None:
-    """Raises `OutputFolderError` where there is no folder and none can be made.
-
-    Args:
-        target: the folder.
-        way_out: what to do then, as a sentence.
-    """
+    """Raises `OutputFolderError` where there is no folder and none can be made, with what to do then."""
     if not os.path.isdir(target):
         _try_new_folder(target.absolute(), target, way_out)
 

@@ -55,10 +55,9 @@ class PeerGone(Exception):
 
 
 class ChildProcess:
-    """A started module of ours.
+    """A started module of ours, which calls `enter_child` first.
 
     Args:
-        module: its name; it calls `enter_child` first.
         kind: of the socket that leads to it. One of SOCK_SEQPACKET keeps messages apart (`Connection`).
         descriptors: what else it needs; they keep their numbers.
         environment: its environment variables; by default those of this process.
@@ -192,9 +191,6 @@ class Connection:
 
     A process killed while it sends has sent its message whole or not at all. The end of the stream is the news of its end;
     there is nothing to unlock and nothing to clean up after a killed process.
-
-    Args:
-        blocking: whether sending and receiving wait.
     """
 
     def __init__(self, end: socket.socket, *, blocking: bool):

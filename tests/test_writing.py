@@ -245,6 +245,16 @@ def test_a_link_is_followed_and_the_mode_kept(tmp_path):
     assert (tmp_path / "real" / "a.bin").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_that_must_not_be_followed_is_replaced(tmp_path):
+    (tmp_path / "precious").write_text("of another")
+    (tmp_path / "link").symlink_to("precious")
+    with open_file_atomically(tmp_path / "link", follows_link=False) as file:
+        file.write(b"mine")
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_bytes() == b"mine"
+    assert (tmp_path / "precious").read_text() == "of another"
+
+
 def test_a_scratch_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
     code = (
         "import time; from myxtts.files import open_scratch_folder\n"

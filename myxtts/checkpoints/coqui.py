@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from myxtts.checkpoints.safetensors_file import open_safetensors
 from myxtts.checkpoints.tensor import LazyTensor, Tensor
 from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.files import parse_json
-from myxtts.models.names import FLOAT_DTYPES, OLD_WEIGHT_NORM
+from myxtts.models.names import FLOAT_DTYPES
 
 
 class CoquiKind(enum.Enum):
@@ -51,8 +51,8 @@ class CoquiFile:
     """Name -> `gpt_cond_latent` (1, 32, C) and `speaker_embedding` (1, 512, 1)."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Coqui's configuration, as the file has it."""
-    ignored: Mapping[str, str] = field(default_factory=dict)
-    """Name of every entry that was left out -> why."""
+    ignored: Sequence[str] = ()
+    """Names of the entries that are of no use here."""
 
     @property
     def model_args(self) -> Mapping[str, Any]:
@@ -61,16 +61,19 @@ class CoquiFile:
         return arguments if isinstance(arguments, Mapping) else {}
 
 
-_IGNORED_TENSORS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"gpt\.gpt\.wte\.weight"), "an alias that inference adds"),
-    (re.compile(r"gpt\.gpt_inference\..*"), "an alias that inference adds"),
-    (re.compile(r"gpt\.gpt\.h\.\d+\.attn\.(masked_)?bias"), "a causal mask that old transformers saved"),
-    (re.compile(r"torch_mel_spectrogram_\w+\..*"), "a constant of the trainer's mel front end"),
-    (re.compile(r"hifigan_decoder\.speaker_encoder\.torch_spec\..*"), "a constant of the speaker encoder's front end"),
-    (re.compile(r".*\.num_batches_tracked"), "a counter of batch normalisation"),
-    (re.compile(r"discrete_loss\..*"), "a statistic that the DVAE never uses"),
+_IGNORED_TENSORS = re.compile(
+    # Aliases that inference adds.
+    r"gpt\.gpt\.wte\.weight|gpt\.gpt_inference\..*"
+    # Causal masks that old transformers saved.
+    r"|gpt\.gpt\.h\.\d+\.attn\.(masked_)?bias"
+    # Constants of mel front ends, counters of batch normalisation, statistics that the DVAE never uses.
+    r"|torch_mel_spectrogram_\w+\..*|hifigan_decoder\.speaker_encoder\.torch_spec\..*"
+    r"|.*\.num_batches_tracked|discrete_loss\..*"
 )
-
+_OLD_WEIGHT_NORM = {
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
 _TRAINER_PREFIX = "xtts."
 _DVAE_PREFIX = "dvae."
 _DVAE_MARKS = ("codebook.embed", "encoder.0.0.weight")
@@ -106,12 +109,7 @@ def _require_own_bytes(file: CoquiFile) -> None:
 
 
 def sort_content(content: Any, path: Path) -> CoquiFile:
-    """What a file's content is, and its parts. Reads no tensor.
-
-    Args:
-        content: as `read_torch_file` gives it.
-        path: for messages.
-    """
+    """What a file's content is, as `read_torch_file` gives it, and its parts. Reads no tensor."""
     if isinstance(content, LazyTensor):
         if len(content.shape) != 1:
             raise ModelFileError(path, f"is a single tensor of shape {content.shape}; mel_stats.pth has one dimension.")
@@ -123,18 +121,16 @@ def sort_content(content: Any, path: Path) -> CoquiFile:
     state = content.get("model", content)
     if not isinstance(state, Mapping):
         raise ModelFileError(path, f"its entry `model` is a {type(state).__name__}, not named tensors. {_EXPECTED}")
-    leftovers = {} if state is content else {str(name): "not part of the model" for name in content if name != "model"}
-    config = {} if state is content else _read_config(content.get("config"), path)
-    leftovers.pop("config", None)
-    return _sort_state(state, path, config, leftovers)
+    if state is content:
+        return _sort_state(state, path, {}, [])
+    leftovers = [str(name) for name in content if name not in ("model", "config")]
+    return _sort_state(state, path, _read_config(content.get("config"), path), leftovers)
 
 
 _EXPECTED = "Give model.pth, a trainer checkpoint, dvae.pth, mel_stats.pth or speakers_xtts.pth."
 
 
-def _sort_state(
-    state: Mapping[Any, Any], path: Path, config: Mapping[str, Any], leftovers: Mapping[str, str]
-) -> CoquiFile:
+def _sort_state(state: Mapping[Any, Any], path: Path, config: Mapping[str, Any], ignored: list[str]) -> CoquiFile:
     names = [name for name in state if isinstance(name, str)]
     if any(name.startswith(_TRAINER_PREFIX) for name in names):
         kind = CoquiKind.TRAINER_CHECKPOINT
@@ -148,17 +144,15 @@ def _sort_state(
         )
     arrays: dict[str, LazyTensor] = {}
     dvae_arrays: dict[str, LazyTensor] = {}
-    ignored = dict(leftovers)
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, LazyTensor):
-            ignored[str(name)] = "not a tensor"
+            ignored.append(str(name))
             continue
         belongs_to_dvae = kind is CoquiKind.DVAE or name.startswith(_DVAE_PREFIX)
         short = name.removeprefix(_DVAE_PREFIX) if belongs_to_dvae else name.removeprefix(_TRAINER_PREFIX)
         short = name_canonically(short)
-        reason = find_reason_to_ignore(short)
-        if reason is not None:
-            ignored[name] = reason
+        if _IGNORED_TENSORS.fullmatch(short):
+            ignored.append(name)
             continue
         target = dvae_arrays if belongs_to_dvae else arrays
         if short in target:
@@ -169,15 +163,10 @@ def _sort_state(
 
 def name_canonically(name: str) -> str:
     """A tensor's name with weight norm written in torch's newer way."""
-    for old, new in OLD_WEIGHT_NORM.items():
+    for old, new in _OLD_WEIGHT_NORM.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name
-
-
-def find_reason_to_ignore(name: str) -> str | None:
-    """Why a tensor of this canonical name is of no use here; None when it is."""
-    return next((reason for pattern, reason in _IGNORED_TENSORS if pattern.fullmatch(name)), None)
 
 
 def _sort_speakers(content: Mapping[Any, Any], path: Path) -> dict[str, dict[str, LazyTensor]]:
@@ -231,12 +220,8 @@ XTTS_WEIGHTS_NOTICE = (
 
 
 def find_notice(model: Path, config: Mapping[str, Any]) -> str | None:
-    """The notice that a model file must keep: what we wrote beside it, else Coqui's, since it may well be theirs.
-
-    Args:
-        model: the file.
-        config: of the config.json that comes with it.
-    """
+    """The notice that a model file must keep: what we wrote beside it, or in its config.json, else Coqui's, since it may well be
+    theirs."""
     try:
         manifest = read_manifest(model.parent)
     except ModelFileError:
@@ -290,8 +275,7 @@ def infer_model_numbers(
     """The settings of `ModelConfig` that a file's tensors determine; those of parts that are not there are left out.
 
     Args:
-        arrays: the model's tensors, by canonical names.
-        dvae_arrays: the DVAE's tensors, by canonical names.
+        arrays, dvae_arrays: tensors by canonical names.
         model_args: Coqui's `XttsArgs`, for what no shape shows: heads and the longest prompt. Without it, heads have
             64 channels each.
     """
@@ -310,10 +294,14 @@ def infer_model_numbers(
                 "model's own config.json."
             )
         numbers[number] = value
-    if "gpt_width" in numbers:
-        if "gpt_heads" not in numbers:
-            numbers["gpt_heads"] = _split_heads(numbers["gpt_width"])
-        _check_heads(numbers)
+    if "gpt_width" in numbers and "gpt_heads" not in numbers:
+        width = numbers["gpt_width"]
+        if width % HEAD_CHANNELS:
+            raise CheckpointError(
+                f"The GPT is {width} channels wide, which heads of {HEAD_CHANNELS} channels do not divide, and the file does "
+                "not say how many heads there are. Give the model's own config.json beside it."
+            )
+        numbers["gpt_heads"] = width // HEAD_CHANNELS
     return numbers
 
 
@@ -339,20 +327,3 @@ def _count_layers(arrays: Mapping[str, Tensor]) -> int:
             f"The GPT's {len(indices)} blocks go up to {max(indices)}, but block {absent} is missing. Get the file again."
         )
     return len(indices)
-
-
-def _split_heads(width: int) -> int:
-    if width % HEAD_CHANNELS:
-        raise CheckpointError(
-            f"The GPT is {width} channels wide, which heads of {HEAD_CHANNELS} channels do not divide, and the file does "
-            "not say how many heads there are. Give model.gpt_heads."
-        )
-    return width // HEAD_CHANNELS
-
-
-def _check_heads(numbers: Mapping[str, int]) -> None:
-    if numbers["gpt_width"] % numbers["gpt_heads"]:
-        raise CheckpointError(
-            f"The file's configuration says {numbers['gpt_heads']} heads, which do not divide its {numbers['gpt_width']} "
-            "channels. Check that configuration and weights belong together."
-        )

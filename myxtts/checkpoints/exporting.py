@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
 from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.checkpoints.coqui import NOTICE_KEY
 from myxtts.checkpoints.errors import ModelFileError
@@ -20,13 +19,10 @@ from myxtts.checkpoints.tensor import Tensor
 from myxtts.checkpoints.torch_files import write_torch
 from myxtts.config import LANGUAGES, ModelConfig
 from myxtts.files import open_folder_atomically, require_free_folder
-from myxtts.models.names import OPTIONAL
+from myxtts.models.names import OPTIONAL, make_front_end_constant
 from myxtts.models.sizes import read_sizes
-from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
-
-SPEECH_RATE_HZ = 24_000
-SPEECH_HOP_SAMPLES = 256
-SPEAKER_CHANNELS = 512
+from myxtts.models.speech_units import SAMPLES_PER_FRAME, SPEECH_RATE_HZ
+from myxtts.models.weights import DECODER_PREFIX, SPEAKER_PREFIX, Weight, list_dvae_weights, list_xtts_weights
 
 
 def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
@@ -34,18 +30,16 @@ def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) ->
     files. Raises `OutputFolderError` unless the target is new or empty.
     """
     require_free_folder(Path(target), [model.path])
-
     with open_folder_atomically(target, replaces=False) as folder:
         # No tensor shows how many heads there are, nor whose weights they are.
-        _write_config(folder, {**find_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
-        _write_speakers(model, folder)
-        with (folder / "model.safetensors").open("wb") as file:
-            write_safetensors(file, complete_model(model))
+        _write_rest(model, folder, {**_find_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
+        parts = {"model.safetensors": complete_model(model)}
         if model.dvae is not None:
-            with (folder / "dvae.safetensors").open("wb") as file:
-                write_safetensors(file, complete_dvae(model))
-        _write_vocabulary(model, folder)
-    return _list_files(target)
+            parts["dvae.safetensors"] = _complete_dvae(model)
+        for name, tensors in parts.items():
+            with (folder / name).open("wb") as file:
+                write_safetensors(file, tensors)
+    return sorted(path.name for path in Path(target).iterdir())
 
 
 def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
@@ -59,43 +53,53 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
         raise ModelFileError(
             model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."
         )
-    state = complete_model(model)
-    config = find_coqui_config(model)
-
+    config = _find_coqui_config(model)
     with open_folder_atomically(target, replaces=False) as folder:
-        _write_torch(folder / "model.pth", {"model": state, "config": config})
-        _write_config(folder, config)
-        _write_vocabulary(model, folder)
+        _write_torch(folder / "model.pth", {"model": complete_model(model), "config": config})
         if model.dvae is not None:
-            _write_torch(folder / "dvae.pth", dict(complete_dvae(model)))
+            _write_torch(folder / "dvae.pth", _complete_dvae(model))
         if "mel_stats" in model.model:
             _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
-        _write_speakers(model, folder)
-    return _list_files(target)
+        _write_rest(model, folder, config)
+    return sorted(path.name for path in Path(target).iterdir())
 
 
-def find_coqui_config(model: ModelDirectory) -> dict[str, Any]:
+def _write_rest(model: ModelDirectory, folder: Path, config: Mapping[str, Any]) -> None:
+    text = json.dumps(config, ensure_ascii=False, indent=1)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    if model.speakers:
+        _write_torch(folder / "speakers_xtts.pth", {name: dict(voice) for name, voice in model.speakers.items()})
+    if model.vocabulary is not None:
+        (folder / "vocab.json").write_text(model.vocabulary, encoding="utf-8")
+
+
+def _write_torch(path: Path, content: Any) -> None:
+    with path.open("w+b") as handle:
+        write_torch(handle, content, path)
+
+
+def _find_coqui_config(model: ModelDirectory) -> dict[str, Any]:
     """The configuration the model came with, or what Coqui's tools must know of ours."""
-    return dict(model.source_config or make_coqui_config(model.config.model))
+    return dict(model.source_config or _make_coqui_config(model.config.model))
 
 
 def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
     """The model's tensors with the constants that Coqui's files hold besides, in the order of Coqui's files."""
     sizes = read_sizes(model.config.model)
-    has_decoder = _has(model.model, "hifigan_decoder.waveform_decoder.")
-    has_speaker = _has(model.model, "hifigan_decoder.speaker_encoder.")
+    has_decoder = _has(model.model, DECODER_PREFIX)
+    has_speaker = _has(model.model, SPEAKER_PREFIX)
     weights = list_xtts_weights(
         sizes.gpt, sizes.decoder if has_decoder else None, sizes.speaker if has_speaker else None
     )
     return _complete(weights, model.model)
 
 
-def complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
+def _complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
     """The DVAE's tensors with the statistics that Coqui's file holds besides."""
     return _complete(list_dvae_weights(read_sizes(model.config.model).dvae), model.dvae or {})
 
 
-def make_coqui_config(model: ModelConfig) -> dict[str, Any]:
+def _make_coqui_config(model: ModelConfig) -> dict[str, Any]:
     """What `config.json` must say of a model that was not imported."""
     return {
         "model": "xtts",
@@ -115,9 +119,9 @@ def make_coqui_config(model: ModelConfig) -> dict[str, Any]:
             "gpt_use_perceiver_resampler": True,
             "input_sample_rate": SAMPLE_RATE_HZ,
             "output_sample_rate": SPEECH_RATE_HZ,
-            "output_hop_length": SPEECH_HOP_SAMPLES,
+            "output_hop_length": SAMPLES_PER_FRAME,
             "decoder_input_dim": model.gpt_width,
-            "d_vector_dim": SPEAKER_CHANNELS,
+            "d_vector_dim": read_sizes(model).speaker.width,
             "cond_d_vector_in_each_upsampling_layer": True,
         },
         "audio": {"sample_rate": SAMPLE_RATE_HZ, "output_sample_rate": SPEECH_RATE_HZ},
@@ -131,48 +135,13 @@ def _complete(weights: Iterable[Weight], tensors: Mapping[str, Tensor]) -> dict[
         if weight.key in tensors:
             complete[weight.key] = tensors[weight.key]
         elif OPTIONAL.search(weight.key):
-            complete[weight.key] = _make_constant(weight)
+            is_front_end = weight.start.kind == "front_end"
+            complete[weight.key] = (
+                make_front_end_constant(weight) if is_front_end else np.zeros(weight.shape, weight.dtype)
+            )
     # What the table does not know was let in by --allow-unexpected, and goes out as it came.
     return {**complete, **{key: tensor for key, tensor in tensors.items() if key not in complete}}
 
 
-def _make_constant(weight: Weight) -> np.ndarray:
-    match weight.variable.rpartition(".")[2]:
-        case "emphasis":
-            constant = np.array([-PREEMPHASIS, 1.0], np.float32)
-        case "window":
-            constant = make_window(SPEAKER_MEL)
-        case "filterbank":
-            constant = make_filterbank(SPEAKER_MEL)
-        case _:
-            return np.zeros(weight.shape, weight.dtype)
-    return constant.astype(np.float32).reshape(weight.shape)
-
-
 def _has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
     return any(name.startswith(prefix) for name in tensors)
-
-
-def _write_torch(path: Path, content: Any) -> None:
-    with path.open("w+b") as handle:
-        write_torch(handle, content, path)
-
-
-def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    text = json.dumps(config, ensure_ascii=False, indent=1)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _write_speakers(model: ModelDirectory, folder: Path) -> None:
-    if model.speakers:
-        voices = {name: dict(voice) for name, voice in model.speakers.items()}
-        _write_torch(folder / "speakers_xtts.pth", voices)
-
-
-def _write_vocabulary(model: ModelDirectory, folder: Path) -> None:
-    if model.vocabulary is not None:
-        (folder / "vocab.json").write_text(model.vocabulary, encoding="utf-8")
-
-
-def _list_files(target: str | os.PathLike[str]) -> list[str]:
-    return sorted(path.name for path in Path(target).iterdir())

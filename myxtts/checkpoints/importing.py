@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +28,17 @@ from myxtts.config.rules import CODE_SECONDS
 from myxtts.files import FileError, MissingFileError, read_json, read_text
 from myxtts.models.names import LoadReport, compare_arrays, find_value_problem
 from myxtts.models.sizes import PROMPT_LATENTS, SpeakerSize, read_sizes
-from myxtts.models.weights import DVAE_PREFIX, list_dvae_weights, list_xtts_weights
+from myxtts.models.weights import DECODER_PREFIX, DVAE_PREFIX, SPEAKER_PREFIX, list_dvae_weights, list_xtts_weights
 from myxtts.text.tokenizer import Tokenizer
 
-_OTHER_FLAGS = {
-    CoquiKind.DVAE: "--dvae",
-    CoquiKind.MEL_STATISTICS: "--mel-stats",
-    CoquiKind.SPEAKERS: "--speakers",
+_OTHER_FILES = {
+    CoquiKind.DVAE: ("dvae.pth", "--dvae"),
+    CoquiKind.MEL_STATISTICS: ("mel_stats.pth", "--mel-stats"),
+    CoquiKind.SPEAKERS: ("speakers_xtts.pth", "--speakers"),
 }
 _MOST_CONFIG_CHARACTERS = 2**20
 """Of texts and keys. The published configuration has 10,000."""
 _DEEPEST_CONFIG = 32
-
-
-@dataclass(frozen=True)
-class CoquiFiles:
-    """Which files to import; only the model is needed."""
-
-    model: Path
-    """`model.pth` or a trainer's checkpoint."""
-    dvae: Path | None = None
-    vocabulary: Path | None = None
-    mel_statistics: Path | None = None
-    speakers: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -62,72 +50,89 @@ class ImportReport:
     tensors: int
     dvae_tensors: int
     voices: tuple[str, ...]
-    ignored: Mapping[str, str]
-    """Entries of the files that are of no use here -> why."""
+    ignored: Sequence[str]
+    """Entries of the files that are of no use here."""
     differences: LoadReport
     """What was missing or unexpected, and allowed."""
     notice: str | None
     """What must be said of the weights; None for a model that was trained from scratch."""
     parts: tuple[str, ...]
     """Those of `count_parameters` that the files hold."""
-    missing_parts: tuple[str, ...] = field(default=())
+    missing_parts: tuple[str, ...]
     """Parts the files do not hold, each with what cannot be done without it."""
 
 
 def import_coqui_files(
-    files: CoquiFiles, target: str | os.PathLike[str], *, allow_missing: bool = False, allow_unexpected: bool = False
+    model: Path,
+    target: str | os.PathLike[str],
+    *,
+    dvae: Path | None = None,
+    vocabulary: Path | None = None,
+    mel_statistics: Path | None = None,
+    speakers: Path | None = None,
+    allow_missing: bool = False,
+    allow_unexpected: bool = False,
 ) -> ImportReport:
-    """Puts the model of Coqui's files at `target`, verified. Executes nothing from the files.
+    """Puts the model of Coqui's files (`model.pth` or a trainer's checkpoint, and what else is given) at `target`, verified.
 
-    Raises `OutputFolderError` where the target holds anything but a model.
+    Executes nothing from the files. Raises `OutputFolderError` where the target holds anything but a model.
     """
-    given = (files.model, files.dvae, files.vocabulary, files.mel_statistics, files.speakers)
+    given = (model, dvae, vocabulary, mel_statistics, speakers)
     require_model_folder(Path(target), [path for path in given if path is not None])
-    main = read_coqui_file(files.model)
-    if main.kind in _OTHER_FLAGS:
-        flag = _OTHER_FLAGS[main.kind]
-        raise ModelFileError(files.model, f"is a {main.kind.value} file. Give the model first, and this one by {flag}.")
-    dvae = _read_dvae(files.dvae, main)
-    arrays = {**_look_at_values(main.arrays, files.model), **_read_mel_statistics(files.mel_statistics)}
-    found_config = main.config or _read_config_beside(files.model)
-    source_config = _keep_plain(found_config, files.model)
+    main = read_coqui_file(model)
+    if main.kind in _OTHER_FILES:
+        flag = _OTHER_FILES[main.kind][1]
+        raise ModelFileError(model, f"is a {main.kind.value} file. Give the model first, and this one by {flag}.")
+    codec = _look_at_values((_read_other(dvae, CoquiKind.DVAE) if dvae else main).dvae_arrays, dvae or model)
+    arrays = _look_at_values(main.arrays, model)
+    if mel_statistics is not None:
+        arrays |= _look_at_values(_read_other(mel_statistics, CoquiKind.MEL_STATISTICS).arrays, mel_statistics)
+    found_config = main.config or _read_config_beside(model)
+    source_config = _keep_plain(found_config, model)
     model_args = found_config.get("model_args", {})
     if not isinstance(model_args, Mapping):
         raise ModelFileError(
-            files.model, f"has a configuration whose model_args are a {type(model_args).__name__}, not a table."
+            model, f"has a configuration whose model_args are a {type(model_args).__name__}, not a table."
         )
-    numbers = infer_model_numbers(arrays, dvae_arrays=dvae, model_args=model_args)
-    vocabulary = _read_vocabulary(files.vocabulary, numbers.get("text_tokens"))
+    numbers = infer_model_numbers(arrays, dvae_arrays=codec, model_args=model_args)
+    words = _read_vocabulary(vocabulary, numbers.get("text_tokens")) if vocabulary else None
     config = ModelConfig(size=_name_size(numbers), **numbers)
-    differences = _compare(config, arrays, dvae)
+    parts = _list_parts(arrays, codec)
+    differences = _compare(config, arrays, codec, parts)
     replace(
         differences,
         missing=[] if allow_missing else differences.missing,
         unexpected=[] if allow_unexpected else differences.unexpected,
-    ).require_complete(str(files.model))
-    speakers = _read_speakers(files.speakers, config)
-    notice = find_notice(files.model, source_config)
+    ).require_complete(str(model))
+    voices = _read_speakers(speakers, config) if speakers else {}
+    notice = find_notice(model, source_config)
     write_model_directory(
         target,
         config=XTTSConfig(model=config, data=_fit_limits(config)),
         model=arrays,
-        dvae=dvae or None,
-        vocabulary=vocabulary,
-        speakers=speakers,
+        dvae=codec or None,
+        vocabulary=words,
+        speakers=voices,
         source_config={key: value for key, value in source_config.items() if key != NOTICE_KEY} or None,
         notice=notice,
     )
+    needed = {
+        "DVAE: needed to fine-tune": "dvae" in parts,
+        "vocabulary: needed to fine-tune and to speak": words is not None,
+        "HiFi-GAN decoder: needed for its voice": "decoder" in parts,
+        "speaker encoder: needed to clone a voice": "speaker_encoder" in parts,
+    }
     return ImportReport(
         kind=main.kind,
         config=config,
         tensors=len(arrays),
-        dvae_tensors=len(dvae),
-        voices=tuple(speakers),
+        dvae_tensors=len(codec),
+        voices=tuple(voices),
         ignored=main.ignored,
         differences=differences,
         notice=notice,
-        parts=_list_parts(arrays, dvae),
-        missing_parts=_name_missing_parts(arrays, dvae, vocabulary),
+        parts=parts,
+        missing_parts=tuple(part for part, is_there in needed.items() if not is_there),
     )
 
 
@@ -198,30 +203,17 @@ def _look_at_values(arrays: Mapping[str, LazyTensor], path: Path) -> dict[str, L
     return {name: wrap(name, tensor) for name, tensor in arrays.items()}
 
 
-def _read_dvae(path: Path | None, main: CoquiFile) -> Mapping[str, LazyTensor]:
-    if path is None:
-        return _look_at_values(main.dvae_arrays, main.path)
+def _read_other(path: Path, kind: CoquiKind) -> CoquiFile:
     file = read_coqui_file(path)
-    if not file.dvae_arrays:
-        raise ModelFileError(path, f"is a {file.kind.value} file and holds no DVAE. Give dvae.pth by --dvae.")
-    return _look_at_values(file.dvae_arrays, path)
+    # A trainer's checkpoint has a DVAE too.
+    if file.kind is not kind and not (kind is CoquiKind.DVAE and file.dvae_arrays):
+        name, flag = _OTHER_FILES[kind]
+        raise ModelFileError(path, f"is a {file.kind.value} file. Give {name} by {flag}.")
+    return file
 
 
-def _read_mel_statistics(path: Path | None) -> Mapping[str, LazyTensor]:
-    if path is None:
-        return {}
-    file = read_coqui_file(path)
-    if file.kind is not CoquiKind.MEL_STATISTICS:
-        raise ModelFileError(path, f"is a {file.kind.value} file. Give mel_stats.pth by --mel-stats.")
-    return _look_at_values(file.arrays, path)
-
-
-def _read_speakers(path: Path | None, config: ModelConfig) -> Mapping[str, Mapping[str, LazyTensor]]:
-    if path is None:
-        return {}
-    file = read_coqui_file(path)
-    if file.kind is not CoquiKind.SPEAKERS:
-        raise ModelFileError(path, f"is a {file.kind.value} file. Give speakers_xtts.pth by --speakers.")
+def _read_speakers(path: Path, config: ModelConfig) -> Mapping[str, Mapping[str, LazyTensor]]:
+    file = _read_other(path, CoquiKind.SPEAKERS)
     must_be = {
         "gpt_cond_latent": (1, PROMPT_LATENTS, config.gpt_width),
         "speaker_embedding": (1, SpeakerSize().width, 1),
@@ -237,9 +229,7 @@ def _read_speakers(path: Path | None, config: ModelConfig) -> Mapping[str, Mappi
     return {name: _look_at_values(voice, path) for name, voice in file.speakers.items()}
 
 
-def _read_vocabulary(path: Path | None, text_tokens: int | None) -> str | None:
-    if path is None:
-        return None
+def _read_vocabulary(path: Path, text_tokens: int | None) -> str:
     found = Tokenizer(path).text_tokens
     if text_tokens is not None and found != text_tokens:
         raise ModelFileError(
@@ -252,12 +242,8 @@ def _fit_limits(config: ModelConfig) -> dict[str, float]:
     """Limits of clips, where a small model takes less than the usual ones."""
     usual = DataConfig()
     longest_s = int(config.max_audio_tokens * CODE_SECONDS * 10) / 10
-    limits: dict[str, float] = {}
-    if config.max_text_tokens < usual.max_text_length:
-        limits["max_text_length"] = config.max_text_tokens
-    if longest_s < usual.max_clip_seconds:
-        limits["max_clip_seconds"] = longest_s
-    return limits
+    limits: dict[str, float] = {"max_text_length": config.max_text_tokens, "max_clip_seconds": longest_s}
+    return {name: limit for name, limit in limits.items() if limit < getattr(usual, name)}
 
 
 def _name_size(numbers: Mapping[str, int]) -> str:
@@ -268,36 +254,26 @@ def _name_size(numbers: Mapping[str, int]) -> str:
     return "base"
 
 
-def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> LoadReport:
+def _list_parts(arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> tuple[str, ...]:
+    marks = {"decoder": DECODER_PREFIX, "speaker_encoder": SPEAKER_PREFIX}
+    found = [part for part, mark in marks.items() if any(name.startswith(mark) for name in arrays)]
+    return ("gpt", *(["dvae"] if dvae else []), *found)
+
+
+def _compare(
+    config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor], parts: tuple[str, ...]
+) -> LoadReport:
     sizes = read_sizes(config)
-    there = _list_parts(arrays, dvae)
-    weights = list_xtts_weights(
-        sizes.gpt,
-        sizes.decoder if "decoder" in there else None,
-        sizes.speaker if "speaker_encoder" in there else None,
+    report = compare_arrays(
+        list_xtts_weights(
+            sizes.gpt,
+            sizes.decoder if "decoder" in parts else None,
+            sizes.speaker if "speaker_encoder" in parts else None,
+        ),
+        arrays,
     )
-    report = compare_arrays(weights, arrays)
     if not dvae:
         return report
     own = {DVAE_PREFIX + name: tensor for name, tensor in dvae.items()}
     codec = compare_arrays(list_dvae_weights(sizes.dvae), own, prefix=DVAE_PREFIX)
     return LoadReport(*(getattr(report, part.name) + getattr(codec, part.name) for part in fields(LoadReport)))
-
-
-def _name_missing_parts(
-    arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor], vocabulary: str | None
-) -> tuple[str, ...]:
-    there = _list_parts(arrays, dvae)
-    parts = {
-        "DVAE: needed to fine-tune": "dvae" in there,
-        "vocabulary: needed to fine-tune and to speak": vocabulary is not None,
-        "HiFi-GAN decoder: needed for its voice": "decoder" in there,
-        "speaker encoder: needed to clone a voice": "speaker_encoder" in there,
-    }
-    return tuple(part for part, is_there in parts.items() if not is_there)
-
-
-def _list_parts(arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> tuple[str, ...]:
-    marks = {"decoder": "hifigan_decoder.waveform_decoder.", "speaker_encoder": "hifigan_decoder.speaker_encoder."}
-    found = [part for part, mark in marks.items() if any(name.startswith(mark) for name in arrays)]
-    return ("gpt", *(["dvae"] if dvae else []), *found)

@@ -13,15 +13,14 @@ Each file is read back from the file system before the directory takes its place
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Required, TypedDict, TypeVar
+from typing import Any, BinaryIO, Required, TypedDict, TypeVar, Unpack
 
 from myxtts import __version__
 from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
@@ -62,6 +61,7 @@ SPEAKERS_NAME = "speakers.safetensors"
 FILE_NAMES = (MODEL_NAME, DVAE_NAME, CONFIG_NAME, SOURCE_CONFIG_NAME, VOCABULARY_NAME, SPEAKERS_NAME, MANIFEST_NAME)
 """All that a model consists of. A training checkpoint has more."""
 _MAX_MANIFEST_BYTES = 2**20
+_COPY_AGAIN = "Copy the directory again."
 
 Voices = Mapping[str, Mapping[str, Tensor]]
 """Name of a voice -> its tensors, `gpt_cond_latent` and `speaker_embedding`."""
@@ -101,15 +101,19 @@ class Manifest:
 
 
 class ModelContent(TypedDict, total=False):
-    """What a model directory is made of: the keyword arguments of `write_model_directory`."""
+    """What a model directory is made of."""
 
     config: Required[XTTSConfig]
+    """The configuration the model was made with."""
     model: Required[Mapping[str, Tensor]]
     dvae: Mapping[str, Tensor] | None
     vocabulary: str | None
+    """The text of vocab.json."""
     speakers: Voices | None
     source_config: Mapping[str, Any] | None
+    """What the file the model was imported from said about itself; what JSON does not know becomes text."""
     notice: str | None
+    """A sentence that must travel with the weights, such as their licence."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +126,7 @@ class ModelDirectory:
     model: Mapping[str, LazyTensor]
     dvae: Mapping[str, LazyTensor] | None
     vocabulary: str | None
-    """The text of vocab.json."""
     speakers: Mapping[str, Mapping[str, LazyTensor]]
-    """Named voices; empty where there are none."""
     source_config: Mapping[str, Any] | None
 
 
@@ -152,40 +154,28 @@ class HashedFile:
 def write_model_directory(
     target: PathLike,
     *,
-    config: XTTSConfig,
-    model: Mapping[str, Tensor],
-    dvae: Mapping[str, Tensor] | None = None,
-    vocabulary: str | None = None,
-    speakers: Voices | None = None,
-    source_config: Mapping[str, Any] | None = None,
-    notice: str | None = None,
     more: Mapping[str, Part] | None = None,
     step: int | None = None,
     metrics: Mapping[str, float] | None = None,
+    **content: Unpack[ModelContent],
 ) -> None:
     """Puts a model at `target`, in place of what is there, verified by reading it back.
 
     Args:
         target: the directory.
-        config: the configuration the model was made with.
-        model: tensors by name.
-        dvae: tensors of the DVAE by name.
-        vocabulary: the text of vocab.json.
-        speakers: named voices.
-        source_config: what the file the model was imported from said about itself; what JSON does not know becomes text.
-        notice: a sentence that must travel with the weights, such as their licence.
-        more: further files by name, of a training checkpoint.
-        step: of a training checkpoint.
-        metrics: of a training checkpoint.
+        more: further files by name, of a training checkpoint, as are `step` and `metrics`.
     """
+    source_config = content.get("source_config")
     parts: dict[str, Part | None] = {
-        MODEL_NAME: model,
-        DVAE_NAME: dvae,
-        CONFIG_NAME: dump_yaml(dump_sections(config)),
-        VOCABULARY_NAME: vocabulary,
+        MODEL_NAME: content["model"],
+        DVAE_NAME: content.get("dvae"),
+        CONFIG_NAME: dump_yaml(dump_sections(content["config"])),
+        VOCABULARY_NAME: content.get("vocabulary"),
         # The part first: a name may hold any character, a part's name holds no slash.
         SPEAKERS_NAME: {
-            f"{part}/{name}": tensor for name, voice in (speakers or {}).items() for part, tensor in voice.items()
+            f"{part}/{name}": tensor
+            for name, voice in (content.get("speakers") or {}).items()
+            for part, tensor in voice.items()
         }
         or None,
         SOURCE_CONFIG_NAME: None if source_config is None else _dump_json(source_config),
@@ -201,7 +191,7 @@ def write_model_directory(
                         f"{name} reads back otherwise than it was written. The disk may be failing: check it, or give another "
                         "directory. What was there before is untouched.",
                     )
-        manifest = Manifest(KIND, FORMAT_VERSION, files, Facts(notice, step, metrics or {}))
+        manifest = Manifest(KIND, FORMAT_VERSION, files, Facts(content.get("notice"), step, metrics or {}))
         _write_part(folder / MANIFEST_NAME, _dump_json(asdict(manifest)))
 
 
@@ -222,8 +212,7 @@ def _dump_json(value: Any) -> str:
 def require_model_folder(target: Path, sources: Iterable[Path] = ()) -> None:
     """Raises `OutputFolderError` unless a model can be written at `target`: it must be new, empty, or hold a model and nothing else.
 
-    Args:
-        sources: files and folders that are still to be read, and must not lie in it.
+    What is still to be read (`sources`) must not lie in it.
     """
     # Before it is looked at: one whose replacement was interrupted comes back.
     recover_folder(Path(os.path.realpath(target)).parent)
@@ -252,13 +241,13 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
         _check_file(directory / name, expected, verify_checksums)
     for name in (MODEL_NAME, CONFIG_NAME):
         if name not in manifest.files:
-            raise ModelFileError(directory, f"lacks {name}. Copy the directory again.")
+            raise ModelFileError(directory, f"lacks {name}. {_COPY_AGAIN}")
 
     def read_part(name: str, read: Callable[[Path], Content]) -> Content | None:
         try:
             return read(directory / name) if name in manifest.files else None
         except FileError as error:
-            raise DamagedFileError(error.path, f"{error.problem} Copy the directory again.") from error
+            raise _explain_read_error(error) from error
 
     return ModelDirectory(
         path=directory,
@@ -296,36 +285,26 @@ def read_manifest(directory: Path) -> Manifest:
             "Update MyXTTS.",
         )
     if not all(_is_plain_name(name) for name in manifest.files):
-        raise ModelFileError(
-            path, "names a file that cannot be in the directory. Copy the directory again from where it came from."
-        )
+        raise ModelFileError(path, f"names a file that cannot be in the directory. {_COPY_AGAIN}")
     return manifest
 
 
-@contextlib.contextmanager
-def _open_part(path: Path) -> Iterator[FileIO]:
+def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
     try:
         with open_file(path) as handle:
-            yield handle
+            size_bytes = os.fstat(handle.fileno()).st_size
+            is_same = size_bytes == expected.bytes and (not verify_checksum or _sum_file(handle) == expected)
     except MissingFileError:
-        raise DamagedFileError(path, "is missing. Copy the directory again.") from None
-    except FileError as error:
-        raise _explain_read_error(error) from None
-    except OSError as error:
+        raise DamagedFileError(path, f"is missing. {_COPY_AGAIN}") from None
+    except (FileError, OSError) as error:
         raise _explain_read_error(explain_os_error(path, error)) from None
-
-
-def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
-    with _open_part(path) as handle:
-        size_bytes = os.fstat(handle.fileno()).st_size
-        if size_bytes != expected.bytes:
-            raise DamagedFileError(
-                path,
-                f"must have {expected.bytes} bytes, but has {size_bytes}: it is cut short, or was changed. "
-                "Copy the directory again.",
-            )
-        if verify_checksum and _sum_file(handle) != expected:
-            raise DamagedFileError(path, "is damaged: its checksum is not the one recorded. Copy the directory again.")
+    if size_bytes != expected.bytes:
+        raise DamagedFileError(
+            path,
+            f"must have {expected.bytes} bytes, but has {size_bytes}: it is cut short, or was changed. {_COPY_AGAIN}",
+        )
+    if not is_same:
+        raise DamagedFileError(path, f"is damaged: its checksum is not the one recorded. {_COPY_AGAIN}")
 
 
 def _sum_file(handle: FileIO) -> FileFacts:
@@ -336,7 +315,7 @@ def _sum_file(handle: FileIO) -> FileFacts:
 def _explain_read_error(error: FileError) -> ModelFileError:
     # What the disk cannot give back, or is no file, is damage; what this user may not read is none.
     kind = ModelFileError if isinstance(error.__cause__, PermissionError) else DamagedFileError
-    return kind(error.path, f"{error.problem} Copy the directory again.")
+    return kind(error.path, f"{error.problem} {_COPY_AGAIN}")
 
 
 def _is_plain_name(name: str) -> bool:
@@ -355,11 +334,10 @@ def require_weights(directory: ModelDirectory) -> None:
         if any(name.startswith(part) for name in directory.model)
     )
     weights = list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)
-    parts = [(directory.model, [weight for weight in weights if weight.key.startswith(there)])]
+    reports = [compare_arrays([weight for weight in weights if weight.key.startswith(there)], directory.model)]
     if directory.dvae is not None:
-        parts.append((directory.dvae, list_dvae_weights(sizes.dvae)))
-    for tensors, needed in parts:
-        report = compare_arrays(needed, tensors)
+        reports.append(compare_arrays(list_dvae_weights(sizes.dvae), directory.dvae))
+    for report in reports:
         # What nobody knows was let in by an import that was told so; it sizes nothing.
         report.unexpected.clear()
         report.require_complete(str(directory.path))

@@ -17,12 +17,14 @@ lock); others may read meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
+import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,30 +90,10 @@ class TrainingCheckpoint(NamedTuple):
     state: TrainingState
 
 
-def write_training_checkpoint(
-    target: PathLike, *, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState
-) -> None:
-    """Puts a checkpoint at `target`, in place of what is there, verified by reading it back.
-
-    Args:
-        target: the directory.
-        model: the arguments of `write_model_directory`. A codec's has no weights in `model` and all of them in `dvae`.
-        tensors: the rest of the run's numbers, by name.
-        state: everything that is no tensor.
-    """
-    metrics = {name: float(value) for name, value in state.metrics.items()}
-    # Made before anything is written, and without a way to write what JSON does not know as text: it would come back as text.
-    text = json.dumps({"version": STATE_VERSION, **asdict(state), "metrics": metrics}, indent=1, ensure_ascii=False)
-    more: dict[str, Part] = {TENSORS_NAME: tensors, STATE_NAME: text + "\n"}
-    write_model_directory(target, **model, more=more, step=state.step, metrics=metrics)
-
-
 def read_training_checkpoint(path: PathLike, *, verify_checksums: bool = True) -> TrainingCheckpoint:
     """The checkpoint in a directory. Raises `DamagedFileError` for one that is not whole.
 
-    Args:
-        path: the directory.
-        verify_checksums: reads every byte once; not needed for one that `CheckpointStore.latest` has just given.
+    Checksums need not be verified for one that `CheckpointStore.latest` has just given.
     """
     directory = Path(path)
     model = read_model_directory(directory, verify_checksums=verify_checksums)
@@ -122,12 +104,6 @@ def read_training_checkpoint(path: PathLike, *, verify_checksums: bool = True) -
                 f"holds a model without {name}, so no run can go on from it. A new run can start from it: --init-from.",
             )
     return TrainingCheckpoint(model, open_safetensors(directory / TENSORS_NAME), _read_state(directory / STATE_NAME))
-
-
-def count_checkpoint_bytes(model: ModelContent, tensors: Mapping[str, Tensor]) -> int:
-    """Bytes that the tensors of a checkpoint take on the disk; the texts beside them are small."""
-    groups = [model["model"], model.get("dvae") or {}, tensors, *(model.get("speakers") or {}).values()]
-    return sum(tensor.nbytes for group in groups for tensor in group.values())
 
 
 def _read_state(path: Path) -> TrainingState:
@@ -178,36 +154,18 @@ class DiskNeed:
         return self.peak_bytes - self.present_bytes <= self.free_bytes
 
 
-def rank_by_metric(checkpoints: Iterable[Checkpoint], metric: str) -> list[Checkpoint]:
+def _rank(checkpoints: Iterable[Checkpoint], metric: str) -> list[Checkpoint]:
     """Those that have the metric, lowest first; of equals the earlier. A loss that is not a number is no rank."""
     ranked = [checkpoint for checkpoint in checkpoints if math.isfinite(checkpoint.metrics.get(metric, math.nan))]
     return sorted(ranked, key=lambda checkpoint: (checkpoint.metrics[metric], checkpoint.step))
 
 
-def choose_kept(
-    checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int, metric: str
-) -> dict[int, tuple[str, ...]]:
-    """The steps whose checkpoints are kept, each with why: as one of the last, of the best, or both."""
-    by_step = sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
-    last = {checkpoint.step for checkpoint in by_step[:keep_last]}
-    best = {checkpoint.step for checkpoint in rank_by_metric(checkpoints, metric)[:keep_best]}
-    return {
-        step: tuple(reason for reason, steps in (("last", last), ("best", best)) if step in steps)
-        for step in sorted(last | best)
-    }
-
-
 class CheckpointReader:
-    """The checkpoints in a folder that is somebody's: nothing in it is changed.
-
-    Args:
-        folder: where they are; need not be there.
-        best_metric: what makes a checkpoint the best; as the run had it unless given.
-    """
+    """The checkpoints in a folder that is somebody's: nothing in it is changed. The folder need not be there."""
 
     def __init__(self, folder: Path, *, best_metric: str | None = None):
         self.folder = Path(folder)
-        self._best_metric = read_best_metric(self.folder) if best_metric is None else best_metric
+        self._best_metric = _read_best_metric(self.folder) if best_metric is None else best_metric
         self._damaged: set[Path] = set()
 
     def list(self) -> list[Checkpoint]:
@@ -215,7 +173,7 @@ class CheckpointReader:
         found = []
         for path in _list_directories(self.folder, _STEP_NAME):
             try:
-                found.append(self._describe(path))
+                found.append(_describe(path))
             except DamagedFileError as error:
                 self._pass_over(path, error)
         return sorted(found, key=lambda checkpoint: checkpoint.step)
@@ -239,22 +197,11 @@ class CheckpointReader:
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint with the lowest metric; None where no checkpoint has that metric."""
-        return self._find_whole(rank_by_metric(self.list(), self._best_metric))
+        return self._find_whole(_rank(self.list(), self._best_metric))
 
     def find(self, step: int) -> Checkpoint | None:
         """The whole checkpoint of a step; None where there is none."""
         return self._find_whole(checkpoint for checkpoint in self.list() if checkpoint.step == step)
-
-    def _describe(self, path: Path) -> Checkpoint:
-        manifest = read_manifest(path)
-        match = _STEP_NAME.fullmatch(path.name)
-        assert match, path
-        return Checkpoint(
-            path=path,
-            step=int(match[1]),
-            metrics=manifest.facts.metrics,
-            size_bytes=sum(file.bytes for file in manifest.files.values()),
-        )
 
     def _find_whole(self, candidates: Iterable[Checkpoint]) -> Checkpoint | None:
         for checkpoint in candidates:
@@ -301,16 +248,28 @@ class CheckpointStore(CheckpointReader):
 
         Raises `DiskFullError` when there is no room, and `WriteError` when it cannot be written for another
         reason; what was there before is then as it was.
+
+        Args:
+            model: a codec's has no weights in `model` and all of them in `dvae`.
+            tensors: the rest of the run's numbers, by name.
+            state: everything that is no tensor.
         """
         recover_folder(self.folder)
         path = self.folder / f"step-{state.step:08d}"
+        metrics = {name: float(value) for name, value in state.metrics.items()}
+        # Made before anything is written, and without a way to write what JSON does not know as text: it would come back as text.
+        text = json.dumps({"version": STATE_VERSION, **asdict(state), "metrics": metrics}, indent=1, ensure_ascii=False)
+        more: dict[str, Part] = {TENSORS_NAME: tensors, STATE_NAME: text + "\n"}
         try:
-            write_training_checkpoint(path, model=model, tensors=tensors, state=state)
+            write_model_directory(path, **model, more=more, step=state.step, metrics=metrics)
         except DiskFullError as error:
-            raise self._explain_full_disk(error, state.step, count_checkpoint_bytes(model, tensors)) from error
-        self._remove_unkept(state.step)
+            raise self._explain_full_disk(error, state.step, _count_bytes(model, tensors)) from error
+        kept = self._choose_kept()
+        for checkpoint in self.list():
+            if checkpoint.step not in kept and checkpoint.step != state.step:
+                remove_folder_atomically(checkpoint.path)
         self._write_index()
-        return self._describe(path)
+        return _describe(path)
 
     def list(self) -> list[Checkpoint]:
         """The same, after what was interrupted is recovered."""
@@ -329,7 +288,7 @@ class CheckpointStore(CheckpointReader):
         """Room that the checkpoints of a run with these tensors take."""
         folder = next(parent for parent in (self.folder, *self.folder.absolute().parents) if parent.exists())
         return DiskNeed(
-            checkpoint_bytes=count_checkpoint_bytes(model, tensors),
+            checkpoint_bytes=_count_bytes(model, tensors),
             kept=self._keep_last + self._keep_best,
             present_bytes=sum(checkpoint.size_bytes for checkpoint in self.list()),
             free_bytes=shutil.disk_usage(folder).free,
@@ -343,23 +302,18 @@ class CheckpointStore(CheckpointReader):
 
     def _set_aside(self, path: Path, why: str) -> Path:
         name = f"{why}-{path.name}"
-        taken = {entry.name for entry in self.folder.iterdir()}
-        number = 2
-        while name in taken:
-            name = f"{why}-{path.name}-{number}"
-            number += 1
-        return path.rename(path.with_name(name))
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        return path.rename(next(place for each in names if not os.path.lexists(place := path.with_name(each))))
 
-    def _remove_unkept(self, saved_step: int) -> None:
+    def _choose_kept(self) -> dict[int, tuple[str, ...]]:
+        """The steps whose checkpoints are kept, each with why: as one of the last, of the best, or both."""
         checkpoints = self.list()
-        kept = choose_kept(checkpoints, self._keep_last, self._keep_best, self._best_metric)
-        for checkpoint in checkpoints:
-            if checkpoint.step not in kept and checkpoint.step != saved_step:
-                remove_folder_atomically(checkpoint.path)
+        last = {checkpoint.step for checkpoint in checkpoints[-self._keep_last :]}
+        best = {checkpoint.step for checkpoint in _rank(checkpoints, self._best_metric)[: self._keep_best]}
+        return {step: ("last",) * (step in last) + ("best",) * (step in best) for step in last | best}
 
     def _write_index(self) -> None:
-        checkpoints = self.list()
-        kept = choose_kept(checkpoints, self._keep_last, self._keep_best, self._best_metric)
+        kept = self._choose_kept()
         content = {
             "keep_last": self._keep_last,
             "keep_best": self._keep_best,
@@ -372,7 +326,7 @@ class CheckpointStore(CheckpointReader):
                     "metrics": checkpoint.metrics,
                     "bytes": checkpoint.size_bytes,
                 }
-                for checkpoint in checkpoints
+                for checkpoint in self.list()
             ],
         }
         try:
@@ -406,11 +360,24 @@ def _format_mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
 
 
-def read_best_metric(folder: Path) -> str:
-    """What makes a checkpoint of a folder the best one, as the run that wrote them had it."""
+def _read_best_metric(folder: Path) -> str:
     try:
         metric = read_json(folder / INDEX_NAME, dict, allow_infinite=True).get("best_metric")
     except FileError:
         # Nothing that matters depends on it: of a list that was never written the usual metric is the best guess.
         return USUAL_METRIC
     return metric if isinstance(metric, str) else USUAL_METRIC
+
+
+def _describe(path: Path) -> Checkpoint:
+    manifest = read_manifest(path)
+    match = _STEP_NAME.fullmatch(path.name)
+    assert match, path
+    size_bytes = sum(file.bytes for file in manifest.files.values())
+    return Checkpoint(path, int(match[1]), manifest.facts.metrics, size_bytes)
+
+
+def _count_bytes(model: ModelContent, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes that the tensors of a checkpoint take on the disk; the texts beside them are small."""
+    groups = [model["model"], model.get("dvae") or {}, tensors, *(model.get("speakers") or {}).values()]
+    return sum(tensor.nbytes for group in groups for tensor in group.values())

@@ -23,29 +23,24 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from myxtts.checkpoints.errors import CheckpointError, ModelFileError, UnsafeModelFileError
+from myxtts.checkpoints.errors import CheckpointError, ModelFileError
 from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
 from myxtts.checkpoints.unpickling import (
     MAX_DEPTH,
     MAX_TEXT_BYTES,
     STORAGE_DTYPES,
-    TORCH_GLOBALS,
     UNTYPED_DTYPES,
-    GlobalRefusedError,
     PickleMachine,
-    PickleRefusedError,
     Storage,
-    StorageType,
 )
-from myxtts.files import FileError, explain_os_error, open_file
+from myxtts.files import FileError, open_file
 
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_START = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -73,91 +68,55 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
     is refused with `UnsafeModelFileError`; a file that is damaged or no torch file at all, with `ModelFileError`.
     """
     path = Path(path)
-    _check_start(path)
-    return TorchArchive(path).read_content()
+    records = ZipRecords(path)
+    found = [
+        name.removesuffix("/data.pkl")
+        for name in records.records
+        if name.count("/") == 1 and name.endswith("/data.pkl")
+    ]
+    if len(found) != 1:
+        raise ModelFileError(
+            path, "is a zip file, but torch.save did not write it: it has no single `data.pkl`. Give a .pth file."
+        )
+    # The folder that all records are in; torch names it after the file.
+    prefix = found[0]
+    if f"{prefix}/constants.pkl" in records.records:
+        raise ModelFileError(path, "is a TorchScript program, not a file of weights. Give the model's own .pth file.")
+    is_big_endian = _read_byte_order(records, f"{prefix}/byteorder") == b"big"
 
-
-class TorchArchive:
-    """The records of a torch file: one pickle, and the storages of its tensors."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._zip = ZipRecords(path)
-        self._prefix = self._find_prefix()
-        self._is_big_endian = self._read_byte_order() == b"big"
-
-    def read_content(self) -> Any:
-        """The value the pickle describes."""
-        program = self._zip.read_record(self._zip.records[f"{self._prefix}/data.pkl"])
-        try:
-            return PickleMachine(program, TORCH_GLOBALS, self._load_storage).run()
-        except GlobalRefusedError as error:
-            raise UnsafeModelFileError(self.path, error.global_name) from None
-        except PickleRefusedError as error:
-            raise ModelFileError(self.path, str(error)) from None
-
-    def _find_prefix(self) -> str:
-        """The folder that all records are in; torch names it after the file."""
-        records = self._zip.records
-        found = [
-            name.removesuffix("/data.pkl") for name in records if name.endswith("/data.pkl") and name.count("/") == 1
-        ]
-        if len(found) != 1:
-            raise ModelFileError(
-                self.path,
-                "is a zip file, but torch.save did not write it: it has no single `data.pkl`. Give a .pth file.",
-            )
-        prefix = found[0]
-        if f"{prefix}/constants.pkl" in records:
-            raise ModelFileError(
-                self.path, "is a TorchScript program, not a file of weights. Give the model's own .pth file."
-            )
-        return prefix
-
-    def _read_byte_order(self) -> bytes:
-        record = self._zip.records.get(f"{self._prefix}/byteorder")
-        if record is None:
-            return b"little"
-        order = self._zip.read_record(record) if record.size <= 16 else b""
-        if order not in (b"little", b"big"):
-            raise ModelFileError(self.path, "states a byte order that is neither little nor big. Get the file again.")
-        return order
-
-    def _load_storage(self, persistent_id: Any) -> Storage:
+    def load_storage(persistent_id: Any) -> Storage:
         match persistent_id:
-            case ("storage", StorageType(dtype=dtype), str(key), str(), int(count)) if count >= 0:
+            case ("storage", np.dtype() as dtype, str(key), str(), int(count)) if count >= 0:
                 pass
             case _:
-                raise PickleRefusedError("describes a storage in an unknown way. It is damaged, or made to do harm.")
-        record = self._zip.records.get(f"{self._prefix}/data/{key}")
+                raise ValueError("it describes a storage in an unknown way")
+        record = records.records.get(f"{prefix}/data/{key}")
         if record is None:
-            raise PickleRefusedError(f"lacks the record data/{key[:80]} that its tensors are in. Get the file again.")
-        if count * (dtype.itemsize if dtype else 1) > record.size:
-            raise PickleRefusedError(
-                f"has {record.size} bytes in its record data/{key}, fewer than the {count} elements it should hold. "
-                "Get the file again."
+            raise ValueError(f"it lacks the record data/{key[:80]} that its tensors are in")
+        if count * dtype.itemsize > record.file_size:
+            raise ValueError(
+                f"its record data/{key} has {record.file_size} bytes, fewer than the {count} elements it should hold"
             )
-        return Storage(dtype, count, functools.partial(self._zip.read_span, record), self._is_big_endian)
+        return Storage(
+            dtype, count * dtype.itemsize, functools.partial(records.read_span, record.orig_filename), is_big_endian
+        )
+
+    return PickleMachine(path, records.read_record(f"{prefix}/data.pkl"), load_storage).run()
 
 
-@dataclass(frozen=True)
-class Record:
-    """One file inside the zip file."""
-
-    name: str
-    start: int
-    """Where its bytes begin in the zip file."""
-    size: int
-    crc32: int
-    """0 when the writer recorded none: torch has an option that leaves it out."""
+def _read_byte_order(records: ZipRecords, name: str) -> bytes:
+    order = records.read_record(name) if name in records.records else b"little"
+    if order not in (b"little", b"big"):
+        raise ModelFileError(records.path, "states a byte order that is neither little nor big. Get the file again.")
+    return order
 
 
 class ZipRecords:
     """The records of one file, by name, checked before anything in it is believed. Keeps no file open.
 
-    Stricter than a general zip reader, because only what `torch.save` writes has to pass: records are stored, not compressed (so
-    a zip bomb has nothing to blow up), lie one after the other inside the file, and are named once. Both places where zip
-    states a record's name and size must agree; where they may differ, two readers can be shown two files.
+    The standard library reads the directory. Beyond what it asks, because only what `torch.save` writes has to pass: records are
+    stored, not compressed (so a zip bomb has nothing to blow up), lie one after the other inside the file, and are named once.
+    Both places where zip states a record's name and size must agree; where they may differ, two readers can be shown two files.
 
     Args:
         path: a zip file whose records are stored without compression.
@@ -166,37 +125,37 @@ class ZipRecords:
     def __init__(self, path: Path):
         self.path = path
         self._verified: set[str] = set()
+        self.records: dict[str, zipfile.ZipInfo] = {}
+        self.starts: dict[str, int] = {}
+        """Where the bytes of each begin."""
         with self._open() as handle:
             status = os.fstat(handle.fileno())
             self._identity = _identify(status)
-            self.records = self._read_records(handle, status.st_size)
+            start = self._read_at(handle, 0, min(_SNIFFED_BYTES, status.st_size))
+            if not start.startswith(_ZIP_START):
+                raise self._error(_describe_start(start, status.st_size))
+            self._read_records(handle, status.st_size)
 
-    def read_record(self, record: Record) -> bytes:
+    def read_record(self, name: str) -> bytes:
         """All bytes of a record, checked against its checksum."""
-        return bytes(self.read_span(record, 0, record.size))
+        return bytes(self.read_span(name, 0, self.records[name].file_size))
 
-    def read_span(self, record: Record, start: int, length: int) -> bytearray:
+    def read_span(self, name: str, start: int, length: int) -> bytearray:
         """`length` bytes of a record from byte `start` on. The record's checksum is verified the first time."""
-        assert min(start, length) >= 0
-        assert start + length <= record.size
+        record = self.records[name]
         with self._open() as handle:
             if _identify(os.fstat(handle.fileno())) != self._identity:
                 raise self._error("was changed while it was being read. Wait until its writer is done, and try again.")
-            content = self._read_at(handle, record.start + start, length)
-            if record.name not in self._verified and record.crc32 != 0:
-                whole = length == record.size
-                checksum = zlib.crc32(content) if whole else self._sum_record(handle, record)
-                if checksum != record.crc32:
-                    raise self._error(f"its record {record.name!r} is damaged (wrong checksum). Get the file again.")
-            self._verified.add(record.name)
-        return content
-
-    def _sum_record(self, handle: FileIO, record: Record) -> int:
-        checksum = 0
-        for start in range(0, record.size, _CHUNK_BYTES):
-            length = min(_CHUNK_BYTES, record.size - start)
-            checksum = zlib.crc32(self._read_at(handle, record.start + start, length), checksum)
-        return checksum
+            # A checksum of 0 is none: torch has an option that leaves it out.
+            if name not in self._verified and record.CRC != 0:
+                checksum = 0
+                for offset in range(0, record.file_size, _CHUNK_BYTES):
+                    chunk_bytes = min(_CHUNK_BYTES, record.file_size - offset)
+                    checksum = zlib.crc32(self._read_at(handle, self.starts[name] + offset, chunk_bytes), checksum)
+                if checksum != record.CRC:
+                    raise self._error(f"its record {name!r} is damaged (wrong checksum). Get the file again.")
+            self._verified.add(name)
+            return self._read_at(handle, self.starts[name] + start, length)
 
     def _error(self, problem: str) -> ModelFileError:
         return ModelFileError(self.path, problem)
@@ -205,50 +164,47 @@ class ZipRecords:
         try:
             return open_file(self.path)
         except FileError as error:
-            raise self._error(error.problem) from None
+            raise self._error(f"{error.problem} Give a .pth file that can be read.") from None
 
     def _read_at(self, handle: FileIO, offset: int, length: int) -> bytearray:
         content = bytearray(length)
         view = memoryview(content)
         try:
             handle.seek(offset)
-            done = 0
-            while done < length:
+            while view:
                 # Not one readinto: Linux reads at most 2 GiB at once.
-                count = handle.readinto(view[done:])
+                count = handle.readinto(view)
                 if not count:
                     raise self._error("ends before its content does: it is cut short. Get the file again.")
-                done += count
+                view = view[count:]
         except OSError as error:
             raise self._error(f"cannot be read ({error.strerror}).") from None
         return content
 
-    def _read_records(self, handle: FileIO, size: int) -> dict[str, Record]:
+    def _read_records(self, handle: FileIO, size: int) -> None:
         infos, limit = self._read_directory(handle, size)
-        records: dict[str, Record] = {}
         end = 0
         for info in sorted(infos, key=lambda info: info.header_offset):
             name = info.orig_filename
             self._check_info(info)
-            start = self._check_local_header(handle, info, limit)
+            start = self._find_content(handle, info, limit)
             # The first begins the file, so that nothing is hidden in front of it.
             if info.header_offset < end or (end == 0 and info.header_offset):
                 raise self._error(
                     f"its record {name!r} overlaps the one before it, or is not where it should be. {_NOT_OURS}"
                 )
             end = start + info.file_size
-            if name.endswith("/"):
-                continue
-            if name in records:
+            if end > limit:
+                raise self._error(f"its record {name!r} is longer than the file. Get the file again.")
+            if name in self.records:
                 raise self._error(f"holds two records named {name!r}. {_NOT_OURS}")
-            records[name] = Record(name, start, info.file_size, info.CRC)
-        return records
+            self.records[name] = info
+            self.starts[name] = start
 
     def _read_directory(self, handle: FileIO, size: int) -> tuple[list[zipfile.ZipInfo], int]:
         """The entries of the zip directory, and where it begins."""
-        if size < _END.size:
-            raise self._error("is cut short: it is too small for a zip file. Get the file again.")
-        signature, *_, count, _, _, comment = _END.unpack(self._read_at(handle, size - _END.size, _END.size))
+        end = self._read_at(handle, max(0, size - _END.size), min(size, _END.size))
+        signature, *_, count, _, _, comment = _END.unpack(end.rjust(_END.size))
         if signature != b"PK\x05\x06" or comment != 0:
             raise self._error("is cut short or damaged: the zip directory at its end is missing. Get the file again.")
         try:
@@ -277,25 +233,22 @@ class ZipRecords:
                 f"its record {name!r} has a name that points outside the file. It may be made to do harm."
             )
 
-    def _check_local_header(self, handle: FileIO, info: zipfile.ZipInfo, limit: int) -> int:
+    def _find_content(self, handle: FileIO, info: zipfile.ZipInfo, limit: int) -> int:
         """Where the record's bytes begin, once the header in front of them agrees with the directory."""
         name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_FLAG else "cp437")
         if not 0 <= info.header_offset <= limit - _LOCAL_HEADER.size - len(name):
             raise self._error(f"its record {name!r} lies outside the file. Get the file again.")
         header = self._read_at(handle, info.header_offset, _LOCAL_HEADER.size + len(name))
-        signature, _, flags, method, _, _, crc32, stored, size, name_length, extra_length = _LOCAL_HEADER.unpack_from(
+        signature, _, flags, method, _, _, crc32, stored, size, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(
             header
         )
-        found = (signature, flags, method, name_length, bytes(header[_LOCAL_HEADER.size :]))
-        if found != (b"PK\x03\x04", info.flag_bits, zipfile.ZIP_STORED, len(name), name):
-            raise self._error(f"its record {name!r} is described in two ways. Get the file again.")
+        found = (signature, flags, method, name_bytes, bytes(header[_LOCAL_HEADER.size :]))
         sizes_agree = crc32 == info.CRC and {stored, size} <= {info.file_size, _FULL_32}
-        if not flags & _SIZES_FOLLOW_FLAG and not sizes_agree:
-            raise self._error(f"its record {name!r} has two sizes. Get the file again.")
-        start: int = info.header_offset + len(header) + extra_length
-        if start + info.file_size > limit:
-            raise self._error(f"its record {name!r} is longer than the file. Get the file again.")
-        return start
+        if found != (_ZIP_START, info.flag_bits, zipfile.ZIP_STORED, len(name), name) or not (
+            flags & _SIZES_FOLLOW_FLAG or sizes_agree
+        ):
+            raise self._error(f"its record {name!r} is described in two ways. Get the file again.")
+        return info.header_offset + len(header) + int(extra_bytes)
 
 
 class _BoundedFile:
@@ -316,23 +269,8 @@ def _identify(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_start(path: Path) -> None:
-    """Tells by its first bytes what a file that is no torch file is instead."""
-    if os.path.isdir(path):
-        raise ModelFileError(path, "is a folder. Give the .pth file in it.")
-    try:
-        with open_file(path) as handle:
-            start = handle.read(_SNIFFED_BYTES)
-            size = os.fstat(handle.fileno()).st_size
-    except (FileError, OSError) as error:
-        raise ModelFileError(
-            path, f"{explain_os_error(path, error).problem} Give a .pth file that can be read."
-        ) from None
-    if not start.startswith(_ZIP_START):
-        raise ModelFileError(path, _describe_start(start, size))
-
-
-def _describe_start(start: bytes, size: int) -> str:
+def _describe_start(start: bytearray, size: int) -> str:
+    """What a file that is no torch file is instead, told by its first bytes."""
     convert = "On a machine with torch, load it with `torch.load(..., weights_only=True)` and save it again with `torch.save`."
     if not start:
         return "is empty. Get the file again."
@@ -359,8 +297,18 @@ _ZIP64_FIELD_BYTES = 20
 _ZIP64_FROM_BYTES = 2**30
 """Records from here on get 64-bit sizes; well below 2 GiB, where zipfile would switch by itself."""
 
-_TYPED_STORAGES = {dtype: name for name, dtype in STORAGE_DTYPES.items()}
-_UNTYPED_NAMES = {dtype: name for name, dtype in UNTYPED_DTYPES.items()}
+
+def _dump_global(name: str) -> bytes:
+    return pickle.GLOBAL + name.replace(":", "\n").encode() + b"\n"
+
+
+_TORCH_TYPES = {
+    dtype: (f"torch:{name}", "torch._utils:_rebuild_tensor_v2", b"") for name, dtype in STORAGE_DTYPES.items()
+} | {
+    dtype: ("torch.storage:UntypedStorage", "torch._utils:_rebuild_tensor_v3", _dump_global(f"torch:{name}"))
+    for name, dtype in UNTYPED_DTYPES.items()
+}
+"""Type of elements -> torch's names of their storage and of what makes a tensor of it, and what that must be told besides."""
 
 
 def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
@@ -406,60 +354,41 @@ class _PickleWriter:
     def __init__(self, path: Path):
         self.tensors: list[Tensor] = []
         self._path = path
-        self._out = bytearray()
         self._storage_keys: dict[int, int] = {}
-        self._memo: dict[str, int] = {}
 
-    def write(self, content: Any) -> bytes:
+    def write(self, value: Any) -> bytes:
         """The pickle of a value."""
-        self._out += pickle.PROTO + b"\x02"
-        self._write(content, depth=0)
-        self._out += pickle.STOP
-        return bytes(self._out)
+        return pickle.PROTO + b"\x02" + self._dump(value) + pickle.STOP
 
-    def _write(self, value: Any, depth: int) -> None:
+    def _dump(self, value: Any, depth: int = 0) -> bytes:
         if depth > MAX_DEPTH:
             raise CheckpointError(
                 f"{self._path}: the content is nested more than {MAX_DEPTH} deep, or contains itself."
             )
         match value:
             case None | bool():
-                self._out += {None: pickle.NONE, True: pickle.NEWTRUE, False: pickle.NEWFALSE}[value]
-            case np.bool_() | np.integer() | np.floating():
-                self._write(value.item(), depth)
-            case int():
-                self._write_int(value)
+                return {None: pickle.NONE, True: pickle.NEWTRUE, False: pickle.NEWFALSE}[value]
+            case int() if -(2**63) <= value < 2**64:
+                return pickle.LONG1 + b"\x09" + value.to_bytes(9, "little", signed=True)
             case float():
-                self._out += pickle.BINFLOAT + struct.pack(">d", value)
+                return pickle.BINFLOAT + struct.pack(">d", value)
             case str():
-                self._write_text(value)
-            case bytes():
-                self._write_call(
-                    "_codecs", "encode", lambda: self._write_tuple((value.decode("latin1"), "latin1"), depth)
-                )
+                return self._dump_text(value)
             case list():
-                self._out += pickle.EMPTY_LIST
-                self._write_group(value, pickle.APPENDS, depth)
+                return pickle.EMPTY_LIST + self._dump_group(value, depth) + pickle.APPENDS
             case tuple():
-                self._write_tuple(value, depth)
-            case dict():
-                self._write_dict(value, depth)
+                return self._dump_group(value, depth) + pickle.TUPLE
+            case dict() if all(type(key) in (str, int) for key in value):
+                items = itertools.chain.from_iterable(value.items())
+                return pickle.EMPTY_DICT + self._dump_group(items, depth) + pickle.SETITEMS
             case np.ndarray() | LazyTensor():
-                self._write_tensor(value, depth)
-            case _:
-                raise CheckpointError(
-                    f"{self._path}: values of type {type(value).__name__} cannot be written. Convert them to numbers, text or arrays."
-                )
+                return self._dump_tensor(value)
+        raise CheckpointError(
+            f"{self._path}: {value!r:.80} ({type(value).__name__}) cannot be written: only text, numbers of 64 bits, tensors, and "
+            "lists and tables of them. Convert it."
+        )
 
-    def _write_int(self, value: int) -> None:
-        if -(2**31) <= value < 2**31:
-            self._out += pickle.BININT + struct.pack("<i", value)
-        elif -(2**63) <= value < 2**64:
-            self._out += pickle.LONG1 + b"\x09" + value.to_bytes(9, "little", signed=True)
-        else:
-            raise CheckpointError(f"{self._path}: the number {value} does not fit 64 bits.")
-
-    def _write_text(self, text: str) -> None:
+    def _dump_text(self, text: str) -> bytes:
         try:
             raw = text.encode("utf-8")
         except UnicodeEncodeError:
@@ -468,67 +397,30 @@ class _PickleWriter:
             ) from None
         if len(raw) > MAX_TEXT_BYTES:
             raise CheckpointError(f"{self._path}: a text of {len(raw)} bytes is longer than {MAX_TEXT_BYTES}.")
-        self._out += pickle.BINUNICODE + struct.pack("<I", len(raw)) + raw
+        return pickle.BINUNICODE + struct.pack("<I", len(raw)) + raw
 
-    def _write_group(self, values: Iterable[Any], end: bytes, depth: int) -> None:
-        self._out += pickle.MARK
-        for value in values:
-            self._write(value, depth + 1)
-        self._out += end
+    def _dump_group(self, values: Iterable[Any], depth: int = 0) -> bytes:
+        return pickle.MARK + b"".join(self._dump(value, depth + 1) for value in values)
 
-    def _write_tuple(self, values: tuple[Any, ...], depth: int) -> None:
-        self._write_group(values, pickle.TUPLE, depth)
-
-    def _write_dict(self, values: dict[Any, Any], depth: int) -> None:
-        if any(type(key) not in (str, int) for key in values):
-            raise CheckpointError(f"{self._path}: keys must be text or whole numbers, but one of them is not.")
-        self._out += pickle.EMPTY_DICT
-        self._write_group(itertools.chain.from_iterable(values.items()), pickle.SETITEMS, depth)
-
-    def _write_tensor(self, tensor: Tensor, depth: int) -> None:
-        storage_class = _TYPED_STORAGES.get(tensor.dtype.newbyteorder("="))
-        untyped = _UNTYPED_NAMES.get(tensor.dtype.newbyteorder("="))
-        if storage_class is None and untyped is None:
+    def _dump_tensor(self, tensor: Tensor) -> bytes:
+        if tensor.dtype.newbyteorder("=") not in _TORCH_TYPES:
             raise CheckpointError(
                 f"{self._path}: torch has no tensors of type {tensor.dtype}. Convert the array first."
             )
-        module, name = ("torch", storage_class) if storage_class else ("torch.storage", "UntypedStorage")
+        storage, function, dtype = _TORCH_TYPES[tensor.dtype.newbyteorder("=")]
         if id(tensor) not in self._storage_keys:
             self._storage_keys[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
-        strides = [math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape))]
-
-        def write_arguments() -> None:
-            self._out += pickle.MARK
-            self._out += pickle.MARK
-            self._write_text("storage")
-            self._write_global(module, name)
-            self._write_text(str(self._storage_keys[id(tensor)]))
-            self._write_text("cpu")
-            self._write_int(tensor.size if storage_class else tensor.nbytes)
-            self._out += pickle.TUPLE + pickle.BINPERSID
-            self._write_int(0)
-            self._write_tuple(tuple(tensor.shape), depth)
-            self._write_tuple(tuple(strides), depth)
-            self._out += pickle.NEWFALSE
-            self._write_call("collections", "OrderedDict", lambda: self._write_tuple((), depth))
-            if untyped is not None:
-                self._write_global("torch", untyped)
-            self._out += pickle.TUPLE
-
-        self._write_call(
-            "torch._utils", "_rebuild_tensor_v2" if storage_class else "_rebuild_tensor_v3", write_arguments
+        strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
+        return b"".join(
+            [
+                _dump_global(function) + pickle.MARK,
+                pickle.MARK + self._dump("storage") + _dump_global(storage),
+                self._dump(str(self._storage_keys[id(tensor)])) + self._dump("cpu"),
+                self._dump(tensor.nbytes if dtype else tensor.size),
+                pickle.TUPLE + pickle.BINPERSID,
+                self._dump(0) + self._dump(tuple(tensor.shape)) + self._dump(strides) + pickle.NEWFALSE,
+                _dump_global("collections:OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE + dtype,
+                pickle.TUPLE + pickle.REDUCE,
+            ]
         )
-
-    def _write_call(self, module: str, name: str, write_arguments: Callable[[], None]) -> None:
-        self._write_global(module, name)
-        write_arguments()
-        self._out += pickle.REDUCE
-
-    def _write_global(self, module: str, name: str) -> None:
-        line = f"{module}\n{name}\n"
-        if line in self._memo:
-            self._out += pickle.BINGET + bytes([self._memo[line]])
-        else:
-            self._memo[line] = len(self._memo)
-            self._out += pickle.GLOBAL + line.encode() + pickle.BINPUT + bytes([self._memo[line]])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
-import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +14,13 @@ from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.profile import SHOWN
 from myxtts.cli.telling import tell
-from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config import resolve_config
 from myxtts.config.flags import add_setting_flags
 
 if TYPE_CHECKING:
-    from myxtts.tuning.configure import Tuned, Verification
+    from myxtts.tuning.configure import TrialResult, Tuned, Verification
 
 OUTPUT = Path("myxtts_tuned.yaml")
-_WIDTH = 80
 
 
 def build_parser(prog: str) -> Parser:
@@ -49,17 +46,15 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
     from myxtts.devices.planning import plan_devices
     from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
-    from myxtts.tuning.configure import tune
+    from myxtts.tuning.configure import format_variables, format_yaml, tune
 
     refuse_decoder(config)
-    notes = describe_workers(config)
-    variables = arguments.output.with_suffix(".env.sh")
-    check_writable(arguments.output, variables)
+    notes, output, variables = describe_workers(config), arguments.output, arguments.output.with_suffix(".env.sh")
+    check_writable(output, variables)
     check_corpora(config)
     check_models(config)
     prepare_environment(os.environ)
@@ -67,30 +62,38 @@ def run(words: Sequence[str], prog: str) -> int:
     if config.training.mode != "auto":
         # What cannot be had is refused first, with the command that was given.
         plan_devices(request_one(config, spell_command(prog, words)), machine)
-    tuned = tune(config, machine, verifies=arguments.verify, tell=tell, find_launch_obstacle=find_launch_obstacle)
+    tuned = tune(config, machine, verifies=arguments.verify, tell=tell)
     print(format_tuned(tuned, notes))
-    _write(config, tuned, arguments, variables)
+    write_text(output, format_yaml(config, tuned.lines, _describe_origin(tuned)))
+    write_text(variables, format_variables(tuned.variables, variables.name))
+    print(f"\nSettings   {output}\nVariables  {variables}\n\nTrain with")
+    print(f"  source {shlex.quote(str(variables))} && myxtts train --config {shlex.quote(str(output))}")
     return 0
 
 
 def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
-    """What was found, and why.
+    """What was found, and why; `notes` say what of the run that was asked for was not measured."""
+    from myxtts.monitoring.words import wrap_titled
 
-    Args:
-        notes: what of the run that was asked for was not measured.
-    """
-    lines = ["SETTINGS", *_indent(_describe_before(tuned), "", "")]
-    lines += [*(row for note in notes for row in _indent(note, "Note: ")), ""]
+    lines = ["SETTINGS", *textwrap.wrap(_describe_before(tuned), 80)]
+    lines += [*(row for note in notes for row in wrap_titled("Note:", note, indent=2)), ""]
     for answer in tuned.answers:
         taken = answer.taken.name if answer.taken is not None else "unchanged"
-        lines += [f"{answer.title}: {taken}", *_indent(answer.evidence)]
-    if tuned.verification is not None:
-        lines += ["", *_format_verification(tuned.verification, keeps_batch=bool(tuned.refusal))]
+        lines += [f"{answer.title}: {taken}", *wrap_titled("", answer.evidence, indent=2)]
+    checked = tuned.verification
+    if checked is None:
+        return "\n".join(lines)
+    title, rows, verdict = _describe_verification(checked, keeps_batch=bool(tuned.refusal))
+    lines += ["", title, *rows, *wrap_titled("", verdict, indent=2)]
+    if not checked.failure:
+        whose = "these settings" if checked.gain > 0 else "the defaults"
+        lines += ["", f"IN FORCE with {whose}, read back from the process that ran them"]
+        lines += [row for name, value in checked.in_force.items() for row in wrap_titled(f"  {name}", value, indent=30)]
     return "\n".join(lines)
 
 
-def _format_verification(checked: Verification, *, keeps_batch: bool) -> list[str]:
-    """The gain, and what was in force, read back from TensorFlow.
+def _describe_verification(checked: Verification, *, keeps_batch: bool) -> tuple[str, list[str], str]:
+    """Title, table and verdict of a comparison with the defaults.
 
     Args:
         keeps_batch: whether a batch was needed to fit, which stays where all else is withdrawn.
@@ -98,37 +101,23 @@ def _format_verification(checked: Verification, *, keeps_batch: bool) -> list[st
     withdrawn = f"What was found is withdrawn; the file changes nothing{' but the batch' if keeps_batch else ''}."
     if checked.failure:
         failed = f"It was broken off, so that nothing is known about a gain: {checked.failure}."
-        return ["NOT VERIFIED", *_indent(f"{failed} {withdrawn}")]
+        return "NOT VERIFIED", [], f"{failed} {withdrawn}"
     if checked.is_unchanged:
-        lines = ["VERIFIED", *_indent("Nothing faster than the defaults was found, so they stay.")]
-    else:
-        is_once = len(checked.tuned_s) == 1
-        lines = ["COMPARED, one run of each (--verify: three)" if is_once else "VERIFIED, in turn, medians of a step"]
-        for name, seconds in (("the defaults", checked.default_s), ("these settings", checked.tuned_s)):
-            rounds = ", ".join(_format_median([each]) for each in seconds)
-            lines.append(f"  {name:<16}{_format_median(seconds):>9}  ({rounds})")
-        slower = f", {-checked.gain:.1%} slower" if checked.gain < 0 else ""
-        gain = f"{checked.gain:.1%} faster; differences below 3 % are within the noise."
-        lines += _indent(gain if checked.gain > 0 else f"no gain{slower}: defaults kept. {withdrawn}")
-    whose = "these settings" if checked.gain > 0 else "the defaults"
-    lines += ["", f"IN FORCE with {whose}, read back from the process that ran them"]
-    for name, value in checked.in_force.items():
-        lines += _indent(value, f"  {name:<28}", " " * 30)
-    return lines
-
-
-def _write(config: XTTSConfig, tuned: Tuned, arguments: argparse.Namespace, variables: Path) -> None:
-    from myxtts.tuning.configure import format_variables, format_yaml
-
-    write_text(arguments.output, format_yaml(config, tuned.lines, _describe_origin(tuned)))
-    write_text(variables, format_variables(tuned.variables, variables.name))
-    given = f"--config {shlex.quote(str(arguments.output))}"
-    print(f"\nSettings   {arguments.output}\nVariables  {variables}\n\nTrain with")
-    print(f"  source {shlex.quote(str(variables))} && myxtts train {given}")
+        return "VERIFIED", [], "Nothing faster than the defaults was found, so they stay."
+    title = "COMPARED, one run of each (--verify: three)"
+    title = title if len(checked.tuned) == 1 else "VERIFIED, in turn, medians of a step"
+    rows = []
+    for name, results in (("the defaults", checked.defaults), ("these settings", checked.tuned)):
+        rounds = ", ".join(result.describe() for result in results)
+        rows.append(f"  {name:<16}{_format_median(results):>9}  ({rounds})")
+    if checked.gain > 0:
+        return title, rows, f"{checked.gain:.1%} faster; differences below 3 % are within the noise."
+    slower = f", {-checked.gain:.1%} slower" if checked.gain < 0 else ""
+    return title, rows, f"no gain{slower}: defaults kept. {withdrawn}"
 
 
 def _describe_before(tuned: Tuned) -> str:
-    step = _format_median([tuned.before.step_s])
+    step = tuned.before.describe()
     if not tuned.refusal:
         return f"With the defaults a step takes {step} in a short trial on this machine."
     refusal = tuned.refusal.partition("\n")[0].rstrip(".")
@@ -138,9 +127,9 @@ def _describe_before(tuned: Tuned) -> str:
 def _describe_origin(tuned: Tuned) -> list[str]:
     """How the settings came about, for the head of their file."""
     checked, notes = tuned.verification, [_describe_before(tuned)]
-    if checked is not None and checked.default_s:
+    if checked is not None and checked.defaults:
         # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
-        compared = {"the defaults": checked.default_s, "what was found": checked.tuned_s}
+        compared = {"the defaults": checked.defaults, "what was found": checked.tuned}
         medians = [f"{_format_median(each)} with {name}" for name, each in compared.items() if each]
         notes.append(f"As a run has it, a step took {' and '.join(medians)}.")
     if checked is None or checked.is_unchanged:
@@ -151,14 +140,11 @@ def _describe_origin(tuned: Tuned) -> list[str]:
         return [*notes, "What was found gained nothing when compared, so the defaults stay in force."]
     gain = f"{checked.gain:.1%} faster than the defaults."
     once = f"Compared once: {gain} `myxtts configure --verify` compares three times."
-    return [*notes, once if len(checked.tuned_s) == 1 else f"Verified: {gain}"]
+    return [*notes, once if len(checked.tuned) == 1 else f"Verified: {gain}"]
 
 
-def _format_median(seconds: Sequence[float]) -> str:
+def _format_median(results: Sequence[TrialResult]) -> str:
     from myxtts.monitoring.words import format_step_time
+    from myxtts.tuning.configure import find_median_s
 
-    return format_step_time(statistics.median(seconds))
-
-
-def _indent(text: str, first: str = "  ", then: str = "  ") -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
+    return format_step_time(find_median_s(results))

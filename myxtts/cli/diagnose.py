@@ -37,21 +37,13 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     check_writable(arguments.json)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.devices.environment import prepare_environment
     from myxtts.tuning.diagnose import diagnose, format_diagnosis, format_diagnosis_json
 
     environ = dict(os.environ)
     prepare_environment(os.environ)
-    diagnosis = diagnose(
-        config,
-        environ,
-        scan=_scan,
-        tests_speed=not arguments.skip_speed_test,
-        find_launch_obstacle=find_launch_obstacle,
-        tell=tell,
-        command=spell_command(prog, words),
-    )
+    command, tests_speed = spell_command(prog, words), not arguments.skip_speed_test
+    diagnosis = diagnose(config, environ, scan=_scan, tests_speed=tests_speed, tell=tell, command=command)
     print(format_diagnosis(diagnosis))
     if arguments.json is not None:
         write_text(arguments.json, format_diagnosis_json(diagnosis) + "\n")

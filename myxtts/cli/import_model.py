@@ -36,12 +36,18 @@ def build_parser(prog: str) -> Parser:
 
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
-    from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+    from myxtts.checkpoints.importing import import_coqui_files
     from myxtts.models.names import count_parameters
 
-    files = CoquiFiles(arguments.model, arguments.dvae, arguments.vocab, arguments.mel_stats, arguments.speakers)
     report = import_coqui_files(
-        files, arguments.out, allow_missing=arguments.allow_missing, allow_unexpected=arguments.allow_unexpected
+        arguments.model,
+        arguments.out,
+        dvae=arguments.dvae,
+        vocabulary=arguments.vocab,
+        mel_statistics=arguments.mel_stats,
+        speakers=arguments.speakers,
+        allow_missing=arguments.allow_missing,
+        allow_unexpected=arguments.allow_unexpected,
     )
     model = report.config
     counts = ", ".join(
@@ -57,7 +63,7 @@ def run(words: Sequence[str], prog: str) -> int:
     )
     print(f"Size    {counts}")
     if report.ignored:
-        print(f"Ignored {len(report.ignored)} entries of no use here, such as {next(iter(report.ignored))}")
+        print(f"Ignored {len(report.ignored)} entries of no use here, such as {report.ignored[0]}")
     if not report.differences.is_complete:
         print(f"Allowed {report.differences.describe()}")
     for part in report.missing_parts:

@@ -46,12 +46,9 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     check_writable(arguments.json, arguments.html, arguments.trace)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.devices.machine import read_machine
-    from myxtts.monitoring.profile_facts import judge_profile
-    from myxtts.monitoring.settings_in_force import MachineFacts, Settings
     from myxtts.training.profiling.plan import refuse_decoder
     from myxtts.tuning import profile as profiling
     from myxtts.tuning.profile_page import format_page
@@ -61,26 +58,20 @@ def run(words: Sequence[str], prog: str) -> int:
     check_corpora(config)
     check_models(config)
     prepare_environment(os.environ)
-    machine, command = read_machine(), spell_command(prog, words)
-    planned = profiling.plan_profile(
-        config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle
-    )
+    machine = read_machine()
+    planned = profiling.plan_profile(config, machine, tell, spell_command(prog, words))
     print(f"{format_plan(planned.plan)}\n", flush=True)
-    profile = profiling.measure(planned, arguments.num_steps, tell)
-    verdict = judge_profile(profile, Settings.of_config(planned.config, MachineFacts.of_machine(machine)))
+    profile, verdict = profiling.measure_and_judge(planned, machine, arguments.num_steps, tell)
     print(f"\n{format_profile(profile, verdict)}")
-    written = []
     if arguments.json is not None:
         write_text(arguments.json, format_json(profile, verdict) + "\n")
-        written.append(f"Figures  {arguments.json}")
+        print(f"\nFigures  {arguments.json}")
     if arguments.html is not None:
         write_text(arguments.html, format_page(profile, verdict))
-        written.append(f"Page     {arguments.html}")
+        print(f"\nPage     {arguments.html}")
     if arguments.trace is not None:
         write_text(arguments.trace, format_trace(profile) + "\n")
-        written.append(f"Trace    {arguments.trace} (open it at https://ui.perfetto.dev)")
-    if written:
-        print("\n" + "\n".join(written))
+        print(f"\nTrace    {arguments.trace} (open it at https://ui.perfetto.dev)")
     return 0
 
 

@@ -25,12 +25,8 @@ def build_parser(prog: str) -> Parser:
         "short trainings in every mode whose losses must agree, faults, speaking. Writes a report to post, without anything "
         "private. Each check has its own process and time limit. Exit code 1: something failed.",
     )
-    parser.add_argument(
-        "--data-gpu", type=int, metavar="ID", help="the card that prepares (default: the second in sight)"
-    )
-    parser.add_argument(
-        "--model-gpu", type=int, metavar="ID", help="the card that trains (default: the first in sight)"
-    )
+    for flag, role, which in (("--data-gpu", "prepares", "second"), ("--model-gpu", "trains", "first")):
+        parser.add_argument(flag, type=int, metavar="ID", help=f"the card that {role} (default: the {which} in sight)")
     parser.add_argument("--quick", action="store_true", help="devices and copies only: about a minute")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this check and what it needs; may be repeated"
@@ -64,9 +60,8 @@ def run(words: Sequence[str], prog: str) -> int:
     rehearsal = arguments.rehearsal or resolve_config().training.rehearsal
     with open_scratch_folder("selfcheck") as folder:
         situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, str(folder))
-        situation = replace(situation, opens_ports=arguments.open_ports)
         check_writable(arguments.out, arguments.out.with_suffix(".json"))
-        return _check(checks, situation, arguments.out)
+        return _check(checks, replace(situation, opens_ports=arguments.open_ports), arguments.out)
 
 
 def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None, folder: str) -> Situation:
@@ -89,9 +84,9 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
         )
     if data_gpu is None or model_gpu is None:
         return Situation(False, visible[:2][-1], visible[0], folder)
-    for unknown in {data_gpu, model_gpu} - set(visible):
+    if not {data_gpu, model_gpu} <= set(visible):
         raise DevicePlanError(
-            f"There is no GPU {unknown} in sight, only {', '.join(map(str, visible))}. Give ids of those."
+            f"GPU {data_gpu} and GPU {model_gpu} were given, but in sight are only {', '.join(map(str, visible))}. Give ids of those."
         )
     return Situation(False, data_gpu, model_gpu, folder)
 

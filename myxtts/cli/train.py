@@ -73,7 +73,6 @@ def run(words: Sequence[str], prog: str) -> int:
     if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
         return _train_parallel(config, config.training.model_gpus, words, command, open_ports=arguments.open_ports)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.launch_obstacle import find_launch_obstacle
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.errors import RunStoppedError
@@ -83,12 +82,7 @@ def run(words: Sequence[str], prog: str) -> int:
     prepare_environment(os.environ)
     try:
         with stops_politely(config, command, "while the mode was chosen"):
-            planned = plan_run(
-                config,
-                command,
-                tell=tell,
-                find_launch_obstacle=lambda: None if arguments.open_ports else find_launch_obstacle(),
-            )
+            planned = plan_run(config, command, tell=tell, launches=True, opens_ports=arguments.open_ports)
     except RunStoppedError as stopped:
         return _report_stop(stopped, is_worker)
     if planned.choice is not None:

@@ -284,9 +284,7 @@ def _match(path: Path) -> re.Match[str] | None:
 
 def _write_whole(path: Path, content: bytes) -> None:
     # A link that came with a corpus would have its target written over.
-    if path.is_symlink():
-        path.unlink()
-    with open_file_atomically(path) as file:
+    with open_file_atomically(path, follows_link=False) as file:
         file.write(content)
 
 

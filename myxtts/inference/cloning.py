@@ -23,7 +23,6 @@ from myxtts.audio.resampling import resample_clip
 from myxtts.audio.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
 from myxtts.inference.references import SHORTEST_SECONDS, read_references
 from myxtts.inference.voices import Voice
-from myxtts.models.gpt import GPT
 from myxtts.models.xtts import XTTS
 
 PROMPT_SECONDS = 30.0
@@ -32,11 +31,7 @@ CHUNK_SECONDS = 4.0
 
 
 def describe_speaker(xtts: XTTS, *, uses_decoder: bool) -> str:
-    """Where a model's speaker embeddings come from, as a sentence for the user.
-
-    Args:
-        uses_decoder: whether the waveform decoder makes the sound: nothing else hears the embedding.
-    """
+    """Where a model's speaker embeddings come from, as a sentence for the user. Only a waveform decoder hears them."""
     prompt = "What is heard of a voice comes from its prompt, which the GPT reads before the text."
     if not uses_decoder or xtts.decoder is None:
         return f"Speaker: without a waveform decoder no speaker embedding is heard. {prompt}"
@@ -48,15 +43,6 @@ def describe_speaker(xtts: XTTS, *, uses_decoder: bool) -> str:
     if not xtts.decoder.hears_speakers:
         return f"Speaker: this model has a speaker encoder, but its decoder was trained on without it. {prompt}"
     return "Speaker: the embedding comes from the model's speaker encoder."
-
-
-def sum_up_maker(gpt: GPT) -> bytes:
-    """The digest of the weights that make prompts: a voice is of use to a model that has the same."""
-    digest = hashlib.sha256()
-    for part in (gpt.conditioning_encoder, gpt.perceiver):
-        for variable in part.variables:
-            digest.update(variable.numpy().tobytes())
-    return digest.digest()
 
 
 class VoiceCloner:
@@ -79,8 +65,12 @@ class VoiceCloner:
 
     @functools.cached_property
     def maker(self) -> bytes:
-        """See `sum_up_maker`."""
-        return sum_up_maker(self._xtts.gpt)
+        """The digest of the weights that make prompts: a voice is of use to a model that has the same."""
+        digest = hashlib.sha256()
+        for part in (self._xtts.gpt.conditioning_encoder, self._xtts.gpt.perceiver):
+            for variable in part.variables:
+                digest.update(variable.numpy().tobytes())
+        return digest.digest()
 
     def clone(self, paths: Sequence[str | os.PathLike[str]]) -> Voice:
         """The voice in recordings of one speaker. Raises `ClipError` or `VoiceError` for what cannot be used."""
@@ -104,9 +94,9 @@ class VoiceCloner:
 
     def _trace_prompt(self, wav_1S: Any) -> Any:
         mel_1FM, _ = compute_conditioning_mel(wav_1S, tf.shape(wav_1S)[1:], self._mel_norms)
-        return self._xtts.make_reference_prompt([mel_1FM])
+        return self._xtts.gpt.make_prompt(mel_1FM)
 
     def _trace_speaker(self, wav_1S: Any) -> Any:
         if self._xtts.speaker_encoder is None:
             return tf.zeros([1, self._xtts.decoder.size.speaker_width if self._xtts.decoder else 0])
-        return self._xtts.embed_speaker(compute_speaker_mel(wav_1S, tf.shape(wav_1S)[1:])[0])
+        return self._xtts.speaker_encoder(compute_speaker_mel(wav_1S, tf.shape(wav_1S)[1:])[0])

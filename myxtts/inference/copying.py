@@ -14,25 +14,21 @@ from myxtts.models.xtts import XTTS
 
 
 class SpeechCopier:
-    """Copies recordings with a model's DVAE. Raises `UnableToSpeakError` for a model that has none.
-
-    Args:
-        xtts: the model with its weights.
-    """
+    """Copies recordings with a model's DVAE. Raises `UnableToSpeakError` for a model that has none."""
 
     def __init__(self, xtts: XTTS):
         if xtts.dvae is None:
             raise UnableToSpeakError(
                 "Copying a recording takes the model's DVAE, but there is none. Import one (--dvae)."
             )
-        self._xtts = xtts
-        self._vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+        self._dvae, self._mel_norms = xtts.dvae, xtts.mel_norms.numpy()
+        self._vocoder = MelVocoder(self._dvae, self._mel_norms)
 
     def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int32]:
         """The codes of a recording at 22.05 kHz."""
         count = len(samples)
-        mel, _ = compute_dvae_mel(tf.constant(samples[None]), tf.constant([count]), self._xtts.mel_norms.numpy())
-        codes_1M: NDArray[np.int32] = self._xtts.encode_audio(mel).numpy().astype(np.int32)
+        mel, _ = compute_dvae_mel(tf.constant(samples[None]), tf.constant([count]), self._mel_norms)
+        codes_1M: NDArray[np.int32] = self._dvae.encode(mel).numpy().astype(np.int32)
         return codes_1M[0, : -(-count // SAMPLES_PER_CODE)]
 
     def copy(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -16,11 +16,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.inference.vocoders import count_settled
 from myxtts.inference.voices import Voice
 from myxtts.models.sizes import DecoderSize
 from myxtts.models.speech_units import FRAMES_PER_LATENT, RATE_CHANGE, SAMPLES_PER_FRAME, SPEECH_RATE_HZ
-from myxtts.models.waveform import WaveformDecoder, change_speed, stretch_latents
+from myxtts.models.waveform import WaveformDecoder, change_speed, count_settled, stretch_latents
 
 FEW_UPDATES = 50_000
 """Of a decoder that is still heard to be unfinished; clean speech takes hundreds of thousands."""
@@ -53,7 +52,7 @@ class DecoderVocoder:
 
 
 class DecoderRendering:
-    """One piece under way; see `Rendering`."""
+    """The sound of one piece under way."""
 
     def __init__(self, vocoder: DecoderVocoder, voice: Voice, speed: float):
         self._vocoder, self._speed = vocoder, speed
@@ -63,6 +62,7 @@ class DecoderRendering:
     def render(
         self, codes_M: NDArray[np.int32], latents_MC: NDArray[np.float32], *, is_last: bool
     ) -> NDArray[np.float32]:
+        """The samples that have become final since the last call, of all codes and latents so far."""
         frames_1TC = stretch_latents(change_speed(tf.constant(latents_MC[None]), self._speed))
         context = self._vocoder.context
         frames = int(frames_1TC.shape[1])

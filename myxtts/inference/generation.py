@@ -34,6 +34,9 @@ MOST_ROWS = 8
 
 _FLOAT_BYTES = 4
 
+Inputs = tuple[Any, Any, Any, Any]
+"""Prompts (B, P, C), texts (B, T), their lengths (B) and keys (B, 2)."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -60,7 +63,6 @@ class CodeGenerator:
     """Says texts in codes.
 
     Args:
-        gpt: the model's.
         usual_penalty: for repetitions, where the settings name none.
 
     Attributes:
@@ -84,7 +86,7 @@ class CodeGenerator:
         inputs = self._pad(rows)
         rule = make_rule(settings, self._usual_penalty)
         say = self._compile(self._trace_all, inputs, rule)
-        said = say(*inputs, rule, tf.constant(self.limit_codes(settings)))
+        said = say(inputs, rule, tf.constant(self._limit_codes(settings)))
         codes_BM, latents_BMC, lengths_B, stopped_B = (tensor.numpy() for tensor in said)
         return [
             GeneratedRow(codes_BM[row, :length], latents_BMC[row, :length], bool(stopped_B[row]))
@@ -93,9 +95,9 @@ class CodeGenerator:
 
     def stream(self, row: Row, settings: SpeechSettings, codes: int) -> Iterator[GeneratedRow]:
         """The same for one row, after every so many codes."""
-        rule, limit = make_rule(settings, self._usual_penalty), self.limit_codes(settings)
+        rule, limit = make_rule(settings, self._usual_penalty), self._limit_codes(settings)
         inputs = self._pad([row])
-        decoding = self._compile(self._trace_start, inputs, rule)(*inputs, rule)
+        decoding = self._compile(self._trace_start, inputs, rule)(inputs, rule)
         while True:
             fresh = min(codes, limit) - 1 if int(decoding.count) == 1 else min(codes, limit - int(decoding.count))
             decoding = self._compile_rest(decoding, rule)(decoding, rule, tf.constant(fresh))
@@ -106,12 +108,11 @@ class CodeGenerator:
             if is_last:
                 return
 
-    def limit_codes(self, settings: SpeechSettings) -> int:
-        """The most codes a row may have."""
+    def _limit_codes(self, settings: SpeechSettings) -> int:
         most = self._gpt.size.max_new_codes
         return most if settings.max_codes is None else min(settings.max_codes, most)
 
-    def _pad(self, rows: Sequence[Row]) -> tuple[Any, Any, Any, Any]:
+    def _pad(self, rows: Sequence[Row]) -> Inputs:
         # Rows that fill up repeat the last one, so that they stop when it does.
         filled = [*rows, *[rows[-1]] * (choose_rows(len(rows)) - len(rows))]
         bucket = choose_bucket(max(len(row.ids) for row in rows), self._gpt.size.max_text_tokens)
@@ -125,16 +126,12 @@ class CodeGenerator:
             tf.constant([row.key for row in filled], tf.int32),
         )
 
-    def _trace_all(
-        self, prompt_BPC: Any, text_BT: Any, lengths_B: Any, keys_B2: Any, rule: Sampling | Greedy, limit: Any
-    ) -> tuple[Any, Any, Any, Any]:
-        decoding = self._trace_start(prompt_BPC, text_BT, lengths_B, keys_B2, rule)
-        said = continue_decoding(self._gpt, decoding, rule=rule, codes=limit - 1)
+    def _trace_all(self, inputs: Inputs, rule: Sampling | Greedy, limit: Any) -> tuple[Any, Any, Any, Any]:
+        said = continue_decoding(self._gpt, self._trace_start(inputs, rule), rule=rule, codes=limit - 1)
         return said.codes_BM, said.latents_BMC, said.lengths_B, said.stopped_B
 
-    def _trace_start(
-        self, prompt_BPC: Any, text_BT: Any, lengths_B: Any, keys_B2: Any, rule: Sampling | Greedy
-    ) -> Decoding:
+    def _trace_start(self, inputs: Inputs, rule: Sampling | Greedy) -> Decoding:
+        prompt_BPC, text_BT, lengths_B, keys_B2 = inputs
         return start_decoding(
             self._gpt,
             prompt_BPC,
@@ -145,7 +142,7 @@ class CodeGenerator:
             seeds_B2=keys_B2,
         )
 
-    def _compile(self, function: Callable[..., Any], inputs: tuple[Any, ...], rule: Sampling | Greedy) -> Any:
+    def _compile(self, function: Callable[..., Any], inputs: Inputs, rule: Sampling | Greedy) -> Any:
         key = (function.__name__, type(rule), *(tuple(each.shape) for each in inputs))
         if key not in self._compiled:
             self._compiled[key] = tf.function(function, autograph=False)

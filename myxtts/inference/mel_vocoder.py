@@ -19,10 +19,9 @@ from myxtts.audio.mel_inversion import recover_magnitudes
 from myxtts.audio.mels import make_silent_frame
 from myxtts.audio.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ
 from myxtts.inference.joining import OVERLAP_SAMPLES, CrossFader
-from myxtts.inference.vocoders import count_settled
 from myxtts.inference.voices import Voice
 from myxtts.models.dvae import DVAE
-from myxtts.models.waveform import resample_linearly
+from myxtts.models.waveform import count_settled, resample_linearly
 
 WINDOW_FRAMES = 32
 """New frames whose phases are found at a time, 0.37 s. A stream waits for them, so longer ones delay the first sound."""
@@ -71,7 +70,7 @@ class MelVocoder:
 
 
 class MelRendering:
-    """One piece under way; see `Rendering`."""
+    """The sound of one piece under way."""
 
     def __init__(self, vocoder: MelVocoder, speed: float):
         self._vocoder, self._speed = vocoder, speed
@@ -84,6 +83,7 @@ class MelRendering:
     def render(
         self, codes_M: NDArray[np.int32], latents_MC: NDArray[np.float32] | None = None, *, is_last: bool
     ) -> NDArray[np.float32]:
+        """The samples that have become final since the last call, of all codes so far."""
         # Start and stop tokens have no sound.
         self._extend_mel(codes_M[codes_M < self._vocoder.codes], is_last)
         mel_FB = self._change_speed(is_last)

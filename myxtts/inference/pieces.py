@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from myxtts.inference.errors import SpeechRequestError
 from myxtts.text.languages import character_limit, resolve_language
@@ -22,8 +20,6 @@ FEWEST_CHARACTERS = 20
 """Pieces are never made shorter than this, however small a model is: its language tag and a few words."""
 
 SHORTEST_BUCKET = 32
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -104,12 +100,6 @@ def choose_bucket(tokens: int, most: int) -> int:
     while bucket < tokens:
         bucket *= 2
     return min(bucket, most)
-
-
-def group_rows(items: Sequence[Item], most_rows: int) -> Iterator[Sequence[Item]]:
-    """Neighbouring items in groups of at most `most_rows`, each as large as the rest allows."""
-    for first in range(0, len(items), most_rows):
-        yield items[first : first + most_rows]
 
 
 def choose_rows(rows: int) -> int:

@@ -18,7 +18,7 @@ from myxtts.inference.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.joining import EdgeSoftener, make_pause
 from myxtts.inference.mel_vocoder import MelVocoder
-from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, group_rows, split_text
+from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, split_text
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.speech import Speech, SpeechChunk, SpokenPiece
 from myxtts.inference.vocoder_choice import VocoderChoice, choose_vocoder
@@ -45,6 +45,7 @@ class Synthesizer:
         decoder_updates: since the waveform decoder was new; None where that is not known.
 
     Attributes:
+        xtts, tokenizer: the same.
         vocoder: what makes the sound; `vocoder.how` says it in words.
         speaker_note: where its speaker embeddings come from, in words.
         rate_hz: of everything it says: 24 kHz by a waveform decoder, else 22.05 kHz.
@@ -68,7 +69,7 @@ class Synthesizer:
         vocoder: VocoderChoice = "auto",
         decoder_updates: int | None = None,
     ):
-        self._xtts, self._tokenizer = xtts, tokenizer
+        self.xtts, self.tokenizer = xtts, tokenizer
         self._speakers = speakers or {}
         size = xtts.gpt.size
         # Only what descends from the published model has a speaker encoder.
@@ -83,19 +84,9 @@ class Synthesizer:
         self.speaker_note = describe_speaker(xtts, uses_decoder=self._uses_decoder)
 
     @property
-    def xtts(self) -> XTTS:
-        """The model itself."""
-        return self._xtts
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Of the model's vocabulary."""
-        return self._tokenizer
-
-    @property
     def languages(self) -> tuple[str, ...]:
         """Codes of the languages the model's vocabulary has."""
-        return self._tokenizer.languages
+        return self.tokenizer.languages
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -126,9 +117,9 @@ class Synthesizer:
 
     def check_voice(self, voice: Voice) -> None:
         """Raises `VoiceError` for a voice that this model cannot speak in."""
-        width = self._xtts.gpt.size.width
-        decoder = self._xtts.decoder if self._uses_decoder else None
-        if voice.prompt_PC.shape[-1] != width or len(voice.prompt_PC) > self._xtts.gpt.size.max_prompt_tokens:
+        width = self.xtts.gpt.size.width
+        decoder = self.xtts.decoder if self._uses_decoder else None
+        if voice.prompt_PC.shape[-1] != width or len(voice.prompt_PC) > self.xtts.gpt.size.max_prompt_tokens:
             raise VoiceError(
                 f"The voice must be made by a model like this one, {width} wide, but its prompt has the shape "
                 f"{voice.prompt_PC.shape}. Clone it again with this model."
@@ -158,15 +149,14 @@ class Synthesizer:
     ) -> list[Speech]:
         """Several texts as speech, batch by batch; each sounds as if it were said alone."""
         pieces = [self._split(text, voice, language) for text in texts]
-        spoken = self._speak_rows(
-            [(piece, index) for each in pieces for index, piece in enumerate(each)], voice, settings
-        )
+        rows = [(piece, index) for each in pieces for index, piece in enumerate(each)]
+        spoken = self._speak_rows(rows, voice, settings)
         speeches = []
         for each in pieces:
-            chunks = [chunk for index in range(len(each)) for chunk in self._precede(index, next(spoken))]
-            samples = np.concatenate([chunk.samples for chunk in chunks])
+            # One for each piece, and one for each pause between two.
+            chunks = list(itertools.islice(spoken, 2 * len(each) - 1))
             reports = tuple(chunk.piece for chunk in chunks if chunk.piece)
-            speeches.append(Speech(samples, self.rate_hz, reports))
+            speeches.append(Speech(np.concatenate([chunk.samples for chunk in chunks]), self.rate_hz, reports))
         return speeches
 
     def speak_in_turn(
@@ -175,9 +165,7 @@ class Synthesizer:
         """The text as speech, a chunk for each piece and pause: memory does not grow with the text."""
         # Checked at the call, not when the first chunk is asked for.
         rows = [(piece, index) for index, piece in enumerate(self._split(text, voice, language))]
-        return itertools.chain.from_iterable(
-            self._precede(index, chunk) for index, chunk in enumerate(self._speak_rows(rows, voice, settings))
-        )
+        return self._speak_rows(rows, voice, settings)
 
     def stream(
         self,
@@ -197,30 +185,32 @@ class Synthesizer:
 
     def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
         self.check_voice(voice)
-        return split_text(text, language, self._tokenizer, self._limits)
+        return split_text(text, language, self.tokenizer, self._limits)
 
     def _speak_rows(
         self, rows: Sequence[tuple[Piece, int]], voice: Voice, settings: SpeechSettings
     ) -> Iterator[SpeechChunk]:
         """Pieces, each with its place in its text, in batches."""
-        for group in group_rows(rows, self._generator.most_rows):
+        for first in range(0, len(rows), self._generator.most_rows):
+            group = rows[first : first + self._generator.most_rows]
             batch = [Row(piece.ids, voice, (settings.seed, index)) for piece, index in group]
-            for (piece, _), said in zip(group, self._generator.generate(batch, settings), strict=True):
-                yield from self._render(piece, iter([said]), voice, settings)
+            for (piece, index), said in zip(group, self._generator.generate(batch, settings), strict=True):
+                yield from self._render(piece, index, iter([said]), voice, settings)
 
     def _stream_pieces(
         self, pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings, chunk_codes: int
     ) -> Iterator[SpeechChunk]:
         for index, piece in enumerate(pieces):
-            if index:
-                yield SpeechChunk(make_pause(self.rate_hz))
             row = Row(piece.ids, voice, (settings.seed, index))
-            yield from self._render(piece, self._generator.stream(row, settings, chunk_codes), voice, settings)
+            said = self._generator.stream(row, settings, chunk_codes)
+            yield from self._render(piece, index, said, voice, settings)
 
     def _render(
-        self, piece: Piece, states: Iterator[GeneratedRow], voice: Voice, settings: SpeechSettings
+        self, piece: Piece, index: int, states: Iterator[GeneratedRow], voice: Voice, settings: SpeechSettings
     ) -> Iterator[SpeechChunk]:
-        """The sound of one piece; its last chunk, and only that, carries the report."""
+        """The sound of one piece, after the pause before it; its last chunk, and only that, carries the report."""
+        if index:
+            yield SpeechChunk(make_pause(self.rate_hz))
         rendering = self.vocoder.start(voice, settings.speed)
         softener = EdgeSoftener(self.rate_hz)
         count = 0
@@ -238,8 +228,3 @@ class Synthesizer:
                 yield SpeechChunk(samples, report)
             elif len(samples):
                 yield SpeechChunk(samples)
-
-    def _precede(self, index: int, chunk: SpeechChunk) -> Iterator[SpeechChunk]:
-        if index:
-            yield SpeechChunk(make_pause(self.rate_hz))
-        yield chunk

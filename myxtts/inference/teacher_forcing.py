@@ -26,11 +26,7 @@ class CodeHits:
 
 
 class TeacherForcing:
-    """Leads a model through recordings.
-
-    Args:
-        xtts: the model.
-    """
+    """Leads a model through recordings."""
 
     def __init__(self, xtts: XTTS):
         self._gpt = xtts.gpt
@@ -51,13 +47,7 @@ class TeacherForcing:
         return int(self._count.experimental_get_tracing_count())
 
     def count_hits(self, codes_M: NDArray[np.int32], ids: list[int], voice: Voice) -> CodeHits:
-        """The hits among a clip's codes, its end included; raises `SequenceTooLongError` for more than the model takes.
-
-        Args:
-            codes_M: the recording's own.
-            ids: tokens of its text.
-            voice: that the model is prompted with.
-        """
+        """The hits among a clip's own codes, its end included; raises `SequenceTooLongError` for more than the model takes."""
         # Checked on what is known: inside the graph no length is.
         size = self._gpt.size
         check_length("A clip", len(codes_M), size.max_audio_tokens - 2, "codes")

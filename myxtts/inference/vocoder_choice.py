@@ -1,4 +1,8 @@
-"""Which of a model's ways to make sound is used."""
+"""Which of a model's ways to make sound is used: codes and latents -> sound, in steps.
+
+A vocoder is asked for the sound of a piece as often as there is more of it. What it gives does not depend on how often:
+streamed sound is the same, sample by sample, as sound made in one step.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from typing import Literal
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.errors import UnableToSpeakError
 from myxtts.inference.mel_vocoder import MelVocoder
-from myxtts.inference.vocoders import Vocoder
 from myxtts.models.waveform import WaveformDecoder
 
 VocoderChoice = Literal["auto", "griffin-lim", "decoder"]
@@ -16,14 +19,8 @@ VocoderChoice = Literal["auto", "griffin-lim", "decoder"]
 
 def choose_vocoder(
     choice: VocoderChoice, decoder: WaveformDecoder | None, rough: MelVocoder | None, decoder_updates: int | None
-) -> Vocoder:
-    """What makes the sound. Raises `UnableToSpeakError` where the model lacks what was asked for.
-
-    Args:
-        decoder: the model's.
-        rough: of the model's DVAE.
-        decoder_updates: see `Synthesizer`.
-    """
+) -> DecoderVocoder | MelVocoder:
+    """What makes the sound. Raises `UnableToSpeakError` where the model lacks what was asked for."""
     if choice != "griffin-lim" and decoder is not None:
         return DecoderVocoder(decoder, updates=decoder_updates)
     if choice == "decoder":

@@ -11,9 +11,7 @@ from myxtts.models.gpt import GPT
 from myxtts.models.initialise import initialise_weights
 from myxtts.models.names import Named
 from myxtts.models.sizes import read_sizes
-from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.models.xtts import XTTS
 
 NamedPart = TypeVar("NamedPart", bound=Named)
 
@@ -29,11 +27,9 @@ def build_gpt(
     """The GPT of a configuration.
 
     Args:
-        config: the model section.
         seed: of its fresh weights; None leaves them zero, for a checkpoint to fill.
         dtype: dtype or policy to compute in, such as `mixed_float16`.
-        start_text_token: id of `[START]` in the vocabulary.
-        stop_text_token: id of `[STOP]`.
+        start_text_token, stop_text_token: ids of `[START]` and `[STOP]` in the vocabulary.
     """
     sizes = read_sizes(config, start_text_token=start_text_token, stop_text_token=stop_text_token)
     gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=config.enable_gradient_checkpointing, dtype=dtype)
@@ -53,29 +49,6 @@ def build_decoder(config: ModelConfig, *, seed: int | None, dtype: Any = "float3
 def build_rivals(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> Rivals:
     """The discriminators that train the waveform decoder of a configuration; arguments as for `build_gpt`."""
     return _initialise(Rivals(choose_rival_size(read_sizes(config).decoder), dtype=dtype), seed)
-
-
-def build_speaker_encoder(config: ModelConfig, *, seed: int | None, dtype: Any = "float32") -> SpeakerEncoder:
-    """The speaker encoder, the same for all configurations; arguments as for `build_gpt`."""
-    return _initialise(SpeakerEncoder(read_sizes(config).speaker, dtype=dtype), seed)
-
-
-def build_xtts(
-    config: ModelConfig,
-    *,
-    seed: int | None,
-    dtype: Any = "float32",
-    start_text_token: int = 261,
-    stop_text_token: int = 0,
-) -> XTTS:
-    """All parts of a configuration, joined; arguments as for `build_gpt`."""
-    gpt = build_gpt(config, seed=seed, dtype=dtype, start_text_token=start_text_token, stop_text_token=stop_text_token)
-    return XTTS(
-        gpt,
-        decoder=build_decoder(config, seed=seed, dtype=dtype),
-        speaker_encoder=build_speaker_encoder(config, seed=seed, dtype=dtype),
-        dvae=build_dvae(config, seed=seed, dtype=dtype),
-    )
 
 
 def _initialise(part: NamedPart, seed: int | None) -> NamedPart:

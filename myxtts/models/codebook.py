@@ -28,10 +28,6 @@ class CodeUsage(NamedTuple):
 class Codebook(Part):
     """Vectors by code, and the nearest code of a vector.
 
-    Args:
-        codes: number of codes.
-        width: length of a vector.
-
     Example:
         >>> book = Codebook(1024, 512)
         >>> book.draw_from(encoder(mel), seed_2)       # a fresh codebook: a random one collapses to few codes
@@ -96,12 +92,7 @@ class Codebook(Part):
         self.vectors.assign(self.vector_sums.value / (share_K * total)[:, None])
 
     def draw_from(self, z_BTD: tf.Tensor, seed_2: tf.Tensor) -> None:
-        """Makes vectors drawn from the encoder's output the codebook, all of the same standing.
-
-        Args:
-            z_BTD: at least as many vectors as codes, or some are drawn twice.
-            seed_2: key of the draw.
-        """
+        """Makes vectors drawn from the encoder's output the codebook, all of the same standing; of few, some are drawn twice."""
         drawn_KD = self._draw(z_BTD, seed_2)
         self.vectors.assign(drawn_KD)
         self.vector_sums.assign(drawn_KD)
@@ -111,8 +102,6 @@ class Codebook(Part):
         """Replaces codes hardly used any more by drawn vectors of the encoder; how many, int32.
 
         Args:
-            z_BTD: encoder output of a recent batch.
-            seed_2: key of the draw.
             below: a code is dead when its moving average falls below this share of the mean code's.
         """
         mean = tf.reduce_mean(self.cluster_size.value)

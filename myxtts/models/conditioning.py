@@ -38,17 +38,7 @@ class EncoderBlock(Part):
 
 
 class ConditioningEncoder(Part):
-    """A reference mel as one vector per frame.
-
-    Args:
-        size: of the GPT; the encoder shares its width and heads.
-        checkpointing: compute activations again in the backward pass.
-
-    Example:
-        >>> encoder = ConditioningEncoder(size)
-        >>> encoder(mel_BTM).shape  # mel (2, 517, 80)
-        TensorShape([2, 517, 1024])
-    """
+    """A reference mel (B, T, M) as one vector per frame, (B, T, C). It shares the GPT's width and heads."""
 
     def __init__(self, size: GPTSize, *, checkpointing: bool = False, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
@@ -89,15 +79,7 @@ class PerceiverLayer(Part):
 
 
 class PerceiverResampler(Part):
-    """Any number of frame vectors as 32 prompt vectors.
-
-    Args:
-        size: of the GPT.
-
-    Example:
-        >>> PerceiverResampler(size)(encoded_BTC).shape  # encoded (2, 517, 1024)
-        TensorShape([2, 32, 1024])
-    """
+    """Any number of frame vectors (B, T, C) as 32 prompt vectors, (B, P, C)."""
 
     def __init__(self, size: GPTSize, *, dtype: Any = "float32"):
         super().__init__(dtype=dtype)

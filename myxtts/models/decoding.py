@@ -75,7 +75,6 @@ def start_decoding(
     """Reads prompt and text, and says the first code.
 
     Args:
-        gpt: the model.
         prompt_BPC: from `GPT.make_prompt`.
         text_BT: token ids without START and STOP.
         rule: how codes are chosen; the same in every call of one generation.

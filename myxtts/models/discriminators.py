@@ -123,10 +123,6 @@ class Discriminator(Part):
 class Rivals(Part):
     """All discriminators.
 
-    Args:
-        size: of each, and how many.
-        dtype: dtype or policy to compute in.
-
     Example:
         >>> judgements = Rivals(RivalSize(width=8))(wav_BS)
         >>> [said[-1].shape for said in judgements]  # one judgement for each place each of them looks at

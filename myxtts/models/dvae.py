@@ -92,9 +92,7 @@ class DVAEDecoder(Part):
 class DVAE(Part):
     """Audio codes of a mel and back, weight-compatible with `dvae.pth`.
 
-    Args:
-        size: widths and number of codes.
-        dtype: dtype or policy to compute in; distances to the codebook are float32 in any case.
+    Distances to the codebook are float32, whatever it computes in.
 
     Example:
         >>> dvae = DVAE(DVAESize(width=512, codes=1024))

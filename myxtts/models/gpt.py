@@ -125,29 +125,23 @@ class GPT(Part):
         return self.perceiver(self.conditioning_encoder(mel_BFM))
 
     def compute_losses(
-        self,
-        batch: GPTBatch,
-        *,
-        dropout_key: tf.Tensor | None = None,
-        smoothing: float = 0.0,
-        spans_as_reference: bool = False,
+        self, batch: GPTBatch, *, dropout_key: tf.Tensor | None = None, smoothing: float = 0.0
     ) -> GPTLosses:
         """Losses of a batch, as sums and counts.
 
         Args:
             dropout_key: from `make_dropout_key`; None for no dropout.
             smoothing: label smoothing; the published recipe uses none.
-            spans_as_reference: for parity tests only, see `blank_spans`.
         """
-        text, audio = self.frame(batch, spans_as_reference=spans_as_reference)
+        text, audio = self.frame(batch)
         logits = self.compute_logits(self.make_prompt(batch.mel_BFM), text, audio, dropout_key)
         return measure_losses(logits, text, audio, smoothing=smoothing)
 
-    def frame(self, batch: GPTBatch, *, spans_as_reference: bool = False) -> tuple[Framed, Framed]:
+    def frame(self, batch: GPTBatch) -> tuple[Framed, Framed]:
         """Inputs, targets and masks of a batch's text and audio."""
         audio = frame_audio(batch.codes_BM, batch.code_lengths_B, self.size)
         if batch.spans_B2 is not None:
-            audio = blank_spans(audio, batch.spans_B2, as_reference=spans_as_reference)
+            audio = blank_spans(audio, batch.spans_B2)
         text = frame_text(batch.text_BT, batch.text_lengths_B, self.size)
         if batch.weights_B is None:
             return text, audio

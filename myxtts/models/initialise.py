@@ -5,12 +5,9 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
-from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
-from myxtts.models.names import Named, find_variable
+from myxtts.models.names import Named, find_variable, make_front_end_constant
 from myxtts.models.weights import Weight
 
 FOLLOWING = ("norm", "copy")
@@ -42,18 +39,9 @@ def _draw(weight: Weight, variable: Any, seed: int) -> tf.Tensor:
     if kind == "constant":
         return tf.fill(shape, tf.cast(value, variable.dtype))
     assert kind == "front_end", f"{weight.key} starts as {kind}, which nobody knows"
-    return tf.reshape(_make_front_end_constant(weight.variable), shape)
+    return tf.reshape(make_front_end_constant(weight), shape)
 
 
 def _measure_lengths(kernel: tf.Tensor) -> tf.Tensor:
     """The lengths of a kernel's vectors, one for each place of its last axis."""
     return tf.sqrt(tf.reduce_sum(tf.square(kernel), list(range(kernel.shape.rank - 1))))
-
-
-def _make_front_end_constant(variable: str) -> NDArray[np.float32]:
-    constants = {
-        "emphasis": np.array([-PREEMPHASIS, 1.0], np.float32),
-        "window": make_window(SPEAKER_MEL),
-        "filterbank": make_filterbank(SPEAKER_MEL),
-    }
-    return constants[variable.rpartition(".")[2]]

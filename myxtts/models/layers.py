@@ -48,17 +48,7 @@ def measure(tensor: tf.Tensor) -> list[Any]:
 
 
 class Dense(Part):
-    """`x @ kernel + bias` over the last axis.
-
-    Args:
-        inputs: length of the last axis.
-        outputs: length it becomes.
-        use_bias: whether there is a bias.
-
-    Example:
-        >>> Dense(4, 8)(tf.zeros([2, 3, 4])).shape
-        TensorShape([2, 3, 8])
-    """
+    """`x @ kernel + bias` over the last axis."""
 
     def __init__(self, inputs: int, outputs: int, *, use_bias: bool = True, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
@@ -75,14 +65,7 @@ class Dense(Part):
 
 
 class Conv1D(Part):
-    """A convolution over time with torch's symmetric padding, which keeps the length at stride 1.
-
-    Args:
-        inputs: channels in.
-        outputs: channels out.
-        kernel: taps, an odd number.
-        stride: step over time; the length becomes ceil(length / stride).
-    """
+    """A convolution over time with torch's symmetric padding. The length becomes ceil(length / stride); taps are odd."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, use_bias: bool = True, dtype: Any):
         super().__init__(dtype=dtype)

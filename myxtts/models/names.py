@@ -7,18 +7,18 @@ Round trips are exact to the bit: weight-normed kernels stay in their two pieces
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 
+from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
 from myxtts.config import ModelConfig
 from myxtts.errors import UserError
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import (
-    DVAE_PREFIX,
     Weight,
     list_decoder_weights,
     list_dvae_weights,
@@ -26,20 +26,8 @@ from myxtts.models.weights import (
     list_speaker_weights,
 )
 
-IGNORED = re.compile(
-    r"gpt\.gpt\.wte\.weight$"
-    # Aliases of gpt.*, saved after inference was set up.
-    r"|gpt\.gpt_inference\."
-    # Causal masks of old transformers versions.
-    r"|gpt\.gpt\.h\.\d+\.attn\.(masked_)?bias$"
-    r"|torch_mel_spectrogram_"
-)
-"""Keys of `model.pth` that say nothing the model does not know."""
-
 OPTIONAL = re.compile(r"(\.num_batches_tracked|(^|\.)torch_spec\.[^ ]+|(^|\.)discrete_loss\.[^ ]+)$")
 """Buffers a file may lack: they take no part in any computation."""
-
-OLD_WEIGHT_NORM = {".weight_g": ".parametrizations.weight.original0", ".weight_v": ".parametrizations.weight.original1"}
 
 FLOAT_DTYPES = frozenset(map(np.dtype, (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)))
 LARGEST_WEIGHT = 1e9
@@ -112,24 +100,21 @@ def compare_arrays(weights: Iterable[Weight], arrays: Mapping[str, Any], *, pref
     For files whose configuration may be wrong: a network is built only for weights that are there. Arguments as for
     `load_checkpoint_arrays`.
     """
-    spelling = {_normalise_key(key): key for key in arrays}
     report = LoadReport()
     known = set()
     for weight in weights:
         key = prefix + weight.key
         known.add(key)
-        if key not in spelling:
+        if key not in arrays:
             if not OPTIONAL.search(key):
                 report.missing.append(key)
             continue
-        array = arrays[spelling[key]]
+        array = arrays[key]
         if tuple(array.shape) != weight.shape:
             report.mis_shaped.append((key, weight.shape, tuple(array.shape)))
         elif weight.dtype == "float32" and array.dtype not in FLOAT_DTYPES:
             report.unusable.append(f"{key} must be floating-point numbers, but is {array.dtype}")
-    report.unexpected.extend(
-        key for key in spelling if key.startswith(prefix) and key not in known and not _is_ignored(key, prefix)
-    )
+    report.unexpected.extend(key for key in arrays if key.startswith(prefix) and key not in known)
     return report
 
 
@@ -151,9 +136,8 @@ def load_checkpoint_arrays(model: Named, arrays: Mapping[str, Any], *, prefix: s
     """Loads arrays by their checkpoint names and tells what did not fit.
 
     Args:
-        model: a built part.
         arrays: checkpoint name -> array, or what has a shape and a dtype and becomes one by `np.asarray`. Each is read once, one
-            at a time, and all its values are looked at. Older spellings (`weight_g`, a leading `xtts.`) are understood.
+            at a time, and all its values are looked at.
         prefix: load the keys under this prefix only, such as `GPT_PREFIX` to take the GPT out of `model.pth`.
     """
     weights = model.list_weights()
@@ -161,12 +145,11 @@ def load_checkpoint_arrays(model: Named, arrays: Mapping[str, Any], *, prefix: s
     if report.unusable:
         return report
     refused = {key for key, _, _ in report.mis_shaped}
-    spelling = {_normalise_key(key): key for key in arrays}
     for weight in weights:
         key = prefix + weight.key
-        if key not in spelling or key in refused:
+        if key not in arrays or key in refused:
             continue
-        array = np.asarray(arrays[spelling[key]])
+        array = np.asarray(arrays[key])
         problem = find_value_problem(array)
         if problem is not None:
             report.unusable.append(f"{key} {problem}")
@@ -177,13 +160,10 @@ def load_checkpoint_arrays(model: Named, arrays: Mapping[str, Any], *, prefix: s
 
 def to_checkpoint(model: Named, *, prefix: str = "") -> dict[str, np.ndarray]:
     """All weights of a built part under their checkpoint names, as copies."""
-    return dict(iterate_checkpoint(model, prefix=prefix))
-
-
-def iterate_checkpoint(model: Named, *, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Checkpoint names and arrays one by one, for a writer that must not hold the whole model twice."""
-    for weight in model.list_weights():
-        yield prefix + weight.key, to_checkpoint_layout(weight, find_variable(model, weight.variable).numpy())
+    return {
+        prefix + weight.key: to_checkpoint_layout(weight, find_variable(model, weight.variable).numpy())
+        for weight in model.list_weights()
+    }
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
@@ -217,14 +197,11 @@ def find_variable(model: Named, path: str) -> Any:
     return found
 
 
-def _is_ignored(key: str, prefix: str) -> bool:
-    # A trainer's checkpoint also holds the DVAE, which only counts when it is asked for.
-    return bool(IGNORED.match(key)) or (not prefix and key.startswith(DVAE_PREFIX))
-
-
-def _normalise_key(key: str) -> str:
-    key = key.removeprefix("xtts.")
-    for old, new in OLD_WEIGHT_NORM.items():
-        if key.endswith(old):
-            return key.removesuffix(old) + new
-    return key
+def make_front_end_constant(weight: Weight) -> np.ndarray:
+    """A buffer of the reference's speaker mel, which our networks do not read and an exported file must have."""
+    constants = {
+        "emphasis": np.array([-PREEMPHASIS, 1.0], np.float32),
+        "window": make_window(SPEAKER_MEL),
+        "filterbank": make_filterbank(SPEAKER_MEL),
+    }
+    return constants[weight.variable.rpartition(".")[2]].astype(np.float32).reshape(weight.shape)

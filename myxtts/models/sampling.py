@@ -36,9 +36,7 @@ def choose_code(logits_BV: tf.Tensor, seen_BV: tf.Tensor, rule: Sampling | Greed
     """The next code of each row, int32.
 
     Args:
-        logits_BV: of the next code.
         seen_BV: whether a code was said before.
-        rule: how to choose.
         draw_B: uniform in [0, 1), one per row; unused when greedy.
     """
     logits = tf.cast(logits_BV, tf.float32)

@@ -14,8 +14,6 @@ from myxtts.errors import UserError
 from myxtts.models.layers import measure
 from myxtts.models.sizes import STOP_CODES, GPTSize
 
-REFERENCE_SPAN_STRIDE = 256
-
 
 class SequenceTooLongError(UserError):
     """A text, clip or prompt is longer than the model's position tables."""
@@ -57,21 +55,15 @@ def frame_audio(codes_BM: tf.Tensor, lengths_B: tf.Tensor, size: GPTSize) -> Fra
     return _frame(padded_BM, lengths_B + STOP_CODES, STOP_CODES, size.start_audio_token, size.stop_audio_token)
 
 
-def blank_spans(framed: Framed, spans_B2: tf.Tensor, *, as_reference: bool = False) -> Framed:
-    """The same without the targets the prompt was cut from, which the model could copy.
+def blank_spans(framed: Framed, spans_B2: tf.Tensor) -> Framed:
+    """Audio without the targets the prompt was cut from, which the model could copy.
 
     Args:
-        framed: audio.
         spans_B2: first and last sample (exclusive) of each row's prompt within its own clip.
-        as_reference: repeat two slips of the reference, for parity tests only: it counts 256 samples to a code
-            and blanks the last row alone.
     """
-    rows, length = measure(framed.targets_BL)
-    bounds_B2 = spans_B2 // (REFERENCE_SPAN_STRIDE if as_reference else SAMPLES_PER_CODE)
-    places_L = tf.range(length, dtype=bounds_B2.dtype)[None]
+    bounds_B2 = spans_B2 // SAMPLES_PER_CODE
+    places_L = tf.range(measure(framed.targets_BL)[1], dtype=bounds_B2.dtype)[None]
     within_BL = (places_L >= bounds_B2[:, :1]) & (places_L < bounds_B2[:, 1:])
-    if as_reference:
-        within_BL &= (tf.range(rows) == rows - 1)[:, None]
     return framed._replace(counted_BL=framed.counted_BL & ~within_BL)
 
 

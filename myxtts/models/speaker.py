@@ -87,9 +87,7 @@ class FrontEndConstants(Part):
 class SpeakerEncoder(Part):
     """Who speaks, as a vector of length 1; weight-compatible with `hifigan_decoder.speaker_encoder.*`.
 
-    Args:
-        size: filters, blocks and width.
-        dtype: dtype or policy to compute in; pooling is float32 in any case.
+    Pooling is float32, whatever it computes in.
 
     Example:
         >>> encoder = SpeakerEncoder(SpeakerSize())

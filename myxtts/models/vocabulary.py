@@ -24,8 +24,6 @@ def grow_text_vocabulary(
     reference, the last new row repeats the last old one.
 
     Args:
-        arrays: by checkpoint name.
-        tokens: entries of the new vocabulary.
         seed: of the new rows.
         prefix: what stands before `text_embedding` in the names.
     """

@@ -6,6 +6,7 @@ channels, K kernel, I in, O out.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,7 @@ class WeightNormConv1D(Part):
     """A convolution over time stored as directions and lengths, as the checkpoints have it.
 
     Args:
-        inputs: channels in.
-        outputs: channels out.
         kernel: taps, an odd number unless upsampling.
-        dilation: distance of the taps.
         upsample: above 1, a transposed convolution that makes the sequence so many times longer.
     """
 
@@ -165,3 +163,11 @@ def resample_linearly(x_BTC: tf.Tensor, scale: float) -> tf.Tensor:
     share_T1 = tf.cast(source_T - tf.cast(left_T, tf.float64), x_BTC.dtype)[:, None]
     left, right = tf.gather(x_BTC, left_T, axis=1), tf.gather(x_BTC, right_T, axis=1)
     return left * (1 - share_T1) + right * share_T1
+
+
+def count_settled(length: int, scale: float) -> int:
+    """How many steps of a sequence at `scale` times its rate stay as they are when `length` steps grow more.
+
+    The last steps lie behind the last one given, or between it and one that is not there yet.
+    """
+    return max(0, math.floor((length - 0.5) * scale - 0.5))

@@ -1,17 +1,7 @@
-"""XTTS: the parts of one voice, joined.
-
-Shape suffixes: B batch, F mel frames, M mel channels (for codes: codes), T time, L latents, C width, P prompt
-vectors, G speaker channels.
-"""
+"""XTTS: the parts of one voice, joined."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import tensorflow as tf
-
-from myxtts.errors import UserError
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.layers import Part
@@ -19,10 +9,6 @@ from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import Weight, list_xtts_weights
-
-
-class PartMissingError(UserError):
-    """Something was asked of a model that was built without the part it takes."""
 
 
 class XTTS(Part):
@@ -36,9 +22,9 @@ class XTTS(Part):
         dvae: mel <-> codes. Its weights are not part of `model.pth`: load and export `xtts.dvae` itself.
 
     Example:
-        >>> xtts = build_xtts(config, seed=1)
+        >>> xtts = XTTS(GPT(sizes.gpt), decoder=WaveformDecoder(sizes.decoder), speaker_encoder=SpeakerEncoder(sizes.speaker))
         >>> load_checkpoint_arrays(xtts, arrays).require_complete()
-        >>> prompt, speaker = xtts.make_reference_prompt([mel_1FM]), xtts.embed_speaker(speaker_mel)
+        >>> prompt, speaker = xtts.gpt.make_prompt(mel_1FM), xtts.speaker_encoder(speaker_mel)
         >>> said = generate(xtts.gpt, prompt, text_BT, rule=Sampling(), max_codes=400, seeds_B2=seeds)
         >>> wav = xtts.decoder(said.latents_BMC[:, : said.count], speaker)
     """
@@ -62,24 +48,3 @@ class XTTS(Part):
             self.decoder.size if self.decoder else None,
             self.speaker_encoder.size if self.speaker_encoder else None,
         )
-
-    def make_reference_prompt(self, mels_1FM: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The prompt (1, P, C) of a reference cut into chunks: the mean of theirs."""
-        return tf.reduce_mean(tf.stack([self.gpt.make_prompt(mel_1FM) for mel_1FM in mels_1FM]), 0)
-
-    def embed_speaker(self, mel_BTF: tf.Tensor) -> tf.Tensor:
-        """The speaker (B, G) of speaker mels."""
-        return self._need("speaker_encoder")(mel_BTF)
-
-    def encode_audio(self, mel_BFM: tf.Tensor) -> tf.Tensor:
-        """Codes of DVAE mels, one per four frames, int64."""
-        return self._need("dvae").encode(mel_BFM)
-
-    def _need(self, name: str) -> Any:
-        part = getattr(self, name)
-        if part is None:
-            raise PartMissingError(
-                f"This takes the model's {name}, but it was built without. Build it with {name}, or import a "
-                "checkpoint that has one."
-            )
-        return part

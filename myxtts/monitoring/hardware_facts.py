@@ -5,63 +5,34 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.devices.nvml import CardScan, scan_cards
-from myxtts.devices.topology import Link, read_links
+from myxtts.devices.nvml import scan_cards
+from myxtts.devices.topology import read_links
+from myxtts.monitoring.words import UNKNOWN, format_bytes
 
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
-@dataclass(frozen=True)
-class HardwareFacts:
-    """A machine. None is unknown."""
-
-    processor: str | None
-    logical_cores: int
-    usable_cores: int
-    """Those this process may run on."""
-    memory_bytes: int
-    free_memory_bytes: int
-    """What this process may still take."""
-    disk_bytes: int | None
-    free_disk_bytes: int | None
-    """Of the disk that holds the folder asked about."""
-    scan: CardScan
-    links: tuple[Link, ...]
-
-    @property
-    def card_lines(self) -> list[str]:
-        """A line per card, without what identifies a single one."""
-        lines = [
-            f"GPU {card.physical_id}: {card.name}, {_show(card.free_mib)} free of {_show(card.total_mib)}, bus {card.bus_id or 'unknown'}"
-            for card in self.scan.cards
-        ]
-        lines += [f"GPU {physical_id}: {reason}" for physical_id, reason in self.scan.lost]
-        lines += [self.scan.problem] if self.scan.problem else []
-        lines += [link.explain() for link in self.links]
-        return lines or ["none: no NVIDIA driver found"]
-
-
-def read_hardware(folder: Path) -> HardwareFacts:
-    """This machine, and the disk that holds a folder."""
+def describe_hardware(folder: Path) -> Iterator[str]:
+    """This machine and the disk that holds a folder, line by line, without what identifies a single card."""
     scan = scan_cards()
-    disk = shutil.disk_usage(folder) if folder.exists() else None
-    return HardwareFacts(
-        processor=_find_processor(),
-        logical_cores=os.cpu_count() or 1,
-        usable_cores=len(os.sched_getaffinity(0)),
-        memory_bytes=int(psutil.virtual_memory().total),
-        free_memory_bytes=read_free_memory_bytes(),
-        disk_bytes=disk.total if disk else None,
-        free_disk_bytes=disk.free if disk else None,
-        scan=scan,
-        links=tuple(read_links([card.physical_id for card in scan.cards])),
-    )
+    lines = [f"GPU {card.physical_id}: {card.name}, {_show(card.free_mib)} free of {_show(card.total_mib)}, bus {card.bus_id or UNKNOWN}" for card in scan.cards]  # fmt: skip
+    lines += [f"GPU {physical_id}: {reason}" for physical_id, reason in scan.lost]
+    lines += [scan.problem] if scan.problem else []
+    yield from lines or ["GPU: none, no NVIDIA driver found"]
+    yield from (link.explain() for link in read_links([card.physical_id for card in scan.cards]))
+    usable = len(os.sched_getaffinity(0))
+    yield f"processor: {_find_processor() or UNKNOWN}, {os.cpu_count()} logical cores, {usable} usable"
+    memory = format_bytes(int(psutil.virtual_memory().total))
+    yield f"memory: {format_bytes(read_free_memory_bytes())} free of {memory}"
+    if folder.exists():
+        disk = shutil.disk_usage(folder)
+        yield f"disk: {format_bytes(disk.free)} free of {format_bytes(disk.total)}"
 
 
 def _find_processor() -> str | None:
@@ -73,4 +44,4 @@ def _find_processor() -> str | None:
 
 
 def _show(mib: int | None) -> str:
-    return "unknown" if mib is None else f"{mib} MB"
+    return UNKNOWN if mib is None else f"{mib} MB"

@@ -6,6 +6,7 @@ change worth trying.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -55,7 +56,6 @@ class BatchTimes(NamedTuple):
     number: int
     spans: BatchSpans
     wait: Span
-    """Of the training, for this batch."""
     train: Span
 
     @property
@@ -75,7 +75,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleMemoryFacts:
-    """What one role holds at the end of a profile; unknown is None."""
+    """What one role holds at the end of a profile, as `RoleMemory` has it; unknown is None."""
 
     role: str
     device: str
@@ -83,11 +83,8 @@ class RoleMemoryFacts:
     peak_bytes: int | None
     limit_bytes: int | None
     pool_bytes: int | None = None
-    """What TensorFlow itself holds on the device."""
     process_bytes: int | None = None
-    """What the process holds there, as the driver sees it: a limited pool as a whole, and the CUDA context."""
     context_bytes: int | None = None
-    """Of that, the CUDA context and the libraries' own; no limit holds for it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,6 @@ class ProfiledRun:
     model: str
     corpus: str
     notes: tuple[str, ...] = ()
-    """What differs from a run: a codec of random weights, for example."""
 
     @property
     def has_two_devices(self) -> bool:
@@ -129,7 +125,6 @@ class Cost:
     """Of it, what the step had to wait for."""
     step_std_s: float
     share: float
-    """Of the step, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,6 @@ class Profile:
     """Batches of the real run that filled the pipeline, or whose step traced."""
     handoffs: tuple[HandoffFacts, ...] = ()
     cache_hits: int = 0
-    """Clips of the real run whose codes were found."""
     cache_misses: int = 0
     memory: tuple[RoleMemoryFacts, ...] = ()
     samples: tuple[MachineSample, ...] = field(default=(), repr=False)
@@ -245,7 +239,6 @@ class Rule:
     """Each a whole sentence; the first is worth trying first."""
     part: Part
     share: float
-    """Of the step that is at stake, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -284,18 +277,26 @@ def _find_limit(profile: Profile) -> Part:
     return max(stages, key=lambda part: profile.costs[part].step_s)
 
 
-def _judge_load(profile: Profile, settings: Settings) -> Rule | None:
-    share = profile.costs[Part.LOAD].share
-    if share <= MOST_LOAD:
+def _judge_wait(profile: Profile, part: Part, most: float, title: str, what: str, advice: Sequence[str]) -> Rule | None:
+    share = profile.costs[part].share
+    if share <= most:
         return None
-    flag = advise_faster("read", profile.run.mode, settings)
-    advice = (
-        *([f"More readers: {flag}"] if flag else []),
+    evidence = f"the training waits for {what} {format_share(share)} of the time (rule: at most {most:.0%})"
+    return Rule(title, evidence, tuple(advice), part, share)
+
+
+def _advise(what: str, stage: str, profile: Profile, settings: Settings) -> list[str]:
+    flag = advise_faster(stage, profile.run.mode, settings)
+    return [f"{what}: {flag}"] if flag else []
+
+
+def _judge_load(profile: Profile, settings: Settings) -> Rule | None:
+    advice = [
+        *_advise("More readers", "read", profile, settings),
         "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
         "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
-    )
-    evidence = f"the training waits for files {format_share(share)} of the time (rule: at most {MOST_LOAD:.0%})"
-    return Rule("DATA LOADING BOTTLENECK", evidence, advice, Part.LOAD, share)
+    ]
+    return _judge_wait(profile, Part.LOAD, MOST_LOAD, "DATA LOADING BOTTLENECK", "files", advice)
 
 
 def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
@@ -308,8 +309,7 @@ def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
     if busy is not None:
         rule = f" (rule: at most {MOST_DATA_BUSY:.0%})" if is_saturated else ""
         evidence = f"{evidence}; the data device is busy {format_share(busy)} of it{rule}"
-    flag = advise_faster("prepare", profile.run.mode, settings)
-    advice = [f"Prepare less often, or elsewhere: {flag}"] if flag else []
+    advice = _advise("Prepare less often, or elsewhere", "prepare", profile, settings)
     if profile.cached_share is not None:
         advice.append("Codes are kept already: once a first epoch has filled the cache, profile again.")
     if busy is not None and not profile.run.is_rehearsal and profile.run.mode != "split":
@@ -321,9 +321,6 @@ def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
 
 
 def _judge_transfer(profile: Profile, settings: Settings) -> Rule | None:
-    share = profile.costs[Part.TRANSFER].share
-    if share <= MOST_TRANSFER:
-        return None
     if profile.run.is_rehearsal:
         copies = "A rehearsal copies within host memory, which tells nothing about cards."
     elif not profile.run.has_two_devices:
@@ -333,10 +330,8 @@ def _judge_transfer(profile: Profile, settings: Settings) -> Rule | None:
             "Look at how the cards are connected (`myxtts devices`): NODE and SYS are slow; one card, or cards on one "
             "PCIe root, copy faster."
         )
-    flag = advise_faster("transfer", profile.run.mode, settings)
-    advice = (*([f"More batches ahead: {flag}"] if flag else []), copies)
-    evidence = f"the training waits for copies {format_share(share)} of the time (rule: at most {MOST_TRANSFER:.0%})"
-    return Rule("GPU TRANSFER BOTTLENECK", evidence, advice, Part.TRANSFER, share)
+    advice = [*_advise("More batches ahead", "transfer", profile, settings), copies]
+    return _judge_wait(profile, Part.TRANSFER, MOST_TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", advice)
 
 
 def _judge_variation(profile: Profile, settings: Settings) -> Rule | None:

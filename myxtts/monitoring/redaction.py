@@ -86,15 +86,7 @@ _CARD_ID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", re.I)
 
 @dataclass(frozen=True)
 class Redactor:
-    """What is private here.
-
-    Args:
-        home: the user's folder; shown as `~`.
-        user: the user's name.
-        host: the machine's name.
-        secrets: values that must not be shown wherever they stand.
-        texts: of the corpus.
-    """
+    """What is private here: the user's folder, which is shown as `~`, names, secret values, texts of the corpus."""
 
     home: Path | None = None
     user: str = ""

@@ -10,15 +10,20 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from myxtts import __version__
 from myxtts.devices.nvml import Nvml
 from myxtts.errors import NvmlError
+from myxtts.monitoring.words import UNKNOWN
 
 DRIVER_LIBRARY = "libcuda.so.1"
+_TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
 _LIBRARIES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     # Name -> file, and its version by the major version of CUDA that TensorFlow was built with.
     "CUDA runtime": ("libcudart", {"11": "11.0", "12": "12", "13": "13"}),
@@ -40,7 +45,6 @@ class Library:
     name: str
     file: str
     problem: str | None
-    """Why it cannot be loaded; None when it can."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,6 @@ class SoftwareFacts:
     python: str
     system: str
     tensorflow: TensorFlowBuild | None
-    """None when it is not installed."""
     driver: str | None
     """The NVIDIA driver's version; None when there is none, or it does not answer."""
     driver_problem: str | None
@@ -71,6 +74,39 @@ class SoftwareFacts:
     @property
     def missing(self) -> tuple[Library, ...]:
         return tuple(library for library in self.libraries if library.problem is not None)
+
+    @property
+    def build(self) -> str:
+        """TensorFlow in words."""
+        build = self.tensorflow
+        if build is None:
+            return "not installed"
+        if not build.is_cuda_build:
+            return (
+                f"{build.version}, build {UNKNOWN}"
+                if build.is_cuda_build is None
+                else f"{build.version}, built without CUDA"
+            )
+        return f"{build.version}, built for CUDA {build.cuda_version}, cuDNN {build.cudnn_version}"
+
+
+def describe_software() -> Iterator[str]:
+    """What is installed, line by line."""
+    facts = read_software()
+    yield f"MyXTTS {__version__}, Python {facts.python}, {facts.system}"
+    yield f"TensorFlow: {facts.build}"
+    yield f"NVIDIA driver: {facts.driver or facts.driver_problem or UNKNOWN}"
+    yield from (f"missing: {library.name} ({library.file}): {library.problem}" for library in facts.missing)
+    yield f"packages: {', '.join(_list_packages())}"
+
+
+def _list_packages() -> Iterator[str]:
+    """What MyXTTS depends on, in the versions that are installed; one that is missing says so."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for text in importlib.metadata.requires("myxtts") or []:
+            if "extra ==" not in text:
+                name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
+                yield f"{name}=={_find_version([name]) or 'not installed'}"
 
 
 def read_software() -> SoftwareFacts:
@@ -91,7 +127,7 @@ def read_tensorflow_build() -> TensorFlowBuild | None:
     if spec is None or spec.origin is None:
         return None
     facts = _parse_build_info(Path(spec.origin).parent / "python" / "platform" / "build_info.py")
-    version = _find_version()
+    version = _find_version(_TENSORFLOW_NAMES) or "of unknown version"
     if facts is None:
         return TensorFlowBuild(version, None)
     return TensorFlowBuild(
@@ -145,10 +181,9 @@ def _parse_build_info(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _find_version() -> str:
-    for name in ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"):
-        try:
+def _find_version(names: Iterable[str]) -> str | None:
+    """The version of the first of these packages that is installed."""
+    for name in names:
+        with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "of unknown version"
+    return None

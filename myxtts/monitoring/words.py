@@ -59,7 +59,7 @@ def format_bytes(size_bytes: int | None) -> str:
     return UNKNOWN if size_bytes is None else units.format_bytes(size_bytes)
 
 
-def wrap_titled(title: str, text: str, *, width: int, indent: int, breaks_words: bool = True) -> list[str]:
+def wrap_titled(title: str, text: str, *, indent: int, width: int = 80, breaks_words: bool = True) -> list[str]:
     """The lines of a text beside its title, which has a column of its own.
 
     Args:

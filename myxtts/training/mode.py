@@ -1,41 +1,38 @@
 """`--mode auto`: from what the machine has and a short measurement to a plan. No TensorFlow here; it is measured in a process of its own.
 
-    planned = plan_run(config, command)
-    planned.plan, planned.choice
-
 A run that is resumed keeps the choice that its folder has, as long as the devices are the same and it can still be had.
 
-What a step would take in each mode follows from what its stages were measured to cost. With preparation p, transfer x and training
-t per batch, one device takes what was measured for one, about p + t. Two devices overlap: the slowest stage counts in full and of
-the others the share that this machine was measured not to hide, which is near 0 on two cards and near 1 where both "devices" are
-the same cores. Codes that are kept take their time off p in every epoch but the first. Two devices that both train do half the
-clips each, wait for the slower of them, and add up their gradients.
+What a step would take in each mode follows from what its stages were measured to cost. One device takes what was measured for
+one. Two devices overlap: the slowest stage counts in full and of the others the share that this machine was measured not to hide,
+which is near 0 on two cards and near 1 where both "devices" are the same cores. Codes that are kept take their time off preparing
+in every epoch but the first. Two devices that both train do half the clips each, wait for the slower of them, and add up their
+gradients.
 """
 
 from __future__ import annotations
 
 import logging
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from signal import Signals
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from myxtts.cluster.private_network import has_private_network
 from myxtts.config import XTTSConfig
-from myxtts.data.errors import WorkerError
 from myxtts.data.workers import Task, WorkerProcess
 from myxtts.devices.environment import select_visible
 from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.plan import DevicePlan, PlanRequest
 from myxtts.devices.plan_json import dump_plan
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import DevicePlanError, MachineError
+from myxtts.errors import DevicePlanError, MachineError, MyXTTSError
 from myxtts.files import open_scratch_folder
-from myxtts.monitoring.words import format_bytes, format_step_time, wrap_titled
+from myxtts.monitoring.words import format_step_time, wrap_titled
 from myxtts.processes import IMPORT_S
 from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.run_folder import locate_run, read_record
@@ -44,16 +41,12 @@ _log = logging.getLogger(__name__)
 
 WORKERS = 2
 """Processes that train in the data-parallel layout: one for each of the two devices there is a choice for."""
-WINDOWS = 2
-"""In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
 WORTHWHILE = 1.03
 """A mode with more parts must be faster than a simpler one by more than two short measurements differ by themselves."""
 MEASURING_S = 1800.0
 """A minute is usual; a card newer than TensorFlow's build has all its kernels compiled at first use."""
 REHEARSED = ("rehearsed device 0", "rehearsed device 1")
 _MEASURER = "myxtts.tuning.mode_measuring:make_measurer"
-_WIDTH = 80
-_wrap = partial(wrap_titled, width=_WIDTH, indent=8)
 
 
 class MeasuringError(MachineError):
@@ -84,7 +77,6 @@ class StageCosts:
     train_s: float
     """With nothing beside it."""
     single_s: float
-    """One device that prepares and trains."""
     dual_s: float
     """Two devices of one process, side by side."""
     codes_s: float = 0.0
@@ -104,13 +96,12 @@ class StageCosts:
     @property
     def unhidden(self) -> float:
         """Of the work beside the slowest stage, the share that the measured overlap did not hide. 0 is perfect."""
-        stages = (self.prepare_s, self.transfer_s, self.train_s)
-        beside = sum(stages) - max(stages)
-        return max(0.0, (self.dual_s - max(stages)) / beside) if beside > 0 else 0.0
+        stages_s = (self.prepare_s, self.transfer_s, self.train_s)
+        beside_s = sum(stages_s) - max(stages_s)
+        return max(0.0, (self.dual_s - max(stages_s)) / beside_s) if beside_s > 0 else 0.0
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A way to run."""
 
     layout: Layout
@@ -125,9 +116,7 @@ class Circumstances:
     """What decides about candidates besides their speed."""
 
     accumulation: int = 1
-    """Batches of an update."""
     epochs: int = 1
-    """Still to come."""
     obstacles: Mapping[Layout, str] = field(default_factory=dict)
     """Layouts that cannot be had here, and why."""
     parallel_remedy: str | None = None
@@ -139,18 +128,14 @@ class Circumstances:
     policy: str = "disk"
     """Where codes are kept if they are: on disk or in memory."""
     place: str = ""
-    """The room that they take, and where."""
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What one candidate would take."""
 
     candidate: Candidate
     step_s: float
-    """Per update."""
     obstacle: str | None = None
-    """Why it cannot be chosen."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +168,10 @@ def load_choice(values: Mapping[str, Any]) -> ModeChoice:
     return TypeAdapter(ModeChoice).validate_python(values)
 
 
-@dataclass(frozen=True)
-class Obstacle:
+class Obstacle(NamedTuple):
     """Why not both devices train, each in a process of its own."""
 
     reason: str
-    """In a few words."""
     remedy: str | None = None
     """How they can, as the end of a sentence; None where nothing but other settings or devices helps."""
 
@@ -209,16 +192,6 @@ Tell = Callable[[str], None]
 """Hears what is being done."""
 Measure = Callable[[XTTSConfig, Sequence[DevicePlan]], Mapping[str, Any]]
 """From the plans that can be had, that of two devices first, to what `tuning.mode_measuring` answers."""
-FindObstacle = Callable[[], Obstacle | None]
-"""Why this program starts no process for each device; None where it can."""
-
-
-def explain_one_process() -> Obstacle:
-    """The obstacle of a program that trains in its own process: see `FindObstacle`."""
-    return Obstacle(
-        "takes a process for each device: `myxtts train` starts them",
-        "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both",
-    )
 
 
 def plan_run(
@@ -228,32 +201,36 @@ def plan_run(
     machine: Machine | None = None,
     tell: Tell = lambda text: _log.info("%s", text),
     measure: Measure | None = None,
-    find_launch_obstacle: FindObstacle = explain_one_process,
+    launches: bool = False,
+    opens_ports: bool = False,
 ) -> PlannedRun:
     """The plan of a configuration on this machine; with `--mode auto` the fastest, measured unless the run has chosen before.
 
     Args:
         command: the words that started the program, for advice that can be pasted.
         machine: this one unless given.
-        tell: hears what is being done.
         measure: a measurement of the stages; by default in a process of its own.
-        find_launch_obstacle: asked only where it matters; by default this program starts no workers.
+        launches: whether a process can be started for each device, as `myxtts train` does.
+        opens_ports: whether these may use the machine's own network.
     """
-    request = PlanRequest.from_config(config, command)
-    machine = machine or read_machine()
+    request, machine = PlanRequest.from_config(config, command), machine or read_machine()
     if request.mode != "auto":
         return PlannedRun(plan_devices(request, machine))
     devices = _list_devices(request, machine)
-    find_obstacle = partial(_find_parallel_obstacle, config, find_launch_obstacle)
+    find_obstacle = partial(_find_parallel_obstacle, config, launches, opens_ports)
     choice = _find_earlier_choice(config, devices, find_obstacle, tell)
     choice = choice or _choose_without_measuring(request, machine, devices)
     if choice is None:
         found, obstacles = _measure(config, request, machine, tell, measure or measure_modes)
         obstacle = find_obstacle(crowded=obstacles.get(Layout.DATA_PARALLEL))
-        remedy = None
         if obstacle is not None:
-            obstacles[Layout.DATA_PARALLEL], remedy = obstacle.reason, obstacle.remedy
-        around = _describe_circumstances(config, found, obstacles, remedy)
+            obstacles[Layout.DATA_PARALLEL] = obstacle.reason
+        around = Circumstances(
+            accumulation=config.training.gradient_accumulation_steps,
+            obstacles=obstacles,
+            parallel_remedy=None if obstacle is None else obstacle.remedy,
+            **found["around"],
+        )
         choice = choose_mode(StageCosts(**found["costs"]), around, devices)
     plan = plan_devices(fix_mode(request, choice.layout), machine)
     if choice.layout is not Layout.DATA_PARALLEL:
@@ -285,7 +262,7 @@ def _list_devices(request: PlanRequest, machine: Machine) -> tuple[str, ...]:
 
 
 def _find_parallel_obstacle(
-    config: XTTSConfig, find_launch_obstacle: FindObstacle, crowded: str | None = None
+    config: XTTSConfig, launches: bool, opens_ports: bool, crowded: str | None = None
 ) -> Obstacle | None:
     """What keeps both devices from training. How the program was started is asked last: only that has a remedy.
 
@@ -300,11 +277,23 @@ def _find_parallel_obstacle(
         return Obstacle("--deterministic: two processes round differently")
     if config.data.batch_size < WORKERS:
         return Obstacle(f"a batch of {config.data.batch_size} cannot be shared")
-    return find_launch_obstacle() if crowded is None else Obstacle(crowded)
+    if crowded is not None:
+        return Obstacle(crowded)
+    if not launches:
+        return Obstacle(
+            "takes a process for each device: `myxtts train` starts them",
+            "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both",
+        )
+    if not opens_ports and not has_private_network():
+        return Obstacle(
+            "its workers can have no network of their own here (--open-ports takes the machine's)",
+            "add --open-ports to `myxtts train`, and its workers take the machine's own network",
+        )
+    return None
 
 
 def _find_earlier_choice(
-    config: XTTSConfig, devices: tuple[str, ...], find_obstacle: FindObstacle, tell: Tell
+    config: XTTSConfig, devices: tuple[str, ...], find_obstacle: Callable[[], Obstacle | None], tell: Tell
 ) -> ModeChoice | None:
     record = None if config.training.resume == "reset" else read_record(locate_run(config))
     if record is None or record.choice is None:
@@ -366,85 +355,64 @@ def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[st
         return measure_in_process(task, [dump_plan(plan) for plan in plans], "--mode auto")
 
 
-def measure_in_process(
-    task: Task, item: Any, purpose: str, *, import_s: float = IMPORT_S, limit_s: float = MEASURING_S
-) -> Mapping[str, Any]:
+def measure_in_process(task: Task, item: Any, purpose: str) -> Mapping[str, Any]:
+    """What a task measures, in a process of its own; `purpose` says for what. Raises `MeasuringError`, or the task's own error."""
+    found = ask_process(task, item, MEASURING_S)
+    if found.error is not None:
+        raise found.error
+    if found.is_killed:
+        raise MeasuringKilledError(
+            f"Measuring for {purpose} failed: {found.ending}, as one is that runs out of memory."
+        )
+    if found.content is None:
+        raise MeasuringError(f"Measuring for {purpose} failed: {found.ending}.\n{found.output}")
+    return found.content
+
+
+class ProcessAnswer(NamedTuple):
+    """What a process made of its task, or how it ended without."""
+
+    content: Mapping[str, Any] | None = None
+    ending: str = ""
+    output: str = ""
+    """The end of what it wrote in that case; of one that hung with the stacks of its threads."""
+    error: MyXTTSError | None = None
+    is_killed: bool = False
+
+
+def ask_process(task: Task, item: Any, limit_s: float, import_s: float = IMPORT_S) -> ProcessAnswer:
     """What a task makes of an item, in a process of its own that ends with the call, whatever happens in it.
 
-    TensorFlow's devices and threads cannot be changed once they are set: such a process measures once and is thrown away.
+    TensorFlow's devices and threads cannot be changed once they are set: such a process works once and is thrown away.
 
     Args:
-        purpose: what it is measured for, for messages.
-        import_s: how long the process may load what it measures with.
-        limit_s: how long it may measure.
+        limit_s: how long it may work.
+        import_s: how long it may load what it works with, before that.
     """
-    worker = WorkerProcess(task, is_one_core=False)
+    # It has the threads that any run has.
+    worker, deadline_s, has_loaded = WorkerProcess(task, is_one_core=False), time.monotonic() + import_s, False
     try:
         worker.give([item])
-        answer = await_answer(worker, import_s, limit_s)
+        while not worker.is_closed:
+            worker.socket.settimeout(max(0.01, deadline_s - time.monotonic()))
+            for (answer,) in worker.receive():
+                return ProcessAnswer(answer)
+            if worker.is_ready and not has_loaded:
+                deadline_s, has_loaded = time.monotonic() + limit_s, True
+        code, output = worker.await_exit_code(), worker.read_report()
+        if code < 0:
+            return ProcessAnswer(None, f"its process was killed by {Signals(-code).name}", output, is_killed=True)
+        # The last line of a traceback is the error.
+        return ProcessAnswer(None, f"its process ended with exit code {code}: {output.rpartition(chr(10))[2]}", output)
     except TimeoutError:
-        what = f"measured after {limit_s:g} s" if worker.is_ready else f"imported what it needs after {import_s:g} s"
+        hung = f"it was not done after {limit_s:g} s"
         worker.write_stacks()
-        report = worker.read_report()
+        loading = f"its process had not loaded its code after {import_s:g} s"
+        return ProcessAnswer(None, hung if worker.is_ready else loading, worker.read_report())
+    except MyXTTSError as error:
+        return ProcessAnswer(None, str(error), worker.read_report(), error)
+    finally:
         worker.kill()
-        raise MeasuringError(
-            f"Measuring for {purpose} hangs: its process had not {what}, the most it is given, and was ended. It was here:\n{report}"
-        ) from None
-    except BaseException:
-        # At once: whoever stops a measurement wants none of it.
-        worker.kill()
-        raise
-    if answer is not None:
-        worker.stop()
-        return answer
-    try:
-        signal = worker.find_exit_signal()
-    except WorkerError as error:
-        raise MeasuringError(f"Measuring for {purpose} failed.\n{error}") from error
-    raise MeasuringKilledError(
-        f"Measuring for {purpose} died of signal {signal}, as a process does that runs out of memory."
-    )
-
-
-def await_answer(worker: WorkerProcess, import_s: float, work_s: float) -> Mapping[str, Any] | None:
-    """What a worker makes of the one item it was given; None when it died without a word. Raises `TimeoutError`.
-
-    Args:
-        import_s: how long it may load its task.
-        work_s: how long it may work after that.
-    """
-    deadline_s, has_loaded = time.monotonic() + import_s, False
-    while not worker.is_closed:
-        worker.socket.settimeout(max(0.01, deadline_s - time.monotonic()))
-        for (answer,) in worker.receive():
-            return answer  # type: ignore[no-any-return]
-        if worker.is_ready and not has_loaded:
-            deadline_s, has_loaded = time.monotonic() + work_s, True
-    return None
-
-
-def _describe_circumstances(
-    config: XTTSConfig, found: Mapping[str, Any], obstacles: Mapping[Layout, str], parallel_remedy: str | None
-) -> Circumstances:
-    cache, kept_obstacle, online_obstacle, place = found["cache"], None, None, ""
-    if cache["policy"] == "off":
-        kept_obstacle = cache["reason"]
-    else:
-        where = "in the memory of each process that prepares"
-        where = where if cache["policy"] == "memory" else f"on the disk, in {cache['folder']}"
-        place = f"about {format_bytes(cache['size_bytes'])} {where}"
-        if config.data.cache in ("memory", "disk"):
-            online_obstacle = f"--cache is {config.data.cache}"
-    return Circumstances(
-        accumulation=config.training.gradient_accumulation_steps,
-        epochs=found["epochs"],
-        obstacles=obstacles,
-        parallel_remedy=parallel_remedy,
-        kept_obstacle=kept_obstacle,
-        online_obstacle=online_obstacle,
-        policy=cache["policy"],
-        place=place,
-    )
 
 
 def predict_batch_s(costs: StageCosts, candidate: Candidate, around: Circumstances) -> float:
@@ -474,21 +442,19 @@ def _overlap(unhidden: float, *stages_s: float) -> float:
     return slowest_s + unhidden * (sum(stages_s) - slowest_s)
 
 
-def predict_all(costs: StageCosts, around: Circumstances) -> list[Prediction]:
-    """Every candidate, the simplest first, with what stands against it. Keeping codes is simpler than another device."""
-    predictions = []
-    for layout in Layout:
-        for keeps_codes in (False, True) if around.kept_obstacle is None else (False,):
-            candidate = Candidate(layout, keeps_codes)
-            step_s = predict_batch_s(costs, candidate, around) * around.accumulation
-            obstacle = around.obstacles.get(layout) or (None if keeps_codes else around.online_obstacle)
-            predictions.append(Prediction(candidate, step_s, obstacle))
-    return predictions
-
-
 def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]) -> ModeChoice:
     """The simplest of the fastest candidates that can be had. Raises `DevicePlanError` where none can."""
-    predictions = predict_all(costs, around)
+    # The simplest first. Keeping codes is simpler than another device.
+    candidates = [Candidate(layout, keeps_codes) for layout in Layout for keeps_codes in (False, True)]
+    predictions = tuple(
+        Prediction(
+            each,
+            predict_batch_s(costs, each, around) * around.accumulation,
+            around.obstacles.get(each.layout) or (None if each.keeps_codes else around.online_obstacle),
+        )
+        for each in candidates
+        if around.kept_obstacle is None or not each.keeps_codes
+    )
     open_ones = [each for each in predictions if each.obstacle is None]
     if not open_ones:
         rows = {f"  {each.candidate.layout}: {each.obstacle}": None for each in predictions}
@@ -499,14 +465,14 @@ def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]
         )
     best_s = min(each.step_s for each in open_ones)
     chosen = next(each for each in open_ones if each.step_s <= best_s * WORTHWHILE)
-    keeps_codes = chosen.candidate.keeps_codes
+    layout, keeps_codes = chosen.candidate
     rivals = {each.candidate.layout: each for each in predictions if each.candidate.keeps_codes == keeps_codes}
-    reason, parallel = _compare(costs, chosen, rivals), rivals[Layout.DATA_PARALLEL]
+    reason, parallel_s = _explain_choice(costs, chosen, rivals), rivals[Layout.DATA_PARALLEL].step_s
     # Only how the program was started is against it.
-    is_faster = parallel.step_s * WORTHWHILE < chosen.step_s and around.parallel_remedy is not None
+    is_faster = parallel_s * WORTHWHILE < chosen.step_s and around.parallel_remedy is not None
     if is_faster:
         reason += (
-            f" Both devices training ({Layout.DATA_PARALLEL}) would be faster, about {format_step_time(parallel.step_s)} a step: "
+            f" Both devices training ({Layout.DATA_PARALLEL}) would be faster, about {format_step_time(parallel_s)} a step: "
             f"{around.parallel_remedy}."
         )
     codes = f"are not kept: {around.place} would make no step noticeably faster."
@@ -514,57 +480,46 @@ def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]
         codes = f"are not kept. {around.kept_obstacle}"
     elif keeps_codes:
         codes = f"are made in the first epoch and kept: {around.place}."
+    cache = around.policy if keeps_codes else "off"
     return ModeChoice(
-        layout=chosen.candidate.layout,
-        keeps_codes=keeps_codes,
-        step_s=chosen.step_s,
-        reason=reason,
-        devices=tuple(devices),
-        codes=codes,
-        cache=around.policy if keeps_codes else "off",
-        predictions=tuple(predictions),
-        costs=costs,
-        is_parallel_faster=is_faster,
+        layout, keeps_codes, chosen.step_s, reason, tuple(devices), codes, cache, predictions, costs, is_faster
     )
 
 
-def _compare(costs: StageCosts, chosen: Prediction, rivals: Mapping[Layout, Prediction]) -> str:
+def _explain_choice(costs: StageCosts, chosen: Prediction, rivals: Mapping[Layout, Prediction]) -> str:
     """Why this layout and not a simpler or a faster-looking one."""
     single, step = rivals[Layout.SINGLE], format_step_time(chosen.step_s)
-    gain = f"{step} a step instead of {format_step_time(single.step_s)} on one."
+    if chosen.candidate.layout is Layout.SINGLE:
+        two_s = [each.step_s for each in rivals.values() if each is not single and each.obstacle is None]
+        if not two_s:
+            return f"Two devices cannot be had: {rivals[Layout.DUAL].obstacle}."
+        return (
+            f"Preparing takes {costs.prepare_s / costs.train_s:.0%} of the time of training; a second device would not pay: "
+            f"{format_step_time(min(two_s))} a step, {step} on one."
+        )
+    how = "Preparing and training overlap on two devices"
+    if chosen.candidate.layout is Layout.DATA_PARALLEL:
+        how = "Both devices prepare and train, each half the clips of every batch"
     if single.obstacle is not None:
-        gain = f"{step} a step. One device cannot do everything: {single.obstacle}."
-    match chosen.candidate.layout:
-        case Layout.SINGLE:
-            two = [each for layout, each in rivals.items() if layout is not Layout.SINGLE and each.obstacle is None]
-            if not two:
-                return f"Two devices cannot be had: {rivals[Layout.DUAL].obstacle}."
-            return (
-                f"Preparing takes {costs.prepare_s / costs.train_s:.0%} of the time of training; a second device would not pay: "
-                f"{format_step_time(min(each.step_s for each in two))} a step, {format_step_time(single.step_s)} on one."
-            )
-        case Layout.DATA_PARALLEL:
-            return f"Both devices prepare and train, each half the clips of every batch: {gain}"
-        case _:
-            return f"Preparing and training overlap on two devices: {gain}"
+        return f"{how}: {step} a step. One device cannot do everything: {single.obstacle}."
+    return f"{how}: {step} a step instead of {format_step_time(single.step_s)} on one."
 
 
 def format_choice(choice: ModeChoice) -> str:
     """The choice in a few lines: the mode, the reason, and what each mode was predicted to take."""
     taken, costs = Candidate(choice.layout, choice.keeps_codes), choice.costs
-    lines = [f"Auto    {taken}", *_wrap("Reason", choice.reason)]
+    lines = [f"Auto    {taken}", *wrap_titled("Reason", choice.reason, indent=8)]
     if costs is not None:
         stages = {"prepare": costs.prepare_s, "transfer": costs.transfer_s, "train": costs.train_s}
         measured = "per batch: " + ", ".join(f"{name} {format_step_time(each)}" for name, each in stages.items())
         if costs.exchange_s:
             exchange = format_step_time(costs.exchange_s)
             measured += f". Adding up the gradients of two devices: about {exchange} a step, estimated from their size."
-        lines += _wrap("Costs", measured)
-    lines += _wrap("Codes", choice.codes) if choice.codes else []
-    lines += ["", f"{'mode':<28}{'predicted step':>15}"] if choice.predictions else []
-    for each in choice.predictions:
-        note = "<- taken" if each.candidate == taken else each.obstacle or ""
-        row = f"{each.candidate!s:<28}{format_step_time(each.step_s):>15}  "
-        indent = " " * len(row)
-        lines.append(textwrap.fill(row + note, _WIDTH, subsequent_indent=indent, break_on_hyphens=False).rstrip())
+        lines += wrap_titled("Costs", measured, indent=8)
+    if choice.predictions:
+        lines += [*wrap_titled("Codes", choice.codes, indent=8), "", f"{'mode':<28}{'predicted step':>15}"]
+    for candidate, step_s, obstacle in choice.predictions:
+        row = f"{candidate!s:<28}{format_step_time(step_s):>15} "
+        note = "<- taken" if candidate == taken else obstacle or ""
+        lines += wrap_titled(row, note, indent=len(row) + 1) or [row.rstrip()]
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from myxtts.checkpoints.finding import (
     find_own_model,
     have_same_weights,
 )
-from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+from myxtts.checkpoints.importing import import_coqui_files
 from myxtts.checkpoints.model_directory import (
     VOCABULARY_NAME,
     ModelDirectory,
@@ -314,8 +314,8 @@ def _import_coqui(path: Path, target: Path, is_resumed: bool) -> Path:
         # The settings were compared: it is of the same file. Before the first checkpoint another one may be given.
         return target
     beside = {name: path.with_name(file) for name, file in _BESIDE.items()}
-    found = {name: file for name, file in beside.items() if file.exists()}
-    report = import_coqui_files(CoquiFiles(path, **found), target)
+    found: dict[str, Any] = {name: file for name, file in beside.items() if file.exists()}
+    report = import_coqui_files(path, target, **found)
     _log.info(
         "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
     )

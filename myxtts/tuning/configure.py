@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from myxtts.config import XTTSConfig
 from myxtts.config.config import SECTIONS
 from myxtts.config.yaml_file import format_value
@@ -26,15 +28,7 @@ from myxtts.devices.planning import plan_devices
 from myxtts.errors import MyXTTSError
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import format_step_time
-from myxtts.training.mode import (
-    FindObstacle,
-    Layout,
-    MeasuringKilledError,
-    PlannedRun,
-    explain_one_process,
-    measure_in_process,
-    plan_run,
-)
+from myxtts.training.mode import Layout, MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
 from myxtts.training.profiling.plan import refuse_decoder, request_one
 
 INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
@@ -56,7 +50,6 @@ _MODE = "training.mode"
 _BATCH = "batch x accumulation"
 _GIVEN = "you have given it"
 
-Tell = Callable[[str], None]
 Plan = Callable[[XTTSConfig], PlannedRun]
 
 
@@ -69,7 +62,6 @@ class Trial:
     is_whole: bool = False
     """With the read-ahead and the kept codes that a run would have; the search does without, to see what a setting does."""
     name: str = ""
-    """What is tried."""
 
     def add(self, other: Trial) -> Trial:
         return replace(self, settings={**self.settings, **other.settings}, environ={**self.environ, **other.environ})
@@ -88,7 +80,7 @@ class TrialResult:
     """What a trial showed."""
 
     step_s: float = math.inf
-    """Per update; infinite where there is no memory for it."""
+    """Per update; infinite where there is none."""
     read_share: float = 0.0
     """Of a step, that went into waiting for clips."""
     fitting: Sequence[tuple[int, int]] = ()
@@ -97,8 +89,11 @@ class TrialResult:
     """Read back from TensorFlow in the process of the trial."""
     refusal: str = ""
     """Why there is no memory for a run with these settings; empty where there is, as far as that is known."""
+    failure: str = ""
 
     def describe(self) -> str:
+        if self.failure:
+            return f"failed ({self.failure})"
         return "does not fit into memory" if self.refusal else format_step_time(self.step_s)
 
 
@@ -111,7 +106,6 @@ class Question(NamedTuple):
     title: str
     candidates: Sequence[Trial] = ()
     skipped: str = ""
-    """Why nothing is tried."""
     reason: str = ""
     """What speaks for the candidates, before they are tried."""
 
@@ -122,7 +116,6 @@ class Answer(NamedTuple):
     title: str
     evidence: str
     taken: Trial | None = None
-    """None where things stay as they are."""
 
 
 class Line(NamedTuple):
@@ -135,32 +128,33 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """The settings found, against those one would have without them, in turn: seconds per update, of each round."""
+    """The settings found, against those one would have without them, in turn; a result for each round."""
 
-    default_s: Sequence[float]
-    default_in_force: Mapping[str, str]
-    tuned_s: Sequence[float] = ()
+    defaults: Sequence[TrialResult]
+    tuned: Sequence[TrialResult] = ()
     """Nothing where the defaults are what was found: there is nothing to compare."""
-    tuned_in_force: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""
-    """Why it was broken off: then nothing is known about a gain."""
 
     @property
     def is_unchanged(self) -> bool:
         """Whether the defaults are what was found."""
-        return not self.tuned_s and not self.failure
+        return not self.tuned and not self.failure
 
     @property
     def gain(self) -> float:
         """How much faster a step is, as a share of the default's; negative where it is slower. What gains nothing is withdrawn."""
         if self.failure or self.is_unchanged:
             return 0.0
-        return 1 - statistics.median(self.tuned_s) / statistics.median(self.default_s)
+        return 1 - find_median_s(self.tuned) / find_median_s(self.defaults)
 
     @property
     def in_force(self) -> Mapping[str, str]:
         """With the settings that stay."""
-        return self.tuned_in_force if self.gain > 0 else self.default_in_force
+        return (self.tuned if self.gain > 0 else self.defaults)[-1].in_force
+
+
+def find_median_s(results: Sequence[TrialResult]) -> float:
+    return statistics.median(result.step_s for result in results)
 
 
 @dataclass(frozen=True)
@@ -168,14 +162,12 @@ class Tuned:
     """What a configurator has to say."""
 
     before: TrialResult
-    """With the defaults, or with the batch that fits where they do not."""
     answers: Sequence[Answer]
     lines: Sequence[Line]
     variables: Sequence[Line]
     verification: Verification | None = None
     """None where the defaults are what was found, and no more was asked about them."""
     refusal: str = ""
-    """Why there is no memory for the defaults; empty where there is."""
 
     @property
     def is_withdrawn(self) -> bool:
@@ -199,27 +191,30 @@ class Search:
         if question.skipped:
             self.answers.append(Answer(question.title, f"not tried: {question.skipped}"))
             return
-        best: tuple[TrialResult, Trial] | None = None
-        seen = []
+        best, fastest, seen = TrialResult(), None, []
         for candidate in question.candidates:
             self.tell(f"trying {question.title}: {candidate.name}")
-            try:
-                result = self.run(self.trial.add(candidate))
-            except MyXTTSError as error:
-                seen.append(f"{candidate.name} failed ({_cut_reason(str(error))})")
-                continue
+            result = self.attempt(self.trial.add(candidate))
             seen.append(f"{candidate.name} {result.describe()}")
-            if not result.refusal and (best is None or result.step_s < best[0].step_s):
-                best = (result, candidate)
+            if result.step_s < best.step_s:
+                best, fastest = result, candidate
         predicted = f"predicted: {question.reason.rstrip('.')}; " if question.reason else ""
-        unit = "" if best is None else " a step"
+        unit = "" if fastest is None else " a step"
         evidence = f"{predicted}measured: {', '.join(seen)}{unit}; before {self.result.describe()}"
-        taken = None
         # What does not fit takes for ever: whatever fits is faster.
-        if best is not None and best[0].step_s < self.result.step_s * (1 - NOISE):
-            self.result, taken = best
-            self.trial = self.trial.add(taken)
+        taken = fastest if best.step_s < self.result.step_s * (1 - NOISE) else None
+        if taken is not None:
+            self.result, self.trial = best, self.trial.add(taken)
         self.answers.append(Answer(question.title, evidence, taken))
+
+    def attempt(self, trial: Trial) -> TrialResult:
+        """What a trial shows; one that fails loses nothing else."""
+        try:
+            return self.run(trial)
+        except MyXTTSError as error:
+            # The last line of an error, short enough for a table.
+            line = str(error).strip().rpartition("\n")[2] or "no reason given"
+            return TrialResult(failure=line if len(line) <= 80 else line[:77] + "...")
 
 
 def tune(
@@ -230,7 +225,6 @@ def tune(
     tell: Tell,
     run_trial: RunTrial | None = None,
     plan: Plan | None = None,
-    find_launch_obstacle: FindObstacle = explain_one_process,
 ) -> Tuned:
     """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
@@ -241,7 +235,6 @@ def tune(
         tell: hears what is being done.
         run_trial: runs a trial; by default in a process of its own.
         plan: chooses between modes; by default by measuring, as `--mode auto` does.
-        find_launch_obstacle: what keeps a training from starting workers, for that measurement.
     """
     refuse_decoder(config)
     is_auto = config.training.mode == "auto"
@@ -252,9 +245,7 @@ def tune(
         config = XTTSConfig(**given)
     search, refusal = _begin(config, run_trial or (lambda trial: run_in_process(config, machine, trial)), tell)
     start, before, first = search.trial, search.result, list(search.answers)
-    choose = plan or (
-        lambda asked: plan_run(asked, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
-    )
+    choose = plan or (lambda asked: plan_run(asked, machine=machine, tell=tell, launches=True))
     mode, stays_auto = _ask_mode(start.apply(config), machine, choose, is_auto=is_auto)
     search.ask(mode)
     mode_evidence = search.answers[-1].evidence
@@ -274,15 +265,11 @@ def tune(
 
 def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
     """What a trial shows, in a process that has the variables and devices of it."""
-    plan = _plan(config, machine, trial)
-    settings = {
-        "config": trial.apply(config).given_values(),
-        "environ": dict(trial.environ),
-        "is_whole": trial.is_whole,
-    }
-    task = Task(_WORKER, {**settings, "limit_bytes": find_limit_bytes(plan, machine)})
+    plan, given = _plan(config, machine, trial), trial.apply(config).given_values()
+    settings = {"environ": dict(trial.environ), "is_whole": trial.is_whole}
+    task = Task(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
     found = measure_in_process(task, dump_plan(plan), "the configurator")
-    return TrialResult(**{**found, "fitting": [(batch, accumulation) for batch, accumulation in found["fitting"]]})
+    return TypeAdapter(TrialResult).validate_python(found)
 
 
 def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_bytes: int | None, is_whole: bool) -> Work:
@@ -344,15 +331,21 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
         now: what a trial of the settings so far has shown.
         is_gpu: whether a card trains.
     """
+
+    def ask(title: str, key: str, values: Sequence[Any], skipped: str = "") -> Question:
+        trials = [Trial({key: value}, name="on" if value is True else str(value)) for value in values]
+        return Question(title, trials, skipped if is_open(config, key) else _GIVEN)
+
     yield _ask_batch(config, now.fitting)
     # Half precision needs loss scaling, bfloat16 does not; a CPU computes neither faster unless it was made for it.
-    names = ("mixed_float16", "mixed_bfloat16") if is_gpu else ("mixed_bfloat16",)
-    skipped = "" if is_open(config, "data.mixed_precision") else _GIVEN
-    yield Question("precision", [Trial({"data.mixed_precision": name}, name=name) for name in names], skipped)
-    skipped = "" if is_open(config, "data.enable_xla") else _GIVEN
-    if not config.data.pad_to_fixed_length:
-        skipped = skipped or "batches have no fixed shapes, so nearly every one would be compiled anew"
-    yield Question("XLA", [Trial({"data.enable_xla": True}, name="on")], skipped)
+    halves = ["mixed_float16", "mixed_bfloat16"] if is_gpu else ["mixed_bfloat16"]
+    yield ask("precision", "data.mixed_precision", halves)
+    shapes = (
+        ""
+        if config.data.pad_to_fixed_length
+        else "batches have no fixed shapes, so nearly every one would be compiled anew"
+    )
+    yield ask("XLA", "data.enable_xla", [True], shapes)
     threads = [Trial(environ={GPU_THREAD_MODE: "gpu_private", GPU_THREAD_COUNT: "2"}, name="two for each card")]
     if not is_gpu:
         threads = [
@@ -361,27 +354,22 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
         ]
     yield Question("threads", threads, "--deterministic fixes them" if config.training.deterministic else "")
     waits = now.read_share > MOST_READ_SHARE
+    enough = f"a step waits for clips {now.read_share:.1%} of its time: more would gain nothing"
     # On few cores readers and training take them from each other.
-    counts = [cores, 2 * cores] if waits else [1]
-    skipped = "" if is_open(config, "data.num_workers") else _GIVEN
-    if not waits and (is_gpu or cores > 4):
-        skipped = skipped or f"a step waits for clips {now.read_share:.1%} of its time: more would gain nothing"
-    yield Question("reader processes", [Trial({"data.num_workers": each}, name=str(each)) for each in counts], skipped)
+    skipped = enough if not waits and (is_gpu or cores > 4) else ""
+    yield ask("reader processes", "data.num_workers", [cores, 2 * cores] if waits else [1], skipped)
 
 
 def _ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Question:
     """Which batch, of those that fit into memory."""
     keys = ("data.batch_size", "training.gradient_accumulation_steps")
-    if not is_open(config, *keys):
-        return Question(_BATCH, skipped=_GIVEN)
     now = (config.data.batch_size, config.training.gradient_accumulation_steps)
     others = [each for each in fitting if each != now]
-    if not others:
-        one = f"{now[0]} x {now[1]} fits, and no larger batch makes up the same update"
-        return Question(_BATCH, skipped=one if fitting else "no other batch is known to fit into memory")
-    return Question(
-        _BATCH, [Trial(dict(zip(keys, each, strict=True)), name=f"{each[0]} x {each[1]}") for each in others]
-    )
+    skipped = "" if others else "no other batch is known to fit into memory"
+    if fitting and not others:
+        skipped = f"{now[0]} x {now[1]} fits, and no larger batch makes up the same update"
+    trials = [Trial(dict(zip(keys, each, strict=True)), name=f"{each[0]} x {each[1]}") for each in others]
+    return Question(_BATCH, trials, skipped if is_open(config, *keys) else _GIVEN)
 
 
 def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan, *, is_auto: bool) -> tuple[Question, bool]:
@@ -430,40 +418,27 @@ def _verify(
     written = replace(default, settings={line.key: line.value for line in lines}, environ=search.trial.environ)
     now, then = start.apply(config).data, written.apply(config).data
     is_default = (now.pipeline_buffer_size, now.prefetch_depth) == (then.pipeline_buffer_size, then.prefetch_depth)
-    rounds, trials = _VERIFY_ROUNDS if verifies else 1, [default, written]
+    rounds, trials = _VERIFY_ROUNDS if verifies else 1, {"the defaults": default, "these settings": written}
     if search.trial == start and is_default:
         if not verifies:
             return None
         # The same settings twice would show the noise of the machine.
-        rounds, trials = 1, [default]
-    seconds: tuple[list[float], list[float]] = ([], [])
-    in_force: list[Mapping[str, str]] = [{}, {}]
+        rounds, trials = 1, {"the defaults": default}
+    results: dict[str, list[TrialResult]] = {name: [] for name in trials}
     failure = ""
-    for number, which in itertools.product(range(rounds), range(len(trials))):
-        name = ("the defaults", "these settings")[which]
+    for number, name in itertools.product(range(rounds), trials):
         compared = f"comparing, round {number + 1} of {rounds}: {name}"
         search.tell(compared if len(trials) > 1 else "verifying: the defaults are what was found")
-        try:
-            result = search.run(trials[which])
-        except MyXTTSError as error:
-            failure = f"{name} failed ({_cut_reason(str(error))})"
+        result = search.attempt(trials[name])
+        if result.failure or result.refusal:
+            failure = f"{name} {result.describe()}"
             break
-        if result.refusal:
-            failure = f"{name}: {_cut_reason(result.refusal)}"
-            break
-        seconds[which].append(result.step_s)
-        in_force[which] = result.in_force
-    return Verification(seconds[0], in_force[0], seconds[1], in_force[1], failure)
+        results[name].append(result)
+    return Verification(results["the defaults"], results.get("these settings", ()), failure)
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:
     return plan_devices(request_one(trial.apply(config)), machine)
-
-
-def _cut_reason(text: str) -> str:
-    """The last line of an error, short enough for a table."""
-    line = text.strip().splitlines()[-1] if text.strip() else "no reason given"
-    return line if len(line) <= 80 else line[:77] + "..."
 
 
 def _list_lines(answers: Sequence[Answer], what: str = "settings") -> list[Line]:

@@ -25,11 +25,11 @@ from myxtts.pipeline.sources import open_source
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
 from myxtts.training.placement import apply_devices
-from myxtts.training.profiling.run import ProfileLengths, Profiler, SyncedTraining
+from myxtts.training.profiling.run import Profiler, SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.step import TrainStep
 from myxtts.tuning.configure import VARIABLES
-from myxtts.tuning.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape, time_best_window
+from myxtts.tuning.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape
 from myxtts.utils.commons import get_device_context
 from myxtts.utils.gpu_memory import read_role_memory
 
@@ -62,26 +62,21 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None, *, 
 
 
 def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
-    tried = setup.config
-    accumulation = tried.training.gradient_accumulation_steps
-    step = setup.build_model().step
-    trained = SyncedTraining(step, accumulation=accumulation, retries=tried.training.on_oom == "retry")
-    shapes = len(setup.data.sampler.plan.buckets)
+    tried, training = setup.config, SyncedTraining(setup)
+    accumulation, shapes = tried.training.gradient_accumulation_steps, len(setup.data.sampler.plan.buckets)
     batches = count_measured_batches(shapes, accumulation)
     # Codes that an earlier trial has kept would make a later one look faster.
     with closing(open_source(setup.request_source(keeps_codes_aside=True))) as source:
-        profiler = Profiler(source, trained.train, ProfileLengths(batches, tried.data.pipeline_buffer_size, shapes))
+        read_ahead = tried.data.pipeline_buffer_size
+        profiler = Profiler(source, training, steps=batches, read_ahead=read_ahead, shapes=shapes)
         profiler.warm_up()
         if is_whole:
             profiler.drain()
-        window = time_best_window(source, trained, batches)
+        window = profiler.time_best_window(batches)
         # While it is open: reader processes end with the source.
-        in_force = {**_read_step(step, tried), **_read_pipeline(setup, source)}
-    return {
-        "step_s": window.batch_s * accumulation,
-        "read_share": window.read_s / window.batch_s,
-        "in_force": in_force,
-    }
+        in_force = {**_read_step(training.step, tried), **_read_pipeline(setup, source)}
+    step_s, read_share = window.batch_s * accumulation, window.read_s / window.batch_s
+    return {"step_s": step_s, "read_share": read_share, "in_force": in_force}
 
 
 def _read_devices(plan: DevicePlan, pools: PoolSizes) -> dict[str, str]:
@@ -124,7 +119,6 @@ def _read_pipeline(setup: ProfileSetup, source: BatchSource) -> dict[str, str]:
     data, mode = setup.config.data, setup.plan.mode
     corpora = [setup.data.train, setup.data.validation][: 2 if len(setup.data.validation) else 1]
     engine, readers = choose_engine(data, corpora).engine, _count_readers()
-    own = f"{readers} process{'es' if readers > 1 else ''}"
     meters = source.read_facts().meters
     clips = meters.cache_hits + meters.cache_misses
     # Fixed by how these modes hand batches over; no setting changes it.
@@ -132,7 +126,9 @@ def _read_pipeline(setup: ProfileSetup, source: BatchSource) -> dict[str, str]:
     if mode is Mode.DUAL:
         prepared = f"{data.prefetch_depth}, on {'the data device' if data.prefetch_to_gpu else 'the host'}"
     return {
-        "readers": own if readers else f"no process of their own: {engine} reads",
+        "readers": f"{readers} process{'es' * (readers > 1)}"
+        if readers
+        else f"no process of their own: {engine} reads",
         "batches read ahead": "none" if engine is Engine.HERE else str(_count_read_ahead(setup)),
         "batches prepared ahead": prepared,
         "codes found": f"of {meters.cache_hits} of {clips} clips" if clips else "none: no codes are kept",

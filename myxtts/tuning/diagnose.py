@@ -34,11 +34,11 @@ from myxtts.errors import DevicePlanError, MyXTTSError
 from myxtts.monitoring.advice import USUAL_READERS, split_batch
 from myxtts.monitoring.card_summary import CardSummary, summarise_cards, summarise_host
 from myxtts.monitoring.machine_sampler import MachineSample, MachineSampler
-from myxtts.monitoring.profile_facts import Part, Profile, Rule, judge_profile
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings
+from myxtts.monitoring.profile_facts import Part, Profile, Rule
+from myxtts.monitoring.settings_in_force import MachineFacts
 from myxtts.monitoring.software_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
 from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
-from myxtts.training.mode import FindObstacle, Tell
+from myxtts.training.mode import Tell
 from myxtts.tuning import profile as profiling
 
 STEPS = 20
@@ -59,9 +59,9 @@ NOTABLE_SHARE = 0.05
 PROBED_FILES = 32
 SERIOUS_SHARE = 0.2
 """Of a step: a rule of the profile that costs more is serious."""
-WIDTH, INDENT = 80, 12
+INDENT = 12
 # Issues hold commands, which are to be pasted whole.
-_wrap = partial(wrap_titled, width=WIDTH, indent=INDENT, breaks_words=False)
+_wrap = partial(wrap_titled, indent=INDENT, breaks_words=False)
 
 Scan = Callable[[XTTSConfig], tuple[ScanResult, BucketPlan]]
 """Finds the clips of a configuration, and the batches that a run makes of them."""
@@ -71,10 +71,8 @@ class Severity(StrEnum):
     """How much an issue matters, the most pressing first."""
 
     SERIOUS = "serious"
-    """It stops the GPU from being used, or costs a large part of the time."""
     WORTH_CHANGING = "worth changing"
     NOTE = "note"
-    """Good to know; nothing has to be done."""
 
 
 SERIOUS, WORTH_CHANGING, NOTE = Severity
@@ -90,7 +88,6 @@ class Issue:
     remedy: str
     """A command, a flag or a YAML line; nothing when nothing is to be done."""
     gain: str
-    """What to expect of the remedy; a bound where one is known."""
     share: float = 0.0
     """Of the time that is at stake, 0 to 1, where it is known: ranks issues of the same severity."""
 
@@ -102,15 +99,12 @@ class CorpusFacts:
     clips: int
     seconds: float
     formats: tuple[tuple[str, int], ...]
-    """File endings with their clips, the most frequent first."""
     rates_hz: tuple[tuple[int, int], ...]
-    """Sampling rates with the files that have them, of a few that were looked at."""
     probed: int
     median_s: float
     p95_s: float
     longest_s: float
     padding: float
-    """Share of the audio that is padding, 0 to 1."""
     shapes: int
     set_aside: int = 0
     """Clips that the metadata names and a run cannot use."""
@@ -135,7 +129,6 @@ class Diagnosis:
     card_problem: str | None
     """Why cards were not looked at, or not all of them; None where all were."""
     issues: tuple[Issue, ...]
-    """Ranked."""
 
     @property
     def is_serious(self) -> bool:
@@ -148,7 +141,6 @@ def diagnose(
     *,
     scan: Scan,
     tests_speed: bool,
-    find_launch_obstacle: FindObstacle,
     tell: Tell,
     command: Sequence[str] = (),
 ) -> Diagnosis:
@@ -157,7 +149,6 @@ def diagnose(
     Args:
         environ: variables as the user has them, before MyXTTS sets its own.
         tests_speed: whether to profile a few batches.
-        find_launch_obstacle: what keeps a training from starting workers, for `--mode auto`.
         tell: hears what is being done.
         command: the words that started the program, for advice that can be pasted.
     """
@@ -178,7 +169,7 @@ def diagnose(
     # Without TensorFlow there is no run to test; that is an issue already.
     if tests_speed and software.tensorflow is not None:
         try:
-            profile, found_slow = _test_speed(config, command, tell, find_launch_obstacle)
+            profile, found_slow = _test_speed(config, command, tell)
             issues += found_slow
         except MyXTTSError as error:
             issues.append(_explain_failure("The speed test could not be run", error))
@@ -202,16 +193,11 @@ def rank_issues(issues: Iterable[Issue]) -> list[Issue]:
     return sorted(issues, key=lambda issue: (list(Severity).index(issue.severity), -issue.share))
 
 
-def _test_speed(
-    config: XTTSConfig, command: Sequence[str], tell: Tell, find_launch_obstacle: FindObstacle
-) -> tuple[Profile, list[Issue]]:
+def _test_speed(config: XTTSConfig, command: Sequence[str], tell: Tell) -> tuple[Profile, list[Issue]]:
     # Read anew: by now the variables are those that a run has.
     machine = read_machine()
-    planned = profiling.plan_profile(
-        config, machine, command=command, tell=tell, find_launch_obstacle=find_launch_obstacle
-    )
-    profile = profiling.measure(planned, STEPS, tell)
-    verdict = judge_profile(profile, Settings.of_config(planned.config, MachineFacts.of_machine(machine)))
+    planned = profiling.plan_profile(config, machine, tell, command)
+    profile, verdict = profiling.measure_and_judge(planned, machine, STEPS, tell)
     return profile, [describe_rule(rule, is_rehearsal=config.training.rehearsal) for rule in verdict.rules]
 
 
@@ -530,17 +516,8 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
 
 
 def _list_software(software: SoftwareFacts) -> Iterator[str]:
-    build = software.tensorflow
-    if build is None:
-        tensorflow = "not installed"
-    elif build.is_cuda_build is None:
-        tensorflow = f"{build.version}, build {UNKNOWN}"
-    elif build.is_cuda_build:
-        tensorflow = f"{build.version}, built for CUDA {build.cuda_version}, cuDNN {build.cudnn_version}"
-    else:
-        tensorflow = f"{build.version}, built without CUDA"
     yield from _wrap("System", f"{software.system}, Python {software.python}")
-    yield from _wrap("TensorFlow", tensorflow)
+    yield from _wrap("TensorFlow", software.build)
     yield from _wrap("Driver", software.driver or software.driver_problem or UNKNOWN)
     for library in software.libraries:
         yield f"{'':<{INDENT}}{library.file:<22}{'found' if library.problem is None else 'missing':<9}{library.name}"

@@ -5,7 +5,6 @@ Markdown, so that it reads at once in an editor, a browser or an issue. Needs ne
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -24,14 +23,13 @@ from myxtts.devices.environment import VARIABLES
 from myxtts.errors import MyXTTSError
 from myxtts.files import FileError, open_file, read_json
 from myxtts.monitoring import redaction
-from myxtts.monitoring.hardware_facts import read_hardware
+from myxtts.monitoring.hardware_facts import describe_hardware
 from myxtts.monitoring.markdown import fence
 from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, read_metrics
 from myxtts.monitoring.metrics_rows import dump_row
 from myxtts.monitoring.run_summary import summarise_run
-from myxtts.monitoring.software_facts import read_software
+from myxtts.monitoring.software_facts import describe_software
 from myxtts.monitoring.summary_view import format_summary
-from myxtts.monitoring.words import UNKNOWN, format_bytes
 
 ALSO = (
     "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "WSL_DISTRO_NAME", "SLURM_JOB_ID",
@@ -40,10 +38,7 @@ ALSO = (
 MOST_LOG_BYTES = 1 << 20
 MOST_JSON_BYTES = 64 << 20
 """A report of what was set aside may name every clip of a large corpus."""
-MOST_LOG_LINES = 400
-MOST_METRICS_ROWS = 30
-MOST_IDS_PER_REASON = 20
-MOST_ERROR_LINES = 200
+MOST_LOG_LINES, MOST_METRICS_ROWS, MOST_IDS_PER_REASON, MOST_ERROR_LINES = 400, 30, 20, 200
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 _ABOUT_SOUND = frozenset(
     {"symlink", "missing", "unreadable", "empty", "unsupported", "corrupt", "truncated", "nan", "silent", "too_short", "too_long", "changed"}
@@ -55,8 +50,6 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class _Start:
-    """One of the starts in a `run.json`."""
-
     time: str
     step: int
     command: tuple[str, ...]
@@ -64,7 +57,7 @@ class _Start:
 
 @dataclass(frozen=True)
 class _Record:
-    """What a report takes from a `run.json`."""
+    """What a report takes from a `run.json`, which may be of any version."""
 
     stage: str | None = None
     status: str | None = None
@@ -75,31 +68,23 @@ class _Record:
 
 
 @dataclass(frozen=True)
-class _Clip:
-    """A clip in a `drop_report.json`."""
-
-    file: str
-    detail: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class _Drops:
     """What a report takes from a `drop_report.json`."""
 
     kept: int | None = None
     lines: int | None = None
-    dropped: Mapping[str, tuple[_Clip, ...]] = field(default_factory=dict)
-    replaced: tuple[_Clip, ...] = ()
+    dropped: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
+    replaced: tuple[Mapping[str, str], ...] = ()
 
 
 def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
     """The report on this machine, and on the run in a folder, clean of private things."""
-    variables = [f"{name}={value}" for name, value in redaction.select_variables(environ, (*VARIABLES, *ALSO)).items()]
+    variables = redaction.select_variables(environ, (*VARIABLES, *ALSO))
     machine = {
-        "Hardware": _list(_describe_hardware(folder or Path.cwd())),
-        "Software": _list(_describe_software()),
-        "Environment variables": _list(variables) or "None of those that matter is set.",
+        "Hardware": _list(describe_hardware(folder or Path.cwd())),
+        "Software": _list(describe_software()),
+        "Environment variables": _list(f"{name}={value}" for name, value in variables.items())
+        or "None of those that matter is set.",
     }
     texts: list[str] = []
     sections = {"Run": "No run was given: `myxtts bug-report RUN` adds its log, figures and settings.", **machine}
@@ -116,16 +101,16 @@ def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
 
 def find_last_error(log: str) -> str | None:
     """The last error in a run's log with its traceback; None where there is none."""
-    found: list[str] | None = None
+    found: list[str] = []
     is_error = False
     for line in log.splitlines():
         match = _RECORD.match(line)
         if match:
             is_error = match[1] in ("ERROR", "CRITICAL")
-            found = [line] if is_error else found
-        elif is_error and found is not None:
+            found = [] if is_error else found
+        if is_error:
             found.append(line)
-    return None if found is None else "\n".join(found[-MOST_ERROR_LINES:])
+    return "\n".join(found[-MOST_ERROR_LINES:]) or None
 
 
 def _describe_run(folder: Path, machine: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -145,10 +130,9 @@ def _describe_run(folder: Path, machine: Mapping[str, str]) -> tuple[dict[str, s
     record = read(partial(read_json, shape=_Record), "run.json") or _Record()
     drops = read(partial(read_json, shape=_Drops, most_bytes=MOST_JSON_BYTES), "drop_report.json")
     metrics = read(read_metrics, FILE_NAME)
+    # Their settings have a section of their own.
     rows = [dump_row(row) for row in metrics.rows[-MOST_METRICS_ROWS:]] if metrics else []
-    for row in rows:
-        # They have a section of their own.
-        row.pop("settings", None)
+    rows = [{key: value for key, value in row.items() if key != "settings"} for row in rows]
     log = _read_end(folder / LOG_NAME)
     error = find_last_error(log)
     none = f"None in the run's {LOG_NAME}." if log else f"Unknown: the run has no {LOG_NAME}."
@@ -202,58 +186,18 @@ def _block(lines: Iterable[str]) -> str:
     return fence(text) if text else "None."
 
 
-def _describe_hardware(folder: Path) -> Iterator[str]:
-    facts = read_hardware(folder)
-    yield from facts.card_lines
-    yield f"processor: {facts.processor or UNKNOWN}, {facts.logical_cores} logical cores, {facts.usable_cores} usable"
-    yield f"memory: {format_bytes(facts.free_memory_bytes)} free of {format_bytes(facts.memory_bytes)}"
-    yield f"disk: {format_bytes(facts.free_disk_bytes)} free of {format_bytes(facts.disk_bytes)}"
-
-
-def _describe_software() -> Iterator[str]:
-    facts = read_software()
-    build = facts.tensorflow
-    yield f"MyXTTS {__version__}, Python {facts.python}, {facts.system}"
-    if build is None:
-        yield "TensorFlow: not installed"
-    else:
-        yield f"TensorFlow {build.version}, built for CUDA {build.cuda_version or UNKNOWN}, cuDNN {build.cudnn_version or UNKNOWN}"
-    yield f"NVIDIA driver: {facts.driver or facts.driver_problem or UNKNOWN}"
-    yield from (f"missing: {library.name} ({library.file}): {library.problem}" for library in facts.missing)
-    yield f"packages: {', '.join(_list_packages())}"
-
-
-def _list_packages() -> Iterator[str]:
-    """What MyXTTS depends on, in the versions that are installed; one that is missing says so."""
-    try:
-        needed = importlib.metadata.requires("myxtts") or []
-    except importlib.metadata.PackageNotFoundError:
-        return
-    for text in needed:
-        name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
-        if "extra ==" not in text:
-            try:
-                yield f"{name}=={importlib.metadata.version(name)}"
-            except importlib.metadata.PackageNotFoundError:
-                yield f"{name}==not installed"
-
-
 def _describe_drops(drops: _Drops) -> Iterator[str]:
     yield f"{drops.kept} of {drops.lines} clips can be used"
-    groups = dict(drops.dropped)
+    groups = {reason: list(clips) for reason, clips in drops.dropped.items()}
     for clip in drops.replaced:
-        groups[f"{clip.reason}, while training"] = (*groups.get(f"{clip.reason}, while training", ()), clip)
+        groups.setdefault(f"{clip.get('reason')}, while training", []).append(clip)
     for reason, clips in groups.items():
         shows_details = reason.partition(",")[0] in _ABOUT_SOUND
-        names = [
-            _name_clip(clip.file) + (f" ({clip.detail})" if shows_details and clip.detail else "")
-            for clip in clips[:MOST_IDS_PER_REASON]
-        ]
+        names = []
+        for clip in clips[:MOST_IDS_PER_REASON]:
+            # A malformed line may stand where a name should: of a clip only what a file name can be is shown.
+            name = re.fullmatch(r"(?:.*/)?([\w.+-]{1,80})", clip.get("file", ""))
+            detail = f" ({clip['detail']})" if shows_details and clip.get("detail") else ""
+            names.append((name[1] if name else "(a name that is none)") + detail)
         more = f" and {len(clips) - len(names)} more" if len(clips) > len(names) else ""
         yield f"{reason} ({len(clips)}): {', '.join(names)}{more}"
-
-
-def _name_clip(file: str) -> str:
-    # A malformed line may stand where a name should: of a clip only what a file name can be is shown.
-    name = file.rpartition("/")[2]
-    return name if re.fullmatch(r"[\w.+-]{1,80}", name) else "(a name that is none)"

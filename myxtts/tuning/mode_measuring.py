@@ -1,12 +1,9 @@
 """Measures what the stages of a run cost, for `--mode auto`, with its own model, data and devices. Nothing of it reaches the run itself.
 
 Of the two devices' plan, in one process: the training alone, the pipeline alone, both together, and then one of the devices
-doing everything. The process is thrown away afterwards, since TensorFlow's devices cannot be changed once they are set.
-
-What it would take if both devices trained is found without a second process: half of a batch is trained on, to know how much of a
-step is left with half the clips; the same products of matrices are run on each device and on both at once, to know whether one is
-slower and whether they stand in each other's way; and gradients are assumed to cross between cards as fast as a copy does. That is
-the best that NCCL, which takes them there, could do: nobody has run it on cards yet.
+doing everything. What it would take if both devices trained is found without a second process: half of a batch is trained on, the
+same products of matrices are run on each device and on both at once, and gradients are assumed to cross between cards as fast as a
+copy does. That is the best that NCCL, which takes them there, could do: nobody has run it on cards yet.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -29,23 +26,22 @@ from myxtts.devices.plan import DevicePlan, put_on_one_device
 from myxtts.devices.plan_json import load_plan
 from myxtts.devices.runtime import read_execution
 from myxtts.monitoring.errors import MemoryBillError
+from myxtts.monitoring.words import format_bytes
 from myxtts.pipeline.batch_factory import BatchFactory
 from myxtts.pipeline.batch_size import measure_batch_bytes
 from myxtts.pipeline.batch_source import BatchSource, SourceRequest
-from myxtts.pipeline.code_cache import Decision, choose_cache_folder, count_code_bytes, decide_cache, make_code_key
+from myxtts.pipeline.code_cache import choose_cache_folder, count_code_bytes, decide_cache, make_code_key
 from myxtts.pipeline.codec_loading import load_codec
 from myxtts.pipeline.ring import time_ring
 from myxtts.pipeline.sources import open_source
-from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.cluster_rules import find_refusal
-from myxtts.training.errors import ProfileError
 from myxtts.training.lengths import count_updates
 from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run
-from myxtts.training.mode import WINDOWS, WORKERS, Layout, StageCosts
+from myxtts.training.mode import WORKERS, Layout, StageCosts
 from myxtts.training.placement import apply_devices
-from myxtts.training.profiling.run import FILL_BATCHES, ProfileLengths, Profiler, SyncedTraining
+from myxtts.training.profiling.run import Profiler, SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
-from myxtts.training.step import TrainStep, split_rows
+from myxtts.training.step import split_rows
 from myxtts.utils.commons import get_device_context
 
 READ_AHEAD = 4
@@ -53,7 +49,6 @@ READ_AHEAD = 4
 FEWEST_BATCHES, MOST_BATCHES = 8, 32
 GRPC_BYTES_PER_S = 300e6
 """Between processes without GPUs, as the bench `cluster` found it: docs/benchmarks/2026-11-16-cluster.md."""
-_MOST_WINDOWS = 4
 _TRIED_BUCKETS = 3
 _RING_ROUNDS = 10
 _LEAST_RING_BYTES = 1 << 16
@@ -61,18 +56,6 @@ _REPEATS = 3
 _COPIED_BYTES = 32 << 20
 _MATRIX_WIDTH = 512
 _PRODUCTS = 24
-
-Keep = Callable[[DeviceBatch], None]
-"""Sees every batch of a window."""
-
-
-class Window(NamedTuple):
-    """A stretch of batches at full speed."""
-
-    batch_s: float
-    read_s: float
-    """Of it, waiting for clips beyond what was read ahead."""
-    buckets: Sequence[int]
 
 
 def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
@@ -91,38 +74,38 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
         apply_devices(measured, loaded[0])
         setup = set_up_profile(measured, loaded[0], Path(folder))
         obstacles = find_obstacles(setup, loaded)
-        has_room = str(Layout.DATA_PARALLEL) not in obstacles
-        may_share = has_room and find_refusal(asked) is None
+        may_share = Layout.DATA_PARALLEL not in obstacles and find_refusal(asked) is None
         if not may_share and all(str(mode) in obstacles for mode in (Layout.SINGLE, *(plan.mode for plan in loaded))):
             # Says which batch would fit. To measure this one would run out of memory.
             check_run(setup.config, put_on_one_device(setup.plan), describe_shape(setup))
-        fits_one = str(Layout.SINGLE) not in obstacles
-        costs = measure_costs(setup, may_share=may_share, fits_one=fits_one)
-        sampler = setup.data.sampler
-        epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
-        decision = _decide_cache(asked, setup, epochs)
-        cache = {
-            "policy": decision.policy,
-            "reason": decision.reason,
-            "size_bytes": count_code_bytes(setup.data),
-            "folder": str(choose_cache_folder(setup.data, Path(asked.training.checkpoint_dir))),
-        }
-        return {"costs": asdict(costs), "epochs": epochs, "obstacles": obstacles, "cache": cache}
+        costs = measure_costs(setup, may_share=may_share, fits_one=Layout.SINGLE not in obstacles)
+        return {"costs": asdict(costs), "obstacles": obstacles, "around": describe_codes(asked, setup)}
 
     return measure
 
 
-def _decide_cache(asked: XTTSConfig, setup: ProfileSetup, epochs: int) -> Decision:
-    """What the run's own `--cache` will come to."""
-    request = setup.request_source()
+def describe_codes(asked: XTTSConfig, setup: ProfileSetup) -> dict[str, Any]:
+    """What the run's own `--cache` will come to: values of `Circumstances`."""
+    sampler, request = setup.data.sampler, setup.request_source()
+    epochs = -(-count_updates(asked, sampler, asked.training.stage) // sampler.steps_per_epoch)
     if request.production.codec_folder is None:
-        return Decision("off", "A codec that is trained has none.")
+        return {"epochs": epochs, "kept_obstacle": "A codec that is trained has none."}
     assert setup.codec is not None
     with get_device_context("/CPU:0"):
         weights = load_codec(request.production.codec_folder).weights
     key = make_code_key(weights, setup.codec.mel_norms, request.plan.data.device, read_execution())
-    folder = choose_cache_folder(setup.data, setup.folder)
-    return decide_cache(asked.data.cache, request.production.preparation, setup.data, folder, key, epochs=epochs)
+    folder, preparation = choose_cache_folder(setup.data, setup.folder), request.production.preparation
+    decision = decide_cache(asked.data.cache, preparation, setup.data, folder, key, epochs=epochs)
+    if decision.policy == "off":
+        return {"epochs": epochs, "kept_obstacle": decision.reason}
+    kept = choose_cache_folder(setup.data, Path(asked.training.checkpoint_dir))
+    where = "in the memory of each process that prepares" if decision.policy == "memory" else f"on the disk, in {kept}"
+    return {
+        "epochs": epochs,
+        "online_obstacle": None if asked.data.cache == "auto" else f"--cache is {asked.data.cache}",
+        "policy": decision.policy,
+        "place": f"about {format_bytes(count_code_bytes(setup.data))} {where}",
+    }
 
 
 def describe_shape(setup: ProfileSetup) -> RunShape:
@@ -162,29 +145,28 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
         may_share: whether both devices may train; then that is measured too.
         fits_one: whether one device has the memory for everything; else what it would take is added up from the stages.
     """
-    training = setup.config.training
-    accumulation = training.gradient_accumulation_steps
-    shapes = len(setup.data.sampler.plan.buckets)
-    batches = count_measured_batches(shapes, accumulation)
+    buckets = setup.data.sampler.plan.buckets
+    batches = count_measured_batches(len(buckets), setup.config.training.gradient_accumulation_steps)
+    lengths = {"steps": 2 * batches, "read_ahead": READ_AHEAD, "shapes": len(buckets)}
     with get_device_context(setup.plan.model.device):
-        step = setup.build_model().step
-        trained = SyncedTraining(step, accumulation=accumulation, retries=training.on_oom == "retry")
-        request = setup.request_source()
+        training, request = SyncedTraining(setup), setup.request_source()
         with closing(open_source(request)) as source:
-            profiler = Profiler(source, trained.train, ProfileLengths(2 * batches, READ_AHEAD, shapes))
+            profiler = Profiler(source, training, **lengths)
             profiler.warm_up()
             profiler.run_cached()
             alone = [each.spans for each in profiler.run_pipeline()]
             # A shape may come here for the first time, and its training alone is wanted too.
-            dual = time_best_window(source, trained, batches, profiler.keep)
+            dual = profiler.time_best_window(batches)
             profiler.run_cached()
         prepare_s = fmean(spans.read.seconds + spans.prepare.seconds for spans in alone)
         train_s = fmean(profiler.list_cached(dual.buckets))
-        plan = put_on_one_device(setup.plan) if fits_one else setup.plan
+        single_s, plan = prepare_s + train_s, put_on_one_device(setup.plan) if fits_one else setup.plan
         with closing(open_source(replace(request, plan=plan))) as source:
-            single_s = time_best_window(source, trained, batches).batch_s if fits_one else prepare_s + train_s
-            pair = measure_pair(setup.plan, step, source, trained) if may_share else {}
-        pack_s, unpack_s = time_ring(_count_batch_bytes(request), _RING_ROUNDS)
+            if fits_one:
+                single_s = Profiler(source, training, **lengths).time_best_window(batches).batch_s
+            pair = measure_pair(setup.plan, training, source) if may_share else {}
+        batch_bytes = round(fmean(measure_batch_bytes(request.production.preparation, each) for each in buckets))
+        pack_s, unpack_s = time_ring(max(_LEAST_RING_BYTES, batch_bytes), _RING_ROUNDS)
         return StageCosts(
             prepare_s=prepare_s,
             transfer_s=fmean(spans.transfer.seconds for spans in alone),
@@ -198,73 +180,24 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
         )
 
 
-def time_best_window(
-    source: BatchSource, training: SyncedTraining, batches: int, keep: Keep = lambda _: None
-) -> Window:
-    """The fastest of some windows."""
-    windows = (_time_window(source, training, batches, keep) for _ in range(WINDOWS))
-    return min(windows, key=lambda window: window.batch_s)
-
-
-def _time_window(source: BatchSource, training: SyncedTraining, batches: int, keep: Keep) -> Window:
-    """The mean time of a batch at full speed, of a window in which nothing was traced."""
-    for _ in range(_MOST_WINDOWS):
-        _train(source, training, FILL_BATCHES, keep)
-        began = time.perf_counter()
-        reads_s, buckets, has_traced = _train(source, training, batches, keep)
-        seconds = time.perf_counter() - began
-        if not has_traced:
-            return Window(seconds / batches, fmean(reads_s), buckets)
-    raise ProfileError(
-        f"The step was traced anew in each of {_MOST_WINDOWS} stretches of {batches} batches, so there is none whose time means "
-        "anything. Use --enable-static-shapes, or give --mode instead of auto."
-    )
-
-
-def _train(
-    source: BatchSource, training: SyncedTraining, batches: int, keep: Keep
-) -> tuple[list[float], list[int], bool]:
-    """Trains on so many batches and waits for it: how long each was read for, its bucket, and whether a step was traced."""
-    reads_s, buckets, has_traced = [], [], False
-    for _ in range(batches):
-        batch = source.take()
-        keep(batch)
-        has_traced |= training.dispatch(batch)
-        source.advance()
-        source.release()
-        reads_s.append(batch.spans.read.seconds)
-        buckets.append(batch.facts.bucket_number)
-    training.settle()
-    return reads_s, buckets, has_traced
-
-
-def _count_batch_bytes(request: SourceRequest) -> int:
-    buckets = request.data.sampler.plan.buckets
-    size = fmean(measure_batch_bytes(request.production.preparation, bucket) for bucket in buckets)
-    return max(_LEAST_RING_BYTES, round(size))
-
-
 def _measure_codes(request: SourceRequest) -> float:
     """Seconds per batch that making its codes takes on the data device; 0 where none are made."""
     if request.production.codec_folder is None:
         return 0.0
-    buckets = request.data.sampler.plan.buckets[:: max(1, len(request.data.sampler.plan.buckets) // _TRIED_BUCKETS)]
+    buckets = request.data.sampler.plan.buckets
+    buckets = buckets[:: max(1, len(buckets) // _TRIED_BUCKETS)]
     device = request.plan.data.device
     with get_device_context(device), closing(BatchFactory(request.data, request.production, device)) as factory:
         measure = factory.preparer.measure_code_seconds
         return fmean(bucket.rows * measure(bucket.rows, bucket.samples) for bucket in buckets)
 
 
-def measure_pair(plan: DevicePlan, step: TrainStep, source: BatchSource, training: SyncedTraining) -> dict[str, float]:
+def measure_pair(plan: DevicePlan, training: SyncedTraining, source: BatchSource) -> dict[str, float]:
     """Values of `StageCosts` that say what two devices would make of training, by name."""
-    numbers = sum(int(tf.size(variable.value)) for variable in step.optimizer.variables.values())
+    numbers = sum(int(tf.size(variable.value)) for variable in training.step.optimizer.variables.values())
     pace, crowding = measure_together(plan.model.device, plan.data.device)
-    return {
-        "half_share": measure_half_share(source, training),
-        "pace": pace,
-        "crowding": crowding,
-        "exchange_s": estimate_exchange(plan, numbers * FLOAT_BYTES),
-    }
+    half_share, exchange_s = measure_half_share(source, training), estimate_exchange(plan, numbers * FLOAT_BYTES)
+    return {"half_share": half_share, "pace": pace, "crowding": crowding, "exchange_s": exchange_s}
 
 
 def measure_half_share(source: BatchSource, training: SyncedTraining) -> float:

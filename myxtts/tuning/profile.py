@@ -5,8 +5,7 @@ Nothing here imports TensorFlow before something is measured: what cannot be is 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,8 +19,9 @@ from myxtts.devices.planning import plan_devices
 from myxtts.errors import NvmlError
 from myxtts.files import open_scratch_folder
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
-from myxtts.monitoring.profile_facts import Profile, ProfiledRun, RoleMemoryFacts
-from myxtts.training.mode import FindObstacle, Layout, Tell, explain_one_process, fix_cache, plan_run
+from myxtts.monitoring.profile_facts import Profile, ProfiledRun, RoleMemoryFacts, Verdict, judge_profile
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
+from myxtts.training.mode import Layout, Tell, fix_cache, plan_run
 from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
 
 if TYPE_CHECKING:
@@ -40,28 +40,18 @@ class ProfilePlan:
     """What of the run that was asked for is not measured."""
 
 
-def plan_profile(
-    config: XTTSConfig,
-    machine: Machine,
-    *,
-    command: Sequence[str] = (),
-    tell: Tell,
-    environ: Mapping[str, str] = os.environ,
-    find_launch_obstacle: FindObstacle = explain_one_process,
-) -> ProfilePlan:
+def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequence[str] = ()) -> ProfilePlan:
     """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured.
 
     Args:
-        command: the words that started the program, for advice that can be pasted.
         tell: hears what is being done.
-        environ: may make this process a worker of a cluster.
-        find_launch_obstacle: what keeps a training from starting workers, for `--mode auto`.
+        command: the words that started the program, for advice that can be pasted.
     """
     refuse_decoder(config)
-    notes = describe_workers(config, environ)
+    notes = describe_workers(config)
     if config.training.mode != "auto":
         return ProfilePlan(config, plan_devices(request_one(config, command), machine), notes)
-    planned = plan_run(config, command, machine=machine, tell=tell, find_launch_obstacle=find_launch_obstacle)
+    planned = plan_run(config, command, machine=machine, tell=tell, launches=True)
     if planned.workers:
         notes += (
             f"A training with --mode auto has both devices train ({Layout.DATA_PARALLEL}). One rank is measured, alone and with whole "
@@ -72,31 +62,36 @@ def plan_profile(
     return ProfilePlan(fix_cache(config, planned.choice), planned.plan, notes)
 
 
+def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: Tell) -> tuple[Profile, Verdict]:
+    """The profile of a planned run, and the verdict on it with the settings in force."""
+    profile = measure(planned, steps, tell)
+    return profile, judge_profile(profile, Settings.of_config(planned.config, MachineFacts.of_machine(machine)))
+
+
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     """The profile of a planned run; `tell` hears what is being done."""
     from myxtts.pipeline.sources import open_source
     from myxtts.training.placement import apply_devices
-    from myxtts.training.profiling.run import ProfileLengths, Profiler, SyncedTraining
+    from myxtts.training.profiling.run import Profiler, SyncedTraining
     from myxtts.training.profiling.setup import set_up_profile
     from myxtts.utils.commons import get_device_context
 
-    apply_devices(planned.config, planned.plan)
-    with open_scratch_folder("profile") as folder:
+    plan = planned.plan
+    apply_devices(planned.config, plan)
+    with open_scratch_folder("profile") as folder, get_device_context(plan.model.device):
         tell("reading the corpus")
-        setup = set_up_profile(planned.config, planned.plan, folder, planned.notes)
-        config, run = setup.config, describe_run(setup)
+        setup = set_up_profile(planned.config, plan, folder)
+        run = describe_run(setup, planned.notes)
         tell(f"building {run.model}")
-        with get_device_context(planned.plan.model.device):
-            accumulation, retries = config.training.gradient_accumulation_steps, config.training.on_oom == "retry"
-            training = SyncedTraining(setup.build_model().step, accumulation=accumulation, retries=retries)
-            tell("opening the pipeline")
-            with closing(open_source(setup.request_source())) as source:
-                shapes = len(setup.data.sampler.plan.buckets)
-                lengths = ProfileLengths(steps, config.data.pipeline_buffer_size, shapes)
-                return measure_three_runs(Profiler(source, training.train, lengths), run, planned.plan, tell)
+        training = SyncedTraining(setup)
+        tell("opening the pipeline")
+        with closing(open_source(setup.request_source())) as source:
+            read_ahead, shapes = planned.config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
+            profiler = Profiler(source, training, steps=steps, read_ahead=read_ahead, shapes=shapes)
+            return measure_three_runs(profiler, run, plan, tell)
 
 
-def describe_run(setup: ProfileSetup) -> ProfiledRun:
+def describe_run(setup: ProfileSetup, notes: tuple[str, ...] = ()) -> ProfiledRun:
     """What is profiled, in words."""
     from myxtts.models.names import count_parameters
 
@@ -113,7 +108,7 @@ def describe_run(setup: ProfileSetup) -> ProfiledRun:
         accumulation=config.training.gradient_accumulation_steps,
         model=f"{size or 'custom'} {name}, {millions:.1f} M parameters, {config.data.mixed_precision}",
         corpus=f"{len(setup.data.train)} clips, {len(batches.buckets)} batch shapes, {batches.waste.audio_share:.0%} padding",
-        notes=setup.notes,
+        notes=(*notes, *setup.notes),
     )
 
 

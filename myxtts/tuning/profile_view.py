@@ -12,8 +12,7 @@ from myxtts.monitoring.card_summary import summarise_cards, summarise_host
 from myxtts.monitoring.profile_facts import NO_BOTTLENECK, Part, Profile, Verdict
 from myxtts.monitoring.words import UNKNOWN, format_bytes, format_share, format_step_time, wrap_titled
 
-WIDTH = 80
-_wrap = partial(wrap_titled, width=WIDTH, indent=9)
+_wrap = partial(wrap_titled, indent=9)
 NOTABLE_INTERFERENCE = 0.1
 LANES = ("read", "prepare", "transfer", "wait", "train")
 """Rows of the trace, in this order."""
@@ -146,15 +145,11 @@ def _format_spread(mean_s: float, std_s: float) -> str:
 
 def format_json(profile: Profile, verdict: Verdict) -> str:
     """Figures, verdict and every batch in seconds, bytes and shares of 1; unknown values are null."""
-    speed_up = profile.speed_up
+    figures = {name: getattr(profile, name) for name in ("headspace", "efficiency", "interference")}
+    cards, host = summarise_cards(profile.samples), summarise_host(profile.samples)
     facts: dict[str, Any] = {
         "run": asdict(profile.run),
-        "verdict": {
-            "limited_by": verdict.limit,
-            "stage": verdict.stage,
-            "is_balanced": verdict.is_balanced,
-            "rules": [asdict(rule) for rule in verdict.rules],
-        },
+        "verdict": {"limited_by": verdict.limit, "stage": verdict.stage, **asdict(verdict)},
         "costs": {part: asdict(cost) for part, cost in profile.costs.items()},
         "step": {**asdict(profile.times), "variation": profile.times.variation},
         "gaps": {"mean_s": profile.wait_s, "longest_s": profile.longest_wait_s},
@@ -162,29 +157,22 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
             "training_alone_s": profile.cached_mean_s,
             "pipeline_alone_s": profile.pipeline_mean_s,
             "together_s": profile.times.mean_s,
-            "headspace": profile.headspace,
-            "efficiency": profile.efficiency,
-            "interference": profile.interference,
+            **figures,
         },
         "cached_share": profile.cached_share,
-        "speed_up": {"reached": speed_up.reached, "bound": speed_up.bound},
+        "speed_up": {"reached": profile.speed_up.reached, "bound": profile.speed_up.bound},
         "utilization": {
             "model": profile.training_share,
             "data": profile.data_share,
-            "cards": [asdict(card) for card in summarise_cards(profile.samples)],
+            "cards": [asdict(card) for card in cards],
             "card_problem": profile.card_problem,
-            "host": asdict(summarise_host(profile.samples)),
+            "host": asdict(host),
         },
         "handoffs": [asdict(handoff) for handoff in profile.handoffs],
         "memory": [asdict(memory) for memory in profile.memory],
         "batches": [
-            {
-                "number": batch.number,
-                "step_s": batch.step_s,
-                "own_s": batch.measure_own(),
-                "split_s": batch.split_step(),
-            }
-            for batch in profile.real
+            {"number": each.number, "step_s": each.step_s, "own_s": each.measure_own(), "split_s": each.split_step()}
+            for each in profile.real
         ],
     }
     return json.dumps(facts, indent=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import textwrap
 import time
 from collections import Counter
@@ -21,30 +20,27 @@ from typing import Any
 
 from myxtts import __version__
 from myxtts.config.section import nearest_name
-from myxtts.data.workers import Task, Work, WorkerProcess
+from myxtts.data.workers import Task, Work
 from myxtts.devices.environment import prepare_environment
 from myxtts.devices.machine import read_machine
-from myxtts.devices.nvml import Card, Nvml
+from myxtts.devices.nvml import Nvml
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.devices.topology import read_links
-from myxtts.errors import CommandLineError, MachineError, MyXTTSError
-from myxtts.monitoring.hardware_facts import read_hardware
+from myxtts.errors import CommandLineError, MachineError
+from myxtts.monitoring.hardware_facts import describe_hardware
 from myxtts.monitoring.markdown import fence
 from myxtts.monitoring.metrics_rows import name_infinities
-from myxtts.monitoring.software_facts import read_software
-from myxtts.monitoring.words import UNKNOWN, format_bytes, format_duration
-from myxtts.processes import IMPORT_S
-from myxtts.training.mode import await_answer
+from myxtts.monitoring.software_facts import describe_software
+from myxtts.monitoring.words import format_duration, wrap_titled
+from myxtts.training.mode import ask_process
 
 POOL_MIB = 2048
 """Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""
 DEVICE_LIMIT_S = 300.0
 TRAINING_LIMIT_S = 1200.0
 """A card newer than TensorFlow's build has all its kernels compiled at first use, which takes minutes."""
-_WORKER = f"{__name__}:make_check"
 _WORK = "myxtts.tuning.selfcheck_work"
-_WIDTH, _INDENT = 80, 11
 
 Seen = tuple[str, dict[str, Any] | None]
 """What a check saw when nothing was wrong, in words and in figures. No figures: the machine does not allow it, and the words say why."""
@@ -62,19 +58,19 @@ class Situation:
     data_gpu: int
     model_gpu: int
     """The same as `data_gpu` where there is one card."""
-    folder: str
-    """Where checks may write."""
+    root: str
+    """Where checks may write, each in a folder with its name."""
     opens_ports: bool = False
-    """Whether workers may use the machine's own network."""
+    check: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, self.check)
 
     @property
     def cards(self) -> int:
         """Cards that take part, or logical devices that stand for them."""
         return 1 if self.data_gpu == self.model_gpu else 2
-
-    @property
-    def root(self) -> Path:
-        return Path(self.folder)
 
     def plan(self, mode: Mode) -> DevicePlan:
         """The plan of a mode on these devices."""
@@ -104,62 +100,61 @@ class Check:
 
     Attributes:
         proves: what is known when it has passed.
-        work: `package.module:function`; called in a process of its own with the situation and the settings, gives `Seen`.
+        work: a function of `selfcheck_work`, or `package.module:function`; called in a process of its own with the situation and the
+            settings, gives `Seen`.
         cards: how many it needs.
-        after: checks that must have passed before, because their files are used.
-        like: the check whose losses its own must equal.
+        after: the check that must have passed before, because its files are used.
+        like: the same, and its losses must be those of that one.
         compared: how many of the first losses; all of them by default.
         is_quick: whether it belongs to `--quick`.
     """
 
     name: str
     proves: str
-    work: str
+    work: str = "train"
     cards: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
-    after: tuple[str, ...] = ()
+    after: str | None = None
     like: str | None = None
     tolerance: Tolerance = SAME
     compared: int | None = None
     is_quick: bool = False
-    limit_s: float = TRAINING_LIMIT_S
+
+    @property
+    def needed(self) -> str | None:
+        return self.like or self.after
 
 
-def _look(name: str, proves: str, function: str, cards: int = 1, module: str = _WORK, **settings: Any) -> Check:
-    return Check(name, proves, f"{module}:{function}", cards, settings, is_quick=True, limit_s=DEVICE_LIMIT_S)
+def _look(name: str, proves: str, work: str, cards: int = 1, **settings: Any) -> Check:
+    return Check(name, proves, work, cards, settings, is_quick=True)
 
 
-def _train(
-    name: str, proves: str, tolerance: Tolerance = SAME, *, cards: int = 1, like: str | None = "train-single", after: tuple[str, ...] = (),
-    compared: int | None = None, function: str = "train", **settings: Any,
-) -> Check:  # fmt: skip
-    after = ("train-codec", like) if like else after
-    return Check(
-        name, proves, f"{_WORK}:{function}", cards, {"name": name, **settings}, after, like, tolerance, compared
-    )
+def _train(name: str, proves: str, tolerance: Tolerance = SAME, *, cards: int = 1, work: str = "train",
+           like: str = "train-single", compared: int | None = None, **settings: Any) -> Check:  # fmt: skip
+    return Check(name, proves, work, cards, settings, like=like, tolerance=tolerance, compared=compared)
 
 
 CHECKS: tuple[Check, ...] = (
-    _look("driver", "the driver's readings of the cards make sense", "read_driver", module=__name__),
+    _look("driver", "the driver's readings of the cards make sense", f"{__name__}:read_driver"),
     _look("order", "TensorFlow counts the cards as nvidia-smi does", "compare_order"),
     _look("growth", "memory is taken as it is needed, on the card that was asked for", "watch_growth"),
     _look("limit", "a memory limit holds, and going past it is an error, not a crash", "exceed_limit"),
     _look("visible", "each role works on the card it was given", "watch_roles", 2),
     _look("visible-reversed", "the same with the ids the other way round", "watch_roles", 2, is_reversed=True),
-    _look("topology", "how the cards are connected is known", "read_topology", 2, module=__name__),
+    _look("topology", "how the cards are connected is known", f"{__name__}:read_topology", 2),
     _look("transfer-host", "what is copied between host and card arrives whole", "copy_from_host"),
     _look("transfer-cards", "what is copied from card to card arrives whole", "copy_between", 2),
-    Check("placement", "every variable and every batch is on the model's device", f"{_WORK}:inspect_placement"),
-    _train("train-codec", "the codec trains", like=None, training={"stage": "codec"}),
-    _train("train-single", "one device prepares and trains", like=None, after=("train-codec",)),
+    Check("placement", "every variable and every batch is on the model's device", "inspect_placement"),
+    Check("train-codec", "the codec trains", settings={"training": {"stage": "codec"}}),
+    Check("train-single", "one device prepares and trains", after="train-codec"),
     _train("train-dual", "two devices in one process give the same losses", cards=2, mode="dual"),
     _train("train-isolated", "a producer process of its own gives the same losses", cards=2, mode="isolated"),
     _train("train-split", "two processes on one card give the same losses", mode="split"),
-    _train("train-parallel", "both devices train (--model-gpus), and the losses are those of one", ROUNDING, cards=2, function="train_parallel"),
-    _train("train-auto", "--mode auto measures, chooses and trains", ROUNDING, cards=2, function="train_auto"),
+    _train("train-parallel", "both devices train (--model-gpus), and the losses are those of one", ROUNDING, cards=2, work="train_parallel"),
+    _train("train-auto", "--mode auto measures, chooses and trains", ROUNDING, cards=2, mode="auto"),
     _train("train-cached", "codes that are kept are those that would be made again", data={"cache": "memory"}),
     _train("train-native", "clips that TensorFlow reads by itself give the same losses", data={"use_tf_native_loading": True}),
-    _train("train-decoder", "the decoder trains (--stage decoder)", like=None, after=("train-codec", "train-single"), training={"stage": "decoder"}),
+    Check("train-decoder", "the decoder trains (--stage decoder)", settings={"training": {"stage": "decoder"}}, after="train-single"),
     _train("deterministic", "--deterministic can be had", ROUNDING, training={"deterministic": True}),
     _train("deterministic-again", "and gives the same bits twice", BITS, like="deterministic", training={"deterministic": True}),
     # The first loss alone: while a loss scale is found that fits, updates are skipped.
@@ -169,7 +164,7 @@ CHECKS: tuple[Check, ...] = (
     _train("gradient-checkpointing", "computing activations twice gives the same losses", ROUNDING, model={"enable_gradient_checkpointing": True}),
     _train("out-of-memory", "a step that runs out of memory is done again in parts", ROUNDING, mode="split", fault="out of memory"),
     _train("producer-killed", "a producer that is killed is replaced, and nothing is lost", mode="two processes", fault="kill producer"),
-    Check("speak", "a trained checkpoint speaks on the device", f"{_WORK}:speak", after=("train-codec", "train-single")),
+    Check("speak", "a trained checkpoint speaks on the device", "speak", after="train-single"),
 )  # fmt: skip
 """In the order in which they run."""
 
@@ -185,7 +180,8 @@ def select_checks(only: Collection[str], *, is_quick: bool) -> list[Check]:
     wanted = set(only) or {check.name for check in CHECKS if check.is_quick or not is_quick}
     # What a check needs stands before it.
     for check in reversed(CHECKS):
-        wanted |= set(check.after) if check.name in wanted else set()
+        if check.name in wanted and check.needed:
+            wanted.add(check.needed)
     return [check for check in CHECKS if check.name in wanted]
 
 
@@ -197,9 +193,6 @@ class Status(StrEnum):
     NOT_RUN = "not run"
 
 
-_GOOD = (Status.PASSED, Status.REHEARSED)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The end of one check."""
@@ -208,87 +201,56 @@ class Outcome:
     proves: str
     status: Status
     detail: str
-    """What was seen, or why it failed or did not run."""
     seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
     last_words: str = ""
     """The end of what the process of a failed check wrote."""
 
+    @property
+    def is_good(self) -> bool:
+        return self.status in (Status.PASSED, Status.REHEARSED)
 
-Ask = Callable[[Check, Situation], Outcome]
 
-
-def run_checks(checks: Sequence[Check], situation: Situation, ask: Ask | None = None) -> Iterator[Outcome]:
-    """The outcome of each check, in order, as soon as it is there.
-
-    Args:
-        ask: does a check; by default in a process of its own.
-    """
+def run_checks(
+    checks: Sequence[Check], situation: Situation, run: Callable[[Check, Situation], Outcome] | None = None
+) -> Iterator[Outcome]:
+    """The outcome of each check, in order, as soon as it is there; `run` does one, by default in a process of its own."""
     done: dict[str, Outcome] = {}
     for check in checks:
-        missing = [name for name in check.after if name not in done or done[name].status not in _GOOD]
-        if check.cards > situation.cards:
-            outcome = Outcome(check.name, check.proves, Status.NOT_RUN, "needs two GPUs")
-        elif missing:
-            why = f"needs what {missing[0]} makes, which did not pass"
+        is_missing = check.needed is not None and (check.needed not in done or not done[check.needed].is_good)
+        if check.cards > situation.cards or is_missing:
+            why = f"needs what {check.needed} makes, which did not pass" if is_missing else "needs two GPUs"
             outcome = Outcome(check.name, check.proves, Status.NOT_RUN, why)
         else:
-            outcome = (ask or ask_process)(check, situation)
-            if check.like is not None and outcome.status in _GOOD:
+            outcome = (run or run_check)(check, situation)
+            if check.like is not None and outcome.is_good:
                 outcome = _judge_losses(check, situation, outcome, done[check.like].facts["losses"])
         done[check.name] = outcome
         yield outcome
 
 
-def ask_process(check: Check, situation: Situation) -> Outcome:
-    """Does a check in a process of its own, which is ended when the check's time is over. Loading its code has a limit of its own."""
-    order = {"function": check.work, "situation": asdict(situation), "settings": dict(check.settings)}
-    status, facts, began = Status.FAILED, None, time.monotonic()
-    worker = WorkerProcess(Task(_WORKER, order))
-    try:
-        worker.give([None])
-        seen = await_answer(worker, IMPORT_S, check.limit_s)
-        if seen is None:
-            detail = _describe_end(worker.await_exit_code(), worker.read_report())
-        else:
-            detail, facts = seen["detail"], seen["facts"]
-            status = Status.REHEARSED if situation.rehearsal else Status.PASSED
-    except TimeoutError:
-        detail = f"it was not done after {check.limit_s:.0f} s"
-        if not worker.is_ready:
-            detail = f"its process had not loaded its code after {IMPORT_S:.0f} s"
-        worker.write_stacks()
-    except MyXTTSError as error:
-        detail = str(error)
-    finally:
-        last_words = worker.read_report()
-        worker.kill()
-    if status in _GOOD and facts is None:
+def run_check(check: Check, situation: Situation) -> Outcome:
+    """Does a check in a process of its own, which is ended when the check's time is over."""
+    here = asdict(replace(situation, check=check.name))
+    order = {"function": check.work, "situation": here, "settings": check.settings}
+    limit_s, began = DEVICE_LIMIT_S if check.is_quick else TRAINING_LIMIT_S, time.monotonic()
+    found = ask_process(Task(f"{__name__}:make_check", order), None, limit_s)
+    seconds = time.monotonic() - began
+    if found.content is None:
+        return Outcome(check.name, check.proves, Status.FAILED, found.ending, seconds, last_words=found.output)
+    detail, facts = found.content["seen"]
+    if facts is None:
         return Outcome(check.name, check.proves, Status.NOT_RUN, detail)
-    last_words = last_words if status is Status.FAILED else ""
-    return Outcome(check.name, check.proves, status, detail, time.monotonic() - began, facts or {}, last_words)
+    status = Status.REHEARSED if situation.rehearsal else Status.PASSED
+    return Outcome(check.name, check.proves, status, detail, seconds, facts)
 
 
 def make_check(function: str, situation: Mapping[str, Any], settings: Mapping[str, Any]) -> Work:
     """The work of a check's process: finds what it does, and does it."""
     prepare_environment(os.environ)
-    module, _, name = function.partition(":")
-    check: Callable[..., Seen] = getattr(importlib.import_module(module), name)
-
-    def work(_: None) -> dict[str, Any]:
-        detail, facts = check(Situation(**situation), **settings)
-        return {"detail": detail, "facts": facts}
-
-    return work
-
-
-def _describe_end(exit_code: int, last_words: str) -> str:
-    if exit_code >= 0:
-        # The last line of a traceback is the error.
-        return f"its process ended with exit code {exit_code}: {last_words.rpartition(chr(10))[2]}"
-    number = -exit_code
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"its process was killed by {name}"
+    module, _, name = function.rpartition(":")
+    check: Callable[..., Seen] = getattr(importlib.import_module(module or _WORK), name)
+    return lambda _: {"seen": check(Situation(**situation), **settings)}
 
 
 def _judge_losses(check: Check, situation: Situation, outcome: Outcome, theirs: Sequence[float]) -> Outcome:
@@ -299,8 +261,7 @@ def _judge_losses(check: Check, situation: Situation, outcome: Outcome, theirs: 
         return replace(outcome, status=Status.FAILED, detail=wrong)
     on_cards, in_rehearsal = check.tolerance
     most = in_rehearsal if situation.rehearsal else on_cards
-    pairs = list(zip(ours, theirs, strict=True))[: check.compared]
-    differences = [abs(one - other) / abs(other) for one, other in pairs]
+    differences = [abs(one - other) / abs(other) for one, other in zip(ours, theirs, strict=True)][: check.compared]
     # What is not a number is larger than nothing, and `max` may pass over it.
     worst = next((each for each in differences if each != each), max(differences, default=0.0))
     if worst <= most:
@@ -324,36 +285,32 @@ def read_driver(situation: Situation) -> Seen:
     if not machine.cards:
         return f"no card; {machine.host_free_mib} MB of host memory are free", facts
     with Nvml() as nvml:
-        facts["cards"] = [_read_card(nvml, card) for card in machine.cards]
+        for card in machine.cards:
+            if card.total_mib is not None and card.free_mib is not None and not 0 <= card.free_mib <= card.total_mib:
+                raise CheckFailedError(
+                    f"GPU {card.physical_id} says it has {card.free_mib} MB free of {card.total_mib} MB, which cannot be."
+                )
+        facts["cards"] = [
+            asdict(replace(card, uuid="not shown")) | asdict(nvml.read_activity(card.physical_id))
+            for card in machine.cards
+        ]
         facts["driver"] = nvml.read_driver_version()
     unknown = sorted({name for card in facts["cards"] for name, value in card.items() if value is None})
     told = f"not told: {', '.join(unknown)}" if unknown else "everything asked is told"
     return f"{len(machine.cards)} cards, driver {facts['driver']}; {told}", facts
 
 
-def _read_card(nvml: Nvml, card: Card) -> dict[str, Any]:
-    if card.total_mib is not None and card.free_mib is not None and not 0 <= card.free_mib <= card.total_mib:
-        raise CheckFailedError(
-            f"GPU {card.physical_id} says it has {card.free_mib} MB free of {card.total_mib} MB, which cannot be."
-        )
-    known = {name: getattr(card, name) for name in ("physical_id", "name", "total_mib", "free_mib")}
-    activity = nvml.read_activity(card.physical_id)
-    names = ("utilization_percent", "power_w", "clock_mhz", "temperature_c")
-    return known | {name: getattr(activity, name) for name in names}
-
-
 def read_topology(situation: Situation) -> Seen:
     """How every two cards are connected."""
     links = [link.explain() for link in read_links([card.physical_id for card in read_machine().cards])]
-    if situation.rehearsal and not links:
-        return "logical devices have no link: nothing to read", {"links": []}
-    return "; ".join(links), {"links": links}
+    return "; ".join(links) or "logical devices have no link: nothing to read", {"links": links}
 
 
 def format_outcome(outcome: Outcome) -> str:
     """One check in two lines or three."""
     took = f"  {format_duration(outcome.seconds)}" if outcome.seconds else ""
-    return f"{outcome.status:<{_INDENT}}{outcome.name}{took}\n{_fill(outcome.detail, _INDENT)}"
+    detail = wrap_titled("", outcome.detail, indent=11, breaks_words=False)
+    return "\n".join([f"{outcome.status:<11}{outcome.name}{took}", *detail])
 
 
 def format_report(outcomes: Sequence[Outcome], *, rehearsal: bool) -> tuple[str, str, str]:
@@ -371,41 +328,26 @@ def format_report(outcomes: Sequence[Outcome], *, rehearsal: bool) -> tuple[str,
     elif rehearsal:
         meaning = "A rehearsal shows that the checks themselves work; it says nothing about cards."
     meaning = f"in {format_duration(seconds)}. {meaning}"
-    now, machine = datetime.now().astimezone().isoformat(timespec="seconds"), _describe_machine()
+    now, machine = (
+        datetime.now().astimezone().isoformat(timespec="seconds"),
+        [*describe_hardware(Path.cwd()), *describe_software()],
+    )
     rows = ["| check | result | time | what was seen |", "|---|---|---:|---|"]
     for each in outcomes:
         seen = f"{each.proves}: {each.detail}".replace("|", "\\|").replace("\n", " ")
         rows.append(f"| {each.name} | {each.status} | {each.seconds:.1f} s | {seen} |")
-    words = {each.name: each.last_words for each in failed if each.last_words}
-    figures = [json.dumps({each.name: name_infinities(dict(each.facts))}) for each in outcomes if each.facts]
+    figures = [json.dumps({each.name: name_infinities(each.facts)}) for each in outcomes if each.facts]
+    words = {each.name: fence(each.last_words) for each in failed if each.last_words}
     title = "rehearsal on logical CPU devices" if rehearsal else "on GPUs"
     parts = [
         f"# MyXTTS {__version__}: self-check {title}, {now}",
         f"**{count}** {meaning}",
         "\n".join(f"- {line}" for line in machine),
         "\n".join(rows),
-        *(f"## {name}: what its process wrote last\n\n{fence(last)}" for name, last in words.items()),
+        *(f"## {name}: what its process wrote last\n\n{last}" for name, last in words.items()),
         "## Figures\n\n" + fence("\n".join(figures), "json"),
     ]
     content = {"version": __version__, "time": now, "rehearsal": rehearsal, "seconds": seconds, "machine": machine}
     content = name_infinities({**content, "checks": [asdict(each) for each in outcomes]})
-    as_json = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
-    return _fill(f"{count} {meaning}"), "\n\n".join(parts) + "\n", as_json + "\n"
-
-
-def _describe_machine() -> list[str]:
-    hardware, software = read_hardware(Path.cwd()), read_software()
-    build = software.tensorflow
-    return [
-        *hardware.card_lines,
-        f"driver {software.driver or UNKNOWN}, TensorFlow {build.version if build else UNKNOWN} (CUDA "
-        f"{build.cuda_version if build and build.cuda_version else UNKNOWN}), Python {software.python}, {software.system}",
-        f"{hardware.processor or UNKNOWN}, {hardware.usable_cores} cores, {format_bytes(hardware.memory_bytes)} memory",
-    ]
-
-
-def _fill(text: str, indent: int = 0) -> str:
-    margin = " " * indent
-    return textwrap.fill(
-        text, _WIDTH, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
-    )
+    end = textwrap.fill(f"{count} {meaning}", 80, break_on_hyphens=False)
+    return end, "\n\n".join(parts) + "\n", json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

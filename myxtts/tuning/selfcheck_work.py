@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import os
+import re
 import shutil
 import sys
 import time
@@ -42,6 +43,7 @@ from myxtts.monitoring.metrics_rows import EventRow
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
 from myxtts.pipeline.sources import open_source
 from myxtts.processes import make_importable
+from myxtts.training.mode import PlannedRun, plan_run
 from myxtts.training.placement import apply_devices, check_batch, check_variables
 from myxtts.training.profiling.setup import set_up_profile
 from myxtts.training.run_folder import read_record
@@ -71,18 +73,13 @@ def compare_order(situation: Situation) -> Seen:
     """TensorFlow lists the cards in the driver's order: same number, same PCI addresses."""
     if situation.rehearsal:
         plan, devices = _apply(situation, Mode.DUAL), runtime.list_logical_devices()
-        _require(
-            {plan.data.device, plan.model.device} <= set(devices),
-            f"The plan names {plan.data.device} and {plan.model.device}, TensorFlow has {devices}.",
-        )
+        named = {plan.data.device, plan.model.device}
+        _require(named <= set(devices), f"The plan names {sorted(named)}, TensorFlow has {devices}.")
         return f"TensorFlow has {', '.join(devices)}", {"devices": devices}
     machine = read_machine()
-    ours = [card.bus_id for card in select_visible(machine.cards, machine.environ)]
-    found = runtime.read_bus_ids()
-    _require(
-        len(ours) == len(found) and all(map(is_same_bus_id, ours, found)),
-        f"The driver lists {ours}, TensorFlow {found}: ids would name other cards.",
-    )
+    ours, found = [card.bus_id for card in select_visible(machine.cards, machine.environ)], runtime.read_bus_ids()
+    is_same = len(ours) == len(found) and all(map(is_same_bus_id, ours, found))
+    _require(is_same, f"The driver lists {ours}, TensorFlow {found}: ids would name other cards.")
     return f"{len(found)} cards at {', '.join(found)}, in this order for both", {"driver": ours, "tensorflow": found}
 
 
@@ -91,15 +88,12 @@ def watch_growth(situation: Situation) -> Seen:
     device, gpu = _apply(situation, Mode.SINGLE).model.device, situation.model_gpu
     before = _read_used(situation, gpu)
     _allocate(device, 1)
-    started = _read_used(situation, gpu)
-    # Written to and kept: host memory that nobody touches is not taken.
-    block = _allocate(device, BLOCK_MIB)
-    grown = _read_used(situation, gpu) - started
-    _require(
-        BLOCK_MIB - OTHERS_MIB <= grown <= 4 * BLOCK_MIB, f"{BLOCK_MIB} MB on {device} made it grow by {grown} MB."
-    )
-    facts = {"start_mib": started - before, "grown_mib": grown, "block_mib": BLOCK_MIB, "device": block.device}
-    return f"starting took {started - before} MB, {BLOCK_MIB} MB more took {grown} MB", facts
+    start = _read_used(situation, gpu) - before
+    (grown,) = _watch_block(situation, device, gpu)
+    is_right = BLOCK_MIB - OTHERS_MIB <= grown <= 4 * BLOCK_MIB
+    _require(is_right, f"{BLOCK_MIB} MB on {device} made it grow by {grown} MB.")
+    facts = {"start_mib": start, "grown_mib": grown, "block_mib": BLOCK_MIB, "device": device}
+    return f"starting took {start} MB, {BLOCK_MIB} MB more took {grown} MB", facts
 
 
 def exceed_limit(situation: Situation) -> Seen:
@@ -111,28 +105,25 @@ def exceed_limit(situation: Situation) -> Seen:
     if situation.rehearsal:
         # In rehearsal a producer is limited by the operating system: TensorFlow cannot limit a CPU device.
         limit_own_memory(limit_mib * MIB, psutil.Process().memory_info().rss)
-    chunks: list[Any] = []
-    error = None
+    chunks, error = list[Any](), None
     while error is None and len(chunks) * CHUNK_MIB < 2 * limit_mib:
         try:
             chunks.append(_allocate(device, CHUNK_MIB))
         except (tf.errors.ResourceExhaustedError, MemoryError) as caught:
             error = type(caught).__name__
-    taken_mib = len(chunks) * CHUNK_MIB
-    grown = _read_used(situation, situation.model_gpu) - before
+    taken_mib, grown = len(chunks) * CHUNK_MIB, _read_used(situation, situation.model_gpu) - before
     chunks.clear()
     if situation.rehearsal:
         lift_own_memory_limit()
-    _require(error is not None, f"{taken_mib} MB could be taken although the limit is {limit_mib} MB.")
     _require(
-        limit_mib // 2 <= taken_mib <= limit_mib,
-        f"{taken_mib} MB could be taken before {error} came; the limit is {limit_mib} MB.",
+        error is not None and limit_mib // 2 <= taken_mib <= limit_mib,
+        f"{taken_mib} MB could be taken before {error or 'no error'} came; the limit is {limit_mib} MB.",
     )
     _allocate(device, CHUNK_MIB)
-    more = f"; the card holds {grown - limit_mib} MB more ({CONTEXT_MIB} are kept for it)"
-    facts = {"limit_mib": limit_mib, "taken_mib": taken_mib, "grown_mib": grown, "context_mib": grown - limit_mib}
     said = f"{taken_mib} of {limit_mib} MB, then {error}, then work went on"
-    return said if situation.rehearsal else said + more, facts
+    if not situation.rehearsal:
+        said += f"; the card holds {grown - limit_mib} MB more ({CONTEXT_MIB} are kept for it)"
+    return said, {"limit_mib": limit_mib, "taken_mib": taken_mib, "grown_mib": grown, "context_mib": grown - limit_mib}
 
 
 def watch_roles(situation: Situation, *, is_reversed: bool = False) -> Seen:
@@ -146,10 +137,7 @@ def watch_roles(situation: Situation, *, is_reversed: bool = False) -> Seen:
         # The driver's own part of a card is taken now, and not while memory is watched.
         _allocate(role.device, 1)
     for role, own, other in ((plan.data, data_gpu, model_gpu), (plan.model, model_gpu, data_gpu)):
-        before = _read_used(situation, own), _read_used(situation, other)
-        block = _allocate(role.device, BLOCK_MIB)
-        _require_on(block, role.device, f"What was asked for on {role.device}")
-        grown = _read_used(situation, own) - before[0], _read_used(situation, other) - before[1]
+        grown = _watch_block(situation, role.device, own, other)
         facts[f"{role.role}_grown_mib"] = grown
         _require(
             situation.rehearsal or (grown[0] >= BLOCK_MIB - OTHERS_MIB and grown[1] <= OTHERS_MIB),
@@ -178,7 +166,7 @@ def copy_between(situation: Situation) -> Seen:
     with get_device_context(data):
         source = tf.identity(tf.constant(block))
     rate, arrived = _time_copies(lambda: tf.identity(source), model)
-    _require_on(arrived, model, f"What was copied to {model}")
+    _require_on(arrived, model)
     _require(np.array_equal(arrived.numpy(), block), f"What arrived on {model} is not what was on {data}.")
     return f"{data} to {model} {rate:.1f} GB/s", {"gb_per_s": rate}
 
@@ -186,18 +174,17 @@ def copy_between(situation: Situation) -> Seen:
 def inspect_placement(situation: Situation) -> Seen:
     """Every variable of model and optimizer, and every float tensor of a batch, is on the model's device."""
     plan = situation.plan(Mode.DUAL if situation.cards == 2 else Mode.SINGLE)
-    config = make_config(situation, "placement", training={"codec": None})
+    config, device = make_config(situation, training={"codec": None}), plan.model.device
     apply_devices(config, plan)
-    folder = situation.root / "placement"
-    folder.mkdir()
-    setup = set_up_profile(config, plan, folder)
-    with get_device_context(plan.model.device), closing(open_source(setup.request_source())) as source:
-        variables = list(setup.build_model().list_variables())
-        check_variables(variables, plan.model.device)
-        tensors = source.take().tensors
-        check_batch(tensors, plan.model.device)
-        facts = {"variables": _count_places(each for _, each in variables), "batch": _count_places(tensors.values())}
-    return f"{len(variables)} variables and {len(tensors)} tensors of a batch on {plan.model.device}", facts
+    situation.folder.mkdir()
+    setup = set_up_profile(config, plan, situation.folder)
+    with get_device_context(device), closing(open_source(setup.request_source())) as source:
+        variables, tensors = list(setup.build_model().list_variables()), source.take().tensors
+        check_variables(variables, device)
+        check_batch(tensors, device)
+        places = {"variables": [each for _, each in variables], "batch": tensors.values()}
+        facts = {name: Counter(each.device.rpartition("/")[2] for each in things) for name, things in places.items()}
+    return f"{len(variables)} variables and {len(tensors)} tensors of a batch on {device}", dict(facts)
 
 
 def speak(situation: Situation) -> Seen:
@@ -205,32 +192,39 @@ def speak(situation: Situation) -> Seen:
     device = _apply(situation, Mode.SINGLE).model.device
     clip = sorted((demo_corpus_path() / "wavs").iterdir())[0]
     with get_device_context(device):
-        synthesizer = load_synthesizer(situation.root / "train-single")
+        synthesizer = load_synthesizer(Path(situation.root, "train-single"))
         check_variables(((each.path, each.value) for each in synthesizer.xtts.gpt.variables), device)
         voice = synthesizer.clone_voice([clip])
         began = time.perf_counter()
         samples = synthesizer.speak("The device speaks.", voice, "en", SpeechSettings(seed=0)).samples
         taken_s = time.perf_counter() - began
-    _require(
-        bool(samples.size and np.isfinite(samples).all() and np.abs(samples).max() > 0),
-        f"Speech must be finite and not silent, but {samples.size} samples are not.",
-    )
+    is_heard = bool(samples.size and np.isfinite(samples).all() and np.abs(samples).max() > 0)
+    _require(is_heard, f"Speech must be finite and not silent, but {samples.size} samples are not.")
     speech_s = samples.size / (synthesizer.rate_hz or SAMPLE_RATE_HZ)
     facts = {"seconds_of_speech": speech_s, "seconds_taken": taken_s, "device": device}
     return f"{speech_s:.1f} s of speech in {taken_s:.1f} s on {device}", facts
 
 
-def train(situation: Situation, *, name: str, mode: str = "single", fault: str = "", **sections: Any) -> Seen:
+def train(situation: Situation, *, mode: str = "single", fault: str = "", **sections: Any) -> Seen:
     """A short training in a mode. Its losses are finite and fall; whether they are the right ones is for who compares."""
     setup_logging()
-    if mode == "two processes":
-        mode = Mode.ISOLATED if situation.cards == 2 else Mode.SPLIT
-    plan, config = situation.plan(Mode(mode)), make_config(situation, name, **sections)
-    trainer = XTTSTrainer(config, plan=plan, command=("myxtts", "selfcheck"))
+    config, command = make_config(situation, **sections), ("myxtts", "selfcheck")
+    if mode == "auto":
+        ids = {} if situation.rehearsal else {"data_gpu": situation.data_gpu, "model_gpu": situation.model_gpu}
+        config = config.replace(training={"mode": "auto"}, data=ids)
+        planned = plan_run(config, command)
+    else:
+        apart = Mode.ISOLATED if situation.cards == 2 else Mode.SPLIT
+        planned = PlannedRun(situation.plan(apart if mode == "two processes" else Mode(mode)))
+    plan, choice = planned.plan, planned.choice
+    trainer = XTTSTrainer(config, plan=plan, command=command, choice=choice)
     with _inject(fault, plan) if fault else nullcontext():
         trainer.train()
-    happened = _describe_effects(trainer, config, fault)
-    seen, facts = _describe_losses(situation.root / name, happened)
+    happened = _describe_effects(situation, trainer, config, fault)
+    if choice is not None:
+        record, happened = read_record(situation.folder), f"it chose the {choice.layout} mode"
+        _require(record is not None and record.choice is not None, "A mode was chosen, but not kept with the run.")
+    seen, facts = _describe_losses(situation, happened)
     pool, times = runtime.read_pool(plan.model.device), sorted(trainer.step_times)
     return seen, facts | {
         "mode": str(plan.mode),
@@ -241,30 +235,31 @@ def train(situation: Situation, *, name: str, mode: str = "single", fault: str =
     }
 
 
-def train_parallel(situation: Situation, *, name: str) -> Seen:
-    """A short training by `--model-gpus`: both devices train, and share every batch."""
+def train_parallel(situation: Situation) -> Seen:
+    """A short training by `myxtts train --model-gpus`: both devices train, and share every batch."""
     if not situation.opens_ports and not has_private_network():
         return CLOSED, None
-    said = _train_by_command(situation, name, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
-    folder = situation.root / name
-    _require((folder / "worker-1").is_dir(), f"Two workers were to train, but only one did:\n{said}")
-    return _describe_losses(folder, "; two workers", how="two workers")
+    setup_logging()
+    path, lines = situation.folder.with_suffix(".yaml"), list[str]()
+    config = make_config(situation, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
+    path.write_text(yaml.safe_dump(config.given_values()), encoding="utf-8")
+
+    def hear(_: int, line: str) -> None:
+        _log.info("%s", line)
+        lines.append(line)
+
+    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train", "--config", str(path)]
+    words += ["--open-ports"] if situation.opens_ports else []
+    (code,) = ProcessGroup([Command(words, make_importable(os.environ))], hear).run()
+    said = "\n".join(lines[-LAST_LINES:])
+    _require(code == 0, f"`myxtts train` ended with exit code {code}:\n{said}")
+    _require((situation.folder / "worker-1").is_dir(), f"Two workers were to train, but only one did:\n{said}")
+    return _describe_losses(situation, "two workers")
 
 
-def train_auto(situation: Situation, *, name: str) -> Seen:
-    """A short training by `--mode auto`: the mode is chosen by a measurement, and kept with the run."""
-    ids = {} if situation.rehearsal else {"data_gpu": situation.data_gpu, "model_gpu": situation.model_gpu}
-    said = _train_by_command(situation, name, training={"mode": "auto"}, data=ids)
-    record = read_record(situation.root / name)
-    if record is None or record.choice is None:
-        raise CheckFailedError(f"A mode was to be chosen and kept with the run, but {name} has none:\n{said}")
-    how = f"it chose the {record.choice['layout']} mode"
-    return _describe_losses(situation.root / name, f"; {how}", how=how)
-
-
-def make_config(situation: Situation, name: str, **sections: Any) -> XTTSConfig:
-    """The configuration of a check that trains a small model for a few updates; its run is in the folder with its name."""
-    stage = sections.get("training", {}).get("stage", "gpt")
+def make_config(situation: Situation, **sections: Any) -> XTTSConfig:
+    """The configuration of a check that trains a small model for a few updates, in its folder."""
+    stage, others = sections.get("training", {}).get("stage", "gpt"), Path(situation.root)
     is_decoder = stage == "decoder"
     # All else of a decoder's model is that of the GPT which it speaks for. Without dropout an update in parts is the same up to rounding.
     model = {"decoder_width": 32} if is_decoder else {
@@ -277,16 +272,16 @@ def make_config(situation: Situation, name: str, **sections: Any) -> XTTSConfig:
             # All in one bucket, so that one shape is traced, and so few that every clip comes twice.
             "batch_size": 4, "min_clip_seconds": 2.61, "max_clip_seconds": 2.81, "cache": "off", "num_workers": 0,
             **({} if is_decoder else {"prompt_seconds": 1.0}),
-            "train_data": str(_keep_wav_corpus(situation.root / "wav-corpus")), "model_start_delay": 0.0,
+            "train_data": str(_keep_wav_corpus(others / "wav-corpus")), "model_start_delay": 0.0,
             "mixed_precision": "float32", "enable_xla": False, "use_tf_native_loading": False,
         },
         "training": {
             "rehearsal": situation.rehearsal, "max_steps": 4 if stage == "codec" else 6, "warmup_steps": 0, "log_interval": 1,
-            "codec": str(situation.root / "train-codec") if stage == "gpt" else None,
-            "init_from": str(situation.root / "train-single") if is_decoder else None,
+            "codec": str(others / "train-codec") if stage == "gpt" else None,
+            "init_from": str(others / "train-single") if is_decoder else None,
             "learning_rate": 2e-4 if is_decoder else 0.003, "speak": False, "on_oom": "retry",
             # In a rehearsal not a bit may differ between modes, whatever the number of threads.
-            "deterministic": situation.rehearsal, "checkpoint_dir": str(situation.root / name),
+            "deterministic": situation.rehearsal, "checkpoint_dir": str(situation.folder),
         },
     }  # fmt: skip
     return XTTSConfig(**{section: {**values, **sections.get(section, {})} for section, values in base.items()})
@@ -297,8 +292,9 @@ def _require(is_so: bool, otherwise: str) -> None:
         raise CheckFailedError(otherwise)
 
 
-def _require_on(tensor: Any, device: str, what: str) -> None:
-    _require(tensor.device.endswith(device.removeprefix("/")), f"{what} is on {tensor.device}.")
+def _require_on(tensor: Any, device: str) -> None:
+    is_there = tensor.device.endswith(device.removeprefix("/"))
+    _require(is_there, f"What was asked for on {device} is on {tensor.device}.")
 
 
 def _apply(situation: Situation, mode: Mode) -> DevicePlan:
@@ -314,6 +310,15 @@ def _allocate(device: str, mib: int) -> Any:
     # Fetching an element waits until the device has done it.
     assert float(block[-1]) == 1.0
     return block
+
+
+def _watch_block(situation: Situation, device: str, *gpus: int) -> list[int]:
+    """By how many MiB the memory in use of cards grows when a block is taken on a device."""
+    before = [_read_used(situation, gpu) for gpu in gpus]
+    # Kept while it is looked at, and written to: host memory that nobody touches is not taken.
+    block = _allocate(device, BLOCK_MIB)
+    _require_on(block, device)
+    return [_read_used(situation, gpu) - used for gpu, used in zip(gpus, before, strict=True)]
 
 
 def _read_used(situation: Situation, physical_id: int) -> int:
@@ -339,18 +344,18 @@ def _time_copies(copy: Callable[[], Any], device: str) -> tuple[float, Any]:
         return COPY_MIB * MIB * COPIES / 1e9 / (time.perf_counter() - began), last
 
 
-def _count_places(things: Any) -> dict[str, int]:
-    return dict(Counter(each.device.rpartition("device:")[2] or Path(each.device).name for each in things))
-
-
 @contextmanager
 def _inject(fault: str, plan: DevicePlan) -> Iterator[None]:
     """Lets something go wrong with the second micro-batch."""
     whole, calls = TrainStep.compute, itertools.count(1)
 
     def compute(step: TrainStep, *arguments: Any, **options: Any) -> Any:
-        with _strike(fault, plan) if next(calls) == 2 else nullcontext():
+        held = _strike(fault, plan) if next(calls) == 2 else []
+        try:
             return whole(step, *arguments, **options)
+        finally:
+            # An error that is still looked at would keep them alive with its frames.
+            held.clear()
 
     # The step is made deep inside the run that is to be checked as it is.
     TrainStep.compute = compute  # type: ignore[method-assign, assignment]
@@ -360,86 +365,59 @@ def _inject(fault: str, plan: DevicePlan) -> Iterator[None]:
         TrainStep.compute = whole  # type: ignore[method-assign]
 
 
-@contextmanager
-def _strike(fault: str, plan: DevicePlan) -> Iterator[None]:
-    """Kills the producer, or leaves next to nothing free in the model device's pool."""
-    held: list[Any] = []
+def _strike(fault: str, plan: DevicePlan) -> list[Any]:
+    """Kills the producer, or takes what is free in the model device's pool: the tensors that hold it."""
     if fault == "kill producer":
         producers = [child for child in psutil.Process().children(recursive=True) if PRODUCER in child.cmdline()]
         _require(bool(producers), "There is no producer process that could be killed.")
         for producer in producers:
             producer.kill()
-    elif plan.rehearsal:
+        return []
+    if plan.rehearsal:
         raise tf.errors.ResourceExhaustedError(None, None, "made up: a CPU device has no limit")
-    else:
-        size = 512 * MIB
-        with get_device_context(plan.model.device):
-            while size >= SMALLEST_PIECE:
-                try:
-                    held.append(tf.fill([size // 4], tf.constant(0.0)))
-                except tf.errors.ResourceExhaustedError:
-                    size //= 2
-    try:
-        yield
-    finally:
-        # An error that is still looked at would keep them alive with its frames.
-        held.clear()
+    held, size = list[Any](), 512 * MIB
+    with get_device_context(plan.model.device):
+        while size >= SMALLEST_PIECE:
+            try:
+                held.append(tf.fill([size // 4], tf.constant(0.0)))
+            except tf.errors.ResourceExhaustedError:
+                size //= 2
+    return held
 
 
-def _describe_effects(trainer: XTTSTrainer, config: XTTSConfig, fault: str) -> str:
+def _describe_effects(situation: Situation, trainer: XTTSTrainer, config: XTTSConfig, fault: str) -> str:
     """What a fault or a setting did; an error where it did nothing, for then nothing was checked."""
-    folder, updates, said = Path(config.training.checkpoint_dir), trainer._updates, ""
+    log = (situation.folder / LOG_NAME).read_text(encoding="utf-8")
     if fault == "kill producer":
-        rows = read_metrics(folder / FILE_NAME).rows
+        rows = read_metrics(situation.folder / FILE_NAME).rows
         deaths = [row.text for row in rows if isinstance(row, EventRow) and row.name == "producer died"]
         _require(bool(deaths), "The producer was killed, but the run has noted no death.")
-        said += f"; the producer was killed and replaced ({deaths[0][:60]})"
-    elif fault:
-        parts = 0 if updates is None else updates.parts
-        _require(parts > 1, "The device was full, but no batch was cut into parts.")
-        said += f"; after running out of memory, in {parts} parts"
+        return f"the producer was killed and replaced ({deaths[0][:60]})"
+    if fault:
+        parts = re.findall(r"batches cut into (\d+) parts", log)
+        _require(bool(parts), "The device was full, but no batch was cut into parts.")
+        return f"after running out of memory, in {parts[-1]} parts"
     if config.data.cache != "off":
         meters = None if trainer._source is None else trainer._source.read_facts().meters
         if meters is None or not meters.cache_hits:
             raise CheckFailedError("Codes were to be kept, but those of no clip were found again.")
-        clips = meters.cache_hits + meters.cache_misses
-        said += f"; the codes of {meters.cache_hits} of {clips} clips were found again"
+        return f"the codes of {meters.cache_hits} of {meters.cache_hits + meters.cache_misses} clips were found again"
     if config.data.use_tf_native_loading:
         _require(
-            NATIVE_IN_FORCE in (folder / LOG_NAME).read_text(encoding="utf-8"),
+            NATIVE_IN_FORCE in log,
             "TensorFlow was to read the clips by itself, but the log of the run says that it did not.",
         )
-        said += "; tf.data read the clips"
-    return said
+        return "tf.data read the clips"
+    return ""
 
 
-def _describe_losses(folder: Path, happened: str, **facts: Any) -> tuple[str, dict[str, Any]]:
+def _describe_losses(situation: Situation, happened: str) -> tuple[str, dict[str, Any]]:
     """The losses of a run, which must be finite and fall."""
-    losses = [loss for _, loss in list_losses(read_metrics(folder / FILE_NAME))]
+    losses = [loss for _, loss in list_losses(read_metrics(situation.folder / FILE_NAME))]
     _require(bool(losses) and all(map(math.isfinite, losses)), f"Losses must be finite numbers, but are {losses}.")
-    _require(
-        losses[-1] < losses[0],
-        f"The loss must fall, but goes from {losses[0]} to {losses[-1]} in {len(losses)} updates.",
-    )
-    return f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}{happened}", {"losses": losses, **facts}
-
-
-def _train_by_command(situation: Situation, name: str, **sections: Any) -> str:
-    """Trains as a user does. The end of what `myxtts train` said. Raises `CheckFailedError` where it did not train to its end."""
-    setup_logging()
-    path, lines = situation.root / f"{name}.yaml", list[str]()
-    path.write_text(yaml.safe_dump(make_config(situation, name, **sections).given_values()), encoding="utf-8")
-
-    def hear(_: int, line: str) -> None:
-        _log.info("%s", line)
-        lines.append(line)
-
-    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train"]
-    words += [*(["--open-ports"] if situation.opens_ports else []), "--config", str(path)]
-    (code,) = ProcessGroup([Command(words, make_importable(os.environ))], hear).run()
-    said = "\n".join(lines[-LAST_LINES:])
-    _require(code == 0, f"`myxtts train` ended with exit code {code}:\n{said}")
-    return said
+    change = f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}"
+    _require(losses[-1] < losses[0], f"The loss must fall, but: {change}.")
+    return f"{change}; {happened}".removesuffix("; "), {"losses": losses, "how": happened}
 
 
 def _keep_wav_corpus(folder: Path) -> Path:

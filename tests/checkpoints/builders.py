@@ -100,36 +100,26 @@ def describe_tensor(shape: tuple[int, ...]) -> LazyTensor:
     return LazyTensor(tuple(shape), np.dtype(np.float32), fetch)
 
 
+def describe_record(content: bytes, **changes: int) -> list[int]:
+    """Flags, method, date, checksum and sizes of a record, with single fields changed at will."""
+    size = len(content)
+    fields = {"flags": 0, "method": 0, "time": 0, "date": 0, "crc": zlib.crc32(content), "stored": size, "size": size}
+    return list((fields | changes).values())
+
+
 def local_header(record: str, content: bytes, **changes: int) -> bytes:
-    """The header in front of a record, with single fields changed at will."""
-    fields = {
-        "flags": 0,
-        "method": 0,
-        "crc": zlib.crc32(content),
-        "stored": len(content),
-        "size": len(content),
-    } | changes
+    """The header in front of a record."""
     raw = record.encode()
-    return struct.pack(
-        "<4s5H3L2H", b"PK\x03\x04", 20, fields["flags"], fields["method"], 0, 0, fields["crc"], fields["stored"],
-        fields["size"], len(raw), 0,
-    ) + raw  # fmt: skip
+    described = describe_record(content, **changes)
+    return struct.pack("<4s5H3L2H", b"PK\x03\x04", 20, *described, len(raw), 0) + raw
 
 
 def directory_entry(record: str, content: bytes, offset: int, extra: bytes = b"", **changes: int) -> bytes:
-    """A record's entry in the directory at the end, with single fields changed at will."""
-    fields = {
-        "flags": 0,
-        "method": 0,
-        "crc": zlib.crc32(content),
-        "stored": len(content),
-        "size": len(content),
-    } | changes
+    """A record's entry in the directory at the end."""
     raw = record.encode()
-    return struct.pack(
-        "<4s6H3L5H2L", b"PK\x01\x02", 20, 20, fields["flags"], fields["method"], 0, 0, fields["crc"], fields["stored"],
-        fields["size"], len(raw), len(extra), 0, 0, 0, 0, offset,
-    ) + raw + extra  # fmt: skip
+    described = describe_record(content, **changes)
+    sizes = (len(raw), len(extra), 0, 0, 0, 0, offset)
+    return struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, *described, *sizes) + raw + extra
 
 
 def end_record(body: bytes, directory: bytes, count: int) -> bytes:

@@ -391,14 +391,11 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
         seal(bad)
         yield f"weights: {label}", words
     for label, content in list_safetensors().items():
-        for name in ("model.safetensors", "dvae.safetensors", "speakers.safetensors"):
+        # The DVAE's is opened in the same way.
+        for name in ("model.safetensors", "speakers.safetensors"):
             (copy() / name).write_bytes(content)
             seal(bad)
             yield f"{name}: {label}", words
-    for label, document in list_vocabularies():
-        (copy() / "vocab.json").write_text(json.dumps(document))
-        seal(bad)
-        yield f"vocabulary: {label}", words
     for label, content in list_speakers():
         if isinstance(content, dict) and all(isinstance(name, str) for name in content):
             with (copy() / "speakers.safetensors").open("wb") as file:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.torch_files import ZipRecords
-from myxtts.checkpoints.unpickling import TORCH_GLOBALS, PickleMachine, PickleRefusedError, Storage, StorageType
+from myxtts.checkpoints.unpickling import PickleMachine, Storage
 from tests.checkpoints.builders import ASSETS, call, text
 
 INSERTED = [
@@ -29,7 +33,7 @@ def read_programs() -> list[bytes]:
     programs = []
     for asset in ("values", "coqui_classes", "no_checksums"):
         archive = ZipRecords(ASSETS / f"{asset}.pth")
-        programs.append(archive.read_record(archive.records[f"{asset}/data.pkl"]))
+        programs.append(archive.read_record(f"{asset}/data.pkl"))
     return programs
 
 
@@ -54,9 +58,9 @@ def mutate(program: bytes, generator: random.Random) -> bytes:
 
 def load_storage(persistent_id: Any) -> Storage:
     match persistent_id:
-        case (_, StorageType(dtype=dtype), str(), str(), int(count)) if count >= 0:
-            return Storage(dtype, count, lambda start, length: bytearray(length), False)
-    raise PickleRefusedError("is no storage")
+        case (_, np.dtype() as dtype, str(), str(), int(count)) if count >= 0:
+            return Storage(dtype, count * dtype.itemsize, lambda start, length: bytearray(length), False)
+    raise ValueError("is no storage")
 
 
 def run(count: int, seed: int) -> tuple[dict[str, int], list[str]]:
@@ -76,9 +80,9 @@ def run(count: int, seed: int) -> tuple[dict[str, int], list[str]]:
         program = mutate(generator.choice(programs), generator)
         is_armed = True
         try:
-            PickleMachine(program, TORCH_GLOBALS, load_storage).run()
+            PickleMachine(Path("mutated.pth"), program, load_storage).run()
             counts["read"] += 1
-        except PickleRefusedError:
+        except ModelFileError:
             counts["refused"] += 1
         is_armed = False
     return counts, sorted(events)

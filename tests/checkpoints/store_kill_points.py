@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,47 +22,6 @@ WATCHED = tuple(module.__file__ for module in (files, model_directory, safetenso
 LOSSES = {10: 1.0, 20: 3.0, 30: 2.0}
 NEW_STEP, NEW_LOSS = 40, 4.0
 KEPT_BEFORE, KEPT_AFTER = [10, 20, 30], [10, 30, 40]
-
-
-def kill_in_function(module: str, name: str) -> None:
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        if frame.f_code.co_name == name and frame.f_globals["__name__"] == module:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return None
-
-    sys.settrace(trace)
-
-
-def kill_inside_write(point: int, part: float) -> None:
-    """Dies when a part of the n-th write has reached the file."""
-    real = model_directory.HashedFile.write
-    writes = 0
-
-    def write(file: Any, content: bytes | memoryview) -> int:
-        nonlocal writes
-        if writes == point:
-            file._handle.write(content[: int(len(content) * part)])
-            file._handle.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        writes += 1
-        return real(file, content)
-
-    model_directory.HashedFile.write = write  # type: ignore[method-assign]
-
-
-def kill_inside_removal(point: int) -> None:
-    """Dies when so many files have been deleted."""
-    real = os.unlink
-    deleted = 0
-
-    def unlink(*arguments: Any, **options: Any) -> None:
-        nonlocal deleted
-        if deleted == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-        deleted += 1
-        real(*arguments, **options)
-
-    os.unlink = unlink  # type: ignore[assignment]
 
 
 def restore(folder: Path, template: Path) -> None:

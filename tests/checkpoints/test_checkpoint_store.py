@@ -10,8 +10,6 @@ import pytest
 from myxtts.checkpoints import store as store_module
 from myxtts.checkpoints.errors import ModelFileError, NoWholeCheckpointError
 from myxtts.checkpoints.finding import find_model_directory
-from myxtts.checkpoints.store import DiskNeed
-from myxtts.files import WriteError
 from tests.checkpoints.training_states import (
     assert_content,
     collect_warnings,
@@ -39,16 +37,6 @@ def test_an_empty_store_has_nothing(tmp_path):
     store = open_store(tmp_path / "absent")
     assert (store.latest(), store.best(), store.find(1), store.list()) == (None, None, None, [])
     assert not (tmp_path / "absent").exists()
-
-
-def test_what_is_saved_is_found_again(tmp_path):
-    saved = save(open_store(tmp_path), 10, val_loss=3.0)
-    store = open_store(tmp_path)
-    assert store.latest() == store.best() == store.find(10) == saved
-    assert (saved.step, saved.metrics, saved.path) == (10, {"val_loss": 3.0}, tmp_path / "step-00000010")
-    files = [path.stat().st_size for path in saved.path.iterdir() if path.name != "manifest.json"]
-    assert saved.size_bytes == sum(files)
-    assert_content(saved)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +88,6 @@ def test_the_directories_alone_decide(tmp_path):
     ]
 
 
-def test_steps_are_numbers_and_not_words(tmp_path):
-    store = open_store(tmp_path, keep_last=1, keep_best=0)
-    save(store, 99_999_999)
-    save(store, 100_000_000)
-    assert list_steps(store) == [100_000_000]
-
-
 @pytest.mark.parametrize(("metric", "step"), [("val_loss", 10), ("train_loss", 20)])
 def test_a_folder_means_the_best_checkpoint_as_its_run_judged(tmp_path, metric, step):
     store = store_module.CheckpointStore(tmp_path, keep_last=9, keep_best=1, best_metric=metric)
@@ -115,22 +96,6 @@ def test_a_folder_means_the_best_checkpoint_as_its_run_judged(tmp_path, metric, 
     assert find_model_directory(tmp_path) == tmp_path / f"step-{step:08d}"
     (tmp_path / "checkpoints.json").write_text("[")
     assert find_model_directory(tmp_path).name == "step-00000010", "without its list, by the usual metric"
-
-
-def test_nothing_is_removed_before_the_new_one_is_whole(tmp_path, monkeypatch):
-    store = fill(tmp_path, [5, 4, 3], keep_last=1)
-    seen = []
-    real = store_module.remove_folder_atomically
-
-    def remove(path):
-        newest = store.latest()
-        assert_content(newest)
-        seen.append((path.name, newest.step))
-        real(path)
-
-    monkeypatch.setattr(store_module, "remove_folder_atomically", remove)
-    save(store, 40, val_loss=2.0)
-    assert seen == [("step-00000030", 40)]
 
 
 def test_the_same_step_again_replaces_it(tmp_path):
@@ -148,12 +113,6 @@ def test_a_run_that_went_back_does_not_find_what_came_after(tmp_path):
     save(store, 20, val_loss=4.0)
     store.rewind(10)
     assert "newer-step-00000020-2" in list_names(tmp_path), "nothing set aside is overwritten"
-
-
-def test_one_just_saved_stays_even_when_later_ones_are_there(tmp_path):
-    store = fill(tmp_path, [1, 2, 3], keep_last=1, keep_best=0)
-    save(store, 5)
-    assert list_steps(store) == [5, 30]
 
 
 def flip(path):
@@ -205,28 +164,6 @@ def test_a_reader_takes_the_older_one_and_changes_nothing(tmp_path, damage, is_v
     assert list_names(tmp_path) == before
 
 
-def test_a_reader_names_what_is_damaged_where_nothing_is_whole(tmp_path):
-    flip(save(open_store(tmp_path), 10).path / "model.safetensors")
-    with collect_warnings(), pytest.raises(NoWholeCheckpointError, match="these are damaged: step-00000010"):
-        find_model_directory(tmp_path)
-
-
-def test_the_warning_names_the_damaged_file(tmp_path):
-    fill(tmp_path, [5, 4])
-    flip(tmp_path / "step-00000020" / "training.safetensors")
-    with collect_warnings() as (warnings):
-        open_store(tmp_path).latest()
-    assert warnings[0].startswith(f"{tmp_path}/step-00000020/training.safetensors: is damaged: its checksum")
-
-
-def test_a_damaged_best_one_gives_way_to_the_next_best(tmp_path):
-    fill(tmp_path, [5, 1, 3])
-    flip(tmp_path / "step-00000020" / "model.safetensors")
-    with collect_warnings() as warnings:
-        assert open_store(tmp_path).best().step == 30
-    assert len(warnings) == 1
-
-
 def test_a_run_whose_every_checkpoint_is_damaged_does_not_begin_again_unasked(tmp_path):
     fill(tmp_path, [5, 4])
     for name in ("step-00000010", "step-00000020"):
@@ -260,25 +197,6 @@ def test_other_things_in_the_folder_are_left_alone(tmp_path):
     assert [name for name in list_names(tmp_path) if name in before] == before
 
 
-def test_what_killed_writers_left_is_removed(tmp_path):
-    store = fill(tmp_path, [5, 4])
-    # Older than any writer, on whatever machine.
-    os.makedirs(tmp_path / f".myxtts-{7:08x}-1-{7:08x}" / "gone")
-    os.utime(tmp_path / f".myxtts-{7:08x}-1-{7:08x}", (0, 0))
-    store.latest()
-    assert list_names(tmp_path) == ["checkpoints.json", "step-00000010", "step-00000020"]
-
-
-def test_an_index_that_cannot_be_written_does_not_lose_the_checkpoint(tmp_path, monkeypatch):
-    def refuse(target):
-        raise WriteError(target, "cannot be written")
-
-    monkeypatch.setattr(store_module, "open_file_atomically", refuse)
-    with collect_warnings() as warnings:
-        assert save(open_store(tmp_path), 10).step == 10
-    assert "The list of checkpoints is not up to date" in warnings[0]
-
-
 def test_the_room_that_will_be_taken_is_told_before(tmp_path):
     store = open_store(tmp_path / "deep" / "run", keep_last=3, keep_best=2)
     content = make_content(1, size=250_000)
@@ -289,9 +207,3 @@ def test_the_room_that_will_be_taken_is_told_before(tmp_path):
     assert need.free_bytes > 0
     store.save(**content, state=make_state(1))
     assert 2_000_016 < store.estimate_disk(content["model"], content["tensors"]).present_bytes < 2_010_000
-
-
-def test_what_is_there_already_needs_no_more_room():
-    need = DiskNeed(checkpoint_bytes=100, kept=3, present_bytes=300, free_bytes=100)
-    assert need.is_met
-    assert not DiskNeed(checkpoint_bytes=100, kept=3, present_bytes=300, free_bytes=99).is_met

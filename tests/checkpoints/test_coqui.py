@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints.coqui import (
-    XTTS_WEIGHTS_NOTICE,
     CoquiKind,
     infer_model_numbers,
     name_canonically,
@@ -15,11 +14,9 @@ from myxtts.checkpoints.coqui import (
     sort_content,
 )
 from myxtts.checkpoints.errors import CheckpointError, ModelFileError
-from myxtts.checkpoints.safetensors_file import write_safetensors
-from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import ModelConfig
 from myxtts.config.presets import MODEL_SIZES
-from tests.checkpoints.builders import ASSETS, describe_tensor, read_state, write_torch_file
+from tests.checkpoints.builders import ASSETS, describe_tensor, read_state
 from tests.support.shared_files import find_parity
 
 PATH = Path("given.pth")
@@ -64,8 +61,7 @@ def test_aliases_of_inference_are_left_out(full):
     aliases = describe_tensors(read_shapes("xtts_v2_inference_alias_shapes"))
     file = sort_content({"model": full | aliases}, PATH)
     assert file.arrays == sort_content({"model": full}, PATH).arrays
-    assert aliases.keys() <= file.ignored.keys()
-    assert {file.ignored[name] for name in aliases} == {"an alias that inference adds"}
+    assert aliases.keys() <= set(file.ignored)
 
 
 def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
@@ -82,20 +78,12 @@ def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
     assert file.kind is CoquiKind.TRAINER_CHECKPOINT
     assert file.arrays.keys() == sort_content({"model": full}, PATH).arrays.keys()
     assert file.dvae_arrays.keys() == {name for name in full_dvae if not is_dropped(name)}
-    assert leftovers.keys() <= file.ignored.keys()
+    assert leftovers.keys() <= set(file.ignored)
     assert "config" not in file.ignored
     assert sum(name.startswith("torch_mel_spectrogram_") for name in file.ignored) == 4
     assert {name: tensor.shape for name, tensor in file.arrays.items()} == {
         name: full[name].shape for name in file.arrays
     }
-
-
-def test_masks_of_old_transformers_are_left_out_and_biases_are_not(full):
-    masks = describe_tensors({"gpt.gpt.h.0.attn.bias": (1, 1, 9, 9), "gpt.gpt.h.0.attn.masked_bias": ()})
-    file = sort_content({"model": full | masks}, PATH)
-    assert masks.keys() <= file.ignored.keys()
-    assert "gpt.conditioning_encoder.attn.0.norm.bias" in file.arrays
-    assert "gpt.gpt.h.0.attn.c_attn.bias" in file.arrays
 
 
 def test_both_spellings_of_weight_norm_give_the_same_names(full):
@@ -110,14 +98,6 @@ def test_both_spellings_of_weight_norm_give_the_same_names(full):
     with pytest.raises(ModelFileError, match="twice, under two names"):
         sort_content({"model": full | old}, PATH)
     assert name_canonically("gpt.mel_head.weight") == "gpt.mel_head.weight"
-
-
-def test_a_dvae_file_is_recognised(full_dvae):
-    file = sort_content(full_dvae, PATH)
-    assert file.kind is CoquiKind.DVAE
-    assert file.arrays == {}
-    assert len(file.dvae_arrays) == 53
-    assert all(name.startswith("discrete_loss.") for name in file.ignored)
 
 
 def test_the_tiny_files_are_recognised():
@@ -149,28 +129,10 @@ def test_a_configuration_saved_as_json_is_used(full):
         sort_content({"model": full, "config": "{"}, PATH)
 
 
-def test_voices_are_recognised(tmp_path):
-    voice = {"gpt_cond_latent": np.zeros((1, 32, 8), np.float32), "speaker_embedding": np.ones((1, 4, 1), np.float32)}
-    write_torch_file(tmp_path / "speakers_xtts.pth", {"Ana": voice, "Bo": voice})
-    file = read_coqui_file(tmp_path / "speakers_xtts.pth")
-    assert file.kind is CoquiKind.SPEAKERS
-    assert list(file.speakers) == ["Ana", "Bo"]
-    assert file.speakers["Bo"]["speaker_embedding"].read().tolist() == [[[1], [1], [1], [1]]]
-    with pytest.raises(ModelFileError, match="voice 'Ana' is not made of tensors"):
-        sort_content({"Ana": {"gpt_cond_latent": 1, "speaker_embedding": 2}}, PATH)
-
-
-def test_the_published_safetensors_file_is_read(tmp_path):
-    with open(tmp_path / "model.safetensors", "wb") as handle:
-        write_safetensors(handle, read_torch_file(ASSETS / "coqui_classes.pth")["model"])
-    file = read_coqui_file(tmp_path / "model.safetensors")
-    assert file.kind is CoquiKind.MODEL
-    assert file.arrays.keys() == {"gpt.text_embedding.weight", "gpt.gpt.h.0.ln_1.weight"}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (describe_tensor((2, 3)), r"single tensor of shape \(2, 3\)"),
         ("text", "holds a str where named tensors should be"),
         ({}, "holds a dict where named tensors should be"),
         ({"model": [1]}, "its entry `model` is a list"),
@@ -179,18 +141,8 @@ def test_the_published_safetensors_file_is_read(tmp_path):
     ],
 )
 def test_other_content_is_refused(content, message):
-    with pytest.raises(ModelFileError, match=message + r".*Give model\.pth"):
+    with pytest.raises(ModelFileError, match=message):
         sort_content(content, PATH)
-
-
-def test_a_single_tensor_of_another_shape_is_refused():
-    with pytest.raises(ModelFileError, match=r"single tensor of shape \(2, 3\)"):
-        sort_content(describe_tensor((2, 3)), PATH)
-
-
-def test_entries_that_are_no_tensors_are_reported(full):
-    file = sort_content({"model": full | {"note": "text", 5: 6}}, PATH)
-    assert (file.ignored["note"], file.ignored["5"]) == ("not a tensor", "not a tensor")
 
 
 def test_the_published_shapes_give_the_numbers_of_big(full, full_dvae):
@@ -225,22 +177,6 @@ def test_shapes_that_do_not_belong_together_are_refused(full, name, shape, messa
         infer_model_numbers(change(full, name, shape))
 
 
-def test_a_dvae_of_another_model_is_refused(full, full_dvae):
-    with pytest.raises(CheckpointError, match="contradict each other about audio_codes"):
-        infer_model_numbers(full, dvae_arrays=change(full_dvae, "codebook.embed", (512, 8192)))
-
-
 def test_heads_must_divide_the_width(full):
-    with pytest.raises(CheckpointError, match="says 7 heads, which do not divide its 1024"):
-        infer_model_numbers(full, model_args={"gpt_n_heads": 7})
-    with pytest.raises(CheckpointError, match=r"100 channels wide.*Give model\.gpt_heads"):
+    with pytest.raises(CheckpointError, match=r"100 channels wide.*config\.json"):
         infer_model_numbers({"gpt.text_embedding.weight": describe_tensor((5, 100))})
-
-
-def test_arrays_in_memory_will_do():
-    assert infer_model_numbers({"gpt.text_embedding.weight": np.zeros((5, 64))})["text_tokens"] == 5
-
-
-def test_the_licence_of_the_weights_is_said():
-    assert "Coqui Public Model License (CPML)" in XTTS_WEIGHTS_NOTICE
-    assert "non-commercial" in XTTS_WEIGHTS_NOTICE

@@ -20,7 +20,7 @@ HARMLESS = {
         # What JSON cannot hold is left out.
         *(f"config: {label}" for label in ("bytes as keys", "endless", "a number")),
     },
-    "synthesize": {"vocabulary: added twice", "voices: no name", "voices: wide embedding", "voice: wide embedding"},
+    "synthesize": {"voices: no name", "voices: wide embedding", "voice: wide embedding"},
 }  # fmt: skip
 """What does no harm, and passes."""
 
@@ -32,7 +32,7 @@ def test_whatever_a_model_says_ends_in_success_or_one_message(command, tmp_path)
     result = run_python(["-m", "tests.checkpoints.hostile_models", command, str(tmp_path)], environ)
     assert result.returncode == 0, result.stderr[-4000:]
     outcomes = [json.loads(line) for line in result.stdout.splitlines()]
-    assert len(outcomes) > 200
+    assert len(outcomes) > 100
     for label, code, said in outcomes:
         assert "Traceback" not in said, (label, said)
         assert code == (0 if label in HARMLESS[command] else 2), (label, said)

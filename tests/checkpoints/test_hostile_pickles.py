@@ -113,7 +113,6 @@ def test_nothing_in_the_list_can_be_called_into_something_else(tmp_path):
 @pytest.mark.parametrize(
     "program",
     [
-        b"}" + b"}" + text("__setstate__") + text("x") + b"s" + BUILD,
         b"]" + b"}" + BUILD,
         text("x") + b"}" + BUILD,
         call("torch", "Size", b"]") + b"}" + BUILD,
@@ -141,7 +140,7 @@ def test_every_configuration_class_is_inert(tmp_path, module, attribute):
     assert record == {"a": 1}
     with pytest.raises(ModelFileError, match="arguments"):
         read_program(tmp_path, name(module, attribute) + group(text("x")) + b"\x81")
-    with pytest.raises(ModelFileError, match="attributes that have no names"):
+    with pytest.raises(ModelFileError, match="gives a state"):
         read_program(tmp_path, name(module, attribute) + b")\x81}" + integer(1) + integer(1) + b"s" + BUILD)
 
 
@@ -218,7 +217,7 @@ def test_a_storage_that_is_not_a_record_is_refused(tmp_path, key):
         call("torch._utils", "_rebuild_tensor_v2", storage("0", 1), text("0"), group(), group(), b"\x89", b"N"),
         call("torch._utils", "_rebuild_tensor_v2", storage("0", 1), integer(0), b"]", group(), b"\x89", b"N"),
         call("torch._utils", "_rebuild_tensor_v2", storage("0", 1), integer(0), group(), group(), b"\x89", b"}NNs"),
-        call("torch._utils", "_rebuild_tensor_v3", storage("0", 1), integer(0), group(), group(), b"\x89", b"N", name("torch", "uint16")),
+        call("torch._utils", "_rebuild_tensor_v3", storage("0", 1), integer(0), group(), group(), b"\x89", b"N", text("uint16")),
         call("torch._utils", "_rebuild_parameter", text("x"), b"\x89", b"N"),
         call("collections", "OrderedDict", b"](" + text("abc") + b"e"),
         call("collections", "OrderedDict", b"](" + group(b"]", b"N") + b"e"),
@@ -299,7 +298,7 @@ report(results)
 """, environ=os.environ | {"OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
     assert results.keys() == list_programs().keys()
     for label, (message, seconds) in results.items():
-        assert message.startswith(f"takes more than {MAX_WORK} steps"), label
+        assert f"takes more than {MAX_WORK} steps" in message, label
         assert seconds < 10, label
 
 

@@ -5,14 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from myxtts.checkpoints import exporting
-from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice, read_coqui_file
+from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
-from myxtts.checkpoints.importing import CoquiFiles, import_coqui_files
+from myxtts.checkpoints.importing import import_coqui_files
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.safetensors_file import open_safetensors
-from myxtts.files import OutputFolderError
 from myxtts.models.names import CheckpointMismatchError
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import list_dvae_weights, list_xtts_weights
@@ -49,14 +46,15 @@ def exported(model, tmp_path_factory):
 
 
 def import_all(folder, target, **options):
-    files = CoquiFiles(
+    return import_coqui_files(
         folder / "model.pth",
-        folder / "dvae.pth",
-        folder / "vocab.json",
-        folder / "mel_stats.pth",
-        folder / "speakers_xtts.pth",
+        target,
+        dvae=folder / "dvae.pth",
+        vocabulary=folder / "vocab.json",
+        mel_statistics=folder / "mel_stats.pth",
+        speakers=folder / "speakers_xtts.pth",
+        **options,
     )
-    return import_coqui_files(files, target, **options)
 
 
 def assert_equal(found, expected):
@@ -80,13 +78,13 @@ def test_import_of_an_export_is_bit_identical(model, exported, tmp_path):
 
 def test_import_of_a_safetensors_export_is_the_same_model(model, tmp_path):
     export_safetensors(model, tmp_path / "safe")
-    files = CoquiFiles(
+    report = import_coqui_files(
         tmp_path / "safe" / "model.safetensors",
+        tmp_path / "again",
         dvae=tmp_path / "safe" / "dvae.safetensors",
         vocabulary=tmp_path / "safe" / "vocab.json",
         speakers=tmp_path / "safe" / "speakers_xtts.pth",
     )
-    report = import_coqui_files(files, tmp_path / "again")
     again = read_model_directory(tmp_path / "again")
     assert_equal(again.model, model.model)
     assert_equal(again.dvae, model.dvae)
@@ -104,7 +102,7 @@ def test_a_model_of_our_own_gets_no_licence_of_coqui_and_no_parts_it_lacks(tmp_p
         write_model_directory(tmp_path / name, config=CONFIG, model=tensors, notice=notice)
         export_safetensors(read_model_directory(tmp_path / name), tmp_path / "safe" / name)
         for file in (tmp_path / "safe" / name / "model.safetensors", tmp_path / name / "model.safetensors"):
-            report = import_coqui_files(CoquiFiles(file), tmp_path / "again")
+            report = import_coqui_files(file, tmp_path / "again")
             assert (report.notice, report.parts) == (notice, ("gpt",))
             again = read_model_directory(tmp_path / "again")
             assert again.manifest.facts.notice == notice
@@ -115,21 +113,6 @@ def test_a_file_that_nobody_vouches_for_may_be_coquis(tmp_path):
     (tmp_path / "manifest.json").write_text('{"name": "somebody else\'s"}')
     assert find_notice(tmp_path / "model.pth", {}) == XTTS_WEIGHTS_NOTICE
     assert find_notice(tmp_path / "model.pth", {NOTICE_KEY: 3}) == XTTS_WEIGHTS_NOTICE
-
-
-def test_a_configuration_without_a_table_of_arguments_is_refused(model, tmp_path):
-    write_torch_file(tmp_path / "model.pth", {"model": dict(model.model), "config": {"model_args": "x"}})
-    with pytest.raises(ModelFileError, match="model_args are a str"):
-        import_coqui_files(CoquiFiles(tmp_path / "model.pth"), tmp_path / "out")
-
-
-@pytest.mark.parametrize("export", [export_coqui, export_safetensors])
-def test_an_export_replaces_nothing_that_came_while_it_was_written(model, tmp_path, monkeypatch, export):
-    monkeypatch.setattr(exporting, "require_free_folder", lambda target, sources: None)
-    (tmp_path / "precious").write_text("of another")
-    with pytest.raises(OutputFolderError, match="by now"):
-        export(model, tmp_path)
-    assert (tmp_path / "precious").read_text() == "of another"
 
 
 def test_an_export_has_every_key_of_coquis_file_constants_included(model, exported):
@@ -144,19 +127,11 @@ def test_an_export_has_every_key_of_coquis_file_constants_included(model, export
     assert json.loads((exported / "config.json").read_text())["model_args"]["gpt_layers"] == 2
 
 
-def test_safetensors_have_the_same_names(model, tmp_path):
-    names = export_safetensors(model, tmp_path / "safe")
-    assert names == ["config.json", "dvae.safetensors", "model.safetensors", "speakers_xtts.pth", "vocab.json"]
-    found = open_safetensors(tmp_path / "safe" / "model.safetensors")
-    assert found.keys() == complete_model(model).keys()
-    assert_equal(read_coqui_file(tmp_path / "safe" / "model.safetensors").arrays, model.model)
-
-
 def test_a_trainer_checkpoint_brings_its_dvae(model, tmp_path):
     state = {f"xtts.{name}": tensor for name, tensor in model.model.items()}
     state |= {f"dvae.{name}": tensor for name, tensor in model.dvae.items()}
     write_torch_file(tmp_path / "best_model.pth", {"model": state, "step": 12, "optimizer": {"lr": 1.0}})
-    report = import_coqui_files(CoquiFiles(tmp_path / "best_model.pth"), tmp_path / "out")
+    report = import_coqui_files(tmp_path / "best_model.pth", tmp_path / "out")
     assert_equal(read_model_directory(tmp_path / "out").dvae, model.dvae)
     assert report.missing_parts == ("vocabulary: needed to fine-tune and to speak",)
 
@@ -168,9 +143,9 @@ def test_missing_and_unexpected_tensors_are_errors_unless_allowed(model, tmp_pat
     path = tmp_path / "model.pth"
     write_torch_file(path, {"model": state})
     with pytest.raises(CheckpointMismatchError, match=r"gpt.mel_head.bias is missing; gpt.surprise is unknown"):
-        import_coqui_files(CoquiFiles(path), tmp_path / "out")
+        import_coqui_files(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    report = import_coqui_files(CoquiFiles(path), tmp_path / "out", allow_missing=True, allow_unexpected=True)
+    report = import_coqui_files(path, tmp_path / "out", allow_missing=True, allow_unexpected=True)
     assert report.differences.missing == ["gpt.mel_head.bias"]
 
 
@@ -178,20 +153,18 @@ def test_a_wrong_shape_is_never_allowed(model, tmp_path):
     state = {**model.model, "gpt.final_norm.bias": np.zeros(65, np.float32)}
     write_torch_file(tmp_path / "model.pth", {"model": state})
     with pytest.raises(CheckpointMismatchError, match=r"gpt.final_norm.bias must have shape \(64,\), but has \(65,\)"):
-        import_coqui_files(
-            CoquiFiles(tmp_path / "model.pth"), tmp_path / "out", allow_missing=True, allow_unexpected=True
-        )
+        import_coqui_files(tmp_path / "model.pth", tmp_path / "out", allow_missing=True, allow_unexpected=True)
 
 
 def test_files_in_the_wrong_place_are_named(exported, tmp_path):
     with pytest.raises(ModelFileError, match=r"is a DVAE file. Give the model first, and this one by --dvae"):
-        import_coqui_files(CoquiFiles(exported / "dvae.pth"), tmp_path / "out")
-    with pytest.raises(ModelFileError, match="holds no DVAE"):
-        import_coqui_files(CoquiFiles(exported / "model.pth", dvae=exported / "mel_stats.pth"), tmp_path / "out")
+        import_coqui_files(exported / "dvae.pth", tmp_path / "out")
+    with pytest.raises(ModelFileError, match=r"Give dvae.pth by --dvae"):
+        import_coqui_files(exported / "model.pth", tmp_path / "out", dvae=exported / "mel_stats.pth")
     with pytest.raises(ModelFileError, match=r"Give mel_stats.pth by --mel-stats"):
-        import_coqui_files(CoquiFiles(exported / "model.pth", mel_statistics=exported / "dvae.pth"), tmp_path / "out")
+        import_coqui_files(exported / "model.pth", tmp_path / "out", mel_statistics=exported / "dvae.pth")
     with pytest.raises(ModelFileError, match=r"Give speakers_xtts.pth by --speakers"):
-        import_coqui_files(CoquiFiles(exported / "model.pth", speakers=exported / "dvae.pth"), tmp_path / "out")
+        import_coqui_files(exported / "model.pth", tmp_path / "out", speakers=exported / "dvae.pth")
 
 
 def test_a_vocabulary_of_another_model_is_refused(model, exported, tmp_path):
@@ -199,7 +172,7 @@ def test_a_vocabulary_of_another_model_is_refused(model, exported, tmp_path):
     document["model"]["vocab"]["zzz"] = 500
     (tmp_path / "vocab.json").write_text(json.dumps(document))
     with pytest.raises(ModelFileError, match="has 501 text tokens, but the model was made for 188"):
-        import_coqui_files(CoquiFiles(exported / "model.pth", vocabulary=tmp_path / "vocab.json"), tmp_path / "out")
+        import_coqui_files(exported / "model.pth", tmp_path / "out", vocabulary=tmp_path / "vocab.json")
 
 
 def test_coquis_files_need_a_vocabulary(model, tmp_path):

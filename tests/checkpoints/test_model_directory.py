@@ -7,16 +7,14 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from myxtts.checkpoints import model_directory
-from myxtts.checkpoints.errors import CheckpointError, ModelFileError
+from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import (
     FORMAT_VERSION,
     read_model_directory,
     write_model_directory,
 )
-from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError
 from myxtts.files import WriteError
@@ -69,29 +67,9 @@ def test_a_model_reads_back_equal(written):
     assert directory.manifest.format_version == FORMAT_VERSION
 
 
-def test_only_what_is_needed_has_to_be_there(tmp_path):
-    write_model_directory(tmp_path / "model", config=XTTSConfig(), model=MODEL)
-    directory = read_model_directory(tmp_path / "model")
-    assert (directory.dvae, directory.vocabulary, directory.source_config) == (None, None, None)
-    assert directory.manifest.facts == model_directory.Facts()
-
-
 def test_the_environment_of_the_reader_does_not_change_the_model(written, monkeypatch):
     monkeypatch.setenv("MYXTTS_REHEARSAL", "1")
     assert read_model_directory(written).config.training.rehearsal is False
-
-
-def test_the_tensors_are_a_file_for_other_readers_of_safetensors(written):
-    for name, array in load_file(written / "model.safetensors").items():
-        np.testing.assert_array_equal(array, MODEL[name])
-
-
-def test_the_manifest_has_the_checksums_that_sha256sum_gives(written):
-    manifest = json.loads((written / "manifest.json").read_text())
-    assert set(manifest["files"]) == {path.name for path in written.iterdir()} - {"manifest.json"}
-    for name, entry in manifest["files"].items():
-        content = (written / name).read_bytes()
-        assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def test_equal_models_give_equal_bytes(tmp_path):
@@ -172,18 +150,3 @@ def test_what_reads_back_otherwise_is_not_put_in_place(written, monkeypatch):
         write_model_directory(written, config=XTTSConfig(), model=MODEL)
     assert (written / "manifest.json").read_bytes() == before
     assert [path.name for path in written.parent.iterdir()] == [written.name]
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02" + bytes(7) + b"{}x", b"PK\x03\x04" + bytes(50)])
-def test_what_is_no_safetensors_file_is_said(tmp_path, content):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(ModelFileError, match="is not a whole safetensors file"):
-        open_safetensors(path)
-    with pytest.raises(ModelFileError, match="there is no such file"):
-        open_safetensors(tmp_path / "absent.safetensors")
-
-
-def test_a_type_that_cannot_be_saved_is_said(tmp_path):
-    with open(tmp_path / "x", "wb") as file, pytest.raises(CheckpointError, match="c: arrays of type complex128"):
-        write_safetensors(file, {"c": np.zeros(2, complex)})

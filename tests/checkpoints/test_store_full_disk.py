@@ -1,13 +1,7 @@
 """A disk that takes no more leaves the older checkpoints as they were, and an error that says what to do."""
 
-import errno
-import os
-
 import pytest
 
-from myxtts.checkpoints import model_directory
-from myxtts.files import DiskFullError
-from tests.checkpoints.training_states import assert_content, collect_warnings, list_steps, open_store, save
 from tests.support.processes import run_code
 from tests.support.small_disks import MOUNTING, require_small_disks
 
@@ -69,51 +63,3 @@ def test_a_real_disk_that_is_full_loses_nothing(small_disk):
     assert "--checkpoint-dir" in message
     assert "The run can go on from step 2." in message
     assert result["steps"] == [1, 99], "once there is room, saving works again"
-
-
-@pytest.mark.parametrize("writes", range(0, 14, 2))
-def test_wherever_the_disk_becomes_full_the_older_ones_are_as_they_were(tmp_path, monkeypatch, writes):
-    store = open_store(tmp_path)
-    for step in (10, 20, 30):
-        save(store, step, val_loss=float(step))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    real = model_directory.HashedFile.write
-    done = []
-
-    def fill_up(file, content):
-        done.append(len(content))
-        if len(done) > writes:
-            real(file, content[: len(content) // 2])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(file, content)
-
-    with monkeypatch.context() as patch, collect_warnings() as warnings:
-        patch.setattr(model_directory.HashedFile, "write", fill_up)
-        with pytest.raises(DiskFullError, match=rf"{tmp_path}: no room for the checkpoint of step 40") as caught:
-            save(store, 40, val_loss=1.0)
-    assert caught.value.path == tmp_path
-    assert "which needs 816 bytes" in str(caught.value)
-    assert warnings == []
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert_content(store.latest())
-    save(store, 40, val_loss=1.0)
-    assert list_steps(store) == [30, 40]
-
-
-def test_a_limit_of_the_kernel_on_file_sizes_is_said_as_what_it_is(tmp_path):
-    code = f"""
-import resource
-from pathlib import Path
-from myxtts.files import DiskFullError, WriteError
-from tests.checkpoints.training_states import list_steps, make_content, make_state, open_store, save
-store = open_store(Path({str(tmp_path)!r}))
-save(store, 10)
-resource.setrlimit(resource.RLIMIT_FSIZE, (9999, 9999))
-try:
-    store.save(**make_content(20, size=50_000), state=make_state(20))
-except WriteError as error:
-    report([isinstance(error, DiskFullError), str(error), store.latest().step])
-"""
-    is_full, message, latest = run_code(code)
-    assert (is_full, latest) == (False, 10)
-    assert "step-00000020: cannot be written ([Errno 27] File too large)" in message

@@ -10,7 +10,7 @@ import pytest
 from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_files import read_torch_file
-from tests.checkpoints.builders import ASSETS, read_state, tensor, text, write_torch_file, zip_program, zip_records
+from tests.checkpoints.builders import ASSETS, read_state, tensor, write_torch_file, zip_program, zip_records
 from tests.support.shared_files import find_parity
 
 
@@ -27,15 +27,6 @@ def test_the_tiny_model_has_the_reference_weights():
     assert_same_arrays(content["model"], read_state("l_end_to_end"))
     assert len(content["model"]) == 483
     assert content["config"]["model_args"]["gpt_n_model_channels"] == 64
-
-
-def test_the_tiny_dvae_has_the_reference_weights():
-    assert_same_arrays(read_torch_file(find_parity("tiny_dvae.pth")), read_state("d_dvae"))
-
-
-def test_a_bare_tensor_is_read():
-    statistics = read_torch_file(find_parity("tiny_mel_stats.pth"))
-    np.testing.assert_array_equal(statistics.read(), read_state("l_end_to_end")["mel_stats"], strict=True)
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +69,6 @@ def test_views_of_one_storage_are_read(values):
         assert values[name].nbytes == array.nbytes
 
 
-def test_arrays_are_the_callers_own(values):
-    first = values["whole"].read()
-    first[:] = -1
-    assert values["whole"].read()[0, 1] == 1
-
-
-def test_a_tensor_is_an_array_for_numpy(values):
-    assert np.asarray(values["row"]).tolist() == [12, 13, 14, 15, 16, 17]
-    assert np.asarray(values["row"], np.int64).dtype == np.int64
-    with pytest.raises(ValueError, match="without a copy"):
-        np.asarray(values["row"], copy=False)
-
-
 def test_plain_values_are_read(values):
     assert values["bool"].read().tolist() == [True, False, True]
     assert values["size"] == (2, 3)
@@ -104,11 +82,6 @@ def test_plain_values_are_read(values):
     assert values["default"] == {"k": [1]}
     assert list(values["ordered"].items()) == [("b", 1), ("a", 2)]
     assert values["numpy"] == [1.5, 0.25, -7, True]
-
-
-def test_a_state_dictionary_loses_only_what_torch_hangs_on_it(values):
-    assert list(values["state"]) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
-    assert values["state"]["running_var"].read().tolist() == [1, 1, 1]
 
 
 def test_configuration_objects_come_back_as_mappings():
@@ -168,16 +141,6 @@ def test_a_tensor_whose_bytes_were_damaged_is_not_given_out(tmp_path):
         content["a"].read()
 
 
-def test_damage_outside_a_view_counts_too(tmp_path):
-    path = tmp_path / "view.pth"
-    content = np.arange(4, dtype=np.float32).tobytes()
-    raw = bytearray(zip_program(tensor("0", 4, (1,), (1,)), {"0": content}))
-    raw[raw.find(content) + 12] ^= 1
-    path.write_bytes(raw)
-    with pytest.raises(ModelFileError, match="wrong checksum"):
-        read_torch_file(path).read()
-
-
 def test_a_file_that_is_replaced_while_it_is_read_is_noticed(tmp_path):
     path = tmp_path / "model.pth"
     write_torch_file(path, {"a": np.zeros(8)})
@@ -197,7 +160,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_noticed(tmp_path):
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
         (b"\n<!DOCTYPE html><html>", "web page"),
         (b"something else", "does not begin like a zip file"),
-        (b"PK\x03\x04", "too small"),
+        (b"PK\x03\x04", "directory at its end is missing"),
         (zip_records({"word/document.xml": b"<x/>"}), "torch.save did not write it"),
         (zip_records({"m/data.pkl": b"\x80\x02N.", "m/constants.pkl": b"\x80\x02)."}), "TorchScript program"),
         (zip_program(b"N", byteorder=b"middle"), "byte order"),
@@ -225,9 +188,3 @@ def test_what_is_no_file_is_said(tmp_path):
     os.mkfifo(tmp_path / "pipe.pth")
     with pytest.raises(ModelFileError, match="must be a file"):
         read_torch_file(tmp_path / "pipe.pth")
-
-
-def test_a_text_alone_is_a_value(tmp_path):
-    path = tmp_path / "text.pth"
-    path.write_bytes(zip_program(text("hello")))
-    assert read_torch_file(path) == "hello"

@@ -15,7 +15,6 @@ from myxtts.checkpoints.errors import CheckpointError
 from myxtts.checkpoints.tensor import LazyTensor
 from myxtts.checkpoints.torch_files import ZipRecords, read_torch_file
 from tests.checkpoints.builders import write_torch_file
-from tests.support.shared_files import find_parity
 
 DTYPES = [
     *(np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")),
@@ -35,7 +34,7 @@ def draw_arrays():
     return st.builds(make, st.sampled_from(DTYPES), shapes, st.integers(0, 2**32))
 
 
-SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
 VALUES = st.recursive(
     SCALARS | draw_arrays(),
     lambda inner: (
@@ -90,25 +89,20 @@ def test_arrays_of_any_layout_are_written_by_value(tmp_path):
         np.testing.assert_array_equal(tensor.read(), views[name])
 
 
-def test_numbers_of_numpy_become_plain_ones(tmp_path):
-    write_torch_file(tmp_path / "numbers.pth", [np.float32(0.5), np.int64(-3), np.bool_(True)])
-    assert read_torch_file(tmp_path / "numbers.pth") == [0.5, -3, True]
-
-
 @pytest.mark.parametrize("zip64_from_bytes", [2**30, 0], ids=["32 bit", "64 bit"])
 def test_storages_are_aligned_and_the_records_are_those_of_torch(tmp_path, monkeypatch, zip64_from_bytes):
     monkeypatch.setattr(torch_files, "_ZIP64_FROM_BYTES", zip64_from_bytes)
     path = tmp_path / "aligned.pth"
     arrays = {f"t{index}": np.arange(index, dtype=np.int8) for index in range(70)}
     write_torch_file(path, arrays)
-    records = ZipRecords(path).records
-    assert {name.partition("/")[2] for name in records} == {
+    starts = ZipRecords(path).starts
+    assert {name.partition("/")[2] for name in starts} == {
         "data.pkl",
         "byteorder",
         "version",
         *(f"data/{i}" for i in range(70)),
     }
-    assert all(record.start % 64 == 0 for name, record in records.items() if "/data/" in name)
+    assert all(start % 64 == 0 for name, start in starts.items() if "/data/" in name)
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.read("archive/version") == b"3\n"
@@ -131,17 +125,6 @@ def test_a_tensor_in_two_places_is_stored_once(tmp_path):
     assert np.array_equal(content["a"].read(), content["b"].read())
 
 
-def test_a_file_of_torch_is_copied_tensor_by_tensor(tmp_path):
-    source = read_torch_file(find_parity("tiny_xtts_model.pth"))
-    write_torch_file(tmp_path / "copy.pth", source)
-    copy = read_torch_file(tmp_path / "copy.pth")
-    assert copy["config"] == source["config"]
-    assert list(copy["model"]) == list(source["model"])
-    assert all(
-        copy["model"][name].read().tobytes() == tensor.read().tobytes() for name, tensor in source["model"].items()
-    )
-
-
 def make_cycle():
     cycle = []
     cycle.append(cycle)
@@ -151,12 +134,12 @@ def make_cycle():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (object(), "values of type object cannot be written"),
-        ({1, 2}, "values of type set cannot be written"),
+        (object(), r"\(object\) cannot be written"),
+        ({1, 2}, r"\(set\) cannot be written"),
         (make_cycle(), "nested more than"),
-        ({(1, 2): 3}, "keys must be text or whole numbers"),
-        ({1.5: 3}, "keys must be text or whole numbers"),
-        (2**64, "does not fit 64 bits"),
+        ({(1, 2): 3}, r"\(dict\) cannot be written"),
+        ({1.5: 3}, r"\(dict\) cannot be written"),
+        (2**64, "cannot be written: .* of 64 bits"),
         ("\ud800", "half a character"),
         ("x" * (2**20 + 1), "longer than"),
         (np.array(["text"]), "torch has no tensors of type"),

@@ -8,19 +8,13 @@ import pytest
 
 from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.store import (
-    TrainingState,
-    read_training_checkpoint,
-    write_training_checkpoint,
-)
-from tests.checkpoints.training_states import CONFIG, make_content, make_state
+from myxtts.checkpoints.store import TrainingState, read_training_checkpoint
+from tests.checkpoints.training_states import CONFIG, make_content, make_state, open_store
 
 
 @pytest.fixture
 def written(tmp_path):
-    target = tmp_path / "step-7"
-    write_training_checkpoint(target, **make_content(7), state=make_state(7, val_loss=0.1 + 0.2))
-    return target
+    return open_store(tmp_path).save(**make_content(7), state=make_state(7, val_loss=0.1 + 0.2)).path
 
 
 def test_a_checkpoint_is_a_model_directory(written):
@@ -31,18 +25,9 @@ def test_a_checkpoint_is_a_model_directory(written):
     assert {"training.json", "training.safetensors"} <= directory.manifest.files.keys()
 
 
-def test_a_codec_has_no_other_weights(tmp_path):
-    model = {"config": CONFIG, "model": {}, "dvae": {"codebook": np.arange(6.0)}}
-    write_training_checkpoint(tmp_path / "step-1", model=model, tensors={}, state=make_state(1))
-    directory, tensors, _ = read_training_checkpoint(tmp_path / "step-1")
-    assert (directory.model, tensors) == ({}, {})
-    np.testing.assert_array_equal(directory.dvae["codebook"].read(), np.arange(6.0))
-
-
 def test_metrics_may_be_numbers_of_numpy_and_not_a_number(tmp_path):
     state = TrainingState(step=1, metrics={"train_loss": np.float32(0.5), "val_loss": math.nan})
-    write_training_checkpoint(tmp_path / "step-1", **make_content(1), state=state)
-    metrics = read_training_checkpoint(tmp_path / "step-1").state.metrics
+    metrics = read_training_checkpoint(open_store(tmp_path).save(**make_content(1), state=state).path).state.metrics
     assert metrics["train_loss"] == 0.5
     assert math.isnan(metrics["val_loss"])
 
@@ -50,8 +35,8 @@ def test_metrics_may_be_numbers_of_numpy_and_not_a_number(tmp_path):
 def test_what_would_not_come_back_as_it_was_is_not_written(tmp_path):
     state = TrainingState(step=1, metrics={}, extra={"counter": np.int64(3)})
     with pytest.raises(TypeError, match="int64"):
-        write_training_checkpoint(tmp_path / "step-1", **make_content(1), state=state)
-    assert not (tmp_path / "step-1").exists()
+        open_store(tmp_path).save(**make_content(1), state=state)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_without_the_state_of_a_run_says_how_to_use_it(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from myxtts.cli import bug_report, main
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.tuning.machine_report import find_last_error
 from tests.monitoring.runs import make_rows
 from tests.support.processes import clean_environ, run_python
 
@@ -74,7 +73,7 @@ def test_the_file_has_what_a_maintainer_asks_for_and_nothing_private(run, tmp_pa
     for wanted in (
         "## Last error\n\n```\n2026-01-01 10:00:03,000 ERROR ValueError: the last one", "in train", "/users_folder/<user>/x.py",
         "- started 2026-01-01T10:00:00 at step 0: `myxtts train --api-key <secret>`", "data.batch_size: 8", "Step time    ",
-        "logical cores", "- TensorFlow 2.", "nvidia-ml-py", "- TF_XLA_FLAGS=--dump=~/x", "- OMP_NUM_THREADS=3",
+        "logical cores", "- TensorFlow: 2.", "nvidia-ml-py", "- TF_XLA_FLAGS=--dump=~/x", "- OMP_NUM_THREADS=3",
         "- 1 of 5 clips can be used", "- too_short (1): clip_3.wav (0.2 s)", "- unknown_characters (1): clip_4.wav\n",
         "- malformed_line (1): (a name that is none)", "- corrupt, while training (1): clip_2.wav (cut off)",
         '{"kind": "summary"', "<text of a clip>",
@@ -113,18 +112,14 @@ def test_a_run_with_nothing_readable_is_still_reported(tmp_path):
     assert f"- not read: {folder / 'run.json'}: " in text
     assert "Unknown: there is no metrics.jsonl that can be read." in text
     assert "Unknown: the run has no run.log." in text
+    (folder / "run.log").write_text("2026-01-01 10:00:00,000 INFO all well\n")
+    bug_report.run([str(folder), "--out", str(out)], "myxtts bug-report")
+    assert "None in the run's run.log." in out.read_text()
 
 
 def test_what_is_no_folder_is_refused(tmp_path):
     with pytest.raises(CommandLineError, match="is no folder"):
         bug_report.run([str(tmp_path / "nowhere")], "myxtts bug-report")
-
-
-def test_the_last_error_is_the_last_one_with_its_traceback():
-    assert find_last_error(LOG).splitlines()[0].endswith(f"at {TEXT!r}")
-    assert find_last_error(LOG).splitlines()[-1] == "ValueError: the last one"
-    assert find_last_error(LOG.rpartition("2026-01-01 10:00:03")[0]).splitlines()[-1] == '  File "old.py", line 1'
-    assert find_last_error("2026-01-01 10:00:00,000 INFO all well\n") is None
 
 
 def test_a_fault_of_ours_names_the_command(monkeypatch):

@@ -112,9 +112,13 @@ def test_a_command_that_fails_leaves_the_old_report(tmp_path, monkeypatch, words
     [
         ["compare", "nothere", "neither", "--json"],
         ["selfcheck", "--rehearsal", "--out"],
+        ["profile", "--rehearsal", "--json"],
+        ["configure", "--rehearsal", "--output"],
     ],
 )
 def test_a_place_that_takes_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     assert main([*words, "no/x.json"]) == 2
-    assert "no/x.json cannot be written" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no/x.json cannot be written: No such file or directory" in told
+    assert "..." not in told, "nothing was begun"

@@ -235,32 +235,18 @@ def test_a_worker_does_not_start_workers_of_its_own(monkeypatch, codec, tmp_path
     assert train.run(words, "myxtts train") == 0
 
 
-@pytest.mark.parametrize(
-    ("has_network", "obstacle"),
-    [
-        (True, None),
-        (False, "no network of their own"),
-    ],
-)
-def test_where_no_workers_can_be_started_auto_is_told_why(monkeypatch, has_network, obstacle):
+@pytest.mark.parametrize("flags", [[], ["--open-ports"]])
+def test_auto_knows_that_workers_can_be_started_and_whether_ports_may_be_open(monkeypatch, flags):
     asked = []
 
-    def plan_run(*_, find_launch_obstacle, **__):
-        asked.append(find_launch_obstacle())
+    def plan_run(*_, launches, opens_ports, **__):
+        asked.append((launches, opens_ports))
         raise DevicePlanError("That is all.")
 
     monkeypatch.setattr("myxtts.training.mode.plan_run", plan_run)
-    monkeypatch.setattr("myxtts.cluster.private_network.has_private_network", lambda: has_network)
     with pytest.raises(DevicePlanError, match="That is all"):
-        train.run(["--mode", "auto"], "myxtts train")
-    if obstacle is None:
-        assert asked == [None]
-    else:
-        assert obstacle in asked[0].reason
-        assert asked[0].remedy.startswith("add --open-ports")
-    with pytest.raises(DevicePlanError, match="That is all"):
-        train.run(["--mode", "auto", "--open-ports"], "myxtts train")
-    assert asked[1] is None, "told to use the machine's network"
+        train.run(["--mode", "auto", *flags], "myxtts train")
+    assert asked == [(True, bool(flags))]
 
 
 def test_what_auto_chose_may_use_the_machines_network_too(monkeypatch, became):

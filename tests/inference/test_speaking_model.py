@@ -7,22 +7,11 @@ from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.cli import serve, synthesize
 from myxtts.cli.main import main
 from myxtts.config import XTTSConfig
-from myxtts.inference.errors import UnableToSpeakError
-from myxtts.inference.speaking_model import find_speaking_model
 
 
 def write_model(folder, name, **more):
     write_model_directory(folder, config=XTTSConfig(), model={name: np.ones(80, np.float32)}, **more)
     return folder
-
-
-def test_what_lacks_a_gpt_or_a_vocabulary_is_refused(tmp_path):
-    with pytest.raises(UnableToSpeakError, match="must have a GPT, but is a codec alone"):
-        find_speaking_model(write_model(tmp_path / "codec", "mel_stats"))
-    with pytest.raises(UnableToSpeakError, match=r"vocab\.json"):
-        find_speaking_model(write_model(tmp_path / "mute", "gpt.mel_head.bias"))
-    model = write_model(tmp_path / "model", "gpt.mel_head.bias", vocabulary="{}")
-    assert find_speaking_model(model) == model
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A model that speaks: whole texts, many at once, streams, and directories with fewer parts."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -81,19 +80,6 @@ def test_a_stream_joined_is_the_speech(model, voice, request):
     np.testing.assert_allclose(np.concatenate([chunk.samples for chunk in chunks]), speech.samples, atol=1e-4)
 
 
-def test_a_draw_is_the_same_in_a_stream_and_in_turn(synthesizer, voice):
-    settings = SpeechSettings(seed=5, max_codes=15)
-    streamed = [chunk.samples for chunk in synthesizer.stream("Hello.", voice, "en", settings, chunk_codes=4)]
-    in_turn = [chunk.samples for chunk in synthesizer.speak_in_turn("Hello.", voice, "en", settings)]
-    np.testing.assert_allclose(np.concatenate(streamed), np.concatenate(in_turn), atol=1e-4)
-
-
-def test_a_model_from_scratch_says_each_sentence_for_itself(rough, synthesizer, voice):
-    text, settings = "One. Two three. Four.", SpeechSettings(max_codes=3)
-    assert [piece.text for piece in rough.speak(text, voice, "en", settings).pieces] == ["One.", "Two three.", "Four."]
-    assert len(synthesizer.speak(text, voice, "en", settings).pieces) == 1
-
-
 def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     speech = synthesizer.speak(LONG, voice, "en", SpeechSettings(greedy=True))
     assert len(speech.pieces) > 1
@@ -102,46 +88,6 @@ def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     first_end = round(speech.pieces[0].seconds * speech.rate_hz)
     assert not speech.samples[first_end : first_end + round(PAUSE_SECONDS * speech.rate_hz)].any()
     assert abs(speech.samples[first_end - 1]) == 0
-
-
-@pytest.fixture
-def work(request, monkeypatch):
-    """What a model does from here on: frames and codes through its vocoder, positions and codes through its GPT."""
-    model, work = request.getfixturevalue(request.param), Counter()
-
-    def watch(owner, name, count):
-        real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given: work.update({name: count(*given)}) or real(*given))
-
-    for name in ("decode",) if request.param == "synthesizer" else ("decode_mel", "find_samples"):
-        watch(model.vocoder, name, lambda window, *_: window.shape[1])
-    watch(model._generator, "_compile", lambda function, inputs, rule: inputs[0].shape[1] + inputs[1].shape[1])
-    go_on = model._generator._compile_rest
-
-    def count_codes(decoding, rule, codes):
-        work["codes"] += int(codes)
-        return go_on(decoding, rule)(decoding, rule, codes)
-
-    monkeypatch.setattr(model._generator, "_compile_rest", lambda *_: count_codes)
-    return model, work
-
-
-@pytest.mark.parametrize("work", ["synthesizer", "rough"], indirect=True)
-def test_a_second_of_speech_costs_the_same_in_a_long_text(work, voice):
-    model, done = work
-
-    def measure_cost(text):
-        done.clear()
-        settings = SpeechSettings(seed=1, max_codes=20)
-        chunks = list(model.stream(text, voice, "en", settings, chunk_codes=8))
-        seconds = sum(len(chunk.samples) for chunk in chunks) / model.rate_hz
-        return {name: count / seconds for name, count in done.items()}
-
-    short, long = measure_cost(LONG), measure_cost(" ".join([LONG] * 6))
-    assert short.keys() == long.keys()
-    assert len(short) == (3 if model.rate_hz == 24_000 else 4)
-    for name, cost in long.items():
-        assert cost < 1.2 * short[name], name
 
 
 @pytest.mark.parametrize("settings", [SpeechSettings(greedy=True), SpeechSettings(seed=7)], ids=["greedy", "drawn"])
@@ -197,15 +143,6 @@ def test_a_recording_goes_through_the_codes_and_back(rough):
     assert copied.std() > 1e-4
     with pytest.raises(UnableToSpeakError, match="DVAE"):
         SpeechCopier(build_synthesizer(dvae=False).xtts)
-
-
-def test_a_directory_from_scratch_speaks_through_its_dvae(tmp_path):
-    model = load_synthesizer(write_small_model(tmp_path / "m"))
-    assert model.rate_hz == 22_050
-    assert "no trained waveform decoder" in model.vocoder.how
-    assert "no speaker embedding is heard" in model.speaker_note
-    copier = SpeechCopier(model.xtts)
-    assert len(copier.copy(np.random.default_rng(5).normal(0, 0.1, 5000).astype(np.float32))) == 5000
 
 
 def test_a_directory_with_a_decoder_and_no_speaker_encoder_speaks_with_a_zero_speaker(tmp_path):
@@ -318,12 +255,6 @@ def test_an_encoder_that_the_decoder_no_longer_hears_is_told():
     assert "comes from the model's speaker encoder" in describe_speaker(xtts, uses_decoder=True)
     xtts.decoder.forget_speakers()
     assert "its decoder was trained on without it" in describe_speaker(xtts, uses_decoder=True)
-
-
-def test_a_decoder_of_many_updates_is_trusted():
-    how = build_synthesizer(decoder_updates=300_000).vocoder.how
-    assert "trained for 300,000 updates." in how
-    assert "noise" not in how
 
 
 def test_directories_that_cannot_speak_say_what_they_lack(tmp_path):

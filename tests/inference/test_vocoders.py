@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from myxtts.inference import decoder_vocoder
 from myxtts.inference.decoder_vocoder import DecoderVocoder
-from myxtts.inference.mel_vocoder import AHEAD_FRAMES, PAST_FRAMES, WINDOW_FRAMES, MelVocoder
+from myxtts.inference.mel_vocoder import MelVocoder
 from myxtts.inference.synthesizer import STREAM_CODES
 from myxtts.inference.voices import Voice
 from myxtts.models.waveform import change_speed
@@ -63,14 +63,6 @@ def test_windows_give_what_the_decoder_gives_at_once(xtts, speed, monkeypatch):
     np.testing.assert_allclose(render_in_steps(DecoderVocoder(xtts.decoder), speed, [72])[0], whole, atol=1e-5)
 
 
-def test_less_context_than_is_measured_is_heard(xtts):
-    vocoder = DecoderVocoder(xtts.decoder)
-    whole = render_in_steps(vocoder, 1.0, [72])[0]
-    vocoder.context = 4
-    cut = np.concatenate(render_in_steps(vocoder, 1.0, STEPS))
-    assert np.max(np.abs(cut - whole)) > 1e-5
-
-
 def test_decoding_costs_the_same_at_every_step(xtts):
     vocoder = DecoderVocoder(xtts.decoder)
     decode, frames = vocoder.decode, []
@@ -81,33 +73,9 @@ def test_decoding_costs_the_same_at_every_step(xtts):
     assert decode.experimental_get_tracing_count() == 1
 
 
-def test_phases_are_found_once_for_each_frame_in_windows_of_one_shape(xtts):
-    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
-    find, windows = vocoder.find_samples, []
-    vocoder.find_samples = lambda mel, past: windows.append(mel.shape[1]) or find(mel, past)
-    render_in_steps(vocoder, 1.0, [18, 36, 54, 72])
-    assert set(windows) == {PAST_FRAMES + WINDOW_FRAMES + AHEAD_FRAMES}
-    assert len(windows) == -(-(4 * 72 - AHEAD_FRAMES) // WINDOW_FRAMES)
-    assert find.experimental_get_tracing_count() == 1
-
-
 def test_tokens_without_sound_are_left_out(xtts):
     vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
     plain = vocoder.start(None, 1.0).render(CODES[:20], is_last=True)
     tokens = np.insert(CODES[:20], [4, 20], [64, 65])
     np.testing.assert_array_equal(vocoder.start(None, 1.0).render(tokens, is_last=True), plain)
     assert vocoder.start(None, 1.0).render(np.array([65], np.int32), is_last=True).shape == (0,)
-
-
-def test_speed_changes_the_length(vocoder):
-    lengths = [len(render_in_steps(vocoder, speed, [72])[0]) for speed in (0.8, 1.0, 1.25)]
-    np.testing.assert_allclose(np.array(lengths) / lengths[1], [1.25, 1.0, 0.8], atol=0.01)
-
-
-def test_mel_windows_match_a_decoding_of_everything(xtts):
-    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
-    rendering = vocoder.start(None, 1.0)
-    for step in (5, 30, 31, 90):
-        rendering.render(CODES[:step], is_last=step == 90)
-    whole = xtts.dvae.decode(tf.constant(CODES[None, :90]))[0].numpy()
-    np.testing.assert_allclose(rendering._mel_FB, whole, atol=1e-5)

@@ -68,6 +68,13 @@ def count_codes(samples_B: Any) -> Any:
     return -(-samples_B // SAMPLES_PER_CODE)
 
 
+def span_as_reference(spans_B2: np.ndarray) -> tf.Tensor:
+    """Spans whose blanking repeats two slips of the reference: it counts 256 samples to a code, and blanks the last row alone."""
+    spans = np.zeros_like(spans_B2)
+    spans[-1] = spans_B2[-1] * (SAMPLES_PER_CODE // 256)
+    return tf.constant(spans)
+
+
 def channels_last(array: np.ndarray) -> tf.Tensor:
     """The reference's (B, channels, time) as (B, time, channels)."""
     return tf.constant(array.swapaxes(1, 2))

@@ -11,27 +11,6 @@ LARGE, SMALL = 2.0**24, 1.0
 """Of these, (SMALL + SMALL) + LARGE and (LARGE + SMALL) + SMALL differ."""
 
 
-def test_the_mean_and_its_gradients_are_those_of_the_formula():
-    ways = [tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([8.0, 9.0])]
-    with tf.GradientTape() as tape:
-        tape.watch(ways)
-        mean = average(ways)
-        loss = tf.reduce_sum(mean * tf.constant([3.0, 6.0]))
-    np.testing.assert_array_equal(mean, [4.0, 5.0])
-    for gradient in tape.gradient(loss, ways):
-        np.testing.assert_array_equal(gradient, [1.0, 2.0])
-
-
-def test_gradients_of_what_is_handed_out_are_added():
-    x = tf.constant([1.0, 2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss = tf.add_n(
-            [tf.reduce_sum(way * factor) for way, factor in zip(hand_out(x, 3), (1.0, 10.0, 100.0), strict=True)]
-        )
-    np.testing.assert_array_equal(tape.gradient(loss, x), [111.0, 111.0])
-
-
 def test_sums_keep_their_order_when_a_later_buffer_is_the_free_one():
     """The first two are also results of the function, so that only the last may be written over."""
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from myxtts.models.gpt import GPTBatch
 from myxtts.models.names import find_variable, to_checkpoint_layout
-from tests.models.reference import channels_last, count_codes, differ, load_case, load_facts
+from tests.models.reference import channels_last, count_codes, differ, load_case, load_facts, span_as_reference
 from tests.models.small import differentiate
 
 LOGITS = 2e-4
@@ -84,12 +84,12 @@ def test_label_smoothing(gpt, expected):
 
 
 def test_spans_as_the_reference_blanks_them(gpt, expected):
-    batch = make_reference_batch(spans=tf.constant(expected["in/cond_idxs"]))
-    _, audio = gpt.frame(batch, spans_as_reference=True)
+    batch = make_reference_batch(spans=span_as_reference(expected["in/cond_idxs"]))
+    _, audio = gpt.frame(batch)
     np.testing.assert_array_equal(
         np.where(audio.counted_BL, audio.targets_BL, -1), expected["mid/mel_targets_cond_idxs"]
     )
-    losses = gpt.compute_losses(batch, spans_as_reference=True)
+    losses = gpt.compute_losses(batch)
     assert differ(losses.text.mean, expected["out/loss_text_cond_idxs"]) < LOSS
     assert differ(losses.audio.mean, expected["out/loss_mel_cond_idxs"]) < LOSS
 

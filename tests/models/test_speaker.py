@@ -7,7 +7,7 @@ import tensorflow as tf
 from myxtts.audio.mels import compute_speaker_mel
 from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.speaker import SpeakerEncoder
-from tests.models.reference import SPEAKER_SIZE, channels_last, differ, load_case, load_state
+from tests.models.reference import SPEAKER_SIZE, differ, load_case, load_state
 
 
 @pytest.fixture(scope="module")
@@ -15,11 +15,6 @@ def encoder():
     encoder = SpeakerEncoder(SPEAKER_SIZE)
     load_checkpoint_arrays(encoder, load_state("f_speaker_encoder")).require_complete()
     return tf.function(encoder, autograph=False)
-
-
-def test_embedding_is_the_references(encoder):
-    arrays = load_case("f_speaker_encoder")
-    assert differ(encoder(channels_last(arrays["mid/instance_norm"])), arrays["out/embedding_l2"]) < 1e-4
 
 
 def test_embedding_from_audio_is_the_references(encoder):

@@ -5,17 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from myxtts.audio.filterbanks import SPEAKER_MEL, make_filterbank
-from myxtts.config import ModelConfig
-from myxtts.models.build import build_dvae, build_gpt, build_xtts
 from myxtts.models.gpt import GPT
 from myxtts.models.initialise import initialise_weights
 from myxtts.models.names import load_checkpoint_arrays, to_checkpoint
-from myxtts.models.sizes import DecoderSize, GPTSize, read_sizes
-from myxtts.models.speaker import SpeakerEncoder
+from myxtts.models.sizes import DecoderSize, GPTSize
 from myxtts.models.vocabulary import VocabularyShrinkError, grow_text_vocabulary
 from myxtts.models.waveform import WaveformDecoder
-from tests.models.reference import SPEAKER_SIZE, differ, load_state
+from tests.models.reference import differ
 from tests.models.small import SIZE, build_small_gpt, make_batch
 
 WIDE = GPTSize(layers=2, width=128, heads=4, text_tokens=300, audio_codes=200, max_text_tokens=60, max_audio_tokens=80)
@@ -66,14 +62,6 @@ def test_uniform_starts(fresh, key, fan_in):
     assert np.std(fresh[key]) == pytest.approx(bound / np.sqrt(3), rel=0.05)
 
 
-def test_constant_starts(fresh):
-    for key, value in fresh.items():
-        if "norm" in key or ".ln_" in key:
-            assert np.all(value == (0 if key.endswith("bias") else 1)), key
-    assert not np.any(fresh["conditioning_encoder.attn.0.proj_out.weight"])
-    assert not np.any(fresh["gpt.h.0.attn.c_attn.bias"])
-
-
 def test_a_start_follows_its_seed(fresh):
     again, other = GPT(WIDE), GPT(WIDE)
     initialise_weights(again, 1)
@@ -90,51 +78,6 @@ def test_weight_normed_kernels_start_as_their_directions():
     for conv in (decoder.ups[0], decoder.resblocks[4].dilated[1]):
         assert differ(conv.fuse(), conv.directions.numpy()) < 1e-6
         assert np.any(conv.directions.numpy())
-
-
-def test_a_fresh_speaker_encoder_exports_the_front_end_of_the_reference():
-    encoder = SpeakerEncoder(SPEAKER_SIZE)
-    initialise_weights(encoder, 1)
-    exported, expected = to_checkpoint(encoder), load_state("f_speaker_encoder")
-    for key in ("torch_spec.0.filter", "torch_spec.1.spectrogram.window", "torch_spec.1.mel_scale.fb"):
-        assert differ(exported[key], expected[key]) < 1e-4, key
-    assert np.array_equal(exported["torch_spec.1.mel_scale.fb"], make_filterbank(SPEAKER_MEL))
-
-
-SMALL = {"size": "tiny", "gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 8, "decoder_width": 16}
-
-
-def test_a_configuration_reaches_every_part():
-    config = ModelConfig(**SMALL, text_tokens=50, audio_codes=32, dropout=0.3, enable_gradient_checkpointing=True)
-    xtts = build_xtts(config, seed=1, dtype="mixed_float16", start_text_token=7)
-    assert (xtts.gpt.size.layers, xtts.gpt.size.width, xtts.gpt.size.heads) == (1, 16, 2)
-    assert (xtts.gpt.size.start_text_token, xtts.gpt.size.start_audio_token, xtts.gpt.size.stop_audio_token) == (
-        7,
-        32,
-        33,
-    )
-    assert (xtts.gpt.dropout, xtts.gpt.checkpointing, xtts.gpt.conditioning_encoder.checkpointing) == (0.3, True, True)
-    assert (xtts.dvae.size.width, xtts.dvae.size.codes) == (8, 32)
-    assert (xtts.decoder.size.latent_width, xtts.decoder.size.width, xtts.decoder.size.speaker_width) == (16, 16, 512)
-    assert {part.compute_dtype for part in (xtts.gpt, xtts.dvae, xtts.decoder, xtts.speaker_encoder)} == {"float16"}
-
-
-def test_parts_start_the_same_alone_and_joined():
-    config = ModelConfig(**SMALL, text_tokens=50, audio_codes=32)
-    xtts = build_xtts(config, seed=4)
-    for joined, alone in ((xtts.gpt, build_gpt(config, seed=4)), (xtts.dvae, build_dvae(config, seed=4))):
-        ours, expected = to_checkpoint(joined), to_checkpoint(alone)
-        assert all(np.array_equal(ours[key], expected[key]) for key in expected)
-
-
-def test_without_a_seed_weights_wait_for_a_checkpoint():
-    assert not np.any(build_gpt(ModelConfig(**SMALL), seed=None).text_embedding.numpy())
-
-
-def test_limits_of_the_published_model():
-    gpt = read_sizes(ModelConfig(size="big")).gpt
-    assert (gpt.text_positions, gpt.audio_positions, gpt.max_new_codes) == (404, 608, 602)
-    assert (gpt.audio_tokens, gpt.perceiver_hidden_width) == (1026, 2730)
 
 
 def test_a_grown_vocabulary_keeps_old_rows_and_repeats_the_last():

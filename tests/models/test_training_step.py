@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.dropout import drop, make_dropout_key, split_key
-from myxtts.models.gpt import GPTBatch
+from myxtts.models.dropout import make_dropout_key
 from myxtts.models.losses import GPTLosses, TokenLoss
 from tests.models.small import build_small_gpt, differentiate, make_batch
 
@@ -57,40 +56,6 @@ def test_dropout_follows_its_key_alone():
     assert float(gpt.compute_losses(batch).weigh()) == float(build_small_gpt().compute_losses(batch).weigh())
 
 
-def test_dropout_keeps_the_mean_and_drops_its_share():
-    ones = tf.ones([101, 99])
-    dropped = drop(ones, 0.1, make_dropout_key(3, 0)).numpy()
-    assert np.unique(dropped) == pytest.approx([0, 1 / 0.9], rel=1e-4)
-    assert np.mean(dropped == 0) == pytest.approx(0.1, abs=0.01)
-    assert np.mean(dropped) == pytest.approx(1, abs=0.02)
-
-
-def test_masks_of_different_places_are_independent():
-    first, second = (drop(tf.ones([10_000]), 0.5, key).numpy() > 0 for key in split_key(make_dropout_key(3, 0), 2))
-    assert np.mean(first == second) == pytest.approx(0.5, abs=0.03)
-
-
-def take_rows(batch, rows):
-    return GPTBatch(*(value if value is None else value[rows] for value in batch))
-
-
-def test_micro_batches_add_up_to_the_batch():
-    gpt, batch = build_small_gpt(), make_batch()
-    whole, gradients = differentiate(gpt, batch)
-    counts = {"text_count": gpt.compute_losses(batch).text.count, "audio_count": gpt.compute_losses(batch).audio.count}
-    added = [tf.zeros_like(gradient) for gradient in gradients]
-    total = 0.0
-    for rows in (slice(0, 1), slice(1, 3)):
-        with tf.GradientTape() as tape:
-            loss = gpt.compute_losses(take_rows(batch, rows)).weigh(**counts)
-        parts = tape.gradient(loss, [variable.value for variable in gpt.trainable_variables])
-        added = [sum_ + part for sum_, part in zip(added, parts, strict=True)]
-        total += float(loss)
-    assert total == pytest.approx(float(whole), rel=1e-6)
-    for ours, expected in zip(added, gradients, strict=True):
-        np.testing.assert_allclose(ours, expected, atol=2e-6)
-
-
 def test_losses_are_per_token_and_weighted():
     losses = GPTLosses(TokenLoss(tf.constant(6.0), tf.constant(3.0)), TokenLoss(tf.constant(8.0), tf.constant(2.0)))
     assert float(losses.weigh()) == pytest.approx(0.01 * 2 + 4)
@@ -124,17 +89,3 @@ def test_half_precision_trains_without_nan(policy, loss_scale):
     assert values[-1] < values[0]
     assert all(variable.dtype == tf.float32 for variable in variables)
     assert all(np.all(np.isfinite(variable.numpy())) for variable in variables)
-
-
-def test_half_precision_does_not_depend_on_the_global_policy():
-    gpt = build_small_gpt(dtype="mixed_float16")
-    assert gpt.make_prompt(make_batch().mel_BFM).dtype == tf.float16
-    assert gpt.blocks[0].qkv.compute_dtype == "float16"
-
-
-def test_a_shape_is_traced_once():
-    gpt = build_small_gpt(dropout=0.1)
-    step = tf.function(lambda batch, key: gpt.compute_losses(batch, dropout_key=key).weigh(), autograph=False)
-    for index in range(3):
-        step(make_batch(), make_dropout_key(1, tf.constant(index)))
-    assert step.experimental_get_tracing_count() == 1

@@ -76,29 +76,6 @@ def test_a_slow_model_breaks_no_rule():
     assert text.endswith("NO MAJOR BOTTLENECKS DETECTED\nPipeline appears well-balanced\nTraining utilization: 100.0%")
 
 
-@pytest.mark.parametrize(
-    ("stages", "stage"),
-    [
-        (Stages(read=10, prepare=18, transfer=7, train=65), "train"),
-        (Stages(read=10, prepare=40, transfer=7, train=39), "prepare"),
-        (Stages(read=1, prepare=1, transfer=1, train=60), "train"),
-    ],
-)
-def test_one_device_is_limited_by_whatever_takes_most_of_its_step(stages, stage):
-    assert judge(make_profile(stages, mode="single")).stage == stage
-
-
-@pytest.mark.parametrize(
-    ("rare", "part"),
-    [(Stages(read=60), Part.LOAD), (Stages(prepare=70), Part.PREPARE), (Stages(transfer=60), Part.TRANSFER)],
-)
-def test_jitter_is_not_blamed_on_what_merely_takes_longest(rare, part):
-    profile = make_profile(alternate(Stages(), rare), mode="single")
-    assert profile.costs[Part.TRAIN].own_s > profile.costs[part].own_s
-    (rule,) = [rule for rule in judge(profile).rules if rule.title == "HIGH TIMING VARIATION"]
-    assert rule.part is part
-
-
 def test_rules_begin_exactly_where_users_were_told():
     # In series: 20 % loading is allowed, more is not; the same with 15 % of copying.
     def titles(stages):

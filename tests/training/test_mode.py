@@ -28,18 +28,13 @@ from myxtts.training.run_folder import open_run
 
 NO_CODES = Circumstances(kept_obstacle="There are none.")
 ONE_PROCESS = replace(NO_CODES, obstacles={Layout.DATA_PARALLEL: "one process"})
+SINGLE, DUAL, ISOLATED, PARALLEL = Layout
 
 
 def make_costs(prepare_ms, transfer_ms, train_ms, **more_ms):
     """Costs of a machine on which two devices overlap without loss."""
-    values = {
-        "prepare": prepare_ms,
-        "transfer": transfer_ms,
-        "train": train_ms,
-        "single": prepare_ms + train_ms,
-        "dual": max(prepare_ms, transfer_ms, train_ms),
-        **more_ms,
-    }
+    values = {"prepare": prepare_ms, "transfer": transfer_ms, "train": train_ms, "single": prepare_ms + train_ms}
+    values |= {"dual": max(prepare_ms, transfer_ms, train_ms), **more_ms}
     shares = {name: values.pop(name) for name in ("half_share", "pace", "crowding") if name in values}
     return StageCosts(**{f"{name}_s": value / 1000 for name, value in values.items()}, **shares)
 
@@ -47,165 +42,115 @@ def make_costs(prepare_ms, transfer_ms, train_ms, **more_ms):
 @pytest.mark.parametrize(
     ("costs", "candidate", "epochs", "expected_ms"),
     [
-        (make_costs(30, 1, 40), Candidate(Layout.SINGLE), 1, 70),
-        (make_costs(30, 1, 40), Candidate(Layout.DUAL), 1, 40),
-        (make_costs(50, 1, 40), Candidate(Layout.DUAL), 1, 50),
-        (make_costs(30, 60, 40), Candidate(Layout.DUAL), 1, 60),
+        (make_costs(30, 1, 40), (SINGLE,), 1, 70),
+        (make_costs(30, 1, 40), (DUAL,), 1, 40),
+        (make_costs(50, 1, 40), (DUAL,), 1, 50),
+        (make_costs(30, 60, 40), (DUAL,), 1, 60),
         # Packing is the preparing side's work, unpacking the transfer's.
-        (make_costs(50, 1, 40, pack=5, unpack=2), Candidate(Layout.ISOLATED), 1, 55),
-        (make_costs(10, 39, 40, pack=5, unpack=2), Candidate(Layout.ISOLATED), 1, 41),
-        (make_costs(30, 1, 40, exchange=8), Candidate(Layout.DATA_PARALLEL), 1, 35 + 8),
+        (make_costs(50, 1, 40, pack=5, unpack=2), (ISOLATED,), 1, 55),
+        (make_costs(10, 39, 40, pack=5, unpack=2), (ISOLATED,), 1, 41),
+        (make_costs(30, 1, 40, exchange=8), (PARALLEL,), 1, 35 + 8),
         # Half a batch does not fill a device; the slower of two devices sets the pace; devices may share their cores.
-        (make_costs(30, 1, 40, half_share=0.8), Candidate(Layout.DATA_PARALLEL), 1, 15 + 32),
-        (make_costs(30, 1, 40, pace=1.5, exchange=8), Candidate(Layout.DATA_PARALLEL), 1, 35 * 1.5 + 8),
-        (make_costs(30, 1, 40, pace=0.5), Candidate(Layout.DATA_PARALLEL), 1, 35),
-        (make_costs(30, 1, 40, crowding=0.4), Candidate(Layout.DATA_PARALLEL), 1, 35 * 1.4),
+        (make_costs(30, 1, 40, half_share=0.8), (PARALLEL,), 1, 15 + 32),
+        (make_costs(30, 1, 40, pace=1.5, exchange=8), (PARALLEL,), 1, 35 * 1.5 + 8),
+        (make_costs(30, 1, 40, pace=0.5), (PARALLEL,), 1, 35),
+        (make_costs(30, 1, 40, crowding=0.4), (PARALLEL,), 1, 35 * 1.4),
         # Half of the 31 ms beside training was not hidden: codes that are kept leave less to hide.
-        (make_costs(30, 1, 40, dual=55.5), Candidate(Layout.DUAL), 1, 55.5),
-        (make_costs(30, 1, 40, dual=55.5, codes=20), Candidate(Layout.DUAL, True), 10**9, 40 + 0.5 * 11),
+        (make_costs(30, 1, 40, dual=55.5), (DUAL,), 1, 55.5),
+        (make_costs(30, 1, 40, dual=55.5, codes=20), (DUAL, True), 10**9, 40 + 0.5 * 11),
         # Both devices find what either has put on the disk.
-        (make_costs(30, 1, 40, codes=20), Candidate(Layout.DATA_PARALLEL, True), 4, (70 - 20 * 3 / 4) / 2),
+        (make_costs(30, 1, 40, codes=20), (PARALLEL, True), 4, (70 - 20 * 3 / 4) / 2),
         # Codes of the first epoch are made in any case.
-        (make_costs(30, 1, 40, codes=20), Candidate(Layout.SINGLE, True), 1, 70),
-        (make_costs(30, 1, 40, codes=20), Candidate(Layout.SINGLE, True), 4, 70 - 20 * 3 / 4),
-        (make_costs(50, 1, 40, codes=20), Candidate(Layout.DUAL, True), 10**9, 40),
+        (make_costs(30, 1, 40, codes=20), (SINGLE, True), 1, 70),
+        (make_costs(30, 1, 40, codes=20), (SINGLE, True), 4, 70 - 20 * 3 / 4),
+        (make_costs(50, 1, 40, codes=20), (DUAL, True), 10**9, 40),
         # Never less than the training itself.
-        (make_costs(30, 1, 40, single=45, codes=30), Candidate(Layout.SINGLE, True), 10**9, 40),
+        (make_costs(30, 1, 40, single=45, codes=30), (SINGLE, True), 10**9, 40),
     ],
 )
 def test_a_batch_takes_what_the_stages_make_of_it(costs, candidate, epochs, expected_ms):
     around = Circumstances(epochs=epochs)
-    assert auto_mode.predict_batch_s(costs, candidate, around) * 1000 == pytest.approx(expected_ms, rel=1e-6)
+    assert auto_mode.predict_batch_s(costs, Candidate(*candidate), around) * 1000 == pytest.approx(expected_ms)
 
 
 @pytest.mark.parametrize(("epochs", "found"), [(1, 0), (2, 0), (4, 1 / 2), (100, 0.98)])
 def test_codes_in_memory_are_made_by_each_of_two_processes(epochs, found):
     around = Circumstances(epochs=epochs, policy="memory")
-    costs = make_costs(30, 1, 40, codes=20)
-    parallel_s = auto_mode.predict_batch_s(costs, Candidate(Layout.DATA_PARALLEL, True), around)
+    parallel_s = auto_mode.predict_batch_s(make_costs(30, 1, 40, codes=20), Candidate(PARALLEL, True), around)
     assert parallel_s * 1000 == pytest.approx((70 - 20 * found) / 2)
-    # One process has made them all after the first epoch.
-    single_s = auto_mode.predict_batch_s(costs, Candidate(Layout.SINGLE, True), around)
-    assert single_s * 1000 == pytest.approx(70 - 20 * (1 - 1 / epochs))
 
 
 def test_a_step_has_all_its_batches_and_one_exchange():
-    around = replace(NO_CODES, accumulation=4)
-    by_layout = {
-        each.candidate.layout: each.step_s * 1000
-        for each in auto_mode.predict_all(make_costs(30, 1, 40, exchange=8), around)
-    }
-    assert by_layout[Layout.DUAL] == pytest.approx(160)
-    assert by_layout[Layout.DATA_PARALLEL] == pytest.approx(4 * 35 + 8)
+    choice = choose_mode(make_costs(30, 1, 40, exchange=8), replace(NO_CODES, accumulation=4), ["a", "b"])
+    by_layout = {each.candidate.layout: each.step_s * 1000 for each in choice.predictions}
+    assert (by_layout[DUAL], by_layout[PARALLEL]) == pytest.approx((160, 4 * 35 + 8))
 
 
 @pytest.mark.parametrize(
-    ("costs", "around", "layout", "words"),
+    ("costs", "obstacles", "layout", "words"),
     [
-        (make_costs(30, 1, 40), ONE_PROCESS, Layout.DUAL, "40 ms a step instead of 70 ms on one"),
-        (make_costs(0.4, 1, 40), ONE_PROCESS, Layout.SINGLE, "Preparing takes 1% of the time of training"),
-        (make_costs(10, 80, 40), ONE_PROCESS, Layout.SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
+        (make_costs(30, 1, 40), {PARALLEL: "x"}, DUAL, "40 ms a step instead of 70 ms on one"),
+        (make_costs(0.4, 1, 40), {PARALLEL: "x"}, SINGLE, "Preparing takes 1% of the time of training"),
+        (make_costs(10, 80, 40), {PARALLEL: "x"}, SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
         # Sharing cores: overlapping costs more than it hides.
-        (make_costs(30, 1, 40, dual=72), ONE_PROCESS, Layout.SINGLE, "would not pay"),
-        (
-            make_costs(30, 1, 40),
-            replace(NO_CODES, obstacles={**ONE_PROCESS.obstacles, Layout.DUAL: "no room"}),
-            Layout.ISOLATED,
-            "overlap on two devices",
-        ),
-        (
-            make_costs(30, 1, 40),
-            replace(NO_CODES, obstacles=dict.fromkeys(list(Layout)[1:], "no room")),
-            Layout.SINGLE,
-            "Two devices cannot be had: no room.",
-        ),
+        (make_costs(30, 1, 40, dual=72), {PARALLEL: "x"}, SINGLE, "would not pay"),
+        (make_costs(30, 1, 40), {PARALLEL: "x", DUAL: "no room"}, ISOLATED, "overlap on two devices"),
+        (make_costs(30, 1, 40), dict.fromkeys([DUAL, ISOLATED, PARALLEL], "no room"), SINGLE, "Two devices cannot be had: no room."),
+        (make_costs(0.4, 1, 40), {PARALLEL: "x", SINGLE: "no room"}, DUAL, "40 ms a step. One device cannot do everything: no room."),
         # A large model: preparing is a hundredth.
-        (
-            make_costs(0.4, 1, 40, exchange=4),
-            NO_CODES,
-            Layout.DATA_PARALLEL,
-            "Both devices prepare and train, each half the clips of every batch: 24 ms a step instead of 40 ms on one.",
-        ),
+        (make_costs(0.4, 1, 40, exchange=4), {}, PARALLEL, "each half the clips of every batch: 24 ms a step instead of 40 ms on one."),
         # Gradients that take too long, a second card that is too slow, batches too small to share.
-        (make_costs(0.4, 1, 40, exchange=30), NO_CODES, Layout.SINGLE, "would not pay: 40 ms a step, 40 ms on one"),
-        (make_costs(20, 1, 40, exchange=4, pace=2), NO_CODES, Layout.DUAL, "overlap"),
-        (make_costs(20, 1, 40, exchange=4, half_share=0.9), NO_CODES, Layout.DUAL, "overlap"),
+        (make_costs(0.4, 1, 40, exchange=30), {}, SINGLE, "would not pay: 40 ms a step, 40 ms on one"),
+        (make_costs(20, 1, 40, exchange=4, pace=2), {}, DUAL, "overlap"),
+        (make_costs(20, 1, 40, exchange=4, half_share=0.9), {}, DUAL, "overlap"),
         # Preparing takes longer than training: overlapping hides the shorter one, sharing does not hide the exchange.
-        (make_costs(45, 1, 40, exchange=4), NO_CODES, Layout.DUAL, "45 ms a step instead of 85 ms on one"),
+        (make_costs(45, 1, 40, exchange=4), {}, DUAL, "45 ms a step instead of 85 ms on one"),
     ],
-)
-def test_the_simplest_of_the_fastest_modes_is_chosen(costs, around, layout, words):
-    choice = choose_mode(costs, around, ["a", "b"])
+)  # fmt: skip
+def test_the_simplest_of_the_fastest_modes_is_chosen(costs, obstacles, layout, words):
+    choice = choose_mode(costs, replace(NO_CODES, obstacles=obstacles), ["a", "b"])
     assert choice.layout is layout
     assert words in choice.reason
     # Two devices are not worth their trouble for less than what measurements differ by.
-    taken = next(each for each in choice.predictions if each.candidate.layout is layout)
-    assert all(each.obstacle or taken.step_s <= 1.03 * each.step_s for each in choice.predictions)
+    assert all(each.obstacle or choice.step_s <= 1.03 * each.step_s for each in choice.predictions)
 
 
 @pytest.mark.parametrize(
-    ("epochs", "layout", "keeps_codes"),
+    ("around", "layout", "cache", "said"),
     [
         # Nearly nothing is left to prepare: one device, and the second stays free.
-        (100, Layout.SINGLE, True),
-        # Made once, used once more: not enough.
-        (2, Layout.DUAL, False),
+        ({"epochs": 100}, SINGLE, "memory", "are made in the first epoch and kept: about 3 MB"),
+        # Made once, used once more: not enough, unless it was asked for.
+        ({"epochs": 2}, DUAL, "off", "are not kept: about 3 MB would"),
+        ({"epochs": 2, "online_obstacle": "--cache is memory"}, DUAL, "memory", "are made in the first epoch"),
     ],
 )
-def test_keeping_codes_competes_with_a_second_device(epochs, layout, keeps_codes):
-    around = Circumstances(
-        epochs=epochs, obstacles=ONE_PROCESS.obstacles, policy="memory", place="about 3 MB in memory"
-    )
+def test_keeping_codes_competes_with_a_second_device(around, layout, cache, said):
+    around = Circumstances(obstacles=ONE_PROCESS.obstacles, policy="memory", place="about 3 MB", **around)
     choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
-    assert (choice.layout, choice.keeps_codes) == (layout, keeps_codes)
-    assert choice.cache == ("memory" if keeps_codes else "off")
-    said = (
-        "are made in the first epoch and kept: about 3 MB"
-        if keeps_codes
-        else "are not kept: about 3 MB in memory would"
-    )
+    assert (choice.layout, choice.keeps_codes, choice.cache) == (layout, cache != "off", cache)
     assert choice.codes.startswith(said)
 
 
-def test_a_cache_that_is_asked_for_is_not_weighed_away():
-    around = Circumstances(epochs=2, obstacles=ONE_PROCESS.obstacles, online_obstacle="--cache is disk")
-    choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
-    assert (choice.layout, choice.keeps_codes, choice.cache) == (Layout.DUAL, True, "disk")
-
-
-def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure():
-    around = replace(ONE_PROCESS, parallel_remedy="ask somebody else")
-    choice = choose_mode(make_costs(0.4, 1, 40, exchange=4), around, ["a", "b"])
-    assert choice.layout is Layout.SINGLE
-    assert choice.reason.endswith("(data-parallel) would be faster, about 24 ms a step: ask somebody else.")
-    assert choice.is_parallel_faster
-    slow_link = choose_mode(make_costs(0.4, 1, 40, exchange=30), around, ["a", "b"])
-    assert "data-parallel" not in slow_link.reason
-    assert not slow_link.is_parallel_faster
-    refused = choose_mode(make_costs(0.4, 1, 40, exchange=4), ONE_PROCESS, ["a", "b"])
-    assert "data-parallel" not in refused.reason
+@pytest.mark.parametrize(
+    ("exchange_ms", "remedy", "is_faster"), [(4, "ask others", True), (30, "ask others", False), (4, None, False)]
+)
+def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure(exchange_ms, remedy, is_faster):
+    around = replace(ONE_PROCESS, parallel_remedy=remedy)
+    choice = choose_mode(make_costs(0.4, 1, 40, exchange=exchange_ms), around, ["a", "b"])
+    assert (choice.layout, choice.is_parallel_faster) == (SINGLE, is_faster)
+    said = "(data-parallel) would be faster, about 24 ms a step: ask others."
+    assert choice.reason.endswith(said) if is_faster else "data-parallel" not in choice.reason
 
 
 def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
-    choice = choose_mode(
-        make_costs(30, 1, 40, codes=20),
-        Circumstances(
-            epochs=9, obstacles={Layout.ISOLATED: "/GPU:0 (data device) needs about 9.0 GB, its limit is 8.0 GB"}
-        ),
-        ["a", "b"],
-    )
+    obstacles = {ISOLATED: "/GPU:0 (data device) needs about 9.0 GB, its limit is 8.0 GB"}
+    choice = choose_mode(make_costs(30, 1, 40, codes=20), Circumstances(epochs=9, obstacles=obstacles), ["a", "b"])
     page = format_choice(choice)
     assert max(map(len, page.splitlines())) <= 80
     assert page.startswith("Auto    ")
     assert "<- taken" in page
     assert auto_mode.load_choice(json.loads(json.dumps(choice.dump()))) == choice
-
-
-def test_one_device_that_has_no_room_for_everything_is_not_chosen():
-    around = replace(ONE_PROCESS, obstacles={**ONE_PROCESS.obstacles, Layout.SINGLE: "GPU 0 needs about 30 GB"})
-    choice = choose_mode(make_costs(0.4, 1, 40), around, ["a", "b"])
-    assert choice.layout is Layout.DUAL
-    assert choice.reason.endswith("40 ms a step. One device cannot do everything: GPU 0 needs about 30 GB.")
 
 
 def test_where_nothing_can_be_had_every_reason_is_named():
@@ -225,24 +170,27 @@ def make_config(folder, **sections):
 
 SHARES = make_costs(0.4, 1, 40, exchange=4)
 """Both devices training would be fastest."""
-CACHE = {"policy": "off", "reason": "Tested.", "size_bytes": 3 << 20, "folder": "kept here"}
 
 
-def plan(config, costs=None, *, cards=2, found=None, **given):
+def plan(config, costs=None, *, cards=2, around=None, obstacles=None, **given):
     """The plan of a machine with so many cards, on which these costs are measured; nothing may be measured without them."""
 
     def measure(config, plans):
         assert costs is not None, "there is nothing to measure"
         assert [str(plan.mode) for plan in plans] == ["dual", "isolated"]
-        return {"costs": vars(costs), "epochs": 5, "obstacles": {}, "cache": CACHE, **(found or {})}
+        facts = around or {"kept_obstacle": "Tested."}
+        return {"costs": vars(costs), "obstacles": obstacles or {}, "around": {"epochs": 50, **facts}}
 
     made = [Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(cards)]
     return auto_mode.plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), measure=measure, **given)
 
 
-def find_row(planned):
-    (row,) = [line for line in format_choice(planned.choice).splitlines() if line.startswith("data-parallel")]
-    return row
+@pytest.fixture(autouse=True)
+def network(monkeypatch):
+    """Whether workers can have a network of their own."""
+    found = {"is_private": True}
+    monkeypatch.setattr(auto_mode, "has_private_network", lambda: found["is_private"])
+    return found
 
 
 @pytest.mark.parametrize(("cards", "reason"), [(0, "There is no GPU"), (1, "There is one GPU")])
@@ -256,93 +204,88 @@ def test_what_is_asked_for_is_not_measured_away(tmp_path):
     assert plan(make_config(tmp_path, data={"enable_memory_isolation": True})).plan.mode is Mode.ISOLATED
     dual = plan(make_config(tmp_path, training={"mode": "dual"}))
     assert (dual.plan.mode, dual.choice) == (Mode.DUAL, None)
+    with pytest.raises(DevicePlanError, match="Insufficient GPUs for Multi-GPU Mode"):
+        plan(make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 5}))
+    with pytest.raises(ConfigError, match="a split card has one mode"):
+        XTTSConfig(data={"data_gpu": 0, "model_gpu": 0}, training={"mode": "auto"})
 
 
-@pytest.mark.parametrize(("prepare_ms", "mode"), [(30, Mode.DUAL), (0.4, Mode.SINGLE)])
-def test_two_cards_are_planned_as_measured(tmp_path, prepare_ms, mode):
+@pytest.mark.parametrize(
+    ("costs", "obstacles", "mode"),
+    [
+        (make_costs(30, 1, 40), {}, Mode.DUAL),
+        (make_costs(0.4, 1, 40), {}, Mode.SINGLE),
+        (make_costs(30, 1, 40), {"dual": "/GPU:1 needs too much"}, Mode.ISOLATED),
+    ],
+)
+def test_two_cards_are_planned_as_measured(tmp_path, costs, obstacles, mode):
     config = make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 1})
-    planned = plan(config, make_costs(prepare_ms, 1, 40), cards=3)
+    planned = plan(config, costs, cards=3, obstacles=obstacles)
     assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
     assert planned.choice.devices == ("GPU-0", "GPU-1")
 
 
 @pytest.mark.parametrize("ids", [{}, {"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 2, "model_gpu": 0}])
 def test_both_cards_train_where_that_is_fastest(tmp_path, ids):
-    planned = plan(make_config(tmp_path, data=ids), SHARES, cards=3, find_launch_obstacle=lambda: None)
-    assert planned.choice.layout is Layout.DATA_PARALLEL
+    planned = plan(make_config(tmp_path, data=ids), SHARES, cards=3, launches=True)
+    assert planned.choice.layout is PARALLEL
     # The one that is to train first: its process keeps the run's folder.
     assert planned.workers == ((ids["model_gpu"], ids["data_gpu"]) if ids else (0, 1))
     assert planned.plan.mode is Mode.SINGLE
 
 
 @pytest.mark.parametrize(
-    ("changes", "found", "obstacle"),
+    ("changes", "obstacles", "obstacle"),
     [
         ({"training": {"codec": None}}, {}, "needs a trained codec"),
         ({"training": {"stage": "codec"}}, {}, "a codec is trained by one process"),
         ({"training": {"loss_mean": "batches"}}, {}, "training.loss_mean is batches"),
         ({"training": {"deterministic": True}}, {}, "--deterministic"),
         ({"data": {"batch_size": 1}}, {}, "a batch of 1 cannot be shared"),
-        ({}, {"obstacles": {"data-parallel": "GPU 0 needs about 30 GB"}}, "GPU 0 needs about 30 GB"),
+        ({}, {"data-parallel": "GPU 0 needs about 30 GB"}, "GPU 0 needs about 30 GB"),
     ],
 )
-def test_what_two_workers_cannot_do_is_weighed_out_and_said(tmp_path, changes, found, obstacle):
-    def fail():
-        pytest.fail("how it was started does not matter any more")
-
-    planned = plan(make_config(tmp_path, **changes), SHARES, found=found, find_launch_obstacle=fail)
-    assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
-    assert obstacle in find_row(planned)
+def test_what_two_workers_cannot_do_is_weighed_out_and_said(tmp_path, changes, obstacles, obstacle):
+    planned = plan(make_config(tmp_path, **changes), SHARES, obstacles=obstacles, launches=True)
+    assert (planned.choice.layout, planned.workers) == (SINGLE, ())
+    assert obstacle in planned.choice.predictions[-1].obstacle
     assert "would be faster" not in planned.choice.reason, "there is no other way to have it either"
 
 
-def test_a_program_that_starts_no_workers_says_how_both_could_train(tmp_path):
+def test_a_program_that_starts_no_workers_says_how_both_could_train(tmp_path, network):
     planned = plan(make_config(tmp_path), SHARES)
-    assert (planned.choice.layout, planned.workers) == (Layout.SINGLE, ())
+    assert (planned.choice.layout, planned.workers) == (SINGLE, ())
     assert "`myxtts train` does it with --mode auto" in planned.choice.reason
-    closed = auto_mode.Obstacle("no network", "add --open-ports")
-    planned = plan(make_config(tmp_path), SHARES, find_launch_obstacle=lambda: closed)
-    assert planned.choice.reason.endswith("would be faster, about 24 ms a step: add --open-ports.")
-    assert "--mode auto" not in planned.choice.reason, "it names the flag and not itself"
-    assert find_row(planned).endswith("no network")
+    network["is_private"] = False
+    closed = plan(make_config(tmp_path), SHARES, launches=True).choice.reason
+    assert "would be faster, about 24 ms a step: add --open-ports" in closed
+    assert "--mode auto" not in closed, "it names the flag and not itself"
+    assert plan(make_config(tmp_path), SHARES, launches=True, opens_ports=True).workers
 
 
-@pytest.mark.parametrize(
-    ("policy", "asked", "keeps_codes", "words"),
-    [
-        ("disk", "auto", True, "kept: about 3.0 MB on the disk, in kept here."),
-        ("memory", "auto", True, "kept: about 3.0 MB in the memory of each process that prepares."),
-        ("off", "auto", False, "are not kept. Tested."),
-        ("off", "off", False, "are not kept. Tested."),
-    ],
-)
-def test_a_run_keeps_codes_as_was_chosen(tmp_path, policy, asked, keeps_codes, words):
-    config = make_config(tmp_path, data={"cache": asked})
-    found = {"cache": {**CACHE, "policy": policy}, "epochs": 50}
-    choice = plan(config, make_costs(60, 1, 40, codes=59), found=found).choice
-    assert choice.keeps_codes is keeps_codes
-    assert words in choice.codes
+@pytest.mark.parametrize("policy", ["disk", "memory", "off"])
+def test_a_run_keeps_codes_as_was_chosen(tmp_path, policy):
+    config = make_config(tmp_path)
+    around = {"kept_obstacle": "Tested."} if policy == "off" else {"policy": policy, "place": "about 3 MB there"}
+    choice = plan(config, make_costs(60, 1, 40, codes=59), around=around).choice
+    assert choice.keeps_codes == (policy != "off")
+    assert ("are not kept. Tested." if policy == "off" else "kept: about 3 MB there.") in choice.codes
     assert auto_mode.fix_cache(config, choice).data.cache == policy
     assert auto_mode.fix_cache(config, None) is config
     # What is given when the run goes on wins over what was chosen then.
     assert auto_mode.fix_cache(make_config(tmp_path, data={"cache": "memory"}), choice).data.cache == "memory"
 
 
-def test_memory_that_does_not_fit_is_an_obstacle(tmp_path):
-    found = {"obstacles": {"dual": "/GPU:1 needs too much"}}
-    assert plan(make_config(tmp_path), make_costs(30, 1, 40), found=found).plan.mode is Mode.ISOLATED
-
-
-def keep(config, planned):
+def keep(config, choice):
     """A run that has chosen."""
     with open_run(config, command=["train"]) as run:
-        run.note_choice(planned.choice.dump())
+        run.note_choice(choice)
 
 
 def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
     config, told = make_config(tmp_path / "run"), []
     first = plan(config, make_costs(30, 1, 40))
-    keep(config, first)
+    keep(config, first.choice.dump())
     assert plan(config) == first
     other = plan(config, make_costs(0.4, 1, 40), cards=3, tell=told.append)
     assert other.plan.mode is Mode.SINGLE
@@ -358,39 +301,25 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
 
 def test_a_choice_that_cannot_be_read_is_made_anew(tmp_path):
     config = make_config(tmp_path / "run")
-    with open_run(config, command=["train"]) as run:
-        run.note_choice({"layout": "triple"})
+    keep(config, {"layout": "triple"})
     assert plan(config, make_costs(30, 1, 40)).plan.mode is Mode.DUAL
 
 
 def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path):
     config, told = make_config(tmp_path / "run"), []
-    first = plan(config, SHARES, find_launch_obstacle=lambda: None)
-    keep(config.replace(training={"mode": "single"}), first)
-    again = plan(config, find_launch_obstacle=lambda: None)
-    assert again == first
-    assert again.workers
+    first = plan(config, SHARES, launches=True)
+    keep(config.replace(training={"mode": "single"}), first.choice.dump())
+    assert plan(config, launches=True) == first
     assert plan(config, SHARES, tell=told.append).workers == ()
     assert "the run's mode was data-parallel, which cannot be had now (takes a process for each device" in told[0]
 
 
-def test_ids_that_are_not_there_are_refused_as_without_auto(tmp_path):
-    with pytest.raises(DevicePlanError, match="Insufficient GPUs for Multi-GPU Mode"):
-        plan(make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 5}))
-    with pytest.raises(ConfigError, match="a split card has one mode"):
-        XTTSConfig(data={"data_gpu": 0, "model_gpu": 0}, training={"mode": "auto"})
-
-
-# What measuring processes do below.
-def make_answer():
-    return lambda item: {"seen": item}
-
-
+# What processes do below.
 def make_environment_reader():
     return lambda names: {name: os.environ.get(name) for name in names}
 
 
-def make_killed():
+def make_killed(**_):
     return lambda item: os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -406,57 +335,48 @@ def hang_while_loading():
 
 
 @pytest.fixture
-def measure():
-    """Measures in a process, of which nothing is left."""
+def ask():
+    """Asks a process, of which nothing is left."""
     before = set(psutil.Process().children())
-    yield lambda work, item=7, **limits: auto_mode.measure_in_process(
-        Task(f"{__name__}:{work}"), item, "--mode auto", **limits
+    yield lambda work, item=7, limit_s=120, **limits: auto_mode.ask_process(
+        Task(f"{__name__}:{work}"), item, limit_s, **limits
     )
     assert set(psutil.Process().children()) == before
 
 
-def test_what_is_measured_is_the_answer(measure):
-    assert measure("make_answer") == {"seen": 7}
-
-
-def test_a_measured_run_has_the_threads_that_any_run_has(measure, monkeypatch):
+def test_a_process_has_the_threads_that_any_run_has(ask, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     threads = {"OMP_NUM_THREADS": None, "OPENBLAS_NUM_THREADS": "3"}
-    assert measure("make_environment_reader", list(threads)) == threads
+    assert ask("make_environment_reader", list(threads)).content == threads
 
 
-def test_a_measurement_that_is_killed_is_told_apart_from_one_that_fails(measure):
-    with pytest.raises(
-        auto_mode.MeasuringKilledError, match="died of signal 9, as a process does that runs out of memory"
-    ):
-        measure("make_killed")
+def test_a_process_that_hangs_is_ended_at_its_limit_with_its_stack(ask):
+    hung = ask("make_hanging", limit_s=0.2)
+    assert (hung.content, hung.ending) == (None, "it was not done after 0.2 s")
+    assert "hang_for_ever" in hung.output, "its stack"
+    assert ask("hang_while_loading", import_s=0.5).ending == "its process had not loaded its code after 0.5 s"
 
 
-def test_a_measurement_that_hangs_is_ended_at_its_limit_with_its_stack(measure):
-    with pytest.raises(MeasuringError) as caught:
-        measure("make_hanging", import_s=120, limit_s=0.2)
-    said = str(caught.value)
-    assert said.startswith("Measuring for --mode auto hangs: its process had not measured after 0.2 s")
-    assert "hang_for_ever" in said, "its stack"
-    with pytest.raises(MeasuringError, match=r"had not imported what it needs after 0\.5 s"):
-        measure("hang_while_loading", import_s=0.5, limit_s=120)
-
-
-def test_whoever_stops_a_measurement_leaves_no_process(measure, monkeypatch):
-    def interrupt(*_):
+def test_whoever_stops_a_measurement_leaves_no_process(ask, monkeypatch):
+    def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(auto_mode, "await_answer", interrupt)
+    monkeypatch.setattr(auto_mode.WorkerProcess, "receive", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        measure("make_hanging")
+        ask("make_hanging")
 
 
-def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch):
-    monkeypatch.setattr(auto_mode, "_MEASURER", f"{__name__}:make_nothing")
-    machine = Machine(CardScan((), (), None), 16000)
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ("make_nothing", "failed: its process ended with exit code 1: AttributeError"),
+        ("make_killed", "failed: its process was killed by SIGKILL, as one is that runs out of memory"),
+    ],
+)
+def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch, work, said):
+    monkeypatch.setattr(auto_mode, "_MEASURER", f"{__name__}:{work}")
     config = make_config(tmp_path, training={"rehearsal": True})
-    with pytest.raises(MeasuringError) as caught:
-        auto_mode.plan_run(config, machine=machine)
-    assert str(caught.value).startswith("Measuring for --mode auto failed.\nA worker process ended with exit code 1")
+    with pytest.raises(MeasuringError, match=f"Measuring for --mode auto {said}") as caught:
+        auto_mode.plan_run(config, machine=Machine(CardScan((), (), None), 16000))
     assert str(caught.value).endswith("\nGive --mode single, dual or isolated instead of auto.")

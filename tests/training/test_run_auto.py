@@ -52,9 +52,8 @@ LARGE_MODEL = {
         "dual_s": 2.0,
         "exchange_s": 0.2,
     },
-    "epochs": 3,
     "obstacles": {},
-    "cache": {"policy": "off", "reason": "--cache is off."},
+    "around": {"epochs": 3, "kept_obstacle": "--cache is off."},
 }
 """What would be measured on two cards where preparing is a hundredth of a step."""
 TRAIN_AS_MEASURED = """

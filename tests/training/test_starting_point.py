@@ -36,9 +36,10 @@ from tests.inference.builders import CONFIG, write_small_model
 def files(tmp_path, monkeypatch):
     """Two model files, whose import says which one it is of; and an empty run folder."""
 
-    def import_name(files, target):
-        name = files.model.stem
-        write_model_directory(target, config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)}, notice=name)
+    def import_name(path, target, **beside):
+        write_model_directory(
+            target, config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)}, notice=path.stem
+        )
         return SimpleNamespace(tensors=1)
 
     monkeypatch.setattr(starting_point, "import_coqui_files", import_name)

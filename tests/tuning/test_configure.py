@@ -18,10 +18,10 @@ from myxtts.devices.planning import plan_devices
 from myxtts.errors import MachineError
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.memory_bill import BatchChoice
-from myxtts.training.errors import GradientMemoryError, ProfileError
+from myxtts.training.errors import GradientMemoryError
 from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
-from myxtts.tuning.configure import Answer, Line, Trial, TrialResult, Tuned, Verification
+from myxtts.tuning.configure import Answer, Trial, TrialResult
 from tests.cli.test_profile_command import SMALL
 from tests.support.processes import run_python
 
@@ -30,14 +30,15 @@ REHEARSED = XTTSConfig(model={"size": "tiny"}, training={"rehearsal": True})
 HALF_BATCH = REHEARSED.data.batch_size // 2
 AUTO = REHEARSED.replace(training={"mode": "auto"})
 NO_CARDS = Machine(CardScan((), (), None), 16000)
+XLA = "data.enable_xla=True"
 
 
-def choose_layout(layout, machine=NO_CARDS, **facts):
+def choose_layout(layout, machine=NO_CARDS, workers=(), **facts):
     """A planner that always finds this."""
 
     def plan(config):
         made = plan_devices(fix_mode(PlanRequest.from_config(config), layout), machine)
-        return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b"), **facts))
+        return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b"), **facts), workers)
 
     return plan
 
@@ -58,6 +59,8 @@ class PacedTrials:
     """Batches that there is memory for, where not for all."""
     is_killed: bool = False
     """What has no memory is killed."""
+    full: str = ""
+    """What there is no memory for."""
     seen: list = field(default_factory=list)
     whole: list = field(default_factory=list)
 
@@ -69,10 +72,10 @@ class PacedTrials:
             raise MachineError("XLA is not to be had.")
         config = trial.apply(REHEARSED)
         batch = (config.data.batch_size, config.training.gradient_accumulation_steps)
-        if self.fitting is not None and batch not in self.fitting:
+        if self.full in words or (self.fitting is not None and batch not in self.fitting):
             if self.is_killed:
                 raise MeasuringKilledError("It died of signal 9.")
-            return TrialResult(fitting=self.fitting, refusal="It needs 30 GB.\nTry less.")
+            return TrialResult(fitting=self.fitting or (), refusal="It needs 30 GB.\nTry less.")
         step_s = 0.1 * math.prod(self.speeds.get(word, 1.0) for word in words)
         step_s *= self.slow_later if words and trial.is_whole else 1.0
         return TrialResult(step_s, self.read_share, in_force={"words": ", ".join(sorted(words))})
@@ -104,8 +107,7 @@ def load(tmp_path):
 
 
 def test_only_what_is_measured_faster_is_taken():
-    speeds = {"data.enable_xla=True": 0.7, "data.mixed_precision=mixed_bfloat16": 3.0, "training.mode=dual": 0.8}
-    trials = PacedTrials(speeds)
+    trials = PacedTrials({XLA: 0.7, "data.mixed_precision=mixed_bfloat16": 3.0, "training.mode=dual": 0.8})
     tuned = run_tune(trials)
     settings, answers = list_settings(tuned), list_answers(tuned)
     assert (settings["data.enable_xla"], settings["training.mode"]) == (True, "dual")
@@ -113,7 +115,7 @@ def test_only_what_is_measured_faster_is_taken():
     assert answers["precision"].evidence == "measured: mixed_bfloat16 240 ms a step; before 80 ms"
     assert tuned.answers[0].evidence == "predicted: Tested; measured: dual 80 ms a step; before 100 ms"
     # Each trial stands on what was found before it.
-    assert {"training.mode=dual", "data.enable_xla=True"} < trials.seen[-1]
+    assert {"training.mode=dual", XLA} < trials.seen[-1]
 
 
 @pytest.mark.parametrize(("factor", "is_taken"), [(0.98, False), (0.96, True)])
@@ -123,9 +125,13 @@ def test_a_gain_within_the_noise_is_none(factor, is_taken):
     assert [line.key for line in tuned.variables] == (names if is_taken else [])
 
 
-def test_a_trial_that_fails_is_told_and_nothing_else_is_lost():
-    answers = list_answers(run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=1": 0.5}, fails="data.enable_xla=True")))
-    assert answers["XLA"].evidence.startswith("measured: on failed (XLA is not to be had.)")
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [({"fails": XLA}, "on failed (XLA is not to be had.)"), ({"full": XLA}, "on does not fit into memory")],
+)
+def test_a_candidate_that_fails_or_has_no_memory_is_told_and_nothing_else_is_lost(bad, said):
+    answers = list_answers(run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=1": 0.5}, **bad)))
+    assert answers["XLA"] == Answer("XLA", f"measured: {said}; before 100 ms")
     assert answers["threads"].taken is not None
 
 
@@ -139,12 +145,11 @@ def test_the_defaults_must_run():
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_batch_that_fits_is_taken_however_slow_it_is(is_killed):
-    speeds = {f"data.batch_size={HALF_BATCH}": 5.0, "data.enable_xla=True": 0.5}
+    speeds = {f"data.batch_size={HALF_BATCH}": 5.0, XLA: 0.5}
     trials = PacedTrials(speeds, fitting=((HALF_BATCH, 2),), is_killed=is_killed)
     tuned = run_tune(trials)
-    settings = list_settings(tuned)
-    assert (settings["data.batch_size"], settings["training.gradient_accumulation_steps"]) == (HALF_BATCH, 2)
-    assert settings["data.enable_xla"] is True
+    batch = {"data.batch_size": HALF_BATCH, "training.gradient_accumulation_steps": 2}
+    assert list_settings(tuned).items() > {**batch, "data.enable_xla": True}.items()
     assert tuned.before.step_s == pytest.approx(0.5)
     assert tuned.refusal.startswith("It died of" if is_killed else "It needs 30 GB.")
     assert f"{HALF_BATCH} x 2 500 ms" in tuned.answers[0].evidence
@@ -154,13 +159,10 @@ def test_a_batch_that_fits_is_taken_however_slow_it_is(is_killed):
     # It is compared with what would run, not with what would not.
     assert tuned.verification.gain == pytest.approx(0.5)
     assert all(f"data.batch_size={HALF_BATCH}" in words for words in trials.seen[-2:])
-
-
-def test_a_batch_that_fits_stays_where_all_else_is_withdrawn():
-    xla = "data.enable_xla=True"
-    tuned = run_tune(PacedTrials({xla: 0.5}, fitting=((HALF_BATCH, 2),), fails_later=xla))
-    assert tuned.is_withdrawn
-    assert list_settings(tuned) == {"data.batch_size": HALF_BATCH, "training.gradient_accumulation_steps": 2}
+    # And it stays where all else is withdrawn.
+    withdrawn = run_tune(replace(trials, fails_later=XLA))
+    assert withdrawn.is_withdrawn
+    assert list_settings(withdrawn) == batch
 
 
 @pytest.mark.parametrize("data", [{}, {"batch_size": 64}], ids=["none fits", "it was given"])
@@ -169,36 +171,24 @@ def test_where_no_batch_fits_the_bill_is_the_answer(data):
         run_tune(PacedTrials(fitting=()), REHEARSED.replace(data=data))
 
 
-def test_a_candidate_without_the_memory_is_not_taken():
-    def run(trial):
-        is_full = "data.enable_xla" in trial.settings
-        return TrialResult(refusal="It needs 30 GB.") if is_full else TrialResult(0.1)
-
-    answer = list_answers(run_tune(run))["XLA"]
-    assert answer == Answer("XLA", "measured: on does not fit into memory; before 100 ms")
-
-
 def test_a_mode_that_cannot_be_measured_loses_nothing_else():
     def fail(config):
         raise MeasuringError("Measuring died.\nGive --mode single.")
 
-    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.5}), AUTO, plan=fail)
+    tuned = run_tune(PacedTrials({XLA: 0.5}), AUTO, plan=fail)
     assert tuned.answers[0].evidence == "not tried: it could not be measured (Measuring died.)"
     assert list_settings(tuned)["data.enable_xla"] is True
     # What was given and could not be answered stays.
     assert "training.mode" not in list_settings(tuned)
 
 
-@pytest.mark.parametrize("is_auto", [True, False])
+@pytest.mark.parametrize("config", [AUTO, REHEARSED], ids=["auto", "open"])
 @pytest.mark.parametrize("can_launch", [True, False])
-def test_what_two_processes_do_is_left_to_auto(is_auto, can_launch, load):
-    def plan(config):
-        layout = Layout.DATA_PARALLEL if can_launch else Layout.SINGLE
-        made = choose_layout(layout, is_parallel_faster=not can_launch)(config)
-        return replace(made, workers=(0, 1) if can_launch else ())
-
-    config = AUTO if is_auto else REHEARSED
-    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.5}), config, plan=plan)
+def test_what_two_processes_do_is_left_to_auto(config, can_launch, load):
+    plan = choose_layout(Layout.SINGLE, is_parallel_faster=True)
+    if can_launch:
+        plan = choose_layout(Layout.DATA_PARALLEL, workers=(0, 1))
+    tuned, is_auto = run_tune(PacedTrials({XLA: 0.5}), config, plan=plan), config is AUTO
     assert "training.mode" not in list_settings(tuned)
     evidence = tuned.answers[0].evidence
     assert "Tested" in evidence
@@ -217,32 +207,17 @@ def test_auto_is_answered_by_the_mode_that_was_measured(load, speeds, mode):
 def test_the_mode_is_measured_whatever_an_earlier_run_has_chosen_and_workers_may_be_started(monkeypatch):
     asked = []
 
-    def plan_run(config, *, find_launch_obstacle, **_):
-        asked.append((config.training.mode, config.training.resume, find_launch_obstacle()))
+    def plan_run(config, *, launches, **_):
+        asked.append((config.training.mode, config.training.resume, launches))
         return choose_layout(Layout.DUAL)(config)
 
     monkeypatch.setattr(configure, "plan_run", plan_run)
-    facts = {"verifies": False, "tell": lambda _: None, "find_launch_obstacle": lambda: None}
-    configure.tune(REHEARSED, NO_CARDS, run_trial=PacedTrials(), **facts)
-    assert asked == [("auto", "reset", None)]
-
-
-def test_with_several_training_cards_the_mode_is_no_question():
-    tuned = run_tune(PacedTrials(), XTTSConfig(training={"model_gpus": "0,1", "rehearsal": True}))
-    assert tuned.answers[0].evidence == "not tried: --model-gpus says which"
-
-
-@pytest.mark.parametrize("verifies", [False, True])
-def test_a_round_that_fails_in_the_end_withdraws(verifies):
-    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.5}, fails_later="data.enable_xla=True"), verifies=verifies)
-    assert tuned.is_withdrawn
-    assert (tuned.lines, tuned.variables) == ([], [])
-    assert tuned.verification.failure == "these settings failed (XLA is not to be had.)"
-    assert tuned.verification.in_force == {"words": ""}
+    configure.tune(REHEARSED, NO_CARDS, run_trial=PacedTrials(), verifies=False, tell=lambda _: None)
+    assert asked == [("auto", "reset", True)]
 
 
 def test_without_verifying_it_is_compared_once():
-    kept = PacedTrials({"data.enable_xla=True": 0.5})
+    kept = PacedTrials({XLA: 0.5})
     assert not run_tune(kept).is_withdrawn
     assert kept.whole[-3:] == [False, True, True]
     nothing = PacedTrials()
@@ -251,11 +226,11 @@ def test_without_verifying_it_is_compared_once():
 
 
 def test_verifying_alternates_and_reads_back_what_is_in_force():
-    trials = PacedTrials({"data.enable_xla=True": 0.7})
+    trials = PacedTrials({XLA: 0.7})
     tuned = run_tune(trials, verifies=True)
     # All that is written, with the buffers that go by rule, and as a run would have them.
     written = {f"{line.key}={line.value}" for line in tuned.lines}
-    assert {"data.enable_xla=True", "data.pipeline_buffer_size=50"} < written
+    assert {XLA, "data.pipeline_buffer_size=50"} < written
     assert trials.seen[-6:] == [set(), written, set(), written, set(), written]
     assert trials.whole == [False] * (len(trials.whole) - 6) + [True] * 6
     assert tuned.verification.gain == pytest.approx(0.3)
@@ -266,7 +241,6 @@ def test_a_deeper_buffer_by_rule_is_verified_too():
     trials = PacedTrials(read_share=0.2)
     tuned = run_tune(trials, REHEARSED.replace(data={"num_workers": 2}), verifies=True)
     assert "data.pipeline_buffer_size=100" in trials.seen[-1]
-    assert len(tuned.verification.tuned_s) == 3
     assert tuned.is_withdrawn, "the same speed is no gain"
 
 
@@ -277,17 +251,6 @@ def test_defaults_that_stay_are_not_compared_with_themselves():
     assert [whole for words, whole in zip(trials.seen, trials.whole, strict=True) if not words] == [False, True]
     assert not tuned.is_withdrawn
     assert (tuned.verification.gain, tuned.verification.in_force) == (0.0, {"words": ""})
-
-
-@pytest.mark.parametrize("verifies", [False, True])
-@pytest.mark.parametrize(("later", "is_withdrawn"), [(4.0, True), (2.0, True), (2.04, True), (1.9, False)])
-def test_what_gains_nothing_in_the_end_is_withdrawn(load, later, is_withdrawn, verifies):
-    tuned = run_tune(PacedTrials({"data.enable_xla=True": 0.5}, slow_later=later), verifies=verifies)
-    assert tuned.is_withdrawn == is_withdrawn
-    if is_withdrawn:
-        assert (tuned.lines, tuned.variables) == ([], [])
-        assert tuned.verification.in_force == {"words": ""}, "what stays in force are the defaults"
-        assert load(REHEARSED, tuned) == REHEARSED
 
 
 def test_what_the_user_gives_stays():
@@ -301,6 +264,8 @@ def test_what_the_user_gives_stays():
     given = [answer.title for answer in tuned.answers if "you have given it" in answer.evidence]
     assert given == ["which device prepares", "batch x accumulation", "precision", "XLA", "reader processes"]
     assert list_answers(tuned)["threads"].evidence == "not tried: --deterministic fixes them"
+    tuned = run_tune(trials, XTTSConfig(training={"model_gpus": "0,1", "rehearsal": True}))
+    assert tuned.answers[0].evidence == "not tried: --model-gpus says which"
 
 
 @pytest.mark.parametrize(
@@ -324,39 +289,24 @@ def test_what_is_tried_follows_from_the_machine(facts, title, names):
     questions = configure.list_questions(config, now, facts.get("cores", 2), is_gpu=facts.get("is_gpu", False))
     (question,) = [each for each in questions if each.title == title]
     assert bool(names) != bool(question.skipped)
-    if names:
-        assert [candidate.name for candidate in question.candidates] == names
+    assert not names or [candidate.name for candidate in question.candidates] == names
     for candidate in question.candidates:
         changed = candidate.apply(config)
         assert changed.data.batch_size * changed.training.gradient_accumulation_steps == 8
 
 
-def test_buffers_follow_rules_that_are_said():
-    calm, late = ({line.key: line for line in configure.choose_buffers(REHEARSED, share)} for share in (0.0, 0.2))
-    assert calm["data.pipeline_buffer_size"].value == 50
-    assert calm["data.prefetch_buffer_size"].value == REHEARSED.data.prefetch_depth
-    assert late["data.pipeline_buffer_size"].value == 100
-    assert "waits for clips 20.0%" in late["data.pipeline_buffer_size"].evidence
-
-
 def test_the_file_loads_as_what_was_tried_and_every_line_has_its_evidence(load, tmp_path):
     config = REHEARSED.replace(data={"batch_size": 4})
-    loaded = load(config, run_tune(PacedTrials({"data.enable_xla=True": 0.7, "training.mode=dual": 0.9}), config))
-    assert (loaded.data.enable_xla, loaded.training.mode) == (True, "dual")
+    trials = PacedTrials({XLA: 0.7, "training.mode=dual": 0.9, "data.num_workers=4": 0.9}, read_share=0.2)
+    loaded = load(config, run_tune(trials, config))
+    assert (loaded.data.enable_xla, loaded.training.mode, loaded.data.pipeline_buffer_size) == (True, "dual", 100)
     assert (loaded.model.size, loaded.data.batch_size, loaded.training.rehearsal) == ("tiny", 4, True)
-    rows = (tmp_path / "tuned.yaml").read_text().splitlines()
+    text = (tmp_path / "tuned.yaml").read_text()
+    assert "waits for clips 20.0%" in text
+    rows = text.splitlines()
     settings = [number for number, row in enumerate(rows) if row.startswith("  ") and not row.lstrip().startswith("#")]
     assert len(settings) >= 6
     assert all(rows[number - 1].startswith("  # ") for number in settings)
-
-
-def test_variables_can_be_sourced():
-    tuned = run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=2": 0.8}))
-    for lines, said in ((tuned.variables, "export TF_NUM_INTRAOP_THREADS=2\n"), ([], "# Nothing is to be set")):
-        text = configure.format_variables(lines, "tuned.env.sh")
-        assert said in text
-        assert "source tuned.env.sh" in text
-        assert all(row.startswith(("#", "export ")) for row in text.splitlines())
 
 
 def test_the_devices_of_the_mode_are_written_for_cards_only():
@@ -369,16 +319,6 @@ def test_the_devices_of_the_mode_are_written_for_cards_only():
     plan = plan_devices(PlanRequest(mode="single"), machine)
     assert configure.find_limit_bytes(plan, machine) == int((24000 - 3) * 0.9) * MIB
     assert configure.find_limit_bytes(plan_devices(PlanRequest(), NO_CARDS), NO_CARDS) == 8000 * MIB
-
-
-def test_a_decoder_is_refused_before_anything_is_tried(tmp_path):
-    trials = PacedTrials()
-    with pytest.raises(ProfileError, match="--stage is decoder"):
-        run_tune(trials, REHEARSED.replace(training={"stage": "decoder", "init_from": "somewhere"}))
-    assert trials.seen == []
-    words = ["--output", str(tmp_path / "mine.yaml"), "--stage", "decoder", "--init-from", "somewhere"]
-    assert main.run_command("configure", words, "myxtts configure") == 2
-    assert not list(tmp_path.iterdir()), "a refusal leaves no file behind"
 
 
 @pytest.mark.parametrize(
@@ -408,152 +348,107 @@ def test_a_process_says_what_a_step_takes_or_which_batch_would_fit(monkeypatch, 
     assert configure.run_in_process(XTTSConfig(), NO_CARDS, Trial()) == found
 
 
-IN_FORCE = {"threads inside operations": "2", "compute precision": "float32"}
-DEFAULT_IN_FORCE = {"threads inside operations": "1", "compute precision": "float32"}
-ANSWERS = [
-    Answer("precision", "measured: mixed_bfloat16 300 ms a step; before 100 ms"),
-    Answer("XLA", "measured: on 70 ms a step; before 100 ms", Trial({"data.enable_xla": True}, name="on")),
-]
-FOUND = Tuned(
-    TrialResult(0.1),
-    ANSWERS,
-    [Line("data.enable_xla", True, ANSWERS[1].evidence)],
-    [Line("TF_NUM_INTRAOP_THREADS", "2", "measured: 2 inside operations 60 ms a step")],
-)
-WITHDRAWN = replace(FOUND, lines=[], variables=[])
-
-
 @pytest.fixture
 def run_configure(monkeypatch, capsys, tmp_path):
-    """Runs the command with what a search has found; returns its output and the files."""
+    """Runs the command with trials whose speed is known; returns its output in one line, the settings file and the variables."""
 
-    def run(tuned, *words, verification=None):
-        found = replace(tuned, verification=verification)
-        monkeypatch.setattr(configure, "tune", lambda *_, **__: found)
+    def run(trials, *words):
+        monkeypatch.setattr(configure, "run_in_process", lambda config, machine, trial: trials(trial))
+        monkeypatch.setattr(configure, "plan_run", lambda config, **_: choose_layout(Layout.DUAL)(config))
         path = tmp_path / "mine.yaml"
-        assert command.run(["--output", str(path), "--batch-size", "4", *words], "myxtts configure") == 0
+        words = ["--output", str(path), "--rehearsal", "--model-size", "tiny", *words]
+        assert command.run(words, "myxtts configure") == 0
         out = capsys.readouterr().out
         assert max(map(len, out.partition("Settings   ")[0].splitlines())) <= 80
-        return out, path, (tmp_path / "mine.env.sh").read_text()
+        assert f"myxtts train --config {path}" in out
+        return " ".join(out.split()), path, (tmp_path / "mine.env.sh").read_text()
 
     return run
-
-
-def test_help_names_the_flags_without_tensorflow():
-    result = run_python(["-X", "importtime", SCRIPT, "--help"])
-    assert result.returncode == 0
-    for flag in ("--verify", "--config", "--train-data", "--output", "--rehearsal"):
-        assert flag in result.stdout
-    assert "tensorflow" not in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output", "nowhere/mine.yaml"], "cannot be written: No such file or directory"),
-        (
-            ["--data-gpu", "0", "--model-gpu", "1", "--verify"],
-            f"do the same on one device with\n  python {SCRIPT} --verify\n",
-        ),
+        (["--data-gpu", "0", "--model-gpu", "1", "--verify"], "same on one device with\n  myxtts configure --verify\n"),
+        (["--stage", "decoder", "--init-from", "somewhere"], "--stage is decoder"),
     ],
 )
-def test_what_cannot_be_had_is_an_error_before_anything_is_measured(words, said):
-    result = run_python([SCRIPT, *words])
-    assert result.returncode == 2
-    assert said in result.stderr
-    assert "trying" not in result.stderr
+def test_what_cannot_be_had_is_an_error_before_anything_is_measured(words, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main.run_command("configure", words, "myxtts configure") == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "trying" not in told
+    assert not list(tmp_path.iterdir()), "a refusal leaves no file behind"
 
 
 def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
-    out, path, variables = run_configure(FOUND, verification=Verification([0.100], DEFAULT_IN_FORCE, [0.060], IN_FORCE))
-    assert "With the defaults a step takes 100 ms in a short trial on this machine.\n" in out
-    assert "COMPARED, one run of each (--verify: three)\n" in out
-    assert "XLA: on\n  measured: on 70 ms a step; before 100 ms\n" in out
-    assert "precision: unchanged\n" in out
-    config = resolve_config(yaml_path=path)
+    trials = PacedTrials({XLA: 0.7, "TF_NUM_INTEROP_THREADS=2": 0.8})
+    out, path, variables = run_configure(trials, "--batch-size", "4")
+    assert "With the defaults a step takes 100 ms in a short trial on this machine." in out
+    assert "COMPARED, one run of each (--verify: three)" in out
+    assert "precision: unchanged" in out
+    assert "XLA: on measured: on 70 ms a step; before 100 ms" in out
+    config, text = resolve_config(yaml_path=path), path.read_text()
     assert (config.data.enable_xla, config.data.batch_size, config.data.mixed_precision) == (True, 4, "float32")
-    text = path.read_text()
     assert "  # measured: on 70 ms a step; before 100 ms\n  enable_xla: true\n" in text
     assert "  # given by you (--batch-size)\n  batch_size: 4\n" in text
-    assert "# Compared once: 40.0% faster than the defaults." in text
-    assert "export TF_NUM_INTRAOP_THREADS=2" in variables
-    assert f"myxtts train --config {path}" in out
+    assert "# Compared once: 44.0% faster than the defaults." in text
+    assert "source mine.env.sh" in variables
+    assert "export TF_NUM_INTEROP_THREADS=2\n" in variables
+    assert all(row.startswith(("#", "export ")) for row in variables.splitlines())
 
 
 def test_a_gain_is_told_with_what_is_in_force(run_configure):
-    checked = Verification([0.100, 0.104, 0.098], DEFAULT_IN_FORCE, [0.070, 0.071, 0.069], IN_FORCE)
-    out, path, _ = run_configure(FOUND, "--verify", verification=checked)
-    for row in ("the defaults +100 ms", "these settings +70 ms", "threads inside operations +2"):
-        assert re.search(row, out), row
-    assert " 30.0% faster" in out
-    assert "IN FORCE with these settings" in out
+    out, path, _ = run_configure(PacedTrials({XLA: 0.7}), "--verify")
+    assert "the defaults 100 ms (100 ms, 100 ms, 100 ms) these settings 70 ms (70 ms, 70 ms, 70 ms) 30.0% faster" in out
+    assert "IN FORCE with these settings, read back from the process that ran them words data.enable_xla=True" in out
     assert "Verified: 30.0% faster" in path.read_text()
-    assert (
-        "# As a run has it, a step took 100 ms with the defaults and 70 ms with what was found.\n" in path.read_text()
-    )
+    assert "a step took 100 ms with the defaults and 70 ms with what was found.\n" in path.read_text()
 
 
+KEPT = "defaults kept. What was found is withdrawn; the file changes nothing. IN FORCE with the defaults"
+NO_GAIN = "What was found gained nothing when compared, so the defaults stay in force."
+
+
+@pytest.mark.parametrize("flags", [[], ["--verify"]])
 @pytest.mark.parametrize(
-    ("checked", "told", "written"),
+    ("later", "told", "written"),
     [
+        ({"slow_later": 2.4}, f"no gain, 20.0% slower: {KEPT}", NO_GAIN),
+        ({"slow_later": 2.0}, f"no gain: {KEPT}", NO_GAIN),
         (
-            Verification([0.1], DEFAULT_IN_FORCE),
-            "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults",
-            "Nothing faster was found, so the defaults stay in force.",
-        ),
-        (
-            Verification([0.1] * 3, DEFAULT_IN_FORCE, [0.12] * 3, IN_FORCE),
-            "no gain, 20.0% slower: defaults kept. What was found is withdrawn; the file changes nothing. IN FORCE with the defaults",
-            "What was found gained nothing when compared, so the defaults stay in force.",
-        ),
-        (
-            Verification([0.1] * 3, DEFAULT_IN_FORCE, [0.1] * 3, IN_FORCE),
-            "no gain: defaults kept. What was found is withdrawn; the file changes nothing. IN FORCE with the defaults",
-            "What was found gained nothing when compared, so the defaults stay in force.",
-        ),
-        (
-            Verification([0.1], DEFAULT_IN_FORCE, failure="these settings failed (out of memory)"),
-            "these settings failed (out of memory). What was found is withdrawn; the file changes nothing. ",
+            {"fails_later": XLA},
+            "these settings failed (XLA is not to be had.). What was found is withdrawn; the file changes nothing. ",
             "Comparing it with the defaults failed, so what was found is withdrawn.",
         ),
     ],
-    ids=["nothing was found", "slower", "no faster", "failed"],
+    ids=["slower", "no faster", "failed"],
 )
-def test_defaults_that_stay_are_said_to(run_configure, checked, told, written):
-    out, path, variables = run_configure(WITHDRAWN, "--verify", verification=checked)
-    assert told in " ".join(out.split())
-    assert checked.is_unchanged or "faster" not in out
-    # What is shown is what stays.
-    assert checked.failure or re.search(r"threads inside operations +1", out)
+def test_what_gains_nothing_in_the_end_is_withdrawn(run_configure, flags, later, told, written):
+    out, path, variables = run_configure(PacedTrials({XLA: 0.5}, **later), *flags)
+    assert told in out
+    assert "faster" not in out
     assert f"# {written}\n" in path.read_text()
-    assert resolve_config(yaml_path=path).data.enable_xla is False
-    assert "export" not in variables
+    assert resolve_config(yaml_path=path) == REHEARSED
+    assert "# Nothing is to be set" in variables
+
+
+def test_defaults_that_stay_are_said_to(run_configure):
+    out, path, _ = run_configure(PacedTrials(), "--verify")
+    assert "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults" in out
+    assert "# Nothing faster was found, so the defaults stay in force.\n" in path.read_text()
 
 
 def test_defaults_without_memory_are_said_to_have_none(run_configure):
-    tuned = replace(FOUND, refusal="/GPU:0 (model device) needs about 30 GB, and 24 GB are free.\nTry less.")
-    out, path, _ = run_configure(tuned, verification=Verification([0.1], DEFAULT_IN_FORCE, [0.2], IN_FORCE))
-    assert "There is no memory for the defaults (/GPU:0 (model device)" in out
+    out, path, _ = run_configure(PacedTrials({XLA: 0.5}, fitting=((HALF_BATCH, 2),), fails_later=XLA))
+    assert "There is no memory for the defaults (It needs 30 GB)." in out
+    assert "What was found is withdrawn; the file changes nothing but the batch." in out
     assert "With the batch that fits a step takes 100 ms in a short trial." in path.read_text()
-    assert "the file changes nothing but the batch." in " ".join(out.split())
-
-
-@pytest.mark.parametrize("error", [MachineError("out of memory"), KeyboardInterrupt()])
-def test_a_measurement_that_fails_leaves_files_as_they_were(monkeypatch, tmp_path, error):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(configure, "tune", fail)
-    path, variables = tmp_path / "mine.yaml", tmp_path / "mine.env.sh"
-    variables.write_text("# of an earlier day\n")
-    with pytest.raises(type(error)):
-        command.run(["--output", str(path)], "myxtts configure")
-    assert not path.exists()
-    assert variables.read_text() == "# of an earlier day\n"
 
 
 def test_several_workers_are_said_to_be_measured_as_one(run_configure):
-    out, *_ = run_configure(FOUND, "--rehearsal", "--model-gpus", "0,1")
+    out, *_ = run_configure(PacedTrials(), "--model-gpus", "0,1")
     assert "Note: One rank is measured, alone and with whole batches." in out
 
 

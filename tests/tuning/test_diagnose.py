@@ -28,7 +28,7 @@ from myxtts.tuning import diagnose
 from myxtts.tuning.diagnose import NOTE, SERIOUS, WORTH_CHANGING, CorpusFacts, Issue, rank_issues
 from tests.monitoring.profiles import Stages, make_profile, make_run
 from tests.support.nvml import GPU_IS_LOST, StubCard
-from tests.support.processes import clean_environ, run_code, run_python
+from tests.support.processes import clean_environ, run_python
 
 LOOK = ["utilities/diagnose_gpu_utilization.py", "--skip-speed-test"]
 GPU_BUILD = TensorFlowBuild("2.21.0", True, "12.5.1", "9")
@@ -44,16 +44,6 @@ def make_facts(*cards, environ=None, lost=(), problem=None):
 
 
 # What is installed.
-
-
-def test_the_build_is_read_from_files_and_tensorflow_is_not_imported():
-    code = """
-from myxtts.tuning import diagnose
-build = diagnose.read_software().tensorflow
-report([build.version, build.is_cuda_build is not None, "tensorflow" in sys.modules])
-"""
-    version, is_known, is_imported = run_code(code)
-    assert (version[0], is_known, is_imported) == ("2", True, False)
 
 
 class _Spec:
@@ -258,14 +248,6 @@ def test_issues_are_ranked_by_severity_and_then_by_what_they_cost():
 
 
 # The command.
-
-
-def test_help_names_the_flags_without_tensorflow():
-    result = run_python(["-X", "importtime", LOOK[0], "--help"])
-    assert result.returncode == 0
-    for flag in ("--config", "--skip-speed-test", "--json", "--rehearsal"):
-        assert flag in result.stdout
-    assert "tensorflow" not in result.stderr
 
 
 def test_a_machine_without_a_card_is_serious_and_everything_else_is_told(tmp_path, make_machine):

@@ -31,7 +31,7 @@ from myxtts.training.errors import CodecMissingError, ProfileError
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
 from myxtts.training.profiling import run as profile_run
 from myxtts.training.profiling import setup as profile_setup
-from myxtts.training.profiling.run import ProfileLengths, Profiler
+from myxtts.training.profiling.run import Profiler
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.tuning import profile as profiling
@@ -47,66 +47,57 @@ FOUR_CARDS = Machine(
     16000,
 )  # fmt: skip
 TWO_WORKERS = {
-    "TF_CONFIG": json.dumps(
-        {"cluster": {"worker": ["10.0.0.1:5000", "10.0.0.2:5000"]}, "task": {"type": "worker", "index": 0}}
-    )
+    "cluster": {"worker": ["10.0.0.1:5000", "10.0.0.2:5000"]},
+    "task": {"type": "worker", "index": 0},
 }
 STEPS = 16
 
 
-def plan(training, machine=NO_CARDS, environ=None):
-    return plan_profile(XTTSConfig(training=training), machine, tell=lambda _: None, environ=environ or {})
+def plan(training, machine=NO_CARDS):
+    return plan_profile(XTTSConfig(training=training), machine, lambda _: None)
 
 
-@pytest.mark.parametrize("command", ["profile", "configure"])
-def test_a_decoder_is_refused_before_tensorflow_is_loaded(command, capsys):
+def test_a_decoder_is_refused_before_tensorflow_is_loaded(capsys):
     words = ["--rehearsal", "--stage", "decoder", "--init-from", "somewhere"]
-    assert run_command(command, words, f"myxtts {command}") == 2
+    assert run_command("profile", words, "myxtts profile") == 2
     told = capsys.readouterr().err
     assert "Only the training of a codec or a GPT can be measured, but --stage is decoder." in told
     assert "Leave --stage out" in told
 
 
-def test_auto_is_chosen_as_a_training_would(monkeypatch):
-    chosen = plan_devices(PlanRequest(mode="isolated", rehearsal=True), NO_CARDS)
-    choice = ModeChoice(Layout.ISOLATED, True, 0.1, "Tested.", ("a", "b"), cache="memory")
-    monkeypatch.setattr(profiling, "plan_run", lambda *_, **__: PlannedRun(chosen, choice))
+@pytest.mark.parametrize(
+    ("layout", "workers", "is_faster", "words"),
+    [
+        (Layout.DATA_PARALLEL, (0, 1), False, "A training with --mode auto has both devices train (data-parallel). One rank is"),
+        (Layout.SINGLE, (), True, "What is measured is single. Tested."),
+        (Layout.ISOLATED, (), False, None),
+    ],
+)  # fmt: skip
+def test_auto_is_chosen_as_a_training_would_and_what_is_not_measured_is_told(
+    monkeypatch, layout, workers, is_faster, words
+):
+    mode = "isolated" if layout is Layout.ISOLATED else "single"
+    chosen = plan_devices(PlanRequest(mode=mode, rehearsal=True), NO_CARDS)
+    choice = ModeChoice(layout, True, 0.1, "Tested.", ("a", "b"), cache="memory", is_parallel_faster=is_faster)
+    asked = []
+
+    def plan_run(*_, launches, **__):
+        asked.append(launches)
+        return PlannedRun(chosen, choice, workers)
+
+    monkeypatch.setattr(profiling, "plan_run", plan_run)
     planned = plan({"mode": "auto", "rehearsal": True})
+    assert asked == [True], "a training may start workers"
     assert planned.plan is chosen
     # It was chosen for codes that are kept there.
     assert planned.config.data.cache == "memory"
+    assert [note.startswith(words or "") for note in planned.notes] == ([True] if words else [])
     monkeypatch.undo()
     # One device is no choice: nothing is measured.
     assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
 
 
-@pytest.mark.parametrize(
-    ("workers", "is_faster", "words"),
-    [
-        ((0, 1), False, "A training with --mode auto has both devices train (data-parallel). One rank is measured"),
-        ((), True, "What is measured is single. Tested, and both devices training would be faster."),
-        ((), False, None),
-    ],
-)
-def test_what_auto_trains_with_and_what_is_measured_are_told_apart(monkeypatch, workers, is_faster, words):
-    plan_one = plan_devices(PlanRequest(mode="single", rehearsal=True), NO_CARDS)
-    reason = "Tested, and both devices training would be faster."
-    layout = Layout.DATA_PARALLEL if workers else Layout.SINGLE
-    choice = ModeChoice(layout, False, 0.1, reason, ("a", "b"), is_parallel_faster=is_faster)
-    asked = []
-
-    def plan_run(*_, find_launch_obstacle, **__):
-        asked.append(find_launch_obstacle())
-        return PlannedRun(plan_one, choice, workers)
-
-    monkeypatch.setattr(profiling, "plan_run", plan_run)
-    config = XTTSConfig(training={"mode": "auto", "rehearsal": True})
-    planned = plan_profile(config, NO_CARDS, tell=lambda _: None, environ={}, find_launch_obstacle=lambda: None)
-    assert asked == [None], "a training may start workers"
-    assert [note.startswith(words or "") for note in planned.notes] == ([True] if words else [])
-
-
-def test_of_several_training_cards_the_first_is_measured_and_that_is_said():
+def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
     planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
     assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)
     assert planned.notes == (
@@ -114,11 +105,9 @@ def test_of_several_training_cards_the_first_is_measured_and_that_is_said():
         "their gradients; neither is in these figures.",
     )
     assert plan({"model_gpus": "2,3", "rehearsal": True}).plan.mode is Mode.SINGLE
-
-
-def test_a_worker_of_a_cluster_is_said_to_be_one_of_several():
-    assert "With the cluster, 2 workers share every batch" in plan({}, environ=TWO_WORKERS).notes[0]
     assert plan({}).notes == ()
+    monkeypatch.setenv("TF_CONFIG", json.dumps(TWO_WORKERS))
+    assert "With the cluster, 2 workers share every batch" in plan({}).notes[0]
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +176,10 @@ def make_plan(mode):
     return replace(plan, data=replace(plan.data, device="/CPU:0"), model=replace(plan.model, device="/CPU:0"))
 
 
+def make_profiler(source, train, **lengths):
+    return Profiler(source, SimpleNamespace(train=train), **lengths)
+
+
 def profile(source, pace, mode):
     with closing(source):
 
@@ -194,7 +187,7 @@ def profile(source, pace, mode):
             pace.hold("train", batch.facts.number)
             return False
 
-        profiler = Profiler(source, train, ProfileLengths(STEPS, read_ahead=4, shapes=2))
+        profiler = make_profiler(source, train, steps=STEPS, read_ahead=4, shapes=2)
         measured = measure_three_runs(profiler, make_run(mode), make_plan(mode), lambda _: None)
     return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), MachineFacts((), 8)))
 
@@ -241,7 +234,7 @@ def test_what_was_read_ahead_while_the_step_was_traced_does_not_hide_a_slow_disk
     ready, slow = PacedFactory(Pace(read=0.0)), PacedFactory(Pace(read=0.030))
     source = open_dual(Pace(), lambda number: (ready if number < 20 else slow).make(number))
     with closing(source):
-        profiler = Profiler(source, lambda _: CLOCK.hold(0.008) or False, ProfileLengths(10, read_ahead=40))
+        profiler = make_profiler(source, lambda _: CLOCK.hold(0.008) or False, steps=10, read_ahead=40)
         profiler.warm_up()
         pipeline = profiler.run_pipeline()
     assert all(batch.spans.read.seconds == pytest.approx(0.030) for batch in pipeline)
@@ -250,7 +243,7 @@ def test_what_was_read_ahead_while_the_step_was_traced_does_not_hide_a_slow_disk
 def test_steps_that_trace_are_left_out_with_those_that_follow():
     traced = iter([True] + [False] * 14 + [True] + [False] * 1000)
     with closing(open_dual(Pace())) as source:
-        profiler = Profiler(source, lambda _: next(traced), ProfileLengths(10, read_ahead=0))
+        profiler = make_profiler(source, lambda _: next(traced), steps=10)
         run = profiler.run_real()
     # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
     assert len(run.times) == 10
@@ -259,7 +252,7 @@ def test_steps_that_trace_are_left_out_with_those_that_follow():
 
 def test_a_run_that_traces_every_step_cannot_be_profiled():
     with closing(open_dual(Pace())) as source:
-        profiler = Profiler(source, lambda _: True, ProfileLengths(5, read_ahead=0))
+        profiler = make_profiler(source, lambda _: True, steps=5)
         with pytest.raises(ProfileError, match="--enable-static-shapes"):
             profiler.run_real()
 
@@ -269,7 +262,7 @@ def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
     config = fit_model_config(XTTSConfig(), start, start.config, start.config.text_tokens)
     data, codec = MagicMock(), Mock()
     data.sampler.plan.waste.audio_share = 0.1
-    setup = ProfileSetup(config, make_plan("single"), data, codec, start, tmp_path, ())
+    setup = ProfileSetup(config, make_plan("single"), data, codec, start, tmp_path)
     assert config.model.size == "base", "the label that was asked for"
     assert describe_run(setup).model.startswith("tiny gpt, ")
     own = replace(setup, config=config.replace(model={"gpt_layers": 7}))

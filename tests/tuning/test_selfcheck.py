@@ -17,11 +17,9 @@ import yaml
 
 from myxtts.cli import selfcheck as command
 from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.devices.plan import Mode
 from myxtts.devices.topology import find_bus_ids, is_same_bus_id
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.training.run_folder import RunRecord, write_record
 from myxtts.tuning import selfcheck
 from myxtts.tuning.selfcheck import (
     CHECKS,
@@ -30,17 +28,17 @@ from myxtts.tuning.selfcheck import (
     Outcome,
     Situation,
     Status,
-    ask_process,
     format_report,
+    run_check,
 )
 from tests.monitoring.runs import make_run_row, make_train_row
 from tests.support.nvml import GPU_IS_LOST, StubCard
 from tests.support.processes import ROOT, clean_environ, run_python
 
 COMMAND = ["-m", "myxtts.cli.main", "selfcheck"]
-TWO = Situation(rehearsal=False, data_gpu=1, model_gpu=0, folder="unused")
+TWO = Situation(rehearsal=False, data_gpu=1, model_gpu=0, root="unused")
 ONE = replace(TWO, data_gpu=0)
-REHEARSAL = Situation(rehearsal=True, data_gpu=0, model_gpu=1, folder="unused")
+REHEARSAL = Situation(rehearsal=True, data_gpu=0, model_gpu=1, root="unused")
 
 
 def train(name, losses, **facts):
@@ -54,13 +52,13 @@ def read_settings(check, situation):
     return Outcome(check.name, "", status, "seen", facts=dict(check.settings))
 
 
-def run(checks, situation, ask=read_settings):
-    return {outcome.name: outcome for outcome in selfcheck.run_checks(checks, situation, ask)}
+def run(checks, situation, run_one=read_settings):
+    return {outcome.name: outcome for outcome in selfcheck.run_checks(checks, situation, run_one)}
 
 
 # What processes of checks do below.
 def answer(situation, **facts):
-    return f"{situation.cards} devices", facts
+    return f"{situation.cards} devices for {situation.check}", facts
 
 
 def decline(situation):
@@ -85,25 +83,16 @@ def stumble(situation):
     raise ValueError("seen before the end")
 
 
-def test_every_name_is_used_once_and_what_a_check_needs_comes_before_it():
+def test_what_was_asked_for_brings_what_it_needs_which_comes_before_it():
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     for number, check in enumerate(CHECKS):
-        assert set(check.after) <= set(names[:number]), check.name
-        assert check.like is None or check.like in check.after, check.name
-        assert not check.is_quick or not check.after, "a quick check needs no training"
-
-
-def test_what_was_asked_for_brings_what_it_needs():
-    names = [check.name for check in selfcheck.select_checks(["deterministic-again"], is_quick=False)]
-    assert names == ["train-codec", "train-single", "deterministic", "deterministic-again"]
-    quick = selfcheck.select_checks([], is_quick=True)
-    assert quick
-    assert all(check.is_quick for check in quick)
+        assert {check.needed} - {None} <= set(names[:number]), check.name
+        assert not check.is_quick or not check.needed, "a quick check needs no training"
+    again = selfcheck.select_checks(["deterministic-again"], is_quick=False)
+    assert [check.name for check in again] == ["train-codec", "train-single", "deterministic", "deterministic-again"]
+    assert all(check.is_quick for check in selfcheck.select_checks([], is_quick=True))
     assert selfcheck.select_checks([], is_quick=False) == list(CHECKS)
-
-
-def test_a_check_that_is_none_names_the_nearest():
     with pytest.raises(CommandLineError, match="Did you mean train-dual"):
         selfcheck.select_checks(["train-duel"], is_quick=False)
 
@@ -118,11 +107,11 @@ def test_one_card_does_what_one_card_allows_and_lists_the_rest():
 
 
 def test_a_failed_check_ends_no_other_but_those_that_need_its_files():
-    def ask(check, situation):
+    def fail_first(check, situation):
         return Outcome(check.name, "", Status.FAILED if check.name == "first" else Status.PASSED, "")
 
-    checks = [Check("first", "", "x"), Check("needs", "", "x", after=("first",)), Check("other", "", "x")]
-    outcomes = run(checks, ONE, ask)
+    checks = [Check("first", "", "x"), Check("needs", "", "x", after="first"), Check("other", "", "x")]
+    outcomes = run(checks, ONE, fail_first)
     assert [each.status for each in outcomes.values()] == [Status.FAILED, Status.NOT_RUN, Status.PASSED]
     assert "first makes" in outcomes["needs"].detail
 
@@ -140,14 +129,14 @@ def test_a_failed_check_ends_no_other_but_those_that_need_its_files():
     ],
 )
 def test_losses_are_judged_by_what_the_devices_allow(losses, situation, status):
-    like = {"after": ("single",), "like": "single", "tolerance": (1e-3, 0.0)}
+    like = {"like": "single", "tolerance": (1e-3, 0.0)}
     outcome = run([train("single", [3.0, 2.0]), train("dual", losses, **like)], situation)["dual"]
     assert outcome.status is status, outcome.detail
     assert "single" in outcome.detail
 
 
 def test_only_the_losses_that_must_agree_are_compared():
-    like = {"after": ("single",), "like": "single", "tolerance": (0.05, 0.05), "compared": 1}
+    like = {"like": "single", "tolerance": (0.05, 0.05), "compared": 1}
     checks = [train("single", [3.0, 2.0]), train("skips", [3.1, 3.1], **like), train("wrong", [4.0, 2.0], **like)]
     outcomes = run(checks, TWO)
     assert outcomes["skips"].status is Status.PASSED
@@ -164,36 +153,21 @@ def test_only_the_losses_that_must_agree_are_compared():
         ("stumble", "its process ended with exit code 1: ValueError: seen before the end"),
     ],
 )
-def test_a_process_that_refuses_crashes_hangs_or_stumbles_is_told_with_its_last_words(function, said):
-    check = Check("bad", "", f"{__name__}:{function}", limit_s=1 if function == "hang" else 60)
-    outcome = ask_process(check, REHEARSAL)
+def test_a_process_that_refuses_crashes_hangs_or_stumbles_is_told_with_its_last_words(function, said, monkeypatch):
+    monkeypatch.setattr(selfcheck, "TRAINING_LIMIT_S", 1 if function == "hang" else 60)
+    outcome = run_check(Check("bad", "", f"{__name__}:{function}"), REHEARSAL)
     assert outcome.status is Status.FAILED
     assert said in outcome.detail
     # One that hangs says where it is.
     assert ("in hang" if function == "hang" else "seen before the end") in outcome.last_words
 
 
-def test_loading_has_its_own_limit(monkeypatch):
-    monkeypatch.setattr(selfcheck, "IMPORT_S", 0.01)
-    outcome = ask_process(Check("slow", "", f"{__name__}:answer", limit_s=60), REHEARSAL)
-    assert (outcome.status, outcome.detail) == (Status.FAILED, "its process had not loaded its code after 0 s")
-
-
 def test_a_process_is_given_the_situation_and_the_settings_and_may_decline():
-    good = Check("good", "", f"{__name__}:answer", settings={"depth": 3}, limit_s=60)
-    outcomes = run([good, Check("closed", "", f"{__name__}:decline", limit_s=60)], REHEARSAL, ask_process)
-    assert outcomes["good"] == Outcome(
-        "good", "", Status.REHEARSED, "2 devices", outcomes["good"].seconds, {"depth": 3}
-    )
+    good = Check("good", "", f"{__name__}:answer", settings={"depth": 3})
+    outcomes = run([good, Check("closed", "", f"{__name__}:decline")], REHEARSAL, run_check)
+    seen = Outcome("good", "", Status.REHEARSED, "2 devices for good", outcomes["good"].seconds, {"depth": 3})
+    assert outcomes["good"] == seen
     assert outcomes["closed"] == Outcome("closed", "", Status.NOT_RUN, "no network here")
-
-
-@pytest.mark.parametrize(("mode", "limit"), [("single", None), ("dual", None), ("isolated", 2048), ("split", 2048)])
-def test_every_mode_can_be_planned_in_a_rehearsal(mode, limit):
-    plan = REHEARSAL.plan(Mode(mode))
-    assert plan.mode == mode
-    assert plan.rehearsal
-    assert getattr(plan.data.memory, "mib", None) == limit
 
 
 def test_bus_ids_are_found_in_what_tensorflow_says_of_a_device():
@@ -228,26 +202,25 @@ def test_lines_fit_80_columns_and_a_rehearsal_claims_nothing():
 
 @pytest.fixture
 def situation(tmp_path):
-    return replace(REHEARSAL, folder=str(tmp_path))
+    return replace(REHEARSAL, root=str(tmp_path), check="mine")
 
 
 def test_every_check_that_trains_reads_one_corpus_that_tensorflow_can_read_too(situation):
     from myxtts.tuning.selfcheck_work import make_config
 
-    plain = make_config(situation, "train-single")
+    plain = make_config(situation)
     # What other checks try is off, whatever the default.
     others = (plain.data.use_tf_native_loading, plain.data.enable_xla, plain.model.enable_gradient_checkpointing)
     assert (*others, plain.data.mixed_precision, plain.data.cache) == (False, False, False, "float32", "off")
     # Which clips are set apart follows from their paths: other files would be another run.
-    assert plain.data.train_data == make_config(situation, "train-native").data.train_data
+    assert plain.data.train_data == make_config(replace(situation, check="other")).data.train_data
     first = sorted((Path(plain.data.train_data) / "wavs").iterdir())[0]
     info = soundfile.info(first)
     assert (info.format, info.subtype, info.samplerate) == ("WAV", "PCM_16", 22050)
     original = next(demo_corpus_path().glob(f"wavs/{first.stem}.*"))
     np.testing.assert_array_equal(soundfile.read(first)[0], soundfile.read(original)[0])
-    assert not list(situation.root.glob("*.new"))
-    decoder = make_config(situation, "train-decoder", training={"stage": "decoder"}).training
-    assert (decoder.init_from, decoder.codec) == (str(situation.root / "train-single"), None)
+    decoder = make_config(situation, training={"stage": "decoder"}).training
+    assert (decoder.init_from, decoder.codec) == (f"{situation.root}/train-single", None)
 
 
 @pytest.fixture
@@ -261,7 +234,8 @@ def train_by_command(monkeypatch):
         class Stub:
             def __init__(self, commands, tell):
                 (command,) = commands
-                asked.update(yaml.safe_load(Path(command.words[-1]).read_text()), words=command.words)
+                path = Path(command.words[command.words.index("--config") + 1])
+                asked.update(yaml.safe_load(path.read_text()), words=command.words)
                 tell(0, "what it said")
 
             def run(self):
@@ -275,9 +249,8 @@ def train_by_command(monkeypatch):
     return make
 
 
-def write_run(folder, losses=(3.0, 2.0), **record):
-    (folder / "worker-1").mkdir(parents=True, exist_ok=True)
-    write_record(folder, RunRecord("gpt", {}, (), **record))
+def write_run(folder, losses=(3.0, 2.0), workers=2):
+    (folder / f"worker-{workers - 1}").mkdir(parents=True, exist_ok=True)
     with MetricsLog(folder / "metrics.jsonl") as log:
         log.write(make_run_row())
         log.write(make_train_row(len(losses), steps=len(losses), losses=losses))
@@ -287,41 +260,34 @@ def test_both_devices_train_by_the_command_a_user_gives_where_their_ports_are_cl
     situation, train_by_command, monkeypatch
 ):
     work, asked = train_by_command(0, write_run)
-    detail, facts = work.train_parallel(situation, name="train-parallel")
+    detail, facts = work.train_parallel(situation)
     assert asked["training"]["model_gpus"] == "1,0"
     assert "--open-ports" not in asked["words"]
     assert facts == {"losses": [3.0, 2.0], "how": "two workers"}
     assert "two workers" in detail
     asked.clear()
     monkeypatch.setattr(work, "has_private_network", lambda: False)
-    detail, facts = work.train_parallel(situation, name="closed")
+    detail, facts = work.train_parallel(situation)
     assert "--open-ports" in detail
     assert facts is None
     assert not asked, "nothing was started"
-    assert work.train_parallel(replace(situation, opens_ports=True), name="opened")[1] is not None
+    assert work.train_parallel(replace(situation, opens_ports=True, check="opened"))[1] is not None
     assert "--open-ports" in asked["words"]
 
 
-def test_a_mode_that_was_chosen_is_told(situation, train_by_command):
-    work, asked = train_by_command(0, lambda folder: write_run(folder, choice={"layout": "dual"}))
-    detail, _ = work.train_auto(situation, name="train-auto")
-    assert asked["training"]["mode"] == "auto"
-    assert "it chose the dual mode" in detail
-
-
 @pytest.mark.parametrize(
-    ("check", "code", "act", "said"),
+    ("code", "act", "said"),
     [
-        ("train_auto", 1, lambda folder: None, "ended with exit code 1:\nwhat it said"),
-        ("train_auto", 0, write_run, "A mode was to be chosen and kept with the run"),
-        ("train_auto", 0, lambda folder: write_run(folder, (2.0, 3.0), choice={"layout": "dual"}), "The loss must fall"),
-        ("train_parallel", -9, lambda folder: None, "ended with exit code -9"),
+        (-9, lambda folder: None, "ended with exit code -9:\nwhat it said"),
+        (0, lambda folder: write_run(folder, workers=1), "Two workers were to train, but only one did"),
+        (0, lambda folder: write_run(folder, (2.0, 3.0)), "The loss must fall"),
+        (0, lambda folder: write_run(folder, (2.0, math.nan)), "Losses must be finite numbers"),
     ],
-)  # fmt: skip
-def test_a_command_that_does_not_do_what_it_must_fails_the_check(situation, train_by_command, check, code, act, said):
+)
+def test_a_command_that_does_not_do_what_it_must_fails_the_check(situation, train_by_command, code, act, said):
     work, _ = train_by_command(code, act)
     with pytest.raises(CheckFailedError, match=re.escape(said)):
-        getattr(work, check)(situation, name="x")
+        work.train_parallel(situation)
 
 
 def run_selfcheck(*words, environ=None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from myxtts.cluster.spec import find_cluster
@@ -31,10 +31,10 @@ def refuse_decoder(config: XTTSConfig) -> None:
         )
 
 
-def describe_workers(config: XTTSConfig, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     """What a measurement leaves out where several workers would share every batch; nothing where one process trains."""
     training = config.training
-    cluster = find_cluster(training.cluster, training.worker_index, environ)
+    cluster = find_cluster(training.cluster, training.worker_index, os.environ)
     if training.model_gpus is not None:
         workers, asked = len(parse_gpu_ids(training.model_gpus)), f"--model-gpus {training.model_gpus}"
     elif cluster is not None:

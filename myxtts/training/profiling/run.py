@@ -19,7 +19,8 @@ from myxtts.pipeline.batch_spans import Span
 from myxtts.pipeline.handoff import SLOTS
 from myxtts.pipeline.transfer import DeviceBatch
 from myxtts.training.errors import ProfileError
-from myxtts.training.step import TrainStep, UpdateMaker
+from myxtts.training.profiling.setup import ProfileSetup
+from myxtts.training.step import UpdateMaker
 
 FILL_BATCHES = 2 * SLOTS + 2
 """Batches until a pipeline that stood still, with its slots full, is at its own speed."""
@@ -28,47 +29,53 @@ WAITED_S = 0.001
 CACHED_REPEATS = 4
 """Of a batch of each shape, before the other runs and after them: a machine that gets busier meanwhile counts in both."""
 RATE = 1e-5
+WINDOWS = 2
+"""In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
+_MOST_WINDOWS = 4
 
 Train = Callable[[DeviceBatch], bool]
-"""Trains on a batch, returns when it is done, and says whether something was traced for it."""
-
-
-class ProfileLengths(NamedTuple):
-    """How much is run, in batches."""
-
-    steps: int
-    """Of the real run, those that count."""
-    read_ahead: int
-    """Batches that may have been read before they are asked for."""
-    shapes: int = 1
-    """Of batches."""
+"""Trains on a batch, and says whether something was traced for it."""
 
 
 class SyncedTraining:
-    """A step as every mode does it, waited for."""
+    """A step as every mode does it, of the model of a run that is set up. Build it under the model device's scope."""
 
-    def __init__(self, step: TrainStep, *, accumulation: int, retries: bool):
-        self._step = step
-        self._updates = UpdateMaker(step, lambda _: RATE, accumulation=accumulation, retries=retries)
-        self._one = tf.constant(1.0)
+    def __init__(self, setup: ProfileSetup):
+        training = setup.config.training
+        self.step = setup.build_model().step
+        self._updates = UpdateMaker(
+            self.step,
+            lambda _: RATE,
+            accumulation=training.gradient_accumulation_steps,
+            retries=training.on_oom == "retry",
+        )
         self._last: tf.Tensor | None = None
 
     def train(self, batch: DeviceBatch) -> bool:
-        """See `Train`."""
+        """Trains on a batch and waits for it. See `Train`."""
         has_traced = self.dispatch(batch)
         self.settle()
         return has_traced
 
     def dispatch(self, batch: DeviceBatch) -> bool:
-        """Trains on a batch as a run does, without waiting for it. Says whether something was traced for it."""
-        traces = self._step.count_traces()
+        """Trains on a batch as a run does, without waiting for it. See `Train`."""
+        traces = self.step.count_traces()
         self._last = self._updates.add(batch.tensors, batch.facts)
-        return self._step.count_traces() != traces
+        return self.step.count_traces() != traces
 
     def settle(self) -> None:
         """Waits until all that was dispatched is done."""
         # Work of one device is done in the order it was asked for: fetching the last of it waits for all.
-        (self._one + 1.0 if self._last is None else self._last).numpy()
+        (tf.constant(1.0) + 1.0 if self._last is None else self._last).numpy()
+
+
+class Window(NamedTuple):
+    """A stretch of batches at full speed."""
+
+    batch_s: float
+    read_s: float
+    """Of it, waiting for clips beyond what was read ahead."""
+    buckets: Sequence[int]
 
 
 class RealRun(NamedTuple):
@@ -76,47 +83,52 @@ class RealRun(NamedTuple):
 
     times: list[BatchTimes]
     buckets: list[int]
-    """Of the batches that count."""
     left_out: int
     facts: PipelineFacts
 
 
 class Profiler:
-    """Takes batches from a source and trains on them, or not. For one thread, under the model device's scope."""
+    """Takes batches from a source and trains on them, or not. For one thread, under the model device's scope.
 
-    def __init__(self, source: BatchSource, train: Train, lengths: ProfileLengths):
+    Args:
+        steps: batches of the real run that count.
+        read_ahead: batches that may have been read before they are asked for.
+        shapes: of batches.
+    """
+
+    def __init__(
+        self, source: BatchSource, training: SyncedTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1
+    ):
         self._source = source
-        self._train = train
-        self._lengths = lengths
+        self._training = training
+        self._steps = steps
+        self._read_ahead = read_ahead
+        self._shapes = shapes
         self._kept: dict[int, DeviceBatch] = {}
         """One batch of each shape, for the run without the pipeline."""
         self._cached_s: dict[int, list[float]] = defaultdict(list)
         """Seconds of training on those, by shape."""
         self._waits_since = time.perf_counter()
 
-    def keep(self, batch: DeviceBatch) -> None:
-        """Has the training alone measured with this batch, where it is the first of its shape."""
-        self._kept.setdefault(batch.facts.bucket_number, batch)
-
     def warm_up(self) -> None:
         """Traces the step for the shapes that come, so that no measured step has to."""
-        for _ in range(3 * self._lengths.shapes):
-            self._do_batch(lambda batch: batch.facts.bucket_number not in self._kept and self._train(batch))
-            if len(self._kept) == self._lengths.shapes:
+        for _ in range(3 * self._shapes):
+            self._do_batch(lambda batch: batch.facts.bucket_number not in self._kept and self._training.train(batch))
+            if len(self._kept) == self._shapes:
                 return
 
     def run_pipeline(self) -> list[BatchTimes]:
         """The pipeline alone: batches are taken and thrown away."""
         self.drain()
-        return [self._do_batch(_do_nothing)[0] for _ in range(max(3, self._lengths.steps // 2))]
+        return [self._do_batch(lambda _: False)[0] for _ in range(max(3, self._steps // 2))]
 
     def run_real(self) -> RealRun:
         """Pipeline and training together."""
         times, buckets, left_out, skip = list[BatchTimes](), list[int](), 0, FILL_BATCHES
         self._source.read_facts(reset=True)
         # A corpus with many rare shapes traces again and again; it must come to an end all the same.
-        for _ in range(FILL_BATCHES + 3 * self._lengths.steps):
-            done, bucket, has_traced = self._do_batch(self._train)
+        for _ in range(FILL_BATCHES + 3 * self._steps):
+            done, bucket, has_traced = self._do_batch(self._training.train)
             if has_traced:
                 # While it traced, the pipeline has filled up.
                 skip = max(skip, SLOTS + 1)
@@ -128,7 +140,7 @@ class Profiler:
                 continue
             times.append(done)
             buckets.append(bucket)
-            if len(times) == self._lengths.steps:
+            if len(times) == self._steps:
                 break
         if not times:
             raise ProfileError(
@@ -137,12 +149,34 @@ class Profiler:
             )
         return RealRun(times, buckets, left_out, self._source.read_facts())
 
+    def time_best_window(self, batches: int) -> Window:
+        """The faster of some windows in which nothing was traced: the mean time of a batch at full speed."""
+        return min((self._time_window(batches) for _ in range(WINDOWS)), key=lambda window: window.batch_s)
+
+    def _time_window(self, batches: int) -> Window:
+        for _ in range(_MOST_WINDOWS):
+            self._dispatch(FILL_BATCHES)
+            began = time.perf_counter()
+            times, buckets, traced = zip(*self._dispatch(batches), strict=True)
+            seconds = time.perf_counter() - began
+            if not any(traced):
+                return Window(seconds / batches, fmean(each.spans.read.seconds for each in times), buckets)
+        raise ProfileError(
+            f"The step was traced anew in each of {_MOST_WINDOWS} stretches of {batches} batches, so there is none whose time means "
+            "anything. Use --enable-static-shapes, or give --mode instead of auto."
+        )
+
+    def _dispatch(self, batches: int) -> list[tuple[BatchTimes, int, bool]]:
+        done = [self._do_batch(self._training.dispatch) for _ in range(batches)]
+        self._training.settle()
+        return done
+
     def run_cached(self) -> None:
         """The training alone, on batches that are on its device already."""
         for bucket, batch in self._kept.items():
             for _ in range(CACHED_REPEATS):
                 began = time.perf_counter()
-                if not self._train(batch):
+                if not self._training.train(batch):
                     self._cached_s[bucket].append(time.perf_counter() - began)
 
     def list_cached(self, buckets: Sequence[int]) -> list[float]:
@@ -151,8 +185,8 @@ class Profiler:
 
     def drain(self) -> None:
         """Uses up what was read ahead while the step was traced: it would hide how slow reading is."""
-        for number in range(self._lengths.read_ahead + FILL_BATCHES):
-            done, *_ = self._do_batch(_do_nothing)
+        for number in range(self._read_ahead + FILL_BATCHES):
+            done, *_ = self._do_batch(lambda _: False)
             if number >= FILL_BATCHES and done.spans.read.seconds > WAITED_S:
                 return
 
@@ -166,10 +200,6 @@ class Profiler:
         waits_since, self._waits_since = self._waits_since, ended
         self._source.advance()
         self._source.release()
-        self.keep(batch)
+        self._kept.setdefault(batch.facts.bucket_number, batch)
         times = BatchTimes(batch.facts.number, batch.spans, Span(waits_since, began), Span(began, ended))
         return times, batch.facts.bucket_number, has_traced
-
-
-def _do_nothing(_: DeviceBatch) -> bool:
-    return False

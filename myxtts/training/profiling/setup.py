@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,8 @@ class ProfileSetup:
     """None when the codec itself is trained."""
     start: StartingPoint | None
     folder: Path
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What differs from the run that was asked for."""
 
     def build_model(self) -> TrainedModel:
         """The model as a run would build it. Call it under the model device's scope."""
@@ -81,29 +81,25 @@ class ProfileSetup:
         )
 
 
-def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path, notes: Sequence[str] = ()) -> ProfileSetup:
-    """The run of a configuration, its data read and its codec found. The plan must be in force already.
-
-    Args:
-        folder: of the profile, thrown away afterwards.
-        notes: what of the run that was asked for is not measured.
-    """
+def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path) -> ProfileSetup:
+    """The run of a configuration, its data read and its codec found, in a folder. The plan must be in force already."""
     refuse_decoder(config)
     start = codec = None
+    notes: tuple[str, ...] = ()
     if config.training.stage != "codec" and config.training.init_from:
         start = read_starting_point(Path(config.training.init_from), folder, is_resumed=False)
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
     if config.training.stage != "codec":
         codec = find_codec(config, start)
         if codec is None:
-            codec = write_random_codec(config, folder / "codec")
-            notes = (*notes, "No codec was given: one of random weights prepares here. It costs the same.")
+            codec = _write_random_codec(config, folder / "codec")
+            notes = ("No codec was given: one of random weights prepares here. It costs the same.",)
     fitted = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
-    return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))
+    return ProfileSetup(fitted, plan, data, codec, start, folder, notes)
 
 
-def write_random_codec(config: XTTSConfig, folder: Path) -> Codec:
-    """A codec of a configuration's size and random weights, written to a folder: it costs what a trained one does."""
+def _write_random_codec(config: XTTSConfig, folder: Path) -> Codec:
+    """A codec of a configuration's size and random weights: it costs what a trained one does."""
     # On the host: the device that prepares loads it from the folder, as it does in a run.
     with get_device_context("/CPU:0"):
         weights = to_checkpoint(build_dvae(config.model, seed=0))
