@@ -3,7 +3,7 @@
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.training.run_stages import _describe_model
+from myxtts.training.model import describe_model
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from myxtts.training.run_stages import _describe_model
     ],
 )
 def test_a_model_is_called_by_the_size_it_has(model, name):
-    assert _describe_model(XTTSConfig(model=model), None).startswith(name)
+    assert describe_model(XTTSConfig(model=model), None, "gpt").startswith(f"Model: {name}")
