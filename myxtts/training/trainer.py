@@ -357,7 +357,7 @@ class XTTSTrainer:
         # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
         with workers.stop.while_busy():
             try:
-                return self._run_loop(saver, schedule, recipe)
+                return self._run_stage(saver, schedule, recipe)
             finally:
                 # Once more, with the clips that were replaced during training.
                 data.report.write_json(run.path / DROP_REPORT_NAME)
@@ -368,7 +368,7 @@ class XTTSTrainer:
                 saver.restore(saved)
             self._workers.share_start(saver)
 
-    def _run_loop(self, saver: CheckpointSaver, schedule: Schedule, recipe: Production) -> StageResult:
+    def _run_stage(self, saver: CheckpointSaver, schedule: Schedule, recipe: Production) -> StageResult:
         run, is_asked_for = saver.run, saver.run.stage == self.config.training.stage
         # The codec that a GPT run trains first is not what was measured.
         predicted_s = self._choice.step_s if self._choice is not None and is_asked_for else None
@@ -377,7 +377,7 @@ class XTTSTrainer:
         with log, get_device_context(self.model_device):
             self._run_log, self._is_in_loop = log, True
             try:
-                ending = self._train_through(saver, schedule, recipe, log)
+                ending = self._run_loop(saver, schedule, recipe, log)
             except BaseException:
                 log.summarise(saver.progress.step, "failed")
                 raise
@@ -388,7 +388,7 @@ class XTTSTrainer:
             run.finish(ending.reason, is_early=ending.is_early)
         return StageResult(ending, saver.progress.step, summary, run.path, choose_board(run, self.config))
 
-    def _train_through(self, saver: CheckpointSaver, schedule: Schedule, recipe: Production, log: RunLog) -> Ending:
+    def _run_loop(self, saver: CheckpointSaver, schedule: Schedule, recipe: Production, log: RunLog) -> Ending:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
         assert self._updates is not None
         stop, failed_at = self._workers.stop, None

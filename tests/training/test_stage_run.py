@@ -32,8 +32,8 @@ def test_a_stop_before_the_first_batch_is_told_to_others_who_wait_for_it(workers
         trainer = SimpleNamespace(_workers=SimpleNamespace(size=workers, stop=stop), _updates=Mock())
         saver, schedule = SimpleNamespace(progress=RunProgress()), SimpleNamespace(end_step=5)
         if workers == 1:
-            ending = XTTSTrainer._train_through(trainer, saver, schedule, None, None)
+            ending = XTTSTrainer._run_loop(trainer, saver, schedule, None, None)
             assert ending.signal is signal.SIGTERM
         else:
             with pytest.raises(StopNow, match="asked to stop"):
-                XTTSTrainer._train_through(trainer, saver, schedule, None, None)
+                XTTSTrainer._run_loop(trainer, saver, schedule, None, None)

@@ -34,7 +34,7 @@ def test_opening_the_pipeline_has_a_name():
     run = SimpleNamespace(_workers=workers, _ledger=ledger, _updates=Mock(), _open_batches=open_batches)
     saver, schedule = SimpleNamespace(progress=RunProgress()), SimpleNamespace(end_step=5)
     with pytest.raises(OpeningError):
-        XTTSTrainer._train_through(run, saver, schedule, None, None)
+        XTTSTrainer._run_loop(run, saver, schedule, None, None)
     assert seen == [(Cause.START_UP, "opening the pipeline")]
 
 
