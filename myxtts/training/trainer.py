@@ -278,19 +278,21 @@ class XTTSTrainer:
 
     def _train_codec(self, run: AnyRun, config: XTTSConfig, data: RunData) -> StageResult:
         assert isinstance(run, RunFolder), "a cluster trains no codec"
-        saved = run.open_checkpoint()
-        if saved is not None:
-            mel_norms = take_codec(saved.model).mel_norms
-        else:
-            # On the host: once, before anything trains.
-            with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
-                mel_norms = measure_mel_norms(data.train, config.training.seed)
+        mel_norms = self._find_mel_norms(run, config, data)
         recipe = self._plan_batches(run, config, data, mel_norms)
         steps = recipe.end_step
         with self._building():
             free_steps = count_free_steps(run.list_lengths(steps))
             trained = build_codec_step(config, mel_norms, steps=steps, free_steps=free_steps)
         return self._train_stage(run, data, recipe, trained)
+
+    def _find_mel_norms(self, run: RunFolder, config: XTTSConfig, data: RunData) -> NDArray[np.float32]:
+        saved = run.open_checkpoint()
+        if saved is not None:
+            return take_codec(saved.model).mel_norms
+        # On the host: once, before anything trains.
+        with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
+            return measure_mel_norms(data.train, config.training.seed)
 
     def _plan_batches(
         self,
