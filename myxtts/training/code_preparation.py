@@ -92,9 +92,8 @@ def prepare_codes(
     """Makes the codes of a part of a run's clips where they are not there yet. Puts the plan into force in this process.
 
     Args:
-        config: the run's; it must name a codec, or a model that has one.
+        config: the run's, for which `require_use` has nothing to say.
     """
-    require_use(config)
     apply_devices(config, plan)
     if config.data.train_data:
         # Chosen on purpose: other machines that share the corpus are to find the codes. The demo corpus is part of the program.
