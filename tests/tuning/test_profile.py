@@ -271,7 +271,7 @@ def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
 
 def test_a_model_without_its_codec_is_refused_with_the_advice_of_a_run(tmp_path, monkeypatch):
     write_model_directory(tmp_path / "model", config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)})
-    start = StartingPoint(SimpleNamespace(path=tmp_path / "model", config=XTTSConfig(model={"size": "tiny"}), model={}))
+    start = StartingPoint(Mock(path=tmp_path / "model", dvae=None))
     monkeypatch.setattr(profile_setup, "read_starting_point", lambda *_, **__: start)
     monkeypatch.setattr(profile_setup, "collect_run_data", Mock())
     config = XTTSConfig(training={"init_from": str(tmp_path / "model"), "rehearsal": True})
