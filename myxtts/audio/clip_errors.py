@@ -29,7 +29,6 @@ class ClipProblem(StrEnum):
     NAN = "nan"
     """Samples that are not numbers, or infinite."""
     SILENT = "silent"
-    TOO_SHORT = "too_short"
     TOO_LONG = "too_long"
 
 
@@ -46,7 +45,3 @@ class ClipError(UserError):
         self.path = path
         self.problem = problem
         super().__init__(f"{path}: {text}")
-
-    def __reduce__(self) -> tuple[type[ClipError], tuple[Path, ClipProblem, str]]:
-        # Reader processes send their errors home; by default only the one-line message would be pickled.
-        return type(self), (self.path, self.problem, str(self).removeprefix(f"{self.path}: "))

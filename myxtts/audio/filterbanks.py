@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -31,16 +31,6 @@ class MelSpec:
         return 1 + samples // self.hop_samples
 
 
-CONDITIONING_MEL = MelSpec(
-    rate_hz=SAMPLE_RATE_HZ,
-    fft_samples=8 * HOP_SAMPLES,
-    window_samples=4 * HOP_SAMPLES,
-    hop_samples=HOP_SAMPLES,
-    window="hann",
-    bands=80,
-    top_hz=8000.0,
-    unit_area=True,
-)
 DVAE_MEL = MelSpec(
     rate_hz=SAMPLE_RATE_HZ,
     fft_samples=4 * HOP_SAMPLES,
@@ -51,6 +41,7 @@ DVAE_MEL = MelSpec(
     top_hz=8000.0,
     unit_area=True,
 )
+CONDITIONING_MEL = replace(DVAE_MEL, fft_samples=8 * HOP_SAMPLES)
 PREEMPHASIS = 0.97
 """The speaker encoder hears each sample less so much of the one before."""
 SPEAKER_MEL = MelSpec(
@@ -76,7 +67,8 @@ def make_window(spec: MelSpec) -> NDArray[np.float32]:
 def make_filterbank(spec: MelSpec) -> NDArray[np.float32]:
     """Triangles on the HTK mel scale, (fft_samples // 2 + 1, bands)."""
     bins_hz = np.linspace(0.0, spec.rate_hz // 2, spec.fft_samples // 2 + 1)
-    corners_hz = mel_to_hz(np.linspace(0.0, hz_to_mel(spec.top_hz), spec.bands + 2))
+    top_mel = 2595.0 * float(np.log10(1.0 + spec.top_hz / 700.0))
+    corners_hz = 700.0 * (10.0 ** (np.linspace(0.0, top_mel, spec.bands + 2) / 2595.0) - 1.0)
     left, centre, right = corners_hz[:-2], corners_hz[1:-1], corners_hz[2:]
     rising = (bins_hz[:, None] - left) / (centre - left)
     falling = (right - bins_hz[:, None]) / (right - centre)
@@ -87,13 +79,3 @@ def make_filterbank(spec: MelSpec) -> NDArray[np.float32]:
     # Cached, so shared: nobody may write to it.
     filterbank.flags.writeable = False
     return filterbank
-
-
-def hz_to_mel(hz: float) -> float:
-    """Pitch on the HTK mel scale."""
-    return 2595.0 * float(np.log10(1.0 + hz / 700.0))
-
-
-def mel_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Frequencies of pitches on the HTK mel scale."""
-    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)

@@ -70,7 +70,10 @@ def open_clip(path: Path) -> Iterator[OpenClip]:
         head = file.read(containers.HEAD_BYTES)
         if not head:
             raise ClipError(path, ClipProblem.EMPTY, f"must hold sound, but has no bytes. {REPLACE}")
-        _check_whole(path, file, head)
+        missing = containers.count_missing_bytes(file, head)
+        if missing:
+            text = f"is cut off: its header promises {missing} more bytes of sound than the file has. {COPY}"
+            raise ClipError(path, ClipProblem.TRUNCATED, text)
         may_hold_mpeg = containers.may_hold_mpeg(file, head)
         mpeg_frames = containers.count_mpeg_samples(file) if may_hold_mpeg else None
         last_page = containers.find_last_ogg_page(file, head)
@@ -80,11 +83,7 @@ def open_clip(path: Path) -> Iterator[OpenClip]:
             _open_sound(path, file, head, last_page) as sound,
         ):
             info = ClipInfo(path, sound.frames, sound.samplerate, sound.channels, sound.format, sound.subtype)
-            _check_header(info)
-            if mpeg_frames is not None:
-                _check_mpeg_length(info, mpeg_frames)
-            if last_page is not None:
-                _check_ogg_length(info, last_page)
+            _check_header(info, mpeg_frames, last_page)
             yield OpenClip(info, sound, file)
 
 
@@ -102,13 +101,6 @@ def _name_read_errors(path: Path) -> Iterator[None]:
         raise ClipError(path, ClipProblem.UNREADABLE, text) from error
 
 
-def _check_whole(path: Path, file: FileIO, head: bytes) -> None:
-    missing = containers.count_missing_bytes(file, head)
-    if missing:
-        text = f"is cut off: its header promises {missing} more bytes of sound than the file has. {COPY}"
-        raise ClipError(path, ClipProblem.TRUNCATED, text)
-
-
 def _open_sound(path: Path, file: FileIO, head: bytes, last_page: containers.OggPage | None) -> soundfile.SoundFile:
     try:
         return soundfile.SoundFile(file.fileno(), closefd=False)
@@ -124,33 +116,25 @@ def _open_sound(path: Path, file: FileIO, head: bytes, last_page: containers.Ogg
         raise ClipError(path, ClipProblem.CORRUPT, text) from None
 
 
-def _check_header(info: ClipInfo) -> None:
+def _check_header(info: ClipInfo, mpeg_frames: int | None, last_page: containers.OggPage | None) -> None:
     if info.rate_hz not in RATES_HZ:
         text = f"must have a rate of {RATES_HZ[0]} to {RATES_HZ[-1]} Hz, but its header says {info.rate_hz}. {REPLACE}"
         raise ClipError(info.path, ClipProblem.CORRUPT, text)
     if info.frames >= _UNKNOWN_FRAMES:
         text = f"must say how long it is, but was written to a pipe, without a length. {CONVERT}"
         raise ClipError(info.path, ClipProblem.UNSUPPORTED, text)
-    if info.frames <= 0 and info.container != "OGG":
-        text = f"must hold sound, but has a header and no samples. {REPLACE}"
-        raise ClipError(info.path, ClipProblem.EMPTY, text)
-
-
-def _check_mpeg_length(info: ClipInfo, frames: int) -> None:
-    if frames > info.frames + MPEG_SLACK_FRAMES:
-        seconds = f"{info.seconds:.2f} of {frames / info.rate_hz:.2f} s"
+    if mpeg_frames is not None and mpeg_frames > info.frames + MPEG_SLACK_FRAMES:
+        seconds = f"{info.seconds:.2f} of {mpeg_frames / info.rate_hz:.2f} s"
         text = f"is an MP3 of varying bit rate without an index: it would be cut to {seconds}. {CONVERT}"
         raise ClipError(info.path, ClipProblem.UNSUPPORTED, text)
-
-
-def _check_ogg_length(info: ClipInfo, last_page: containers.OggPage) -> None:
-    # A page of which one bit has flipped fails its checksum, and libsndfile ends the stream there.
-    clock_hz = 48000 if info.encoding == "OPUS" else info.rate_hz
-    missing_s = last_page.granule / clock_hz - info.seconds
-    if missing_s > OGG_SLACK_SECONDS:
-        problem = ClipProblem.CORRUPT if last_page.ends_stream else ClipProblem.TRUNCATED
-        text = f"is damaged or cut off: {missing_s:.2f} s of its Ogg stream cannot be decoded. {COPY}"
-        raise ClipError(info.path, problem, text)
+    if last_page is not None:
+        # A page of which one bit has flipped fails its checksum, and libsndfile ends the stream there.
+        clock_hz = 48000 if info.encoding == "OPUS" else info.rate_hz
+        missing_s = last_page.granule / clock_hz - info.seconds
+        if missing_s > OGG_SLACK_SECONDS:
+            problem = ClipProblem.CORRUPT if last_page.ends_stream else ClipProblem.TRUNCATED
+            text = f"is damaged or cut off: {missing_s:.2f} s of its Ogg stream cannot be decoded. {COPY}"
+            raise ClipError(info.path, problem, text)
     if info.frames <= 0:
         text = f"must hold sound, but has a header and no samples. {REPLACE}"
         raise ClipError(info.path, ClipProblem.EMPTY, text)

@@ -59,13 +59,12 @@ def read_clip(
     return np.clip(samples, -1.0, 1.0, out=samples)
 
 
-def check_clip(path: str | os.PathLike[str], *, min_seconds: float = 0.0, max_seconds: float = math.inf) -> ClipInfo:
+def check_clip(path: str | os.PathLike[str]) -> ClipInfo:
     """What a file's header says, after all of the file was decoded and found usable.
 
-    Raises `ClipError` with the first problem met. A clip too short or too long is not decoded.
+    Raises `ClipError` with the first problem met.
     """
     with open_clip(Path(path)) as clip:
-        check_duration(clip.info, min_seconds=min_seconds, max_seconds=max_seconds)
         samples = _decode_mono(clip)
     # Not the peak: a constant offset is silence too.
     span = float(np.ptp(samples))
@@ -76,11 +75,8 @@ def check_clip(path: str | os.PathLike[str], *, min_seconds: float = 0.0, max_se
     return clip.info
 
 
-def check_duration(info: ClipInfo, *, min_seconds: float, max_seconds: float) -> None:
-    """Raises `ClipError` (too_short, too_long) when a clip's length lies outside the limits. The limits themselves are allowed."""
-    if info.seconds < min_seconds:
-        text = f"must last at least {min_seconds:g} s, but lasts {info.seconds:.3f} s. Join it with its neighbour or leave it out."
-        raise ClipError(info.path, ClipProblem.TOO_SHORT, text)
+def check_duration(info: ClipInfo, *, max_seconds: float) -> None:
+    """Raises `ClipError` (too_long) when a clip is longer than this."""
     if info.seconds > max_seconds:
         text = f"must last at most {max_seconds:g} s, but lasts {info.seconds:.3f} s. Cut it at a pause, with its text."
         raise ClipError(info.path, ClipProblem.TOO_LONG, text)

@@ -89,10 +89,10 @@ def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
         make_vocabulary_task(given)
     with open_scratch_folder("data") as folder:
         texts = TextMeasure(config, folder, given)
-        result = scan_train_data(config, texts.choose_task, _show_progress)
+        result = scan_train_data(config, texts.choose_task, _show_scan)
         if not config.data.val_data:
             return result, None
-        return result, scan_val_data(config, make_vocabulary_task(texts.vocabulary), _show_progress)
+        return result, scan_val_data(config, make_vocabulary_task(texts.vocabulary), _show_scan)
 
 
 def _find_vocabulary(config: XTTSConfig) -> Path | None:
@@ -109,5 +109,5 @@ def _find_vocabulary(config: XTTSConfig) -> Path | None:
     return path if path.exists() else None
 
 
-def _show_progress(kind: str, done: int, total: int) -> None:
+def _show_scan(kind: str, done: int, total: int) -> None:
     show_progress(f"Looking at {kind}:", done, total)

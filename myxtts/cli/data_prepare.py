@@ -56,13 +56,25 @@ def run(words: Sequence[str], prog: str) -> int:
     if config.training.codec is None and config.training.init_from is None:
         raise CommandLineError("Codes are made by a codec: give --codec DIR, or --init-from a model that has one.")
     # Not imported above: --help needs none of it.
+    from myxtts.cli.plan_view import describe_single_device
+    from myxtts.devices.environment import prepare_environment
+    from myxtts.devices.machine import read_machine
+    from myxtts.processes import watch_import
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     check_corpora(config)
-    _load_training(config)
+    prepare_environment(os.environ)
+    with watch_import():
+        from myxtts.training.code_preparation import plan_preparing_device, prepare_codes, require_use
+    require_use(config)
     check_models(config)
-    _make_codes(config, part, spell_command(prog, words))
+    plan = plan_preparing_device(config, read_machine(), spell_command(prog, words))
+    print(describe_single_device(plan), file=sys.stderr, flush=True)
+    with quiet_scan():
+        prepared = prepare_codes(config, plan, part, _show_preparing)
+    print(format_prepared_codes(prepared, part))
+    print(f"Train on them with {' '.join(_list_run_flags(config))}")
     return 0
 
 
@@ -78,31 +90,6 @@ def _choose_part(text: str | None) -> ClipPart:
             f"--part must be like 2/4, the second of four parts: from 1/4 to 4/4, and of {MOST_PARTS} parts at most. It is {text!r}."
         )
     return ClipPart(number, parts)
-
-
-def _load_training(config: XTTSConfig) -> None:
-    """Loads TensorFlow, set up as for a run, and refuses settings for which codes would be made in vain."""
-    from myxtts.devices.environment import prepare_environment
-    from myxtts.processes import watch_import
-
-    prepare_environment(os.environ)
-    with watch_import():
-        from myxtts.training.code_preparation import require_use
-
-    require_use(config)
-
-
-def _make_codes(config: XTTSConfig, part: ClipPart, command: Sequence[str]) -> None:
-    from myxtts.cli.plan_view import describe_single_device
-    from myxtts.devices.machine import read_machine
-    from myxtts.training.code_preparation import plan_preparing_device, prepare_codes
-
-    plan = plan_preparing_device(config, read_machine(), command)
-    print(describe_single_device(plan), file=sys.stderr, flush=True)
-    with quiet_scan():
-        prepared = prepare_codes(config, plan, part, _show_progress)
-    print(format_prepared_codes(prepared, part))
-    print(f"Train on them with {' '.join(_list_run_flags(config))}")
 
 
 def format_prepared_codes(prepared: PreparedCodes, part: ClipPart) -> str:
@@ -139,5 +126,5 @@ def _list_run_flags(config: XTTSConfig) -> list[str]:
     return [*words, *(["--deterministic"] if config.training.deterministic else []), "--cache", "disk"]
 
 
-def _show_progress(kind: str, done: int, total: int) -> None:
+def _show_preparing(kind: str, done: int, total: int) -> None:
     show_progress(f"{'Making' if kind == 'codes' else 'Writing'} {kind}:", done, total)

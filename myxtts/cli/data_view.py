@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from myxtts.data.buckets import format_plan
 from myxtts.data.drops import DropReason
-from myxtts.data.overview import Bar, Bucketing, Overview, Share
+from myxtts.data.overview import Bucketing, Overview, Share
 from myxtts.data.scan import ScanResult
 
 BAR_WIDTH = 40
@@ -19,14 +19,22 @@ def format_overview(result: ScanResult, overview: Overview, validation: ScanResu
     Args:
         validation: of `--val-data`, where it is given.
     """
+    linked = result.linked - sum(drop.reason is DropReason.SYMLINK for drop in result.drops.drops)
+    links = f"\n{linked} clips lie behind symbolic links, which are followed." if linked else ""
+    most = max(bar.clips for bar in overview.histogram)
+    apart = overview.clips - overview.train_clips if validation is None else len(validation.corpus)
+    bars = [
+        f"{bar.from_s:6.2f} - {bar.to_s:5.2f} s {bar.clips:>7}  {'#' * round(BAR_WIDTH * bar.clips / most)}"
+        for bar in overview.histogram
+    ]
     blocks = [
         f"Corpus  {result.corpus.root}",
-        result.drops.format_table() + _format_links(result),
+        result.drops.format_table() + links,
         f"Durations: {overview.shortest_s:.2f} to {overview.longest_s:.2f} s, median {overview.median_s:.2f} s\n"
-        + _format_histogram(overview.histogram),
+        + "\n".join(bars),
         _format_shares("speaker", overview.speakers),
         _format_shares("language", overview.languages),
-        f"{_describe_parts(overview, validation)}\n{_format_bucketings(overview.bucketings)}",
+        f"A run trains on {overview.train_clips} clips and validates with {apart}:\n{_format_bucketings(overview.bucketings)}",
         format_plan(overview.plan),
     ]
     if validation is not None:
@@ -39,24 +47,6 @@ def format_overview(result: ScanResult, overview: Overview, validation: ScanResu
         for folder in folders
     ]
     return "\n\n".join(blocks)
-
-
-def _describe_parts(overview: Overview, validation: ScanResult | None) -> str:
-    apart = overview.clips - overview.train_clips if validation is None else len(validation.corpus)
-    return f"A run trains on {overview.train_clips} clips and validates with {apart}:"
-
-
-def _format_links(result: ScanResult) -> str:
-    linked = result.linked - sum(drop.reason is DropReason.SYMLINK for drop in result.drops.drops)
-    return f"\n{linked} clips lie behind symbolic links, which are followed." if linked else ""
-
-
-def _format_histogram(bars: Sequence[Bar]) -> str:
-    most = max(bar.clips for bar in bars)
-    return "\n".join(
-        f"{bar.from_s:6.2f} - {bar.to_s:5.2f} s {bar.clips:>7}  {'#' * round(BAR_WIDTH * bar.clips / most)}"
-        for bar in bars
-    )
 
 
 def _format_shares(title: str, shares: Sequence[Share]) -> str:

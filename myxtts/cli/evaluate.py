@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,23 +86,22 @@ def _add_judge_flags(parser: Parser) -> None:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     request = _make_request(arguments)
+    from myxtts.cli.evaluation_view import format_evaluation
     from myxtts.evaluation.request import choose_material, open_judges
+    from myxtts.evaluation.results import dump_evaluation
 
     with open_judges(request) as judges:
         with quiet_scan():
             material = choose_material(request)
         _make_folder(request.out)
-        tell(describe_work(material, hears_voices=judges.speaker_judge is not None))
+        tell(describe_work(material, hears_voices=judges[1] is not None))
         with open_speaking_device(rehearsal=arguments.rehearsal):
             from myxtts.evaluation.run import JSON_NAME, PAGE_NAME, run_evaluation
             from myxtts.inference.loading import load_synthesizer
 
             synthesizer = load_synthesizer(material.directory, vocoder=arguments.vocoder)
             tell_code_limit(request.settings, synthesizer.most_codes)
-            evaluation = run_evaluation(request, material, judges, synthesizer, _show_progress)
-    from myxtts.cli.evaluation_view import format_evaluation
-    from myxtts.evaluation.results_json import dump_evaluation
-
+            evaluation = run_evaluation(request, material, judges, synthesizer, partial(show_progress, "Sentence"))
     if arguments.json:
         print(json.dumps(dump_evaluation(evaluation), ensure_ascii=False, indent=1))
     else:
@@ -146,7 +146,3 @@ def describe_work(material: Material, *, hears_voices: bool) -> str:
     recordings = sum(map(len, material.recordings.values()))
     first = f", after the speaker judge has heard {recordings} recordings to know the voices" if hears_voices else ""
     return f"saying {len(material.sentences)} sentences again{first}"
-
-
-def _show_progress(done: int, total: int) -> None:
-    show_progress("Sentence", done, total)

@@ -42,10 +42,10 @@ def format_evaluation(evaluation: Evaluation) -> str:
 
 def _format_kind(name: str, figures: KindSummary) -> str:
     values = (
-        format_rate(figures.words),
-        format_rate(figures.characters),
-        format_cosine(figures.likeness),
-        format_cosine(figures.other_likeness),
+        format_rate(figures.word_error_rate),
+        format_rate(figures.character_error_rate),
+        format_cosine(figures.likeness_to_own_speaker),
+        format_cosine(figures.likeness_to_nearest_other_speaker),
         format_decibels(figures.mel_distance_db),
     )
     return f"{name:<18}" + "".join(f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True))

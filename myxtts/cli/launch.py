@@ -14,7 +14,7 @@ from myxtts.cli.parser import Parser
 from myxtts.cli.path_checks import check_run_paths
 from myxtts.cluster.loopback import make_cluster_file
 from myxtts.cluster.spec import LAUNCH_COMMAND
-from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config import resolve_config
 from myxtts.config.gpu_ids import parse_gpu_ids
 from myxtts.errors import CommandLineError, DevicePlanError, UserError
 
@@ -50,19 +50,15 @@ def run(words: Sequence[str], prog: str) -> int:
         )
     if (arguments.workers is None) == (arguments.gpus is None):
         raise CommandLineError(f"`{prog}` needs either --workers or --gpus.")
-    gpus = None if arguments.gpus is None else _read_ids(arguments.gpus)
+    try:
+        gpus = None if arguments.gpus is None else parse_gpu_ids(arguments.gpus)
+    except ValueError as error:
+        raise CommandLineError(f"--gpus {error}") from None
     workers = len(gpus) if gpus is not None else arguments.workers
     given = os.environ.get(LAUNCH_COMMAND)
     launched_as = [*prog.split(), *words] if given is None else json.loads(given)
     flags = [*command[1:], *(["--rehearsal"] if arguments.rehearsal else [])]
     return launch(flags, workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
-
-
-def _read_ids(text: str) -> list[int]:
-    try:
-        return parse_gpu_ids(text)
-    except ValueError as error:
-        raise CommandLineError(f"--gpus {error}") from None
 
 
 def launch(
@@ -76,6 +72,7 @@ def launch(
         open_ports: whether TensorFlow may listen on the machine's own network.
         launched_as: the command that was given, to be shown as the way to resume.
     """
+    from myxtts.cli import train
     from myxtts.cluster.private_network import enter_private_network
     from myxtts.cluster.process_group import Command, ProcessGroup
     from myxtts.files import open_scratch_folder
@@ -84,7 +81,8 @@ def launch(
 
     if not 2 <= workers <= MOST_WORKERS:
         raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
-    config = _read_settings(words)
+    arguments = train.build_parser("myxtts train").parse_all(words)
+    config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # In a rehearsal ids only name the workers.
     visible = None if gpus is None or config.training.rehearsal else find_uuids(gpus)
     if gpus is None and not config.training.rehearsal:
@@ -105,7 +103,7 @@ def launch(
             flags = ["--cluster", str(path), "--worker-index", str(index)]
             python = [sys.executable, "-P", "-m", "myxtts.cli.main", "train"]
             commands.append(Command([*python, *words, *flags], make_importable(environ)))
-        group = ProcessGroup(commands, tell=_tell)
+        group = ProcessGroup(commands, tell=lambda index, line: print(f"[{index}] {line}", flush=True))
         codes = group.run()
     for index in group.failed:
         print(f"worker {index} {_describe_end(codes[index])}", file=sys.stderr)
@@ -163,14 +161,6 @@ def find_uuids(gpus: Sequence[int]) -> list[str]:
     return [found[gpu] for gpu in gpus]
 
 
-def _read_settings(words: Sequence[str]) -> XTTSConfig:
-    """What flags of `myxtts train`, and the YAML they name, come to."""
-    from myxtts.cli import train
-
-    arguments = train.build_parser("myxtts train").parse_all(words)
-    return resolve_config(flags=arguments.given, yaml_path=arguments.config)
-
-
 def _describe_end(code: int) -> str:
     if code < 0:
         return f"was ended by signal {-code}"
@@ -189,7 +179,3 @@ def _refuse_shared_cards(workers: int) -> None:
             f"{', '.join(map(str, ids))}. Give --gpus with the ids of different ones, or add --rehearsal behind `train` to rehearse on the "
             "CPU."
         )
-
-
-def _tell(index: int, line: str) -> None:
-    print(f"[{index}] {line}", flush=True)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 # Little is imported here: what Ctrl-C hits before `_guard` stands ends in a traceback.
 from myxtts import __version__
@@ -55,13 +55,6 @@ _FILE_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errn
 """What is wrong with a path or a disk wherever it is met, also where it was only asked whether a file is there."""
 
 
-class Command(Protocol):
-    """What every command module offers."""
-
-    def run(self, words: Sequence[str], prog: str) -> int:
-        """Runs the command on the words behind its name and returns the exit code."""
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Runs `myxtts` with these words (the command line's unless given) and returns the exit code."""
     words = sys.argv[1:] if words is None else words
@@ -72,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def run_command(name: str, words: Sequence[str], prog: str) -> int:
     """Runs one command; errors raised on purpose become a message on standard error, never a traceback."""
-    return _guard(prog, lambda: _load_command(name).run(words, prog))
+    return _guard(prog, lambda: int(_load_command(name).run(words, prog)))
 
 
 def _answer(words: Sequence[str]) -> int:
@@ -157,7 +150,7 @@ def format_help() -> str:
     return "\n".join(lines)
 
 
-def _load_command(name: str) -> Command:
+def _load_command(name: str) -> Any:
     if name not in COMMANDS:
         from myxtts.config.section import nearest_name
 

@@ -74,7 +74,12 @@ def build_parser(prog: str) -> Parser:
 
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
-    _check_packages()
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingServerPackageError(
+            f"`myxtts serve` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
+            "pip install 'myxtts[serve]'"
+        )
     from myxtts.serving.server import bind_socket, name_address, run_server
     from myxtts.serving.voices import check_voice_files
     from myxtts.utils.commons import setup_logging
@@ -98,15 +103,6 @@ def run(words: Sequence[str], prog: str) -> int:
         run_server(listener, settings, opener, tell_ready)
     print("Stopped.")
     return 0
-
-
-def _check_packages() -> None:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingServerPackageError(
-            f"`myxtts serve` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
-            "pip install 'myxtts[serve]'"
-        )
 
 
 def read_settings(arguments: argparse.Namespace) -> ServerSettings:

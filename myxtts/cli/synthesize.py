@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from myxtts.inference.speech import SpeechChunk, SpokenPiece
-    from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.inference.voices import Voice
 
 STANDARD_INPUT = "-"
 OUT_SUFFIXES = (".wav", ".flac")
@@ -75,13 +73,16 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.inference.pieces import check_text
     from myxtts.inference.references import read_references
     from myxtts.inference.speaking_model import find_speaking_model
-    from myxtts.inference.voices import load_voice
+    from myxtts.inference.voices import load_voice, save_voice
 
     settings = read_speech_settings(arguments)
     if arguments.out:
         _check_out(arguments.out)
-    if arguments.stream:
-        _check_stream()
+    if arguments.stream and sys.stdout.isatty():
+        raise CommandLineError(
+            "--stream must go to a player or a file, but standard output is a terminal. Pipe it, for example to "
+            "aplay -r 22050 -f S16_LE -c 1 (-r 24000 for a model with a waveform decoder), or give --out FILE."
+        )
     text = _read_text(arguments)
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
@@ -94,17 +95,19 @@ def run(words: Sequence[str], prog: str) -> int:
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
         tell_code_limit(settings, synthesizer.most_codes)
-        voice = kept or _make_voice(synthesizer, recordings, arguments)
+        cloned = synthesizer.clone_samples(recordings) if recordings else None
+        voice = kept or cloned or synthesizer.find_voice(arguments.speaker)
         stranger = synthesizer.describe_stranger(voice)
         if stranger is not None:
             _tell(f"Warning: {arguments.voice}: {stranger}")
         if arguments.save_voice:
-            _save_voice(voice, arguments.save_voice)
+            save_voice(voice, arguments.save_voice)
+            _tell(f"Voice: {arguments.save_voice}; use it with --voice. {CONSENT}")
         say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn
         started = time.perf_counter()
         chunks = say(text, voice, arguments.language, settings)
         if arguments.stream:
-            written = _write_stream(chunks, synthesizer.rate_hz, started)
+            written = _write_stream(chunks, synthesizer.rate_hz)
         else:
             written = write_file(chunks, arguments.out, synthesizer.rate_hz)
     _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
@@ -116,7 +119,7 @@ class Written(NamedTuple):
 
     samples: int
     pieces: list[SpokenPiece]
-    first_sound_s: float | None = None
+    first_sound_s: float | None
 
 
 def _tell(line: str) -> None:
@@ -146,41 +149,28 @@ def _read_text(arguments: argparse.Namespace) -> str:
         ) from error
 
 
-def _make_voice(
-    synthesizer: Synthesizer, recordings: list[NDArray[np.float32]] | None, arguments: argparse.Namespace
-) -> Voice:
-    return synthesizer.clone_samples(recordings) if recordings else synthesizer.find_voice(arguments.speaker)
-
-
-def _save_voice(voice: Voice, path: Path) -> None:
-    from myxtts.inference.voices import save_voice
-
-    save_voice(voice, path)
-    _tell(f"Voice: {path}; use it with --voice. {CONSENT}")
-
-
-def _write_stream(chunks: Iterator[SpeechChunk], rate_hz: int, started: float) -> Written:
+def _write_stream(chunks: Iterator[SpeechChunk], rate_hz: int) -> Written:
     from myxtts.inference.speech import to_pcm16
+
+    def write(samples: NDArray[np.float32]) -> None:
+        sys.stdout.buffer.write(to_pcm16(samples))
+        sys.stdout.buffer.flush()
 
     # Before the first sample, which has no header to say it: a player at another rate speaks too high or too low.
     _tell(f"Stream: to hear it, pipe it to: aplay -r {rate_hz} -f S16_LE -c 1")
-    samples, pieces, first_sound_s = 0, [], None
+    return _write_chunks(chunks, write)
+
+
+def _write_chunks(chunks: Iterator[SpeechChunk], write: Callable[[NDArray[np.float32]], object]) -> Written:
+    started, first_sound_s = time.perf_counter(), None
+    samples, pieces = 0, []
     for chunk in chunks:
         if len(chunk.samples):
-            sys.stdout.buffer.write(to_pcm16(chunk.samples))
-            sys.stdout.buffer.flush()
-            first_sound_s = time.perf_counter() - started if first_sound_s is None else first_sound_s
+            write(chunk.samples)
+            first_sound_s = first_sound_s or time.perf_counter() - started
         samples += len(chunk.samples)
         pieces += [chunk.piece] if chunk.piece else []
     return Written(samples, pieces, first_sound_s)
-
-
-def _check_stream() -> None:
-    if sys.stdout.isatty():
-        raise CommandLineError(
-            "--stream must go to a player or a file, but standard output is a terminal. Pipe it, for example to "
-            "aplay -r 22050 -f S16_LE -c 1 (-r 24000 for a model with a waveform decoder), or give --out FILE."
-        )
 
 
 def _check_out(path: Path) -> None:
@@ -196,22 +186,17 @@ def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Writt
     """Writes chunk by chunk beside `path`, and puts the file there when it is whole."""
     import soundfile
 
-    samples, pieces = 0, []
     try:
         with (
             end_on_sigterm(),
             open_file_atomically(path) as whole,
             soundfile.SoundFile(whole.name, "w", rate_hz, 1, subtype="PCM_16") as file,
         ):
-            for chunk in chunks:
-                file.write(chunk.samples)
-                samples += len(chunk.samples)
-                pieces += [chunk.piece] if chunk.piece else []
+            return _write_chunks(chunks, file.write)
     except soundfile.LibsndfileError as error:
         raise CommandLineError(f"--out {path} cannot be written: {error}.") from error
     except WriteError as error:
         raise CommandLineError(f"--out {path} cannot be written: {error.reason}.") from error
-    return Written(samples, pieces)
 
 
 def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argparse.Namespace) -> None:
@@ -221,10 +206,9 @@ def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argpars
         f"Spoken: {seconds:.2f} s at {rate_hz} Hz in {elapsed_s:.2f} s, compiling included ({ratio}); "
         f"pieces: {len(written.pieces)}."
     )
-    if written.first_sound_s is not None:
+    if arguments.stream and written.first_sound_s is not None:
         _tell(f"First sound after {written.first_sound_s:.2f} s.")
-    unfinished = [piece for piece in written.pieces if not piece.stopped]
-    for piece in unfinished:
+    for piece in (each for each in written.pieces if not each.stopped):
         _tell(
             f"Warning: the model did not come to an end within {piece.codes} codes ({piece.seconds:.1f} s) and was cut off "
             f"at: {piece.text!r}. Try another --seed, a lower --temperature, or train longer."

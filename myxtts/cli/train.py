@@ -20,7 +20,7 @@ from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.training.errors import RunStoppedError
-    from myxtts.training.mode import ModeChoice, PlannedRun
+    from myxtts.training.mode import PlannedRun
 
 _AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null")
 """What a worker that `--mode auto` starts is told: it sees one device, and has nothing to choose."""
@@ -62,7 +62,9 @@ def run(words: Sequence[str], prog: str) -> int:
         with open_scratch_folder("config") as folder:
             print(format_config(config, find_fixed_settings(config, folder)))
         return 0
-    command = _find_command(words, prog)
+    # The words that started the run, with whatever started this worker of it.
+    launched_as, handed_choice = os.environ.get(LAUNCH_COMMAND), os.environ.get(MODE_CHOICE)
+    command = spell_command(prog, words) if launched_as is None else tuple(json.loads(launched_as))
     is_worker = _check_cluster(config)
     if arguments.open_ports and not is_worker and config.training.model_gpus is None and config.training.mode != "auto":
         raise CommandLineError(
@@ -76,7 +78,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.plan_view import format_plan
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.errors import RunStoppedError
-    from myxtts.training.mode import format_choice, plan_run
+    from myxtts.training.mode import format_choice, load_choice, plan_run
     from myxtts.training.stopping import stops_politely
 
     prepare_environment(os.environ)
@@ -96,16 +98,9 @@ def run(words: Sequence[str], prog: str) -> int:
     if planned.workers:
         _become_parallel(config, planned, words, command, open_ports=arguments.open_ports)
     if is_worker:
-        planned = replace(planned, choice=_read_handed_choice())
+        # The choice for which this worker was started; none where its mode was asked for.
+        planned = replace(planned, choice=None if handed_choice is None else load_choice(json.loads(handed_choice)))
     return _train(config, planned, command, is_worker=is_worker)
-
-
-def _find_command(words: Sequence[str], prog: str) -> tuple[str, ...]:
-    """The words that started the run, with whatever started this worker of it."""
-    launched_as = os.environ.get(LAUNCH_COMMAND)
-    if launched_as is not None:
-        return tuple(json.loads(launched_as))
-    return spell_command(prog, words)
 
 
 def _check_cluster(config: XTTSConfig) -> bool:
@@ -158,14 +153,6 @@ def _become_parallel(
 def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
     ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
     print(f"Mode    data-parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
-
-
-def _read_handed_choice() -> ModeChoice | None:
-    """The choice for which this worker was started; None where its mode was asked for."""
-    from myxtts.training.mode import load_choice
-
-    text = os.environ.get(MODE_CHOICE)
-    return None if text is None else load_choice(json.loads(text))
 
 
 def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:

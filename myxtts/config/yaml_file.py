@@ -93,7 +93,7 @@ def read_yaml(path: Path) -> YamlSettings:
         # Ours, with its line, and a ValueError like those below.
         raise
     except yaml.YAMLError as error:
-        raise ConfigError([("", f"{path}: is not valid YAML. {_first_lines(error)}")]) from None
+        raise ConfigError([("", f"{path}: is not valid YAML. {' '.join(str(error).split())[:300]}")]) from None
     except (RecursionError, ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
         # PyYAML's own constructors fail in all these ways on explicit tags such as `!!bool maybe`.
         raise ConfigError(
@@ -110,24 +110,17 @@ def read_yaml(path: Path) -> YamlSettings:
 
 def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
     lines: dict[str, int] = {}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            _note_line(lines, str(key.value), key, path)
-            if isinstance(value, yaml.MappingNode):
-                for inner, _ in value.value:
-                    _note_line(lines, f"{key.value}.{inner.value}", inner, path)
+    found: list[tuple[str, yaml.Node]] = []
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        found.append((str(key.value), key))
+        if isinstance(value, yaml.MappingNode):
+            found += [(f"{key.value}.{inner.value}", inner) for inner, _ in value.value]
+    for name, place in found:
+        line = place.start_mark.line + 1
+        if name in lines:
+            raise ConfigError([(name, f"stands twice in {path}, in lines {lines[name]} and {line}. Keep one of them.")])
+        lines[name] = line
     return lines
-
-
-def _note_line(lines: dict[str, int], key: str, node: yaml.Node, path: Path) -> None:
-    line = node.start_mark.line + 1
-    if key in lines:
-        raise ConfigError([(key, f"stands twice in {path}, in lines {lines[key]} and {line}. Keep one of them.")])
-    lines[key] = line
-
-
-def _first_lines(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _suggest_file(path: Path) -> str:

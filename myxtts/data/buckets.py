@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,8 +203,6 @@ def plan_buckets(
     """The shapes for clips of these lengths.
 
     Args:
-        samples_N: each clip's length in samples, at the rate the model works at.
-        tokens_N: each clip's text length in tokens.
         batch_size: clips in a batch of the bucket that holds the corpus's median clip. Longer buckets get fewer, so
             that no batch holds more samples than that one (but at least one clip); shorter ones get as many.
     """
@@ -211,14 +210,15 @@ def plan_buckets(
         raise NothingToTrainOnError("There is no clip to make batches of. The drop report says why each was set aside.")
     table = tabulate_lengths(samples_N, tokens_N)
     samples = int(np.sum(samples_N, dtype=np.int64))
-    choices: list[_Shapes] = []
+    choices: list[tuple[int, list[Bucket]]] = []
     for sample_edges in list_sample_edges(table, MAX_BUCKETS):
-        choices.append(_shape_buckets(table, sample_edges, batch_size))
-        if samples >= (1 - ENOUGH_WASTE) * choices[-1].padded_samples:
-            return _assign_clips(choices[-1], samples_N, tokens_N)
-    least = min(shapes.padded_samples for shapes in choices)
-    good = [shapes for shapes in choices if shapes.padded_samples <= (1 + NOT_WORTH_SHAPES) * least]
-    return _assign_clips(min(good, key=lambda shapes: len(shapes.buckets)), samples_N, tokens_N)
+        buckets, padded = _shape_buckets(table, sample_edges, batch_size)
+        if samples >= (1 - ENOUGH_WASTE) * padded:
+            return assign_buckets(buckets, samples_N, tokens_N)
+        choices.append((padded, buckets))
+    least = min(padded for padded, _ in choices)
+    good = [buckets for padded, buckets in choices if padded <= (1 + NOT_WORTH_SHAPES) * least]
+    return assign_buckets(min(good, key=len), samples_N, tokens_N)
 
 
 def assign_buckets(
@@ -227,14 +227,22 @@ def assign_buckets(
     """The plan of clips that are batched in given shapes, such as those of a larger corpus that they are part of.
 
     Buckets may get no batch. Clips that do not fill a batch move on only as far as the corpus's own longest clips.
-
-    Args:
-        buckets: ordered as those of a plan; the last one holds every clip.
-        samples_N, tokens_N: the clips' lengths, at least one.
+    The last bucket holds every clip.
     """
-    members = np.bincount(_find_buckets(buckets, samples_N, tokens_N), minlength=len(buckets))
+    bucket_of_clip = np.maximum(
+        np.searchsorted([bucket.samples for bucket in buckets], samples_N),
+        np.searchsorted([bucket.tokens for bucket in buckets], tokens_N),
+    )
+    members = np.bincount(bucket_of_clip, minlength=len(buckets))
     assert len(members) == len(buckets), "the last bucket holds every clip"
-    return _assign_clips(_Shapes(tuple(buckets), tuple(_count_batches(buckets, members))), samples_N, tokens_N)
+    batches = _count_batches(buckets, members)
+    waste = PaddingWaste(
+        samples=int(np.sum(samples_N, dtype=np.int64)),
+        padded_samples=_sum_padded(buckets, batches, "samples"),
+        tokens=int(np.sum(tokens_N, dtype=np.int64)),
+        padded_tokens=_sum_padded(buckets, batches, "tokens"),
+    )
+    return BucketPlan(tuple(buckets), bucket_of_clip.astype(np.uint8), tuple(batches), waste)
 
 
 def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> list[BucketPlan]:
@@ -256,21 +264,14 @@ def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> lis
     return [assign_buckets(used, *part) for part in parts]
 
 
-@dataclass(frozen=True)
-class _Shapes:
-    buckets: tuple[Bucket, ...]
-    batches: tuple[int, ...]
-
-    @property
-    def padded_samples(self) -> int:
-        return sum(n * b.rows * b.samples for n, b in zip(self.batches, self.buckets, strict=True))
-
-    @property
-    def padded_tokens(self) -> int:
-        return sum(n * b.rows * b.tokens for n, b in zip(self.batches, self.buckets, strict=True))
+def _sum_padded(buckets: Sequence[Bucket], batches: Sequence[int], part: Literal["samples", "tokens"]) -> int:
+    return sum(
+        n * b.rows * (b.samples if part == "samples" else b.tokens) for n, b in zip(batches, buckets, strict=True)
+    )
 
 
-def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_size: int) -> _Shapes:
+def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_size: int) -> tuple[list[Bucket], int]:
+    """Buckets that end there, and the samples of an epoch with its padding."""
     clips_until = np.cumsum(table.counts.sum(axis=1))
     median = table.samples[np.searchsorted(clips_until, (clips_until[-1] + 1) // 2)]
     most_samples = batch_size * int(sample_edges[np.searchsorted(sample_edges, median)])
@@ -285,28 +286,8 @@ def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_si
     members = np.bincount(bucket_of_cell.ravel(), weights=table.counts.ravel(), minlength=len(buckets)).astype(np.int64)
     batches = _count_batches(buckets, members)
     # A bucket whose clips all move on is no shape at all.
-    used = [k for k, count in enumerate(batches) if count]
-    return _Shapes(tuple(buckets[k] for k in used), tuple(batches[k] for k in used))
-
-
-def _assign_clips(shapes: _Shapes, samples_N: NDArray[np.integer], tokens_N: NDArray[np.integer]) -> BucketPlan:
-    bucket_of_clip = _find_buckets(shapes.buckets, samples_N, tokens_N)
-    waste = PaddingWaste(
-        samples=int(np.sum(samples_N, dtype=np.int64)),
-        padded_samples=shapes.padded_samples,
-        tokens=int(np.sum(tokens_N, dtype=np.int64)),
-        padded_tokens=shapes.padded_tokens,
-    )
-    return BucketPlan(shapes.buckets, bucket_of_clip.astype(np.uint8), shapes.batches, waste)
-
-
-def _find_buckets(
-    buckets: Sequence[Bucket], samples_N: NDArray[np.integer], tokens_N: NDArray[np.integer]
-) -> NDArray[np.intp]:
-    return np.maximum(
-        np.searchsorted([bucket.samples for bucket in buckets], samples_N),
-        np.searchsorted([bucket.tokens for bucket in buckets], tokens_N),
-    )
+    used = [bucket for bucket, count in zip(buckets, batches, strict=True) if count]
+    return used, _sum_padded(buckets, batches, "samples")
 
 
 def _count_batches(buckets: Sequence[Bucket], members: NDArray[np.integer]) -> list[int]:
@@ -329,12 +310,10 @@ def format_plan(plan: BucketPlan) -> str:
             f"{bucket.tokens:>6}  {batches:>13}"
         )
     waste = plan.waste
+    shapes = "shape" if len(plan.buckets) == 1 else "shapes"
+    batches_word = "batch" if plan.batches_per_epoch == 1 else "batches"
     lines.append(
-        f"{_count(len(plan.buckets), 'shape', 'shapes')}, {_count(plan.batches_per_epoch, 'batch', 'batches')} per epoch; padding: "
+        f"{len(plan.buckets)} {shapes}, {plan.batches_per_epoch} {batches_word} per epoch; padding: "
         f"{waste.audio_share:.1%} of the audio, {waste.text_share:.1%} of the text, {waste.sequence_share:.1%} of the sequence."
     )
     return "\n".join(lines)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

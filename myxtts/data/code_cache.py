@@ -51,7 +51,6 @@ MEMORY_SHARE = 0.5
 _KEY_NAME = "key.json"
 _FILE_NAME = re.compile(r"codes-([0-9]{1,12})-([0-9a-f]{32})\.npz")
 _FILE_BYTES = 1 << 30
-_STALE_S = 3600.0
 _MEMBERS: dict[str, np.dtype[Any]] = {"ids.npy": np.dtype("<u8"), "lengths.npy": np.dtype("<i4"), "codes.npy": DTYPE}
 
 
@@ -83,7 +82,6 @@ def identify_files(
 
     Args:
         paths: relative to the corpus.
-        mtime_ns: each file's time of last change.
     """
     stamps = np.stack([size_bytes, mtime_ns], axis=1).astype("<i8").tobytes()
     contents = (path + stamps[16 * row : 16 * row + 16] for row, path in enumerate(paths))
@@ -115,12 +113,11 @@ def list_kept_codes(directory: Path) -> list[KeptCodes]:
         folders = [entry for entry in sorted(directory.iterdir()) if (entry / _KEY_NAME).is_file()]
     except FileNotFoundError:
         return []
-    return [
-        KeptCodes(
-            folder, _read_key(folder) or {}, sum(int(found[1]) for found in map(_match, folder.iterdir()) if found)
-        )
-        for folder in folders
-    ]
+    kept: list[KeptCodes] = []
+    for folder in folders:
+        names = (_FILE_NAME.fullmatch(path.name) for path in folder.iterdir())
+        kept.append(KeptCodes(folder, _read_key(folder) or {}, sum(int(found[1]) for found in names if found)))
+    return kept
 
 
 def read_free_disk_bytes(folder: Path) -> int:
@@ -138,11 +135,6 @@ class CodeCache:
 
     Args:
         directory: of the codes of all keys; None keeps them in memory only.
-        key: what they depend on besides their clips.
-
-    Raises:
-        CacheFolderError: there is no usable directory.
-        CacheKeyError: the folder of this key holds something else.
     """
 
     def __init__(self, directory: Path | None, key: CodeKey):
@@ -228,7 +220,7 @@ class CodeCache:
             return
         recover_folder(self._folder)
         for path in sorted(self._folder.iterdir()):
-            found = _match(path)
+            found = _FILE_NAME.fullmatch(path.name)
             if found is None:
                 continue
             part = _read_file(path, found[2])
@@ -276,10 +268,6 @@ def _read_key(folder: Path) -> dict[str, Any] | None:
         return read_json(folder / _KEY_NAME, dict)
     except FileError:
         return None
-
-
-def _match(path: Path) -> re.Match[str] | None:
-    return _FILE_NAME.fullmatch(path.name)
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -6,9 +6,8 @@ to a file by one process and read by another: exact, quick, and without a scan.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import secrets
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.data.errors import SnapshotError
-from myxtts.files import MissingFileError, open_file, parse_json
+from myxtts.files import MissingFileError, WriteError, open_file, open_file_atomically, parse_json
 
 Progress = Callable[[str, int, int], None]
 """Called with what is looked at ("audio", "text" ...), how many are done, and how many there are to do."""
@@ -60,9 +59,14 @@ class TextColumn:
         """All entries, encoded."""
         blob = self.blob.data
         start = 0
-        for end in self.offsets[1:]:
+        for end in self.offsets[1:].data:
             yield bytes(blob[start:end])
             start = end
+
+    @property
+    def parts(self) -> tuple[memoryview, NDArray[np.int64]]:
+        """For `digest_parts`."""
+        return self.blob.data, self.offsets
 
     def take(self, rows: NDArray[np.intp]) -> TextColumn:
         """A column of the entries at `rows`, in that order."""
@@ -70,14 +74,13 @@ class TextColumn:
 
 
 class TextColumnBuilder:
-    """Collects the entries of a `TextColumn` one by one."""
+    """Collects the entries of a `TextColumn`."""
 
     def __init__(self) -> None:
         self._blob = bytearray()
         self._offsets = array("q", [0])
 
     def append(self, entry: str) -> None:
-        """Add one entry at the end."""
         self._blob += entry.encode("utf-8", _ERRORS)
         self._offsets.append(len(self._blob))
 
@@ -101,6 +104,11 @@ class NameColumn:
     def __getitem__(self, index: int) -> str:
         return self.names[int(self.codes[index])]
 
+    @property
+    def parts(self) -> tuple[bytes, NDArray[np.int32]]:
+        """For `digest_parts`."""
+        return "|".join(self.names).encode(), self.codes
+
     def take(self, rows: NDArray[np.intp]) -> NameColumn:
         """A column of the entries at `rows`, in that order; its names are only those that occur in it."""
         used, first, codes = np.unique(self.codes[rows], return_index=True, return_inverse=True)
@@ -118,11 +126,9 @@ class NameColumnBuilder:
         self._codes = array("i")
 
     def append(self, name: str) -> None:
-        """Add one entry at the end."""
         self._codes.append(self._numbers.setdefault(name, len(self._numbers)))
 
     def build(self) -> NameColumn:
-        """The finished column."""
         return NameColumn(tuple(self._numbers), np.array(self._codes, dtype=np.int32))
 
 
@@ -143,23 +149,29 @@ def take_pieces(
     return taken, ends
 
 
+def digest_parts(*parts: bytes | memoryview | NDArray[np.generic]) -> str:
+    """A digest of bytes and whole numbers, each with its length in front."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        content = np.ascontiguousarray(part).astype("<i8").tobytes() if isinstance(part, np.ndarray) else part
+        digest.update(memoryview(content).nbytes.to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
 class LazyItems(Sequence[Any]):
-    """Items for worker processes, made when asked for: a million of them at once would cost more than everything else.
+    """Items for worker processes, made when asked for: a million of them at once would cost more than everything else."""
 
-    Args:
-        rows: numbers, one per item.
-        make_item: an item of its number.
-    """
-
-    def __init__(self, rows: range | NDArray[np.intp], make_item: Callable[[int], Any]):
-        self._rows = rows
-        self._make_item = make_item
+    rows: range | NDArray[np.intp]
+    """A number for each item."""
+    make_item: Callable[[int], Any]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._make_item(int(self._rows[index]))
+        return self.make_item(int(self.rows[index]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,17 +197,8 @@ class Corpus:
 
     def take(self, clips: NDArray[np.intp]) -> Corpus:
         """A corpus of these clips, in this order. They are numbered anew."""
-        return Corpus(
-            root=self.root,
-            audio=self.audio.take(clips),
-            text=self.text.take(clips),
-            speaker=self.speaker.take(clips),
-            language=self.language.take(clips),
-            samples=self.samples[clips],
-            tokens=self.tokens[clips],
-            size_bytes=self.size_bytes[clips],
-            mtime_ns=self.mtime_ns[clips],
-        )
+        columns = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "root"}
+        return Corpus(root=self.root, **{name: column.take(clips) for name, column in columns.items()})
 
     def find_file(self, clip: int) -> Path:
         """The audio file of a clip."""
@@ -217,21 +220,13 @@ def write_snapshot(path: Path, content: Any) -> None:
     document = json.dumps(_pack(content, "", columns)).encode("ascii")
     columns[_FACTS] = np.frombuffer(document, dtype=np.uint8)
     assert all(column.dtype != object for column in columns.values()), "plain columns: objects would be pickled"
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, **columns)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
+        with open_file_atomically(path, follows_link=False) as file:
+            np.savez(file, **columns)
+    except WriteError as error:
         raise SnapshotError(
             f"What the run reads must be written to {path} for the process that prepares it, but that failed: "
-            f"{error.strerror}. Make room there, or give another --checkpoint-dir."
+            f"{error.reason}. Make room there, or give another --checkpoint-dir."
         ) from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -23,19 +22,15 @@ _OPTIMIZATIONS = ("parallel_batch", "map_fusion", "map_parallelization", "map_an
 def get_optimized_dataset_options(
     deterministic: bool = True, parallel_batch: bool = True, map_fusion: bool = True
 ) -> tf.data.Options:
-    """Options for a fast host pipeline.
-
-    Args:
-        deterministic: keep the order of elements. Without it tf.data hands on whatever is ready first.
-        parallel_batch: copy the elements of a batch in parallel.
-        map_fusion: fuse neighbouring map stages.
-    """
+    """Options for a fast host pipeline, which keeps the order of elements or hands on whatever is ready first."""
     options = tf.data.Options()
     options.deterministic = deterministic
     options.autotune.enabled = True
     chosen = {"parallel_batch": parallel_batch, "map_fusion": map_fusion}
     for name in _OPTIMIZATIONS:
-        _set_if_known(options.experimental_optimization, name, chosen.get(name, True))
+        # tf.data's optimisations come and go between versions; one that is gone has nothing left to set.
+        if hasattr(options.experimental_optimization, name):
+            setattr(options.experimental_optimization, name, chosen.get(name, True))
     return options
 
 
@@ -82,7 +77,6 @@ def create_parallel_interleave_dataset(
     """Elements of several sources (usually files), read in parallel and taken in turn.
 
     Args:
-        sources: one string per source.
         make_dataset: from a source to the dataset of its elements; must be made of TensorFlow operations.
         cycle_length: how many sources are open at once; tf.data decides unless given.
         deterministic: take them strictly in turn, so that the order is repeatable.
@@ -104,12 +98,6 @@ def print_optimization_summary(dataset: tf.data.Dataset) -> str:
     text = "\n".join(f"{name}: {'unset' if value is None else value}" for name, value in values.items())
     _log.info("tf.data options in force:\n%s", text)
     return text
-
-
-def _set_if_known(options: Any, name: str, value: bool) -> None:
-    # tf.data's optimisations come and go between versions; one that is gone has nothing left to set.
-    if hasattr(options, name):
-        setattr(options, name, value)
 
 
 def _find_options(dataset: tf.data.Dataset) -> tf.data.Options:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from myxtts.data.errors import DroppedClipsError
+from myxtts.files import open_file_atomically
 
 
 class DropReason(StrEnum):
@@ -102,16 +102,17 @@ class DropReport:
             "kept": self.lines - len(self.drops),
             "kept_seconds": round(self.kept_seconds, 3),
             "dropped": {
-                reason.value: [_show_drop(drop) for drop in drops] for reason, drops in self.group_by_reason().items()
+                reason: [{name: text for name, text in asdict(drop).items() if name != "reason"} for drop in drops]
+                for reason, drops in self.group_by_reason().items()
             },
-            "replaced": [{"reason": drop.reason.value, **_show_drop(drop)} for drop in self.replaced],
+            "replaced": [asdict(drop) for drop in self.replaced],
         }
 
     def write_json(self, path: Path) -> None:
         """Write the whole report to a file, replacing it in one step."""
-        partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        partial.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n", "utf-8", "backslashreplace")
-        partial.replace(path)
+        with open_file_atomically(path, follows_link=False) as file:
+            text = json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n"
+            file.write(text.encode("utf-8", "backslashreplace"))
 
     def refuse_drops(self) -> None:
         """Raise `DroppedClipsError` if anything was set aside: what `--strict` asks for."""
@@ -120,10 +121,6 @@ class DropReport:
                 f"--strict allows no clip to be set aside, but there are some:\n{self.format_table()}\n"
                 "Correct or remove them, or leave --strict out."
             )
-
-
-def _show_drop(drop: Drop) -> dict[str, str]:
-    return {"file": drop.file, "where": drop.where, "detail": drop.detail}
 
 
 def _list_files(drops: list[Drop], most: int = 3) -> str:

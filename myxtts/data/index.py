@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -15,16 +16,23 @@ from numpy.typing import NDArray
 
 from myxtts.data.errors import IndexFolderError
 from myxtts.files import FileError, open_file
-from myxtts.hashing import digest64, hash_words
+from myxtts.hashing import digest64
 
 _log = logging.getLogger(__name__)
 
 FOLDER_NAME = ".myxtts"
 """In a corpus, of what was found out about it."""
 
+Rows = NDArray[np.int64]
+"""Of a key, its stamps and its values."""
+
+MOST_ROWS = 1024
+"""In a block."""
+
 _WAIT_SECONDS = 30.0
 """For another scan that writes just now: a write takes milliseconds."""
-_ROWS_AT_ONCE = 1 << 14
+_SCHEMA = "CREATE TABLE facts (rows BLOB)"
+_DIGEST_BYTES = 8
 _SQLITE_FILES = ("", "-journal", "-wal", "-shm")
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _TROUBLES = {
@@ -43,8 +51,9 @@ _TROUBLES = {
 class Index:
     """What earlier scans found out: rows of numbers in an SQLite file, to which several scans may add at a time.
 
-    It never ends a scan. Where it cannot be written, nothing is remembered; one that is damaged is made anew. Whoever made a corpus
-    may have put it there, so no value is taken unseen.
+    Rows lie in blocks, each behind a digest: SQLite itself does not notice a flipped bit, and a row on its own would cost a scan
+    a third of its time. It never ends a scan. Where it cannot be written, nothing is remembered; one that is damaged is made anew.
+    Whoever made a corpus may have put it there, so no value is taken unseen.
 
     Args:
         path: of the file; must change when rows made earlier are no longer valid. None remembers nothing.
@@ -56,9 +65,7 @@ class Index:
         self._path = path
         self._stamps = stamps
         self._bounds = np.array(bounds, dtype=np.int64)
-        columns = ["key", *(f"stamp{n}" for n in range(stamps)), *(f"value{n}" for n in range(len(bounds))), "hash"]
-        self._columns = len(columns)
-        self._schema = f"CREATE TABLE facts ({', '.join(f'{name} INTEGER' for name in columns)})"
+        self._columns = 1 + stamps + len(bounds)
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Index:
@@ -72,60 +79,67 @@ class Index:
         distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         values = np.zeros((len(distinct), len(self._bounds)), dtype=np.int64)
         known = np.zeros(len(distinct), dtype=np.bool_)
-        stale: list[list[int]] = []
+        stale: list[tuple[int]] = []
+        still_true: list[Rows] = []
         try:
-            for rows in self._read() if len(keys) else ():
-                places = np.minimum(np.searchsorted(distinct, rows[:, 1]), len(distinct) - 1)
-                is_asked = distinct[places] == rows[:, 1]
-                is_true = np.all(rows[:, 2 : 2 + self._stamps] == stamps[first[places]], axis=1) & self._verify(rows)
+            for number, rows in self._read() if len(keys) else ():
+                places = np.minimum(np.searchsorted(distinct, rows[:, 0]), len(distinct) - 1)
+                is_asked = distinct[places] == rows[:, 0]
+                is_true = np.all(rows[:, 1 : 1 + self._stamps] == stamps[first[places]], axis=1)
                 found = is_asked & is_true
-                values[places[found]] = rows[found, 2 + self._stamps : -1]
+                values[places[found]] = rows[found, 1 + self._stamps :]
                 known[places[found]] = True
-                stale += rows[is_asked & ~is_true, :1].tolist()
+                if np.any(is_asked & ~is_true):
+                    stale.append((number,))
+                    still_true.append(rows[~is_asked | is_true])
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
             known[:] = False
-            stale.clear()
-        self._write("DELETE FROM facts WHERE rowid = ?", stale)
+        else:
+            self._write(still_true, instead_of=stale)
         return values[inverse], known[inverse]
 
-    def append(self, rows: Sequence[Sequence[int]]) -> None:
+    def append(self, rows: Rows) -> None:
         """Remember rows of a key, stamps and values, safely on disk as far as a killed process is concerned."""
-        block = np.array(rows, dtype=np.int64).reshape(-1, self._columns - 1)
-        hashed = np.column_stack([block, _hash(block)]).tolist()
-        self._write(f"INSERT INTO facts VALUES ({', '.join('?' * self._columns)})", hashed)
+        self._write([rows])
 
-    def _write(self, statement: str, rows: Sequence[Sequence[int]]) -> None:
-        if self._path is None or not rows:
+    def _write(self, blocks: Sequence[Rows], instead_of: Sequence[tuple[int]] = ()) -> None:
+        contents = [
+            (_digest(content) + content,)
+            for rows in blocks
+            for first in range(0, len(rows), MOST_ROWS)
+            for content in [rows[first : first + MOST_ROWS].astype("<i8").tobytes()]
+        ]
+        if self._path is None or not (contents or instead_of):
             return
         try:
             with self._connect() as connection:
-                connection.executemany(statement, rows)
+                connection.executemany("DELETE FROM facts WHERE rowid = ?", instead_of)
+                connection.executemany("INSERT INTO facts VALUES (?)", contents)
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
 
-    def _read(self) -> Iterator[NDArray[np.int64]]:
-        """All rows, each behind its number in the file, oldest first, in blocks."""
+    def _read(self) -> Iterator[tuple[int, Rows]]:
+        """All blocks, each behind its number in the file, oldest first."""
         if self._path is None:
             return
-        cursor = self._connect().execute("SELECT rowid, * FROM facts")
-        # Every column takes a byte and more. A file in which the same page stands in several places has rows without end.
-        left = self._path.stat().st_size // self._columns
-        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-            left -= len(rows)
+        blocks = self._connect().execute("SELECT rowid, rows FROM facts")
+        # A file in which the same page stands in several places has blocks without end.
+        left = self._path.stat().st_size
+        for number, block in blocks:
+            if not isinstance(block, bytes) or block[:_DIGEST_BYTES] != _digest(block[_DIGEST_BYTES:]):
+                raise sqlite3.DataError("it holds other numbers than were written")
+            left -= len(block)
             if left < 0:
                 raise sqlite3.DataError("it has more rows than fit into it")
-            try:
-                yield np.array(rows, dtype=np.int64)
-            except (TypeError, ValueError, OverflowError):
-                raise sqlite3.DataError("it holds what is no number") from None
-
-    def _verify(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows are as they were written, and possible. SQLite itself does not notice a flipped bit in a number."""
-        values = rows[:, 2 + self._stamps : -1]
-        is_possible = np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1]), axis=1)
-        is_good: NDArray[np.bool_] = is_possible & (_hash(rows[:, 1:-1]) == rows[:, -1])
-        return is_good
+            numbers = np.frombuffer(block, "<i8", offset=_DIGEST_BYTES)
+            if len(numbers) % self._columns:
+                raise sqlite3.DataError("it holds half a row")
+            rows = numbers.reshape(-1, self._columns)
+            values = rows[:, 1 + self._stamps :]
+            if not np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1])):
+                raise sqlite3.DataError("it holds impossible numbers")
+            yield number, rows
 
     def _connect(self) -> sqlite3.Connection:
         assert self._path is not None
@@ -137,10 +151,10 @@ class Index:
             connection.execute("PRAGMA trusted_schema = OFF")
             # A power failure may damage the file, which is noticed; waiting for the disk at every chunk would take minutes.
             connection.execute("PRAGMA synchronous = OFF")
-            connection.execute(self._schema.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+            connection.execute(_SCHEMA.replace("TABLE", "TABLE IF NOT EXISTS", 1))
             # Nothing else: no view that never ends, no trigger.
             found = connection.execute("SELECT name, sql FROM sqlite_schema").fetchmany(2)
-            if found != [(b"facts", self._schema.encode())]:
+            if found != [(b"facts", _SCHEMA.encode())]:
                 raise sqlite3.DataError("it is another kind of file")
         return self._connection
 
@@ -166,8 +180,8 @@ class Index:
         _log.warning("The scan's results cannot be kept in %s (%s); the next scan starts anew.", path, error)
 
 
-def _hash(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return hash_words(*rows.T).view(np.int64)
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
 def _refuse_odd_files(path: Path) -> None:
@@ -196,15 +210,10 @@ def _read_end(journal: Path) -> bytes:
 
 
 def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None:
-    """Where what is found out about a corpus goes: the user's cache, or the corpus itself once `claim_corpus_folder` was called.
+    """An existing, writable folder for what is found out about a corpus, or None when there is none at all.
 
-    Args:
-        root: the corpus folder.
-        given: take this folder, or fail.
-
-    Returns:
-        An existing, writable folder, or None when there is none at all. Its name in the cache follows from the real path of the
-        corpus.
+    That is the user's cache, by the real path of the corpus, or the corpus itself once `claim_corpus_folder` was called. One that is
+    given is taken, or it is an error.
     """
     if given is not None:
         if _make_writable(given):

@@ -11,11 +11,11 @@ import os
 import stat
 import unicodedata
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,10 +82,9 @@ class Metadata:
 
 
 def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -> Metadata:
-    """Every line of a corpus.
+    """Every line of a corpus: a folder, a folder of speaker folders, or a metadata file.
 
     Args:
-        path: the corpus folder, a folder of speaker folders, or a metadata file.
         split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
         language: the language of lines that name none.
     """
@@ -108,7 +107,11 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
             text.append(line.text)
             speaker.append(line.speaker or file.speaker)
             languages.append(_find_language(line.language or language))
-    _refuse_mostly_malformed(malformed, len(line_numbers))
+    if len(malformed) > len(line_numbers):
+        raise MetadataError(
+            f"{malformed[0].where}: {malformed[0].detail} {len(malformed)} of {len(malformed) + len(line_numbers)} lines are "
+            "like this. Lines must be id|text or id|text|normalised, or follow the header."
+        )
     return Metadata(
         root=root,
         files=files,
@@ -193,56 +196,34 @@ def _find_language(written: str) -> str:
         return written
 
 
-def _refuse_mostly_malformed(malformed: list[Drop], usable: int) -> None:
-    if len(malformed) > usable:
-        first = malformed[0]
-        raise MetadataError(
-            f"{first.where}: {first.detail} {len(malformed)} of {len(malformed) + usable} lines are "
-            "like this. Lines must be id|text or id|text|normalised, or follow the header."
-        )
-
-
-class FoundClip(NamedTuple):
-    """A regular file that a metadata line means."""
-
-    path: str
-    """Relative to the corpus root, with forward slashes."""
-    size_bytes: int
-    mtime_ns: int
-    link: str
-    """The symbolic link on the way to it, relative to the corpus root; empty when there is none."""
-
-
-class ClipFinder:
+class _ClipFinder:
     """Finds clips below one corpus root. Looks at directory entries only, never into files."""
 
     def __init__(self, root: Path):
         self._base = f"{root}/"
         self._links: dict[str, str | None] = {"": ""}
 
-    def find(self, prefix: str, name: str) -> FoundClip | None:
-        """The file that `name` means in the folder `prefix` (empty or ending in a slash), or None."""
-        for candidate in _list_candidates(name):
-            found = self._look_at(prefix + candidate)
-            if found is not None:
-                return found
-        return None
+    def find(self, prefix: str, name: str) -> tuple[str, int, int, str] | None:
+        """The regular file that `name` means in the folder `prefix` (empty or ending in a slash), or None.
 
-    def _look_at(self, path: str) -> FoundClip | None:
-        link = self._find_link(path.rpartition("/")[0])
-        if link is None:
-            return None
-        try:
-            status = os.lstat(self._base + path)
-            if stat.S_ISLNK(status.st_mode):
-                link = link or path
-                status = os.stat(self._base + path)
-        except OSError:
-            return None
-        # Opening a named pipe would wait for ever.
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return FoundClip(path, status.st_size, status.st_mtime_ns, link)
+        Its path, its size in bytes, its time of change in ns, and the symbolic link on the way to it, empty where there is none.
+        Paths are relative to the root.
+        """
+        for path in map(prefix.__add__, _list_candidates(name)):
+            link = self._find_link(path.rpartition("/")[0])
+            if link is None:
+                continue
+            try:
+                status = os.lstat(self._base + path)
+                if stat.S_ISLNK(status.st_mode):
+                    link = link or path
+                    status = os.stat(self._base + path)
+            except OSError:
+                continue
+            # Opening a named pipe would wait for ever.
+            if stat.S_ISREG(status.st_mode):
+                return path, status.st_size, status.st_mtime_ns, link
+        return None
 
     def _find_link(self, folder: str) -> str | None:
         """The outermost symbolic link among a folder and those above it, "" if there is none, None if no such folder.
@@ -270,13 +251,11 @@ def _list_candidates(name: str) -> Iterator[str]:
             yield from (folder + spelling + ending for folder in folders)
 
 
-def _list_spellings(name: str) -> Iterator[str]:
-    yield name
-    if not name.isascii():
-        # macOS stores "é" as two characters, most editors write one.
-        yield from dict.fromkeys(
-            other for form in ("NFC", "NFD") if (other := unicodedata.normalize(form, name)) != name
-        )
+def _list_spellings(name: str) -> Iterable[str]:
+    if name.isascii():
+        return (name,)
+    # macOS stores "é" as two characters, most editors write one.
+    return dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +267,8 @@ class LocatedClips:
     key: NDArray[np.int64]
     """A hash of the path."""
     is_found: NDArray[np.bool_]
+    is_repeated: NDArray[np.bool_]
+    """Whether an earlier line has named the same file."""
     is_linked: NDArray[np.bool_]
     size_bytes: NDArray[np.int64]
     mtime_ns: NDArray[np.int64]
@@ -297,27 +278,31 @@ class LocatedClips:
 
 def locate_clips(metadata: Metadata) -> LocatedClips:
     """The file each line of the metadata means."""
-    finder = ClipFinder(metadata.root)
+    finder = _ClipFinder(metadata.root)
     paths = TextColumnBuilder()
     sizes, times = array("q"), array("q")
-    found_flags, link_flags = bytearray(), bytearray()
+    is_found, is_linked = bytearray(), bytearray()
     first_link = ""
-    for name, file_number in zip(metadata.audio, metadata.file_numbers, strict=True):
+    for name, file_number in zip(metadata.audio, metadata.file_numbers.data, strict=True):
         prefix = metadata.files[file_number].prefix
         found = finder.find(prefix, name)
-        paths.append(found.path if found else prefix + name)
-        sizes.append(found.size_bytes if found else 0)
-        times.append(found.mtime_ns if found else 0)
-        found_flags.append(found is not None)
-        link_flags.append(found is not None and found.link != "")
-        if found and not first_link:
-            first_link = found.link
-    path = paths.build()
+        path, size, time, link = found or (prefix + name, 0, 0, "")
+        paths.append(path)
+        sizes.append(size)
+        times.append(time)
+        is_found.append(found is not None)
+        is_linked.append(link != "")
+        first_link = first_link or link
+    column = paths.build()
+    keys = np.fromiter(map(digest64, column.iter_bytes()), dtype=np.int64, count=len(column))
+    is_repeated = np.frombuffer(is_found, dtype=np.bool_).copy()
+    is_repeated[np.unique(keys, return_index=True)[1]] = False
     return LocatedClips(
-        path=path,
-        key=np.fromiter(map(digest64, path.iter_bytes()), dtype=np.int64, count=len(path)),
-        is_found=np.frombuffer(found_flags, dtype=np.bool_),
-        is_linked=np.frombuffer(link_flags, dtype=np.bool_),
+        path=column,
+        key=keys,
+        is_found=np.frombuffer(is_found, dtype=np.bool_),
+        is_repeated=is_repeated,
+        is_linked=np.frombuffer(is_linked, dtype=np.bool_),
         size_bytes=np.array(sizes, dtype=np.int64),
         mtime_ns=np.array(times, dtype=np.int64),
         first_link=first_link,

@@ -33,6 +33,11 @@ class Load:
         """Rows that were tried and failed. `retry` takes a row out."""
         self.pending = {row for row, file in enumerate(files) if file is not None}
         """Rows that have still to be tried."""
+        self.wav: Samples | None = None
+        """What was loaded, where it lies in memory of its own."""
+        self.place = 0
+        """The engine's: where the load is."""
+        self.is_cancelled = False
 
     @property
     def rows(self) -> int:
@@ -50,6 +55,17 @@ class Load:
         self.files[row] = file
         if file:
             self.pending.add(row)
+        if self.wav is not None:
+            self.wav[row] = 0.0
+
+    def load_pending(self) -> None:
+        """Try the pending rows in this process."""
+        if self.wav is None:
+            self.wav = np.zeros((self.rows, self.samples), dtype=np.float32)
+        for row in sorted(self.pending):
+            file = self.files[row]
+            assert file is not None
+            self.note(row, load_clip(file, self.wav[row]))
 
 
 class LoadingEngine(ABC):
@@ -89,34 +105,21 @@ class LoadingEngine(ABC):
 class InProcessEngine(LoadingEngine):
     """Loads in this process, when a load is finished: nothing runs ahead."""
 
-    def __init__(self) -> None:
-        self._arrays: dict[Load, Samples] = {}
-
     def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
         return Load(files, samples)
 
     def finish(self, load: Load) -> None:
-        if load not in self._arrays:
-            self._arrays[load] = np.zeros((load.rows, load.samples), dtype=np.float32)
-        load_pending(load, self._arrays[load])
+        load.load_pending()
 
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
         load.change_file(row, file)
-        self._arrays[load][row] = 0.0
 
     def take(self, load: Load) -> Samples:
-        return self._arrays.pop(load)
+        assert load.wav is not None
+        return load.wav
 
     def cancel(self, load: Load) -> None:
-        self._arrays.pop(load, None)
+        pass
 
     def close(self) -> None:
-        self._arrays.clear()
-
-
-def load_pending(load: Load, array: Samples) -> None:
-    """Try the pending rows of a load in this process."""
-    for row in sorted(load.pending):
-        file = load.files[row]
-        assert file is not None
-        load.note(row, load_clip(file, array[row]))
+        pass

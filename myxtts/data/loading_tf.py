@@ -9,6 +9,7 @@ Shapes: B rows, S samples, H bytes of a file's head.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import tensorflow as tf
 
 from myxtts.data.clip_loading import ClipFile, is_unchanged
 from myxtts.data.dataset_optimizer import get_optimized_dataset_options
-from myxtts.data.loading import Load, LoadingEngine, Samples, load_pending
+from myxtts.data.loading import InProcessEngine, Load
 from myxtts.data.pcm_wav import BYTES_PER_SAMPLE, FIRST_CHUNK, FORMAT_CHUNK, PCM_SCALE
 from myxtts.utils.commons import get_device_context
 
@@ -28,8 +29,8 @@ MOST_CHUNKS = 3
 """Chunks before the data chunk that are skipped, apart from the format chunk. ffmpeg writes one."""
 
 
-class NativeEngine(LoadingEngine):
-    """Loads in tf.data.
+class NativeEngine(InProcessEngine):
+    """Loads in tf.data; what it cannot load, in this process.
 
     Args:
         workers: batches that are read at a time.
@@ -38,17 +39,12 @@ class NativeEngine(LoadingEngine):
     """
 
     def __init__(self, workers: int, depth: int, *, parallel_batch: bool = True, map_fusion: bool = True):
-        self._arrays: dict[int, tuple[Samples, Any]] = {}
-        self._numbers: dict[Load, int] = {}
-        self._next_number = 0
-        self._arrived = 0
+        self._loads: deque[Load] = deque()
         options = get_optimized_dataset_options(parallel_batch=parallel_batch, map_fusion=map_fusion)
         options.threading.private_threadpool_size = workers
         with get_device_context("/CPU:0"):
             # Never full: a reader starts no more loads than it may have under way, plus those it has cancelled.
-            self._queue = tf.queue.FIFOQueue(
-                np.iinfo(np.int32).max, [tf.int64, tf.string, tf.int32, tf.int64, tf.int32]
-            )
+            self._queue = tf.queue.FIFOQueue(np.iinfo(np.int32).max, [tf.string, tf.int32, tf.int64, tf.int32])
             requests = tf.data.Dataset.counter().map(self._take_request)
             # Behind a buffer of its own, so that no optimisation can run it in parallel with itself.
             batches = requests.prefetch(1).map(load_batch, num_parallel_calls=workers, deterministic=True)
@@ -56,77 +52,61 @@ class NativeEngine(LoadingEngine):
 
     def _take_request(self, count: Any) -> Any:
         request = self._queue.dequeue()
-        for part, shape in zip(request, ([], [None], [None], [None], []), strict=True):
+        for part, shape in zip(request, ([None], [None], [None], []), strict=True):
             part.set_shape(shape)
         return request
 
     def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
         load = Load(files, samples)
-        self._numbers[load] = self._next_number
+        self._loads.append(load)
         with get_device_context("/CPU:0"):
             self._queue.enqueue(
                 [
-                    tf.constant(self._next_number, tf.int64),
                     tf.constant([os.fsencode(file.path) if file else b"" for file in files], tf.string),
                     tf.constant([file.samples if file else 0 for file in files], tf.int32),
                     tf.constant([file.size_bytes if file else 0 for file in files], tf.int64),
                     tf.constant(samples, tf.int32),
                 ]
             )
-        self._next_number += 1
         return load
 
     def finish(self, load: Load) -> None:
-        number = self._numbers[load]
-        while number >= self._arrived:
+        while load in self._loads:
             self._receive()
-        if number not in self._arrays:
-            self._arrays[number] = np.zeros((load.rows, load.samples), np.float32), np.zeros(load.rows, np.bool_)
-        wav_BS, is_loaded_B = self._arrays[number]
-        for row in sorted(load.pending):
-            file = load.files[row]
-            if is_loaded_B[row] and file is not None and is_unchanged(file):
-                load.note(row, None)
-        if load.pending:
-            wav_BS = wav_BS.copy()
-            load_pending(load, wav_BS)
-            self._arrays[number] = wav_BS, is_loaded_B
-
-    def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
-        load.change_file(row, file)
-        wav_BS, is_loaded_B = self._arrays[self._numbers[load]]
-        is_loaded_B[row] = False
-        wav_BS[row] = 0.0
-
-    def take(self, load: Load) -> Samples:
-        return self._arrays.pop(self._numbers.pop(load))[0]
+        load.load_pending()
 
     def cancel(self, load: Load) -> None:
-        self._arrays.pop(self._numbers.pop(load), None)
+        load.is_cancelled = True
+        load.wav = None
 
     def close(self) -> None:
         with get_device_context("/CPU:0"):
             self._queue.close(cancel_pending_enqueues=True)
         # Its threads end with it.
         del self._iterator
-        self._arrays.clear()
 
     def _receive(self) -> None:
-        number = self._arrived
-        self._arrived += 1
+        load = self._loads.popleft()
         try:
             with get_device_context("/CPU:0"):
-                batch = next(self._iterator)
+                wav_BS, is_loaded_B = next(self._iterator)
         except tf.errors.OpError:
             # A file could not be opened. Its batch takes part in the order, but brings nothing.
             return
-        assert int(batch[0]) == number, "tf.data keeps the order of batches"
-        if number in self._numbers.values():
-            self._arrays[number] = batch[1].numpy(), batch[2].numpy().copy()
+        if load.is_cancelled:
+            return
+        load.wav = wav_BS.numpy()
+        for row in np.flatnonzero(is_loaded_B.numpy()).tolist():
+            file = load.files[row]
+            if file is not None and is_unchanged(file):
+                load.note(row, None)
+        if load.pending:
+            # The rest is written to, which TensorFlow's own memory must not be.
+            load.wav = load.wav.copy()
 
 
-def load_batch(number: Any, paths_B: Any, lengths_B: Any, sizes_B: Any, samples: Any) -> tuple[Any, Any, Any]:
-    """The number, (B, S) samples, and which rows were loaded (B,): those whose file is plain wav of the expected size."""
+def load_batch(paths_B: Any, lengths_B: Any, sizes_B: Any, samples: Any) -> tuple[Any, Any]:
+    """(B, S) samples, and which rows were loaded (B,): those whose file is plain wav of the expected size."""
     contents_B = tf.map_fn(
         lambda path: tf.cond(path == b"", lambda: tf.constant(b""), lambda: tf.io.read_file(path)), paths_B
     )
@@ -140,7 +120,7 @@ def load_batch(number: Any, paths_B: Any, lengths_B: Any, sizes_B: Any, samples:
     )
     data_B = tf.strings.substr(contents_B, tf.where(is_loaded_B, starts_B, 0), tf.where(is_loaded_B, data_bytes_B, 0))
     integers_BS = tf.io.decode_raw(data_B, tf.int16, fixed_length=samples * BYTES_PER_SAMPLE)
-    return number, tf.cast(integers_BS, tf.float32) * PCM_SCALE, is_loaded_B
+    return tf.cast(integers_BS, tf.float32) * PCM_SCALE, is_loaded_B
 
 
 def _match_format(heads_BH: Any) -> Any:

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import mmap
 import os
-import selectors
-import signal
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.clip_loading import ClipFile, LoadFailure
 from myxtts.data.drops import DropReason
-from myxtts.data.errors import WorkerError
 from myxtts.data.loading import Load, LoadingEngine, Samples
-from myxtts.data.workers import Task, WorkerProcess
+from myxtts.data.workers import Crashed, Job, Task, WorkerPool
 from myxtts.errors import MachineError
 
+QUEUED_CLIPS = 32
+"""Clips a process has been told of. Enough to keep it busy while this process does something else for a step's time."""
 MOST_LEASES = 2
 """Batches that may be handed out without a copy: the one in use, and one more while the next is being taken."""
 
@@ -114,53 +111,6 @@ class SlotMemory:
         del self._memory
 
 
-QUEUED_CLIPS = 32
-"""Clips a process has been told of. Enough to keep it busy while this process does something else for a step's time."""
-
-_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
-_MOST_FAULTS_OF_A_CLIP = 2
-_MOST_KILLS_OF_A_CLIP = 5
-"""A process that dies of a fault died of its clip. One that was killed may have been in somebody's way."""
-_MOST_DEATHS_IN_A_ROW = 20
-
-
-@dataclass(eq=False)
-class _Job:
-    load: Load
-    row: int
-    file: ClipFile
-    first_sample: int
-    deaths: int = 0
-
-
-class _Reader(WorkerProcess):
-    """A reader process and the jobs it was given, oldest first."""
-
-    def __init__(self, memory: SlotMemory):
-        settings = {"memory_fd": memory.descriptor}
-        super().__init__(Task("myxtts.data.clip_loading:make_loader", settings), [memory.descriptor])
-        self.jobs: deque[_Job] = deque()
-        self.queued_samples = 0
-        self._unsent: list[list[Any]] = []
-
-    def add_job(self, job: _Job) -> None:
-        """Put a job behind the others; `send_jobs` tells the process."""
-        self.jobs.append(job)
-        self.queued_samples += job.file.samples
-        # One list per clip, so that the oldest clip without an answer is the one that was being read.
-        self._unsent.append([[*job.file, job.first_sample, job.first_sample + job.load.samples]])
-
-    def send_jobs(self) -> None:
-        if self._unsent:
-            self.give(*self._unsent)
-            self._unsent.clear()
-
-    def pop_job(self) -> _Job:
-        job = self.jobs.popleft()
-        self.queued_samples -= job.file.samples
-        return job
-
-
 class WorkerEngine(LoadingEngine):
     """Loads in processes of its own.
 
@@ -172,127 +122,72 @@ class WorkerEngine(LoadingEngine):
 
     def __init__(self, workers: int, depth: int, slot_samples: int):
         self._memory = SlotMemory(depth, slot_samples)
-        self._slots: dict[Load, int] = {}
-        self._cancelled: set[Load] = set()
-        self._waiting: deque[_Job] = deque()
-        self._selector = selectors.DefaultSelector()
-        self._readers: list[_Reader] = []
-        self._deaths_in_a_row = 0
+        self._cancelled = 0
+        descriptor = self._memory.descriptor
+        task = Task("myxtts.data.clip_loading:make_loader", {"memory_fd": descriptor})
         try:
-            for _ in range(workers):
-                self._start_reader()
+            self._pool = WorkerPool(
+                task, workers, descriptors=[descriptor], queue=QUEUED_CLIPS, most_faults=2, most_kills=5
+            )
         except BaseException:
-            self.close()
+            self._memory.close()
             raise
 
     def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
         load = Load(files, samples)
         while not self._memory.has_room and self._cancelled:
             self._receive(wait=True)
-        self._slots[load] = self._memory.acquire()
-        self._waiting.extend(job for row in range(load.rows) for job in self._make_jobs(load, row))
+        load.place = self._memory.acquire()
         self._receive(wait=False)
-        self._feed()
+        self._pool.add([job for row in range(load.rows) for job in self._make_jobs(load, row)])
         return load
 
     def finish(self, load: Load) -> None:
         while load.pending:
             self._receive(wait=True)
-            self._feed()
 
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
         load.change_file(row, file)
         # Before all others: somebody waits for it.
-        self._waiting.extendleft(self._make_jobs(load, row))
-        self._feed()
+        self._pool.add(self._make_jobs(load, row), comes_first=True)
 
     def take(self, load: Load) -> Samples:
-        return self._memory.hand_out(self._slots.pop(load), load.rows, load.samples)
+        return self._memory.hand_out(load.place, load.rows, load.samples)
 
     def cancel(self, load: Load) -> None:
-        self._cancelled.add(load)
+        load.is_cancelled = True
+        self._cancelled += 1
         # What processes were told of already, they will write: until then the slot is not free.
-        self._withdraw_cancelled()
+        for job in self._pool.withdraw(lambda job: job.owner[0] is load):
+            load.pending.discard(job.owner[1])
         self._free_cancelled(load)
 
     def close(self) -> None:
-        for reader in self._readers:
-            reader.stop()
-        self._readers.clear()
-        self._selector.close()
+        self._pool.close()
         self._memory.close()
 
-    def _make_jobs(self, load: Load, row: int) -> list[_Job]:
+    def _make_jobs(self, load: Load, row: int) -> list[Job]:
         """The job of loading a row; none for a row of zeros, which is made here."""
         file = load.files[row]
         if file is None:
-            self._memory.view(self._slots[load], load.rows, load.samples)[row] = 0.0
+            self._memory.view(load.place, load.rows, load.samples)[row] = 0.0
             return []
-        return [_Job(load, row, file, self._memory.find_offset(self._slots[load]) + row * load.samples)]
-
-    def _feed(self) -> None:
-        """Share waiting jobs out: the next one to the process with the least to do."""
-        while self._waiting:
-            free = [reader for reader in self._readers if len(reader.jobs) < QUEUED_CLIPS]
-            if not free:
-                break
-            min(free, key=lambda reader: reader.queued_samples).add_job(self._waiting.popleft())
-        for reader in self._readers:
-            reader.send_jobs()
+        first = self._memory.find_offset(load.place) + row * load.samples
+        return [Job([[*file, first, first + load.samples]], owner=(load, row), cost=file.samples)]
 
     def _receive(self, wait: bool) -> None:
-        for key, _ in self._selector.select(None if wait else 0):
-            reader: _Reader = key.data
-            for (result,) in reader.receive():
-                self._deaths_in_a_row = 0
-                self._note(reader.pop_job(), _parse_failure(result))
-            if reader.is_closed:
-                self._reap(reader)
-
-    def _note(self, job: _Job, failure: LoadFailure | None) -> None:
-        job.load.note(job.row, failure)
-        self._free_cancelled(job.load)
+        for job, results in self._pool.receive(wait=wait):
+            load, row = job.owner
+            failure = None
+            if isinstance(results, Crashed):
+                detail = f"{job.deaths} reader processes died while they read it, the last of signal {results.signal}"
+                failure = LoadFailure(DropReason.CORRUPT, detail)
+            elif results[0]:
+                failure = LoadFailure(DropReason(results[0][0]), results[0][1])
+            load.note(row, failure)
+            self._free_cancelled(load)
 
     def _free_cancelled(self, load: Load) -> None:
-        if load in self._cancelled and not load.pending:
-            self._cancelled.remove(load)
-            self._memory.release(self._slots.pop(load))
-
-    def _start_reader(self) -> None:
-        reader = _Reader(self._memory)
-        self._readers.append(reader)
-        self._selector.register(reader.socket, selectors.EVENT_READ, reader)
-
-    def _reap(self, reader: _Reader) -> None:
-        """Take a dead process's jobs back, before all others, and start another process."""
-        self._selector.unregister(reader.socket)
-        self._readers.remove(reader)
-        cause = reader.find_exit_signal()
-        self._deaths_in_a_row += 1
-        if self._deaths_in_a_row > _MOST_DEATHS_IN_A_ROW:
-            raise WorkerError(
-                f"{_MOST_DEATHS_IN_A_ROW} reader processes in a row died of signal {cause}, whatever they read. The machine "
-                "may be out of memory, or a library is broken."
-            )
-        self._start_reader()
-        if reader.jobs and reader.is_ready:
-            self._blame(reader.jobs[0], cause)
-        self._waiting.extendleft(job for job in reversed(reader.jobs) if job.row in job.load.pending)
-        self._withdraw_cancelled()
-
-    def _withdraw_cancelled(self) -> None:
-        """Strike off waiting jobs that nobody wants any more."""
-        unwanted = [job for job in self._waiting if job.load in self._cancelled]
-        self._waiting = deque(job for job in self._waiting if job.load not in self._cancelled)
-        for job in unwanted:
-            self._note(job, None)
-
-    def _blame(self, suspect: _Job, cause: int) -> None:
-        suspect.deaths += 1
-        if suspect.deaths >= (_MOST_FAULTS_OF_A_CLIP if cause in _FAULTS else _MOST_KILLS_OF_A_CLIP):
-            detail = f"{suspect.deaths} reader processes died while they read it, the last of signal {cause}"
-            self._note(suspect, LoadFailure(DropReason.CORRUPT, detail))
-
-
-def _parse_failure(result: Any) -> LoadFailure | None:
-    return LoadFailure(DropReason(result[0]), result[1]) if result else None
+        if load.is_cancelled and not load.pending:
+            self._cancelled -= 1
+            self._memory.release(load.place)

@@ -90,8 +90,12 @@ def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     for block in _read_blocks(path):
         if number == 0:
-            _refuse_utf16(path, block)
-            _refuse_sound(path, block)
+            if block.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise MetadataError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
+            if block.startswith(_SOUND_STARTS):
+                raise MetadataError(
+                    f"{path}: is a sound file. Give the corpus folder, or the metadata file that has a line for each clip."
+                )
             # Editors on Windows put a byte order mark in front.
             block = block.removeprefix(b"\xef\xbb\xbf")
         for raw in block.rstrip(b"\r\n").split(b"\r"):
@@ -111,18 +115,6 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
         yield from iter_lines(path, MOST_BLOCK_BYTES)
     except FileError as error:
         raise MetadataError(f"{error} Give a metadata file that can be read, or the folder of a corpus.") from error
-
-
-def _refuse_utf16(path: Path, first: bytes) -> None:
-    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise MetadataError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
-
-
-def _refuse_sound(path: Path, first: bytes) -> None:
-    if first.startswith(_SOUND_STARTS):
-        raise MetadataError(
-            f"{path}: is a sound file. Give the corpus folder, or the metadata file that has a line for each clip."
-        )
 
 
 def _read_header(path: Path, line: str) -> _Layout | None:
@@ -187,8 +179,13 @@ def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> Metadata
     )
     if not audio or "\0" in audio:
         return MalformedLine(number, "names no audio file.")
-    audio = _tidy_path(audio)
-    problem = _find_path_problem(audio)
+    audio = audio.replace("\\", "/")
+    if "./" in audio or "//" in audio:
+        # Two spellings of one path would be two clips.
+        audio = posixpath.normpath(audio)
+    problem = "is an absolute path" if audio[0] == "/" or audio[1:3] == ":/" else ""
+    if ".." in audio and ".." in audio.split("/"):
+        problem = "leads out of its folder with '..'"
     if problem:
         raise MetadataError(
             f"{path}, line {number}: the audio file {_shorten(audio)} {problem}. Paths must lie inside the corpus folder "
@@ -224,20 +221,6 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 def _unquote(field: str) -> str:
     match = _QUOTED.fullmatch(field.strip()) if '"' in field else None
     return match[1].replace('""', '"') if match else field
-
-
-def _tidy_path(audio: str) -> str:
-    audio = audio.replace("\\", "/")
-    # Two spellings of one path would be two clips.
-    return posixpath.normpath(audio) if "./" in audio or "//" in audio else audio
-
-
-def _find_path_problem(audio: str) -> str:
-    if audio[0] == "/" or audio[1:3] == ":/":
-        return "is an absolute path"
-    if ".." in audio and ".." in audio.split("/"):
-        return "leads out of its folder with '..'"
-    return ""
 
 
 def _shorten(text: str) -> str:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +69,6 @@ def choose_read_ahead(
 
     Args:
         plans: of all corpora the engine will serve.
-        accumulation: micro-batches of a global batch.
         clips_per_row: 2 where another clip is read for each prompt.
         free_bytes: memory that can be had; asked of the machine unless given.
     """
@@ -118,20 +116,16 @@ def open_engine(
         ahead: all that is loaded ahead.
         batches: of that, the batches of the training; the log says how many, where anything is loaded ahead at all.
     """
-    choice = choose_engine(data, corpora)
+    engine, why_not = choose_engine(data, corpora)
     workers = choose_workers(data)
-    if choice.engine is Engine.NATIVE:
+    if engine is Engine.NATIVE:
         _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, workers))
-    elif choice.engine is Engine.HERE:
-        _log.info(
-            "TF-native loading is not in force (%s): clips are read in this process. Nothing is read ahead.",
-            choice.why_not_native,
-        )
     else:
-        _log.info("TF-native loading is not in force (%s): %d reader processes.", choice.why_not_native, workers)
-    if batches is not None and choice.engine is not Engine.HERE:
+        others = f"{workers} reader processes." if workers else "clips are read in this process. Nothing is read ahead."
+        _log.info("TF-native loading is not in force (%s): %s", why_not, others)
+    if batches is not None and engine is not Engine.HERE:
         _announce_read_ahead(data, batches)
-    return start_engine(choice.engine, data, ahead)
+    return start_engine(engine, data, ahead)
 
 
 def _announce_read_ahead(data: DataConfig, ahead: ReadAhead) -> None:
@@ -174,18 +168,11 @@ def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
         if len(others):
             return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
         for clip in np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist():
-            other = _describe_other_format(corpus.find_file(clip))
-            if other:
+            try:
+                info = inspect_clip(corpus.find_file(clip))
+                other = f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"
+            except ClipError as error:
+                other = f"unreadable ({error.problem})"
+            if other != f"WAV PCM_16, 1 channels, {SAMPLE_RATE_HZ} Hz":
                 return f"clips must be {wanted}, but {corpus.audio[clip]} is {other}"
     return None
-
-
-def _describe_other_format(path: Path) -> str:
-    """What this file is if TensorFlow's operations cannot read it, or nothing."""
-    try:
-        info = inspect_clip(path)
-    except ClipError as error:
-        return f"unreadable ({error.problem})"
-    if (info.container, info.encoding, info.channels, info.rate_hz) == ("WAV", "PCM_16", 1, SAMPLE_RATE_HZ):
-        return ""
-    return f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"

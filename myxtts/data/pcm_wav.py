@@ -7,7 +7,6 @@ for bit. Anything unusual about a file is left to `audio.reading`, which also kn
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +26,6 @@ FIRST_CHUNK = 12
 HEAD_BYTES = FIRST_CHUNK + len(FORMAT_CHUNK)
 
 
-class DataChunk(NamedTuple):
-    """Where the samples of a wav file lie."""
-
-    start: int
-    size_bytes: int
-
-
 def is_plain_head(head: bytes) -> bool:
     """Whether the first `HEAD_BYTES` of a file are those of plain wav."""
     return head[:4] == b"RIFF" and head[8:FIRST_CHUNK] == b"WAVE" and head[FIRST_CHUNK:HEAD_BYTES] == FORMAT_CHUNK
@@ -41,21 +33,12 @@ def is_plain_head(head: bytes) -> bool:
 
 def find_samples(content: bytes) -> NDArray[np.int16] | None:
     """The samples of a plain wav file, given all of its bytes; None for any other file, and for a cut-off one."""
-    if not is_plain_head(content[:HEAD_BYTES]):
-        return None
-    data = find_data(content)
-    if data is None or data.size_bytes % BYTES_PER_SAMPLE:
-        return None
-    return np.frombuffer(content, "<i2", data.size_bytes // BYTES_PER_SAMPLE, data.start)
-
-
-def find_data(content: bytes) -> DataChunk | None:
-    """The data chunk behind a format chunk of `FORMAT_CHUNK`'s size; None where there is none, or it is cut off or empty."""
     position = HEAD_BYTES
-    while position + 8 <= len(content):
+    while is_plain_head(content[:HEAD_BYTES]) and position + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, position)
         position += 8
         if name == b"data":
-            return DataChunk(position, size) if 0 < size <= len(content) - position else None
+            is_whole = 0 < size <= len(content) - position and size % BYTES_PER_SAMPLE == 0
+            return np.frombuffer(content, "<i2", size // BYTES_PER_SAMPLE, position) if is_whole else None
         position += size + size % 2
     return None

@@ -19,7 +19,7 @@ from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import TooManyFailuresError
 from myxtts.data.host_batch import HostBatch
 from myxtts.data.loading import Load, LoadingEngine
-from myxtts.data.positions import Position, count_micro_batches, follow_position
+from myxtts.data.positions import Position, follow_position
 from myxtts.data.replacements import Failure, ReplacementJournal, name_prompt
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch
 
@@ -45,11 +45,9 @@ class BatchReader:
     """Gives the host batch of any place. Places asked for in order are read ahead.
 
     Args:
-        maker: knows which clips make which batch.
-        engine: loads them. It is the caller's to close, and may serve several readers.
+        engine: the caller's to close; it may serve several readers.
         depth: micro-batches that may be under way, at least those of one global batch.
-        report: where clips that fail are reported.
-        journal: failures of the run so far; those that happen are added to it.
+        report, journal: clips that fail are added to both.
         end_step: nothing is read ahead from this step on.
     """
 
@@ -77,8 +75,6 @@ class BatchReader:
 
     def read(self, position: Position) -> HostBatch:
         """The batch of a place. Cheap when it follows the last one; any other place starts reading anew there."""
-        if not 0 <= position.micro_batch < count_micro_batches(self._maker.sampler, position.step):
-            raise IndexError(f"micro-batch {position.micro_batch} of step {position.step}")
         self.read_ahead(position)
         step = self._steps[0]
         if not step.is_read:
@@ -197,20 +193,14 @@ class BatchReader:
         rows = len(micro_batch.clips)
         place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
         prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
+        name, detail = self._maker.corpus.audio[prompt], failure.detail.removesuffix(".")
         if prompt == clip:
-            return self._record(Failure(batch.step, place, clip), failure)
-        self.journal.record(Failure(batch.step, name_prompt(place), prompt))
-        name, detail = self._maker.describe_clip(prompt), failure.detail.removesuffix(".")
-        _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
-        return name
-
-    def _record(self, failure: Failure, why: LoadFailure) -> str:
-        self.journal.record(failure)
-        name = self._maker.describe_clip(failure.clip)
-        where = f"step {failure.step}, row {failure.row}"
-        self.report.replaced.append(Drop(why.reason, name, where, why.detail))
-        detail = why.detail.removesuffix(".")
-        _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, failure.step, why.reason, detail)
+            self.journal.record(Failure(batch.step, place, clip))
+            self.report.replaced.append(Drop(failure.reason, name, f"step {batch.step}, row {place}", failure.detail))
+            _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, batch.step, failure.reason, detail)
+        else:
+            self.journal.record(Failure(batch.step, name_prompt(place), prompt))
+            _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
         return name
 
     def _note_tried(self, tried: int, failed: int) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from myxtts.data.sampler import EMPTY_ROW, GlobalBatch, IndexSampler, MicroBatch
 
 
@@ -49,8 +47,8 @@ class ReplacementJournal:
 
     def list_failures(self, first_step: int = 0) -> list[Failure]:
         """All failures at or after a step, sorted."""
-        places = (place for place in self._failures if place[0] >= first_step)
-        return sorted(failure for place in places for failure in self.list_failures_at(*place))
+        places = sorted(place for place in self._failures if place[0] >= first_step)
+        return [failure for place in places for failure in self.list_failures_at(*place)]
 
     def list_failures_at(self, step: int, row: int) -> list[Failure]:
         """The failures at a place, sorted."""
@@ -60,24 +58,15 @@ class ReplacementJournal:
 def replace_failed(batch: GlobalBatch, sampler: IndexSampler, journal: ReplacementJournal) -> GlobalBatch:
     """The batch with every clip that failed at its place replaced."""
     present = set(batch.clips.tolist())
-    return replace(
-        batch,
-        micro_batches=tuple(
-            _replace_rows(batch, micro_batch, present, sampler, journal) for micro_batch in batch.micro_batches
-        ),
-    )
-
-
-def _replace_rows(
-    batch: GlobalBatch, micro_batch: MicroBatch, present: set[int], sampler: IndexSampler, journal: ReplacementJournal
-) -> MicroBatch:
-    clips = micro_batch.clips.tolist()
-    for offset, clip in enumerate(clips):
-        row = micro_batch.first_row + offset
-        failed = journal.find_failed(batch.step, row)
-        if clip in failed:
-            excluded = present | failed
-            substitutes = sampler.draw_substitutes(batch, row, micro_batch.bucket_number).tolist()
-            # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
-            clips[offset] = next((each for each in substitutes if each not in excluded), EMPTY_ROW)
-    return replace(micro_batch, clips=np.array(clips, dtype=np.int32))
+    replaced: list[MicroBatch] = []
+    for micro_batch in batch.micro_batches:
+        clips = micro_batch.clips.copy()
+        for row, clip in enumerate(clips.tolist(), start=micro_batch.first_row):
+            failed = journal.find_failed(batch.step, row)
+            if clip in failed:
+                substitutes = sampler.draw_substitutes(batch, row, micro_batch.bucket_number).tolist()
+                # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
+                fitting = (each for each in substitutes if each not in present | failed)
+                clips[row - micro_batch.first_row] = next(fitting, EMPTY_ROW)
+        replaced.append(replace(micro_batch, clips=clips))
+    return replace(batch, micro_batches=tuple(replaced))

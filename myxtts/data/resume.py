@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, digest_parts
 from myxtts.data.errors import ResumeError
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import IndexSampler
@@ -36,8 +34,8 @@ class Fingerprint:
     validation: str
     """Of the validation clips: they share the shapes, and decide what is best and when to stop."""
     vocabulary: str
-    validation_speakers: str = ""
-    """Of the validation clips: prompts may be cut from other clips of the same speaker. Empty in positions saved before that."""
+    validation_speakers: str
+    """Prompts may be cut from other clips of the same speaker."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,48 +47,29 @@ class SamplerPosition:
 
 
 def take_fingerprint(corpus: Corpus, sampler: IndexSampler, *, validation: Corpus, vocabulary: Path) -> Fingerprint:
-    """The fingerprint of a corpus's kept clips and of how they are batched.
-
-    Args:
-        validation: the clips they are validated with.
-        vocabulary: the file their texts are tokenised with.
-    """
+    """The fingerprint of a corpus's kept clips, how they are batched, and what they are validated and tokenised with."""
     shapes = [[b.rows, b.samples, b.tokens] for b in sampler.plan.buckets]
     # Speakers are who shares clips with whom, not their names: these may come from a folder that was moved.
     return Fingerprint(
         clips=len(corpus),
         seconds=round(corpus.total_seconds, 3),
-        names=_digest(corpus.audio.blob.data, corpus.audio.offsets),
-        lengths=_digest(corpus.samples, corpus.tokens),
-        texts=_digest(corpus.text.blob.data, corpus.text.offsets),
-        speakers=_digest(corpus.speaker.codes, "|".join(corpus.language.names).encode(), corpus.language.codes),
-        shapes=_digest(np.array(shapes, dtype=np.int64)),
+        names=digest_parts(*corpus.audio.parts),
+        lengths=digest_parts(corpus.samples, corpus.tokens),
+        texts=digest_parts(*corpus.text.parts),
+        speakers=digest_parts(corpus.speaker.codes, *corpus.language.parts),
+        shapes=digest_parts(np.array(shapes, dtype=np.int64)),
         accumulation=sampler.accumulation,
         seed=sampler.seed,
-        validation=_digest(*_list_contents(validation)),
-        vocabulary=_digest(read_bytes(vocabulary)),
-        validation_speakers=_digest(validation.speaker.codes),
+        validation=digest_parts(
+            *validation.audio.parts,
+            validation.samples,
+            validation.tokens,
+            *validation.text.parts,
+            *validation.language.parts,
+        ),
+        vocabulary=digest_parts(read_bytes(vocabulary)),
+        validation_speakers=digest_parts(validation.speaker.codes),
     )
-
-
-def _list_contents(corpus: Corpus) -> tuple[bytes | memoryview | NDArray[np.generic], ...]:
-    """What a loss over the clips of a corpus depends on."""
-    texts = (
-        corpus.text.blob.data,
-        corpus.text.offsets,
-        "|".join(corpus.language.names).encode(),
-        corpus.language.codes,
-    )
-    return corpus.audio.blob.data, corpus.audio.offsets, corpus.samples, corpus.tokens, *texts
-
-
-def _digest(*parts: bytes | memoryview | NDArray[np.generic]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        content = part if isinstance(part, bytes | memoryview) else np.ascontiguousarray(part).astype("<i8").tobytes()
-        digest.update(len(content).to_bytes(8, "little"))
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: IndexSampler) -> dict[str, Any]:
@@ -119,9 +98,7 @@ def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> Sampler
             + "\n".join(f"  - {change}" for change in changes)
             + "\nBring back what the run was started with, or start anew with --reset-training."
         )
-    # Entries once said more than a failure holds.
-    journal = ReplacementJournal(Failure(*entry[:3]) for entry in state["failures"])
-    return SamplerPosition(step=state["step"], journal=journal)
+    return SamplerPosition(state["step"], ReplacementJournal(Failure(*entry) for entry in state["failures"]))
 
 
 def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
@@ -146,7 +123,7 @@ def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
         changes.append("the vocabulary has other tokens")
     if not changes and saved.validation != now.validation:
         changes.append("the validation clips, their lengths or their texts are other ones")
-    if not changes and saved.validation_speakers and saved.validation_speakers != now.validation_speakers:
+    if not changes and saved.validation_speakers != now.validation_speakers:
         changes.append("the speakers of the validation clips were changed")
     if not changes and saved.shapes != now.shapes:
         changes.append("the batch size, or the number of ranks it is shared by, is another one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -10,17 +9,17 @@ from pathlib import Path
 
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import plan_shared_buckets
-from myxtts.data.corpus import Corpus, Progress, read_snapshot, write_snapshot
+from myxtts.data.corpus import Corpus, Progress, digest_parts, read_snapshot, write_snapshot
 from myxtts.data.drops import DropReport
 from myxtts.data.errors import ResumeError
 from myxtts.data.index import choose_index_folder
 from myxtts.data.resume import Fingerprint, take_fingerprint
 from myxtts.data.sampler import IndexSampler
-from myxtts.data.scan import choose_workers, make_vocabulary_task, scan_train_data, scan_val_data
+from myxtts.data.scan import choose_scan_workers, make_vocabulary_task, scan_train_data, scan_val_data
 from myxtts.data.split import split_corpus
 from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.data.workers import Task
-from myxtts.files import read_text
+from myxtts.files import WriteError, open_file_atomically, read_text
 from myxtts.text.errors import UnsupportedLanguageError, VocabularyError
 from myxtts.text.languages import resolve_language
 from myxtts.text.tokenizer import Tokenizer
@@ -81,28 +80,34 @@ def collect_run_data(
     texts = TextMeasure(config, folder, vocabulary)
     scan = scan_train_data(config, texts.choose_task, progress)
     tokenizer = Tokenizer(texts.vocabulary)
-    found = _tokenise(config, scan.corpus, tokenizer, progress)
+    train, train_ids = _tokenise(config, scan.corpus, tokenizer, progress)
+    report, seed, batch_size = scan.drops, config.training.seed, config.data.batch_size
     if config.data.val_data:
         other = scan_val_data(config, make_vocabulary_task(texts.vocabulary), progress)
-        train, validation = found, _tokenise(config, other.corpus, tokenizer, progress)
-        report = _join_reports(scan.drops, other.drops)
-        _warn_of_overlap(train.corpus, validation.corpus)
-    else:
-        split = split_corpus(found.corpus, config.training.seed)
-        train, validation = (
-            _Part(found.corpus.take(clips), found.ids.take(clips)) for clips in (split.train, split.validation)
+        validation, validation_ids = _tokenise(config, other.corpus, tokenizer, progress)
+        report = DropReport(
+            lines=report.lines + other.drops.lines,
+            kept_seconds=report.kept_seconds + other.drops.kept_seconds,
+            drops=(*report.drops, *other.drops.drops),
         )
-        report = scan.drops
-    _warn_of_large_batch(config.data.batch_size, len(train.corpus))
-    parts = [(part.corpus.samples, part.corpus.tokens) for part in (train, validation) if len(part.corpus)]
-    plans = plan_shared_buckets(parts, batch_size=config.data.batch_size)
-    seed = config.training.seed
+        _warn_of_overlap(train, validation)
+    else:
+        split = split_corpus(train, seed)
+        validation, validation_ids = train.take(split.validation), train_ids.take(split.validation)
+        train, train_ids = train.take(split.train), train_ids.take(split.train)
+    if batch_size > len(train):
+        _log.warning(
+            "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.",
+            *(batch_size, len(train), len(train)),
+        )
+    parts = [(part.samples, part.tokens) for part in (train, validation) if len(part)]
+    plans = plan_shared_buckets(parts, batch_size=batch_size)
     sampler = IndexSampler(plans[0], seed=seed, accumulation=config.training.gradient_accumulation_steps)
     return RunData(
-        train=train.corpus,
-        validation=validation.corpus,
-        train_ids=train.ids,
-        validation_ids=validation.ids,
+        train=train,
+        validation=validation,
+        train_ids=train_ids,
+        validation_ids=validation_ids,
         sampler=sampler,
         validation_sampler=IndexSampler(plans[1], seed=seed) if len(plans) > 1 else None,
         tokenizer_path=tokenizer.path,
@@ -110,41 +115,17 @@ def collect_run_data(
         start_text_token=tokenizer.start_id,
         stop_text_token=tokenizer.stop_id,
         report=report,
-        fingerprint=take_fingerprint(train.corpus, sampler, validation=validation.corpus, vocabulary=tokenizer.path),
+        fingerprint=take_fingerprint(train, sampler, validation=validation, vocabulary=tokenizer.path),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    corpus: Corpus
-    ids: TextIds
-
-
-def _tokenise(config: XTTSConfig, corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None) -> _Part:
-    ids = collect_text_ids(
-        corpus,
-        tokenizer.path,
-        workers=choose_workers(config),
-        folder=choose_index_folder(corpus.root),
-        progress=progress,
-    )
+def _tokenise(
+    config: XTTSConfig, corpus: Corpus, tokenizer: Tokenizer, progress: Progress | None
+) -> tuple[Corpus, TextIds]:
+    workers, folder = choose_scan_workers(config), choose_index_folder(corpus.root)
+    ids = collect_text_ids(corpus, tokenizer.path, workers=workers, folder=folder, progress=progress)
     # Absolute: the processes of a run need not work in the folder it was started in.
-    return _Part(replace(corpus, root=corpus.root.absolute()), ids)
-
-
-def _warn_of_large_batch(asked: int, clips: int) -> None:
-    if asked > clips:
-        _log.warning(
-            "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.", asked, clips, clips
-        )
-
-
-def _join_reports(train: DropReport, validation: DropReport) -> DropReport:
-    return DropReport(
-        lines=train.lines + validation.lines,
-        kept_seconds=train.kept_seconds + validation.kept_seconds,
-        drops=(*train.drops, *validation.drops),
-    )
+    return replace(corpus, root=corpus.root.absolute()), ids
 
 
 def _warn_of_overlap(train: Corpus, validation: Corpus) -> None:
@@ -161,7 +142,7 @@ def _warn_of_overlap(train: Corpus, validation: Corpus) -> None:
 
 
 def save_run_data(data: RunData, folder: Path) -> None:
-    """Write a snapshot for `load_run_data` into the run's folder, replacing an older one in one step."""
+    """Write a snapshot for `load_run_data` into the run's folder."""
     write_snapshot(folder / SNAPSHOT_NAME, data)
 
 
@@ -201,9 +182,7 @@ class TextMeasure:
 def make_vocabulary(corpus: Corpus, path: Path, *, most_tokens: int) -> Tokenizer:
     """A new vocabulary from the texts of a corpus, saved at `path`. The same texts give the same file.
 
-    Args:
-        corpus: may hold languages nobody can clean; they are left out.
-        most_tokens: the vocabulary is not larger than this, and smaller where the texts do not support so many.
+    It has at most so many tokens, fewer where the texts do not support them. Languages nobody can clean are left out.
     """
     texts = group_texts(corpus)
     characters: set[str] = set()
@@ -233,7 +212,14 @@ def keep_vocabulary(corpus: Corpus, folder: Path, *, most_tokens: int) -> Path:
     texts = f"{len(corpus)} {_digest_texts(corpus)}"
     if not path.exists():
         # The origin first: a vocabulary is only in place when it can be checked.
-        _write_origin(origin, texts)
+        try:
+            with open_file_atomically(origin) as file:
+                file.write(texts.encode())
+        except WriteError as error:
+            raise VocabularyError(
+                f"A vocabulary made from the corpus is kept in the run's folder, but {folder} cannot be written to: "
+                f"{error.reason}. Give another --checkpoint-dir."
+            ) from error
         return make_vocabulary(corpus, path, most_tokens=most_tokens).path
     made_from = read_text(origin) if os.path.lexists(origin) else texts
     if made_from != texts:
@@ -246,42 +232,23 @@ def keep_vocabulary(corpus: Corpus, folder: Path, *, most_tokens: int) -> Path:
     return path
 
 
-def _write_origin(path: Path, texts: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(texts, encoding="utf-8")
-    except OSError as error:
-        raise VocabularyError(
-            f"A vocabulary made from the corpus is kept in the run's folder, but {path.parent} cannot be written to: "
-            f"{error.strerror}. Give another --checkpoint-dir."
-        ) from error
-
-
 def group_texts(corpus: Corpus) -> dict[str, list[str]]:
     """The texts of each language that can be cleaned, by the code its tag has."""
     texts: dict[str, list[str]] = {}
-    known = [_find_tag(name) for name in corpus.language.names]
+    tags: list[str | None] = []
+    for name in corpus.language.names:
+        try:
+            tags.append(resolve_language(name))
+        except UnsupportedLanguageError:
+            tags.append(None)
     for code, text in zip(corpus.language.codes.tolist(), corpus.text, strict=True):
-        tag = known[code]
+        tag = tags[code]
         if tag is not None:
             texts.setdefault(tag, []).append(text)
     return texts
 
 
-def _find_tag(language: str) -> str | None:
-    try:
-        return resolve_language(language)
-    except UnsupportedLanguageError:
-        return None
-
-
 def _digest_texts(corpus: Corpus) -> str:
     """What a vocabulary is made from, in whatever order the metadata has it."""
-    digest = hashlib.blake2b(digest_size=8)
-    for language, texts in sorted(group_texts(corpus).items()):
-        for part in (language, *sorted(texts)):
-            content = part.encode("utf-8", "surrogateescape")
-            digest.update(len(content).to_bytes(8, "little"))
-            digest.update(content)
-        digest.update(b"\xff" * 8)
-    return digest.hexdigest()
+    groups = [[language, str(len(texts)), *sorted(texts)] for language, texts in sorted(group_texts(corpus).items())]
+    return digest_parts(*(part.encode("utf-8", "surrogateescape") for group in groups for part in group))

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.data.buckets import Bucket, BucketPlan
-from myxtts.data.errors import BatchPlanError
 from myxtts.hashing import hash_words
 
 EMPTY_ROW = -1
@@ -51,8 +50,6 @@ class MicroBatch:
 
     def slice_rows(self, part: int, parts: int) -> MicroBatch:
         """One of `parts` equal slices: for a rank, or for smaller micro-batches. Short slices get empty rows."""
-        if not 0 <= part < parts:
-            raise IndexError(f"slice {part} of {parts}")
         rows = -(-len(self.clips) // parts)
 
         def cut(clips: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -148,10 +145,6 @@ class IndexSampler:
     accumulation: int = 1
 
     def __post_init__(self) -> None:
-        if self.accumulation < 1:
-            raise BatchPlanError(
-                f"A global batch must have at least one micro-batch, but accumulation is {self.accumulation}."
-            )
         plan = self.plan
         self._bucket_of_batch = np.repeat(np.arange(len(plan.buckets)), plan.batches_of_bucket)
         rows = np.array([bucket.rows for bucket in plan.buckets])[self._bucket_of_batch]
@@ -172,8 +165,6 @@ class IndexSampler:
 
     def make_batch(self, step: int) -> GlobalBatch:
         """The global batch of a step, counted from 0 over all epochs."""
-        if step < 0:
-            raise IndexError(f"step {step}")
         epoch, position = divmod(step, self.steps_per_epoch)
         order = self._order_epoch(epoch)
         micro_batches: list[MicroBatch] = []

@@ -10,8 +10,10 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from myxtts.data.corpus import Corpus, LazyItems, Progress
 from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.errors import NothingToTrainOnError, WorkerError
-from myxtts.data.index import Index, choose_index_folder
+from myxtts.data.index import MOST_ROWS, Index, choose_index_folder
 from myxtts.data.ljspeech import LocatedClips, Metadata, Split, locate_clips, read_metadata
 from myxtts.data.workers import CHUNK_ITEMS, Crashed, Task, Work, count_workers, run_task
 from myxtts.files import read_bytes
@@ -43,11 +45,6 @@ TextTaskMaker = Callable[[Corpus], Task]
 
 CLIP_TASK = Task("myxtts.data.scan:make_clip_check")
 """Takes a path; gives frames, rate in Hz, and a `ClipProblem` or nothing."""
-
-CHARACTER_TASK = Task("myxtts.data.scan:make_character_check")
-"""Takes a text and its language; gives its length in tokens, and the first character the vocabulary lacks or nothing.
-
-For want of a vocabulary every character is a token, and none is lacking."""
 
 LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
@@ -121,26 +118,24 @@ def _scan_as_asked(
     config: XTTSConfig, path: Path, split: Split, text_task: Task | TextTaskMaker, progress: Progress | None
 ) -> ScanResult:
     data = config.data
-    limits = ClipLimits(
-        min_seconds=data.min_clip_seconds,
-        max_samples=int(data.max_clip_seconds * SAMPLE_RATE_HZ),
-        # Without a vocabulary characters are counted, and a token is at least one of them.
-        max_tokens=config.model.max_text_tokens if text_task == CHARACTER_TASK else data.max_text_length,
-    )
     return scan_corpus(
         path,
         split=split,
         language=data.language,
-        limits=limits,
+        limits=ClipLimits(
+            min_seconds=data.min_clip_seconds,
+            max_samples=int(data.max_clip_seconds * SAMPLE_RATE_HZ),
+            max_tokens=data.max_text_length,
+        ),
         text_task=text_task,
         follow_symlinks=data.follow_symlinks,
         strict=data.strict,
-        workers=choose_workers(config),
+        workers=choose_scan_workers(config),
         progress=progress,
     )
 
 
-def choose_workers(config: XTTSConfig) -> int:
+def choose_scan_workers(config: XTTSConfig) -> int:
     """How many processes look at clips."""
     return count_workers() if config.data.num_workers == "auto" else config.data.num_workers
 
@@ -151,7 +146,7 @@ def scan_corpus(
     split: Split = "train",
     language: str = "en",
     limits: ClipLimits | None = None,
-    text_task: Task | TextTaskMaker = CHARACTER_TASK,
+    text_task: Task | TextTaskMaker | None = None,
     clip_task: Task = CLIP_TASK,
     follow_symlinks: bool = True,
     strict: bool = False,
@@ -164,57 +159,39 @@ def scan_corpus(
     A killed scan goes on where it was. Logs the drop report.
 
     Args:
-        path: the corpus folder, a folder of speaker folders, or a metadata file.
-        split: which of `metadata_train.csv` and `metadata_eval.csv` to read where a folder has them.
-        language: of lines that name none.
-        limits: what clips must keep to.
-        text_task: how texts are measured, like `CHARACTER_TASK`. Or what makes it from the clips, such as a new vocabulary.
-        clip_task: how audio files are checked, like `CLIP_TASK`.
-        follow_symlinks: whether clips behind symbolic links are used or set aside.
+        path, split, language: as for `read_metadata`.
+        text_task: how texts are measured: `make_vocabulary_task`, or what makes one from the clips, such as a new vocabulary.
+            Without it every character is a token.
         strict: make it an error to set anything aside.
         workers: processes; None is one per core, 0 is this process.
         index_folder: where results are remembered; None is where `choose_index_folder` says.
-        progress: called now and then while clips and texts are looked at.
     """
     metadata = read_metadata(path, split=split, language=language)
     clips = locate_clips(metadata)
-    _report_links(clips, follow_symlinks)
+    linked = int(clips.is_linked.sum())
+    if linked:
+        what = "they are followed" if follow_symlinks else "they are set aside, as --no-follow-symlinks asks"
+        _log.info(
+            "%d of %d clips lie behind symbolic links, such as %s: %s.", linked, len(metadata), clips.first_link, what
+        )
+    is_wanted = clips.is_found & ~clips.is_repeated & (follow_symlinks | ~clips.is_linked)
     folder = choose_index_folder(metadata.root, given=index_folder)
-    asker = _Asker(folder, count_workers() if workers is None else workers, progress or (lambda *_: None))
-    lines = _Lines(metadata, clips, _find_duplicates(clips), follow_symlinks)
+    ask = partial(_ask, folder=folder, workers=count_workers() if workers is None else workers, progress=progress)
+    judge = partial(_judge_lines, metadata, clips, follow_symlinks)
     limits = limits or ClipLimits()
-    audio, checked = asker.ask(_ask_about_audio(lines, clip_task))
-    if not isinstance(text_task, Task):
-        unlimited = replace(limits, max_tokens=sys.maxsize)
-        texts, _ = asker.ask(_ask_about_texts(lines, CHARACTER_TASK))
-        usable, _ = _judge_lines(lines, audio, texts, unlimited)
-        text_task = text_task(usable) if len(usable) else CHARACTER_TASK
-    texts, _ = asker.ask(_ask_about_texts(lines, text_task))
-    corpus, drops = _judge_lines(lines, audio, texts, limits)
+    audio, checked = ask(_ask_about_audio(metadata, clips, is_wanted, clip_task))
+    if not isinstance(text_task, Task | None):
+        usable, _ = judge(audio, _count_characters(metadata), replace(limits, max_tokens=sys.maxsize))
+        text_task = text_task(usable) if len(usable) else None
+    texts = ask(_ask_about_texts(metadata, text_task))[0] if text_task else _count_characters(metadata)
+    corpus, drops = judge(audio, texts, limits)
     drops = [*metadata.malformed, *drops]
     report = DropReport(
         lines=len(metadata) + len(metadata.malformed), kept_seconds=corpus.total_seconds, drops=tuple(drops)
     )
     _judge_report(path, report, corpus, limits, strict)
     _log.info("What was found out is kept in %s.", folder or "memory only")
-    return ScanResult(corpus, report, checked, int(clips.is_linked.sum()), folder)
-
-
-def _report_links(clips: LocatedClips, follow_symlinks: bool) -> None:
-    count = int(clips.is_linked.sum())
-    if count:
-        what = "they are followed" if follow_symlinks else "they are set aside, as --no-follow-symlinks asks"
-        _log.info(
-            "%d of %d clips lie behind symbolic links, such as %s: %s.", count, len(clips.path), clips.first_link, what
-        )
-
-
-def _find_duplicates(clips: LocatedClips) -> NDArray[np.bool_]:
-    """Which lines name a file that an earlier line has named."""
-    _, first = np.unique(clips.key, return_index=True)
-    is_repeated = np.ones(len(clips.key), dtype=np.bool_)
-    is_repeated[first] = False
-    return is_repeated & clips.is_found
+    return ScanResult(corpus, report, checked, linked, folder)
 
 
 def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:
@@ -232,7 +209,7 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
 
 
 def make_vocabulary_task(vocabulary: Path) -> Task:
-    """Measures texts like `CHARACTER_TASK`, but in tokens of a model's vocabulary."""
+    """Measures texts in tokens of a vocabulary."""
     # A file that is no vocabulary is refused here, once, and not by every worker.
     Tokenizer(vocabulary)
     digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
@@ -254,18 +231,9 @@ def make_clip_check() -> Work:
     return check_audio
 
 
-def make_character_check() -> Work:
-    """The work of `CHARACTER_TASK`."""
-
-    def check_text(item: list[str]) -> list[int | str]:
-        text, language = item
-        return [len(text) if language in CHARACTER_LIMITS else _NO_LANGUAGE, ""]
-
-    return check_text
-
-
 def make_vocabulary_check(vocabulary: str) -> Work:
-    """The work of `make_vocabulary_task`."""
+    """The work of `make_vocabulary_task`: takes a text and its language; gives its length in tokens, and the first character that
+    the vocabulary lacks or nothing."""
     tokenizer = Tokenizer(vocabulary)
 
     def check_text(item: list[str]) -> list[int | str]:
@@ -278,16 +246,6 @@ def make_vocabulary_check(vocabulary: str) -> Work:
         return [tokens, *(tokenizer.find_unknown_characters(cleaned)[:1] or ("",))]
 
     return check_text
-
-
-@dataclass(frozen=True, eq=False)
-class _Lines:
-    """The lines of a corpus, in columns of equal length."""
-
-    metadata: Metadata
-    clips: LocatedClips
-    is_duplicate: NDArray[np.bool_]
-    follow_symlinks: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,16 +268,15 @@ class _Question:
     """So many items pay for starting a process; with fewer, this process does them."""
 
 
-def _ask_about_audio(lines: _Lines, task: Task) -> _Question:
+def _ask_about_audio(metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: Task) -> _Question:
     """Frames, rate in Hz and a key of `_PROBLEMS`. A file is read again only when its size or time of change is another one."""
-    clips, root = lines.clips, lines.metadata.root
     return _Question(
         kind="audio",
         task=task,
         keys=clips.key,
         stamps=np.stack([clips.size_bytes, clips.mtime_ns], axis=1),
-        wanted=clips.is_found & ~lines.is_duplicate & (lines.follow_symlinks | ~clips.is_linked),
-        make_item=lambda row: f"{root}/{clips.path[row]}",
+        wanted=is_wanted,
+        make_item=lambda row: f"{metadata.root}/{clips.path[row]}",
         encode=_encode_clip,
         bounds=((0, 1 << 40), (0, 1 << 40), (0, max(_PROBLEMS))),
         # Even one: a damaged file may crash the library that reads it.
@@ -337,11 +294,11 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
     return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
 
 
-def _ask_about_texts(lines: _Lines, task: Task) -> _Question:
+def _ask_about_texts(metadata: Metadata, task: Task) -> _Question:
     """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
-    texts, languages = lines.metadata.text, lines.metadata.language
+    texts, languages = metadata.text, metadata.language
     prefixes = [f"{name}\0".encode() for name in languages.names]
-    contents = (prefixes[code] + text for code, text in zip(languages.codes, texts.iter_bytes(), strict=True))
+    contents = (prefixes[code] + text for code, text in zip(languages.codes.data, texts.iter_bytes(), strict=True))
     return _Question(
         kind="text",
         task=task,
@@ -355,6 +312,14 @@ def _ask_about_texts(lines: _Lines, task: Task) -> _Question:
     )
 
 
+def _count_characters(metadata: Metadata) -> NDArray[np.int64]:
+    """What `_ask_about_texts` asks for, where every character is a token."""
+    is_known = np.array([name in CHARACTER_LIMITS for name in metadata.language.names], dtype=np.bool_)
+    lengths = np.fromiter(map(len, metadata.text), dtype=np.int64, count=len(metadata))
+    lengths[~is_known[metadata.language.codes]] = _NO_LANGUAGE
+    return np.stack([lengths, np.zeros_like(lengths)], axis=1)
+
+
 def _encode_text(result: Any) -> tuple[list[int], bool]:
     if isinstance(result, Crashed):
         raise WorkerError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
@@ -362,41 +327,45 @@ def _encode_text(result: Any) -> tuple[list[int], bool]:
     return [tokens, ord(unknown) if unknown else 0], True
 
 
-@dataclass(frozen=True)
-class _Asker:
-    """Gets facts from the index where they are known, else from workers."""
+def _ask(
+    question: _Question, *, folder: Path | None, workers: int, progress: Progress | None
+) -> tuple[NDArray[np.int64], int]:
+    """The numbers of every row, zero where they are not wanted, and how many rows were not known before.
 
-    folder: Path | None
-    """Where the index is; None remembers nothing."""
-    workers: int
-    progress: Progress
+    They come from the index in this folder as far as they are known, else from workers.
+    """
+    progress = progress or (lambda *_: None)
+    with Index(folder / _name_index(question) if folder else None, question.stamps.shape[1], question.bounds) as index:
+        values, known = index.find(question.keys, question.stamps)
+        values[~(known & question.wanted)] = 0
+        pending = np.flatnonzero(question.wanted & ~known)
+        if not len(pending):
+            return values, 0
+        progress(question.kind, 0, len(pending))
+        answers = _collect_answers(question, pending, min(workers, len(pending) // question.worth_a_worker))
+        unsaved: list[NDArray[np.intp]] = []
+        done = saved = 0
+        for rows, numbers, is_lasting in answers:
+            values[rows] = numbers
+            unsaved.append(rows[is_lasting])
+            done += len(rows)
+            # Ever more at a time: a write costs as much as a hundred rows, and who is killed must not lose much of what was done.
+            if done - saved >= min(done // 16, MOST_ROWS) or done == len(pending):
+                fresh = np.concatenate(unsaved)
+                index.append(np.column_stack([question.keys[fresh], question.stamps[fresh], values[fresh]]))
+                unsaved, saved = [], done
+            progress(question.kind, done, len(pending))
+    return values, len(pending)
 
-    def ask(self, question: _Question) -> tuple[NDArray[np.int64], int]:
-        """The numbers of every row, zero where they are not wanted, and how many rows were not known before."""
-        path = self.folder / _name_index(question) if self.folder else None
-        with Index(path, question.stamps.shape[1], question.bounds) as index:
-            values, known = index.find(question.keys, question.stamps)
-            values[~(known & question.wanted)] = 0
-            pending = np.flatnonzero(question.wanted & ~known)
-            if len(pending):
-                self._check(question, pending, values, index)
-        return values, len(pending)
 
-    def _check(self, question: _Question, pending: NDArray[np.intp], values: NDArray[np.int64], index: Index) -> None:
-        """Let workers answer for the pending rows: into `values`, and into the index as soon as there is a chunk."""
-        fresh: list[list[int]] = []
-        self.progress(question.kind, 0, len(pending))
-        workers = min(self.workers, len(pending) // question.worth_a_worker)
-        results = run_task(question.task, LazyItems(pending, question.make_item), workers)
-        for done, (position, result) in enumerate(results, start=1):
-            row = pending[position]
-            values[row], is_lasting = question.encode(result)
-            if is_lasting:
-                fresh.append([question.keys[row], *question.stamps[row], *values[row]])
-            if len(fresh) >= CHUNK_ITEMS or done == len(pending):
-                index.append(fresh)
-                fresh = []
-                self.progress(question.kind, done, len(pending))
+def _collect_answers(
+    question: _Question, pending: NDArray[np.intp], workers: int
+) -> Iterator[tuple[NDArray[np.intp], list[list[int]], list[bool]]]:
+    """Chunks of rows, their numbers, and whether these may be remembered."""
+    results = run_task(question.task, LazyItems(pending, question.make_item), workers)
+    for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
+        numbers, is_lasting = zip(*(question.encode(result) for _, result in chunk), strict=True)
+        yield pending[[position for position, _ in chunk]], list(numbers), list(is_lasting)
 
 
 def _name_index(question: _Question) -> str:
@@ -410,10 +379,14 @@ def _name_index(question: _Question) -> str:
 
 
 def _judge_lines(
-    lines: _Lines, audio: NDArray[np.int64], texts: NDArray[np.int64], limits: ClipLimits
+    metadata: Metadata,
+    clips: LocatedClips,
+    follow_symlinks: bool,
+    audio: NDArray[np.int64],
+    texts: NDArray[np.int64],
+    limits: ClipLimits,
 ) -> tuple[Corpus, list[Drop]]:
     """The clips that can be used, and every line that cannot, with the first reason found."""
-    metadata, clips = lines.metadata, lines.clips
     frames, rate_hz, problem = audio.T
     tokens, unknown = texts.T
     # Rounded up, as the resampler does.
@@ -421,8 +394,8 @@ def _judge_lines(
     verdict = np.full(len(metadata), -1, dtype=np.int8)
     tests: list[tuple[DropReason, NDArray[np.bool_]]] = [
         (DropReason.MISSING, ~clips.is_found),
-        (DropReason.SYMLINK, clips.is_linked & (not lines.follow_symlinks)),
-        (DropReason.DUPLICATE, lines.is_duplicate),
+        (DropReason.SYMLINK, clips.is_linked & (not follow_symlinks)),
+        (DropReason.DUPLICATE, clips.is_repeated),
         *((reason, problem == code) for code, reason in _PROBLEMS.items()),
         (DropReason.TOO_SHORT, samples < limits.min_seconds * SAMPLE_RATE_HZ),
         (DropReason.TOO_LONG, samples > limits.max_samples),

@@ -36,7 +36,9 @@ def split_corpus(corpus: Corpus, seed: int) -> CorpusSplit:
 
     Which ones follows from the seed and the clips' paths, whatever the order of the metadata's lines.
     """
-    count = count_validation_clips(len(corpus))
+    clips = len(corpus)
+    few = min(FEW_VALIDATION_CLIPS, clips // 10)
+    count = max(0, min(max(1, few, round(clips * VALIDATION_SHARE)), MOST_VALIDATION_CLIPS, clips - 1))
     keys = np.fromiter(map(digest64, corpus.audio.iter_bytes()), dtype=np.int64, count=len(corpus))
     order = np.lexsort([keys, hash_words(seed, _SPLIT, keys)])
     validation, train = np.sort(order[:count]), np.sort(order[count:])
@@ -50,9 +52,3 @@ def split_corpus(corpus: Corpus, seed: int) -> CorpusSplit:
         f", such as {corpus.audio[int(validation[0])]}" if count else "",
     )
     return CorpusSplit(train, validation)
-
-
-def count_validation_clips(clips: int) -> int:
-    """How many of so many clips are set apart."""
-    few = min(FEW_VALIDATION_CLIPS, clips // 10)
-    return max(0, min(max(1, few, round(clips * VALIDATION_SHARE)), MOST_VALIDATION_CLIPS, clips - 1))

@@ -6,24 +6,18 @@ corpus and a vocabulary pays for them.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import secrets
-import zipfile
-import zlib
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts import __version__
-from myxtts.data.corpus import Corpus, LazyItems, Progress, take_pieces
+from myxtts.data.corpus import Corpus, LazyItems, Progress, digest_parts, take_pieces
 from myxtts.data.errors import BatchPlanError, WorkerError
 from myxtts.data.workers import Crashed, Task, Work, run_task
-from myxtts.files import open_file, read_bytes
+from myxtts.files import FileError, WriteError, open_file_atomically, read_bytes
 from myxtts.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -32,6 +26,7 @@ _WORTH_A_WORKER = 2000
 """So many texts pay for starting a process."""
 
 _PROGRESS_STEP = 1000
+_DIGEST_CHARACTERS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,19 +63,26 @@ def collect_text_ids(
 
     Args:
         corpus: scanned with this vocabulary.
-        vocabulary: a vocab.json.
         workers: processes; 0 does it in this one.
         folder: where the ids are kept; None keeps nothing.
     """
-    tokenizer = Tokenizer(vocabulary)
+    text_tokens = Tokenizer(vocabulary).text_tokens
     offsets = np.concatenate([[0], np.cumsum(corpus.tokens, dtype=np.int64)])
-    path = folder / f"ids-{_digest(corpus, vocabulary)}.npz" if folder else None
-    ids = _read(path, int(offsets[-1]), tokenizer.text_tokens) if path else None
-    if ids is None:
-        dtype = np.uint16 if tokenizer.text_tokens <= 1 << 16 else np.uint32
-        ids = _tokenise(corpus, vocabulary, offsets, np.zeros(offsets[-1], dtype=dtype), workers, progress)
-        if path:
-            _write(path, ids)
+    ids = np.zeros(offsets[-1], dtype=np.uint16 if text_tokens <= 1 << 16 else np.uint32)
+    # The version, because a later one may clean texts in another way.
+    texts = (*corpus.text.parts, *corpus.language.parts)
+    name = f"ids-{digest_parts(__version__.encode(), read_bytes(vocabulary), *texts)}.bin"
+    kept = _read_ids(folder / name, ids, text_tokens) if folder else None
+    if kept is not None:
+        return TextIds(kept, offsets)
+    _fill_ids(ids, offsets, corpus, vocabulary, workers, progress)
+    try:
+        if folder:
+            with open_file_atomically(folder / name, follows_link=False) as file:
+                file.write(digest_parts(ids.data).encode())
+                file.write(ids.data)
+    except WriteError as error:
+        _log.warning("The token ids cannot be kept in %s (%s); the next start makes them anew.", folder, error.reason)
     return TextIds(ids, offsets)
 
 
@@ -90,14 +92,14 @@ def make_encoder(vocabulary: str) -> Work:
     return lambda item: tokenizer.encode(item[0], item[1])
 
 
-def _tokenise(
+def _fill_ids(
+    ids: NDArray[np.unsignedinteger],
+    offsets: NDArray[np.int64],
     corpus: Corpus,
     vocabulary: Path,
-    offsets: NDArray[np.int64],
-    ids: NDArray[np.unsignedinteger],
     workers: int,
     progress: Progress | None,
-) -> NDArray[np.unsignedinteger]:
+) -> None:
     task = Task("myxtts.data.text_ids:make_encoder", {"vocabulary": str(vocabulary)})
     items = LazyItems(range(len(corpus)), lambda text: [corpus.text[text], corpus.language[text]])
     results = run_task(task, items, min(workers, len(corpus) // _WORTH_A_WORKER))
@@ -112,53 +114,18 @@ def _tokenise(
         ids[offsets[text] : offsets[text + 1]] = result
         if progress and (done % _PROGRESS_STEP == 0 or done == len(corpus)):
             progress("tokens", done, len(corpus))
-    return ids
 
 
-def _digest(corpus: Corpus, vocabulary: Path) -> str:
-    """What the ids depend on. The version too, because a later one may clean texts in another way."""
-    digest = hashlib.blake2b(digest_size=8)
-    parts = (
-        __version__.encode(),
-        read_bytes(vocabulary),
-        corpus.text.blob.data,
-        corpus.text.offsets.tobytes(),
-        "|".join(corpus.language.names).encode(),
-        corpus.language.codes.tobytes(),
-    )
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _read(path: Path, count: int, text_tokens: int) -> NDArray[np.unsignedinteger] | None:
+def _read_ids(
+    path: Path, expected: NDArray[np.unsignedinteger], text_tokens: int
+) -> NDArray[np.unsignedinteger] | None:
+    """The ids in a file, as many and of the kind that is expected; None where it holds anything else."""
     try:
-        # Not by np.load: it makes an array as large as the file says before it reads a byte of it.
-        with (
-            BufferedReader(open_file(path)) as file,
-            zipfile.ZipFile(file) as archive,
-            archive.open("ids.npy") as entry,
-        ):
-            np.lib.format.read_magic(entry)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(entry)
-            if shape != (count,) or dtype not in (np.uint16, np.uint32):
-                return None
-            ids = np.frombuffer(entry.read(count * dtype.itemsize), dtype)
-    except (OSError, EOFError, ValueError, KeyError, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile):
-        # Never written, no file (a `ValueError` too), or torn, or another kind of zip file. Each entry carries a checksum.
+        content = memoryview(read_bytes(path, _DIGEST_CHARACTERS + expected.nbytes))
+    except FileError:
         return None
-    return ids if len(ids) == count and ids.max(initial=0) < text_tokens else None
-
-
-def _write(path: Path, ids: NDArray[np.unsignedinteger]) -> None:
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, ids=ids)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        _log.warning("The token ids cannot be kept in %s (%s); the next start makes them anew.", path.parent, error)
-        partial.unlink(missing_ok=True)
+    digest, content = content[:_DIGEST_CHARACTERS], content[_DIGEST_CHARACTERS:]
+    if len(content) != expected.nbytes or digest != digest_parts(content).encode():
+        return None
+    ids = np.frombuffer(content, expected.dtype)
+    return ids if ids.max(initial=0) < text_tokens else None

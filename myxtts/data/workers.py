@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import selectors
+import signal
 import socket
 import sys
 from collections import deque
@@ -29,7 +30,8 @@ Work = Callable[[Any], Any]
 
 CHUNK_ITEMS = 32
 _CHUNKS_AHEAD = 2
-_MOST_CRASHES_IN_A_ROW = 20
+_MOST_DEATHS_IN_A_ROW = 20
+_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
 _STOP_SECONDS = 10.0
 _ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A worker is one core's worth of work: numeric libraries must not start a thread per core in each."""
@@ -80,40 +82,103 @@ def run_task(task: Task, items: Sequence[Any], workers: int) -> Iterator[tuple[i
         for position, item in enumerate(items):
             yield position, work(item)
         return
-    pool = _Pool(task, items, min(workers, -(-len(items) // CHUNK_ITEMS)))
+    waiting: list[Sequence[int]] = [
+        range(n, min(n + CHUNK_ITEMS, len(items))) for n in range(0, len(items), CHUNK_ITEMS)
+    ]
+    waiting.reverse()
+    pool = WorkerPool(task, min(workers, len(waiting)))
     try:
-        yield from pool.run()
+        under_way = 0
+        while waiting or under_way:
+            while waiting and under_way < _CHUNKS_AHEAD * workers:
+                positions = waiting.pop()
+                pool.add([Job([items[position] for position in positions], owner=positions)])
+                under_way += 1
+            for job, results in pool.receive():
+                under_way -= 1
+                if isinstance(results, Crashed) and len(job.owner) > 1:
+                    # Which of them it was is found out one by one.
+                    waiting += [[position] for position in job.owner]
+                else:
+                    yield from zip(job.owner, [results] if isinstance(results, Crashed) else results, strict=True)
     finally:
         pool.close()
 
 
-class _Pool:
-    """Hands chunks of positions to workers and collects results."""
+@dataclass(eq=False)
+class Job:
+    """Items that one worker does together."""
 
-    def __init__(self, task: Task, items: Sequence[Any], workers: int):
+    items: list[Any]
+    owner: Any
+    """Whoever asked for them, as the caller knows it."""
+    cost: int = 1
+    """In whatever unit: the next job goes to the worker that has the least to do."""
+    deaths: int = 0
+    """Workers that died of it."""
+
+
+class WorkerPool:
+    """Workers that do jobs. One that dies is replaced; a job that keeps killing workers has `Crashed`.
+
+    Args:
+        descriptors: files that the task needs.
+        queue: jobs that a worker is told of: enough to keep it busy while this process does something else.
+        most_faults: a worker that dies of a fault died of its job: so many are enough to say so.
+        most_kills: one that was killed may have been in somebody's way.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        workers: int,
+        *,
+        descriptors: Sequence[int] = (),
+        queue: int = _CHUNKS_AHEAD,
+        most_faults: int = 1,
+        most_kills: int = 1,
+    ):
         self._task = task
-        self._items = items
-        self._worker_count = workers
+        self._descriptors = descriptors
+        self._queue = queue
+        self._most_faults, self._most_kills = most_faults, most_kills
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        self._next = 0
-        self._again: deque[list[int]] = deque()
-        self._crashes_in_a_row = 0
+        self._waiting: deque[Job] = deque()
+        self._deaths_in_a_row = 0
+        try:
+            for _ in range(workers):
+                self._start_worker()
+        except BaseException:
+            self.close()
+            raise
 
-    def run(self) -> Iterator[tuple[int, Any]]:
-        for _ in range(self._worker_count):
-            self._start_worker()
-        while any(worker.chunks for worker in self._workers):
-            for key, _ in self._selector.select():
-                worker: _Worker = key.data
-                if worker not in self._workers:
-                    continue
-                for results in worker.receive():
-                    self._crashes_in_a_row = 0
-                    yield from zip(worker.chunks.popleft(), results, strict=True)
-                    self._feed(worker)
-                if worker.is_closed:
-                    yield from self._replace(worker)
+    def add(self, jobs: Sequence[Job], *, comes_first: bool = False) -> None:
+        """Queue jobs behind the others, or before them."""
+        if comes_first:
+            self._waiting.extendleft(reversed(jobs))
+        else:
+            self._waiting.extend(jobs)
+        self._feed()
+
+    def withdraw(self, is_unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Strike off jobs that no worker was told of yet."""
+        unwanted = [job for job in self._waiting if is_unwanted(job)]
+        self._waiting = deque(job for job in self._waiting if not is_unwanted(job))
+        return unwanted
+
+    def receive(self, *, wait: bool = True) -> list[tuple[Job, Any]]:
+        """Jobs that were done, each with the list of its results or `Crashed`. There may be none yet."""
+        done: list[tuple[Job, Any]] = []
+        for key, _ in self._selector.select(None if wait else 0):
+            worker: _Worker = key.data
+            for results in worker.receive():
+                self._deaths_in_a_row = 0
+                done.append((worker.pop_job(), results))
+            if worker.is_closed:
+                done += self._replace(worker)
+        self._feed()
+        return done
 
     def close(self) -> None:
         """End all workers and wait for them."""
@@ -123,41 +188,40 @@ class _Pool:
         self._selector.close()
 
     def _start_worker(self) -> None:
-        worker = _Worker(self._task)
+        worker = _Worker(self._task, self._descriptors)
         self._workers.append(worker)
         self._selector.register(worker.socket, selectors.EVENT_READ, worker)
-        for _ in range(_CHUNKS_AHEAD):
-            self._feed(worker)
 
-    def _feed(self, worker: _Worker) -> None:
-        if self._again:
-            positions = self._again.popleft()
-        else:
-            positions = list(range(self._next, min(self._next + CHUNK_ITEMS, len(self._items))))
-            self._next += len(positions)
-        if positions:
-            worker.chunks.append(positions)
-            worker.give([self._items[position] for position in positions])
+    def _feed(self) -> None:
+        while self._waiting:
+            free = [worker for worker in self._workers if len(worker.jobs) < self._queue]
+            if not free:
+                break
+            min(free, key=lambda worker: worker.cost).add_job(self._waiting.popleft())
+        for worker in self._workers:
+            worker.send_jobs()
 
-    def _replace(self, worker: _Worker) -> Iterator[tuple[int, Any]]:
-        """Take a dead worker's work back, and find out which item killed it."""
+    def _replace(self, worker: _Worker) -> list[tuple[Job, Any]]:
+        """Start another worker, which gets the dead one's jobs; not the one it died of, where that is known to kill."""
         self._selector.unregister(worker.socket)
         self._workers.remove(worker)
-        signal = worker.find_exit_signal()
-        self._crashes_in_a_row += 1
-        if self._crashes_in_a_row > _MOST_CRASHES_IN_A_ROW:
+        cause = worker.find_exit_signal()
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > _MOST_DEATHS_IN_A_ROW:
             raise WorkerError(
-                f"{_MOST_CRASHES_IN_A_ROW} worker processes in a row died of signal {signal}, whatever they worked on "
+                f"{_MOST_DEATHS_IN_A_ROW} worker processes in a row died of signal {cause}, whatever they worked on "
                 f"({self._task.factory}). The machine may be out of memory, or a library is broken."
             )
-        if worker.is_ready:
-            suspects = worker.chunks.popleft()
-            if len(suspects) == 1:
-                yield suspects[0], Crashed(signal)
-            else:
-                self._again.extend([position] for position in suspects)
-        self._again.extend(worker.chunks)
         self._start_worker()
+        crashed: list[tuple[Job, Any]] = []
+        if worker.is_ready and worker.jobs:
+            # They are done in order, so the oldest one without an answer was under way.
+            suspect = worker.jobs[0]
+            suspect.deaths += 1
+            if suspect.deaths >= (self._most_faults if cause in _FAULTS else self._most_kills):
+                crashed.append((worker.jobs.popleft(), Crashed(cause)))
+        self._waiting.extendleft(reversed(worker.jobs))
+        return crashed
 
 
 class WorkerProcess:
@@ -177,15 +241,12 @@ class WorkerProcess:
         # A stream: what is given and answered may be longer than a message.
         self._child = ChildProcess(__name__, kind=socket.SOCK_STREAM, descriptors=pass_fds, environment=environment)
         self.socket = self._child.socket
-        self._send({"factory": task.factory, "settings": dict(task.settings)})
+        self.give({"factory": task.factory, "settings": dict(task.settings)})
 
-    def give(self, *item_lists: list[Any]) -> None:
+    def give(self, *item_lists: Any) -> None:
         """Queue work. Each list is answered by one list of results, in this order."""
-        self._send(*item_lists)
-
-    def _send(self, *messages: Any) -> None:
         try:
-            self.socket.sendall(b"".join(json.dumps(message).encode("ascii") + b"\n" for message in messages))
+            self.socket.sendall(b"".join(json.dumps(items).encode("ascii") + b"\n" for items in item_lists))
         except (BrokenPipeError, ConnectionResetError):
             # Its death is read from the socket's end, where all deaths are handled.
             return
@@ -250,11 +311,29 @@ class WorkerProcess:
 
 
 class _Worker(WorkerProcess):
-    """A worker of a pool and the chunks it was given."""
+    """A worker of a pool and the jobs it was given, oldest first."""
 
-    def __init__(self, task: Task):
-        super().__init__(task)
-        self.chunks: deque[list[int]] = deque()
+    def __init__(self, task: Task, descriptors: Sequence[int]):
+        super().__init__(task, descriptors)
+        self.jobs: deque[Job] = deque()
+        self.cost = 0
+        self._unsent: list[list[Any]] = []
+
+    def add_job(self, job: Job) -> None:
+        """Put a job behind the others; `send_jobs` tells the process."""
+        self.jobs.append(job)
+        self.cost += job.cost
+        self._unsent.append(job.items)
+
+    def send_jobs(self) -> None:
+        if self._unsent:
+            self.give(*self._unsent)
+            self._unsent.clear()
+
+    def pop_job(self) -> Job:
+        job = self.jobs.popleft()
+        self.cost -= job.cost
+        return job
 
 
 def serve(connection: socket.socket) -> None:

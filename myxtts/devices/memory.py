@@ -59,20 +59,12 @@ class LimitRequest:
         return DEFAULT_DATA_MIB if self.role == "data" else DEFAULT_MODEL_MIB
 
 
-@dataclass(frozen=True)
-class ChosenLimit:
-    """A limit that fits, and the note to print when it is not what a reader would expect."""
-
-    limit: Limit
-    note: str | None = None
-
-
-def choose_own_card_limit(request: LimitRequest, card: Card) -> ChosenLimit:
-    """The limit of a role that has a card to itself."""
+def choose_own_card_limit(request: LimitRequest, card: Card) -> tuple[Limit, str | None]:
+    """The limit of a role that has a card to itself, and the note to print when it is not what a reader would expect."""
     room = find_room_mib(card, processes=1)
     if room is None:
         limit = Limit(request.asked_mib or request.default_mib)
-        return ChosenLimit(limit, f"GPU {card.physical_id}: free memory unknown, {limit} is not checked.")
+        return limit, f"GPU {card.physical_id}: free memory unknown, {limit} is not checked."
     if request.asked_mib is not None:
         if request.asked_mib > room:
             raise DevicePlanError(
@@ -80,24 +72,27 @@ def choose_own_card_limit(request: LimitRequest, card: Card) -> ChosenLimit:
                 f"MB free, of which {CONTEXT_MIB} MB are kept for CUDA. Give at most {room}, or free the card "
                 "(`nvidia-smi` shows who uses it)."
             )
-        return ChosenLimit(Limit(request.asked_mib))
+        return Limit(request.asked_mib), None
     if request.default_mib <= room:
-        return ChosenLimit(Limit(request.default_mib))
-    computed = _choose_smaller_mib(request, card, room)
-    return ChosenLimit(
-        Limit(computed),
+        return Limit(request.default_mib), None
+    preset = find_card_preset(card.name, card.total_mib or 0)
+    computed = _round_down(OWN_CARD_SHARE * room)
+    if preset is not None:
+        from_table = preset.data_mib if request.role == "data" else preset.model_mib
+        computed = from_table if from_table <= room else computed
+    return Limit(computed), (
         f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free: the {request.role} limit is {computed} MB "
-        f"instead of the default {request.default_mib} MB.",
+        f"instead of the default {request.default_mib} MB."
     )
 
 
 def check_split_card(data: LimitRequest, model: LimitRequest, card: Card) -> tuple[Limit, Limit]:
     """Both limits of one shared card; they must be given and fit together."""
     if data.asked_mib is None or model.asked_mib is None:
+        sums = "" if card.free_mib is None else f" (they may sum to {max(0, card.free_mib - 2 * CONTEXT_MIB)} MB now)"
         raise DevicePlanError(
             f"Both roles are to be on GPU {card.physical_id}. One card can be split between two processes only with both limits "
-            f"given. Give two ids from `nvidia-smi -L`, or {data.flag} and {model.flag} that fit this card together"
-            f"{_describe_room(card)}."
+            f"given. Give two ids from `nvidia-smi -L`, or {data.flag} and {model.flag} that fit this card together{sums}."
         )
     room = find_room_mib(card, processes=2)
     if room is not None and data.asked_mib + model.asked_mib > room:
@@ -135,15 +130,6 @@ def choose_rehearsal_limits(data: LimitRequest, model: LimitRequest, host_free_m
     return choose(data), choose(model)
 
 
-def _choose_smaller_mib(request: LimitRequest, card: Card, room: int) -> int:
-    preset = find_card_preset(card.name, card.total_mib or 0)
-    if preset is not None:
-        from_table = preset.data_mib if request.role == "data" else preset.model_mib
-        if from_table <= room:
-            return from_table
-    return _round_down(OWN_CARD_SHARE * room)
-
-
 def find_room_mib(card: Card, processes: int) -> int | None:
     """Free memory less what CUDA takes for so many processes; None when unknown. A card without room is an error."""
     if card.free_mib is None:
@@ -155,10 +141,6 @@ def find_room_mib(card: Card, processes: int) -> int | None:
             "Free the card (`nvidia-smi` shows who uses it) or choose another id."
         )
     return room
-
-
-def _describe_room(card: Card) -> str:
-    return "" if card.free_mib is None else f" (they may sum to {max(0, card.free_mib - 2 * CONTEXT_MIB)} MB now)"
 
 
 def _round_down(mib: float) -> int:

@@ -187,5 +187,6 @@ def _choose_limits(
     data_request, model_request = request.limits
     if mode is Mode.SPLIT:
         return memory.check_split_card(data_request, model_request, data), []
-    chosen = [memory.choose_own_card_limit(data_request, data), memory.choose_own_card_limit(model_request, model)]
-    return (chosen[0].limit, chosen[1].limit), [choice.note for choice in chosen if choice.note]
+    data_limit, data_note = memory.choose_own_card_limit(data_request, data)
+    model_limit, model_note = memory.choose_own_card_limit(model_request, model)
+    return (data_limit, model_limit), [note for note in (data_note, model_note) if note]

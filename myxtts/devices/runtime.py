@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,7 +240,12 @@ def _apply_cards(part: ProcessPlan) -> None:
     found = tf.config.list_physical_devices("GPU")
     missing = [card for card in part.cards if card.tf_index >= len(found)]
     if missing:
-        raise DeviceMismatchError(_explain_missing([card.physical_id for card in missing], len(found)))
+        names = " and ".join(f"GPU {card.physical_id}" for card in missing)
+        raise DeviceMismatchError(
+            f"The driver shows {names}, but TensorFlow {tf.__version__} finds {len(found)} GPU(s). Usually its CUDA libraries are "
+            "missing: `pip install 'tensorflow[and-cuda]'` (on Linux or WSL2), then try again. To rehearse on the CPU: --rehearsal, or "
+            "MYXTTS_REHEARSAL=1."
+        )
     tf.config.set_visible_devices([found[card.tf_index] for card in part.cards], "GPU")
     _log.info("Set visible devices: %s", " and ".join(f"GPU {card.physical_id}" for card in part.cards))
     for card in part.cards:
@@ -297,11 +302,3 @@ def _announce_model_device(plan: DevicePlan, process: Process) -> None:
 
 def _describe_id(role: RolePlan) -> str:
     return f"{role.physical_id}" if role.is_gpu else f"{role.physical_id} (rehearsed on {role.device})"
-
-
-def _explain_missing(ids: Sequence[int], found: int) -> str:
-    names = " and ".join(f"GPU {id}" for id in ids)
-    return (
-        f"The driver shows {names}, but TensorFlow {tf.__version__} finds {found} GPU(s). Usually its CUDA libraries are missing: "
-        "`pip install 'tensorflow[and-cuda]'` (on Linux or WSL2), then try again. To rehearse on the CPU: --rehearsal, or MYXTTS_REHEARSAL=1."
-    )

@@ -28,21 +28,11 @@ class Errors:
         return self.errors / self.length if self.length else None
 
 
-@dataclass(frozen=True)
-class TextScore:
-    """How well a transcript fits a text."""
-
-    words: Errors
-    characters: Errors
-
-
-def score_transcript(text: str, heard: str, language: str) -> TextScore:
-    """What was misheard, after both texts went through `split_words`."""
+def score_transcript(text: str, heard: str, language: str) -> tuple[Errors, Errors]:
+    """The words and the characters that were misheard, after both texts went through `split_words`."""
     said_words, heard_words = split_words(text, language), split_words(heard, language)
     said, misheard = join_words(said_words, language), join_words(heard_words, language)
-    return TextScore(
-        Errors(count_edits(said_words, heard_words), len(said_words)), Errors(count_edits(said, misheard), len(said))
-    )
+    return Errors(count_edits(said_words, heard_words), len(said_words)), Errors(count_edits(said, misheard), len(said))
 
 
 def add_errors(errors: Iterable[Errors]) -> Errors:

@@ -12,51 +12,29 @@ from myxtts.evaluation.sentences import PromptKind, Sentence
 
 def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> list[NotMeasured]:
     """Every figure that this evaluation leaves out."""
-    gaps = [*_list_recogniser_gaps(sentences, jury), *_list_speaker_gaps(sentences, jury)]
-    if not has_codec:
-        gaps.append(
-            NotMeasured(
-                "The codec's copy and the codes predicted",
-                "the model has no DVAE, which makes codes of recordings.",
-                "Import it again with --dvae.",
-            )
-        )
-    return gaps
-
-
-def _list_recogniser_gaps(sentences: Sequence[Sentence], jury: Jury) -> list[NotMeasured]:
+    gaps: list[tuple[str, str, str]] = []
     what = "Word and character error rates"
+    unknown = [sentence.language for sentence in sentences if not jury.understands(sentence.language)]
     if jury.recogniser is None:
-        return [NotMeasured(what, "no recogniser was asked.", _explain_judge(RECOGNISER))]
-    unknown = [sentence for sentence in sentences if not jury.understands(sentence.language)]
-    if not unknown:
-        return []
-    languages = ", ".join(dict.fromkeys(sentence.language for sentence in unknown))
-    why = f"{jury.recogniser.name} does not understand {languages}, the language of {len(unknown)} of {len(sentences)} sentences."
-    return [NotMeasured(what, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}")]
-
-
-def _list_speaker_gaps(sentences: Sequence[Sentence], jury: Jury) -> list[NotMeasured]:
+        gaps.append((what, "no recogniser was asked.", _explain_judge(RECOGNISER)))
+    elif unknown:
+        why = (
+            f"{jury.recogniser.name} does not understand {', '.join(dict.fromkeys(unknown))}, the language of {len(unknown)} of "
+            f"{len(sentences)} sentences."
+        )
+        gaps.append((what, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}"))
     if jury.speaker_judge is None:
-        return [NotMeasured("Whose voice it is", "no speaker judge was asked.", _explain_judge(SPEAKER_JUDGE))]
-    gaps = []
-    if len(jury.speakers) == 1:
-        gaps.append(
-            NotMeasured(
-                "How alike the voice is to other speakers",
-                "there is only one speaker.",
-                "Give a folder with a folder of recordings for each of some others with --other-voices.",
-            )
-        )
-    if any(sentence.prompt_kind is PromptKind.GIVEN for sentence in sentences):
-        gaps.append(
-            NotMeasured(
-                "The voices of recordings and copies",
-                "the voice was given (--reference), and theirs is another.",
-                "Leave --reference out to compare them.",
-            )
-        )
-    return gaps
+        gaps.append(("Whose voice it is", "no speaker judge was asked.", _explain_judge(SPEAKER_JUDGE)))
+    elif len(jury.speakers) == 1:
+        how = "Give a folder with a folder of recordings for each of some others with --other-voices."
+        gaps.append(("How alike the voice is to other speakers", "there is only one speaker.", how))
+    if jury.speaker_judge is not None and any(sentence.prompt_kind is PromptKind.GIVEN for sentence in sentences):
+        why = "the voice was given (--reference), and theirs is another."
+        gaps.append(("The voices of recordings and copies", why, "Leave --reference out to compare them."))
+    if not has_codec:
+        why = "the model has no DVAE, which makes codes of recordings."
+        gaps.append(("The codec's copy and the codes predicted", why, "Import it again with --dvae."))
+    return [NotMeasured(*gap) for gap in gaps]
 
 
 def _explain_judge(kind: JudgeKind) -> str:

@@ -23,12 +23,7 @@ _READ_BYTES = 1 << 16
 
 
 class JudgeProcess:
-    """A started `judge_worker`.
-
-    Args:
-        python: the Python that has the judge's package.
-        name: of the judge.
-    """
+    """A started `judge_worker`, by the Python that has the judge's package."""
 
     def __init__(self, python: str | Path, name: str):
         self.name = name

@@ -11,10 +11,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,19 +32,16 @@ WAV_PLACE, LANGUAGE_PLACE = "{wav}", "{language}"
 _NO_BRACKETS = str.maketrans("[](),;", "      ")
 
 
-class Judge(Protocol):
+@dataclass(frozen=True)
+class Judge:
     """Answers a question about a clip."""
 
     name: str
     """For people: what was asked."""
-    languages: tuple[str, ...] | None
+    ask: Callable[[Path, str], Any]
+    """The answer about a wav in a language. Raises `JudgeFailedError` where there is none."""
+    languages: tuple[str, ...] | None = None
     """Languages it understands; None for whatever it is given."""
-
-    def ask(self, wav: Path, language: str) -> Any:
-        """The answer. Raises `JudgeFailedError` where there is none."""
-
-    def close(self) -> None:
-        """Ends what the judge has started."""
 
 
 @dataclass(frozen=True)
@@ -103,25 +101,29 @@ class JudgeChoice:
     """For known ones; by default the one in `MYXTTS_JUDGE_PYTHON`, or our own."""
 
 
-def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Judge | None:
-    """The judge that is asked for, ready to listen; None where none is.
+@contextmanager
+def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
+    """The judge that is asked for, ready to listen until the block ends; None where none is.
 
     Raises `JudgeRequestError` for one that is unknown, cannot be called or lacks its package.
     """
     if choice.command is not None:
-        return _CommandJudge(kind, choice.command)
-    if choice.name is None or choice.name == NONE:
-        return None
-    if ":" in choice.name:
-        return _FunctionJudge(kind, choice.name)
-    if choice.name not in kind.known:
+        yield _make_command_judge(kind, choice.command)
+    elif choice.name is None or choice.name == NONE:
+        yield None
+    elif ":" in choice.name:
+        yield _make_function_judge(kind, choice.name)
+    elif choice.name in kind.known:
+        python = choice.python or os.environ.get(JUDGE_PYTHON) or sys.executable
+        with closing(JudgeProcess(python, choice.name)) as process:
+            yield _make_process_judge(kind, choice.name, python, process)
+    else:
         near = nearest_name(choice.name, list(kind.known))
         hint = f"Did you mean {near}?" if near else f"There is: {', '.join(kind.known)}."
         raise JudgeRequestError(
             f"{kind.flag} knows no {kind.what} {choice.name!r}. {hint} Others can be given as module:function, or with "
             f"{kind.flag}-command."
         )
-    return _WorkerJudge(kind, choice.name, choice.python or os.environ.get(JUDGE_PYTHON) or sys.executable)
 
 
 def transcribe(judge: Judge, wav: Path, language: str) -> str:
@@ -144,82 +146,59 @@ def embed_voice(judge: Judge, wav: Path, language: str) -> NDArray[np.float64]:
     return vector / length
 
 
-class _WorkerJudge:
-    """A known judge in its process."""
+def _make_process_judge(kind: JudgeKind, name: str, python: str, process: JudgeProcess) -> Judge:
+    known = kind.known[name]
+    missing = process.read_greeting().get("missing")
+    if missing is not None:
+        raise JudgeRequestError(
+            f"The {kind.what} {name} needs the Python package {missing}, which {python} does not have. Install it, best in "
+            f"an environment of its own: {known.install}; then give that environment's Python with --judge-python or "
+            f"{JUDGE_PYTHON}."
+        )
 
-    def __init__(self, kind: JudgeKind, name: str, python: str):
-        known = kind.known[name]
-        self.name, self.languages, self._answer = name, known.languages, kind.answer
-        self._process = JudgeProcess(python, name)
-        try:
-            missing = self._process.read_greeting().get("missing")
-        except BaseException:
-            self._process.close()
-            raise
-        if missing is not None:
-            self._process.close()
-            raise JudgeRequestError(
-                f"The {kind.what} {name} needs the Python package {missing}, which {python} does not have. Install it, best in "
-                f"an environment of its own: {known.install}; then give that environment's Python with --judge-python or "
-                f"{JUDGE_PYTHON}."
-            )
-
-    def ask(self, wav: Path, language: str) -> Any:
-        reply = self._process.ask({"wav": str(wav)})
+    def ask(wav: Path, language: str) -> Any:
+        reply = process.ask({"wav": str(wav)})
         if "error" in reply:
-            raise JudgeFailedError(f"{self.name}: {reply['error']}")
-        return reply[self._answer]
+            raise JudgeFailedError(f"{name}: {reply['error']}")
+        return reply[kind.answer]
 
-    def close(self) -> None:
-        self._process.close()
+    return Judge(name, ask, known.languages)
 
 
-class _CommandJudge:
+def _make_command_judge(kind: JudgeKind, command: str) -> Judge:
     """A command, run for each clip."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise JudgeRequestError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
+    if not any(WAV_PLACE in word for word in words):
+        raise JudgeRequestError(
+            f"{kind.flag}-command must say where the sound file goes, with {WAV_PLACE}, but is {command!r}."
+        )
+    if shutil.which(words[0]) is None:
+        raise JudgeRequestError(f"{kind.flag}-command must be a program, but there is no {words[0]!r}.")
 
-    languages: tuple[str, ...] | None = None
+    def ask(wav: Path, language: str) -> Any:
+        filled = [word.replace(WAV_PLACE, str(wav)).replace(LANGUAGE_PLACE, language) for word in words]
+        return kind.parse(run_command(filled))
 
-    def __init__(self, kind: JudgeKind, command: str):
-        try:
-            self._words = shlex.split(command)
-        except ValueError as error:
-            raise JudgeRequestError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
-        if not any(WAV_PLACE in word for word in self._words):
-            raise JudgeRequestError(
-                f"{kind.flag}-command must say where the sound file goes, with {WAV_PLACE}, but is {command!r}."
-            )
-        if shutil.which(self._words[0]) is None:
-            raise JudgeRequestError(f"{kind.flag}-command must be a program, but there is no {self._words[0]!r}.")
-        self.name, self._parse = Path(self._words[0]).name, kind.parse
-
-    def ask(self, wav: Path, language: str) -> Any:
-        filled = [word.replace(WAV_PLACE, str(wav)).replace(LANGUAGE_PLACE, language) for word in self._words]
-        return self._parse(run_command(filled))
-
-    def close(self) -> None:
-        pass
+    return Judge(Path(words[0]).name, ask)
 
 
-class _FunctionJudge:
+def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
     """A Python function of a path and a language, in this process."""
+    module_name, _, function_name = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name, None)
+    except ImportError as error:
+        raise JudgeRequestError(f"{kind.flag} {name}: {module_name} cannot be imported: {error}.") from error
+    if not callable(function):
+        raise JudgeRequestError(f"{kind.flag} {name}: {module_name} has no function {function_name!r}.")
 
-    languages: tuple[str, ...] | None = None
-
-    def __init__(self, kind: JudgeKind, name: str):
-        module_name, _, function_name = name.partition(":")
+    def ask(wav: Path, language: str) -> Any:
         try:
-            function = getattr(importlib.import_module(module_name), function_name, None)
-        except ImportError as error:
-            raise JudgeRequestError(f"{kind.flag} {name}: {module_name} cannot be imported: {error}.") from error
-        if not callable(function):
-            raise JudgeRequestError(f"{kind.flag} {name}: {module_name} has no function {function_name!r}.")
-        self.name, self._function = name, function
-
-    def ask(self, wav: Path, language: str) -> Any:
-        try:
-            return self._function(str(wav), language)
+            return function(str(wav), language)
         except Exception as error:
-            raise JudgeFailedError(f"{self.name}: {type(error).__name__}: {error}") from error
+            raise JudgeFailedError(f"{name}: {type(error).__name__}: {error}") from error
 
-    def close(self) -> None:
-        pass
+    return Judge(name, ask)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,64 +15,49 @@ from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.errors import MyXTTSError
 from myxtts.evaluation.errors import JudgeFailedError
 from myxtts.evaluation.judges import JUDGE_RATE_HZ, Judge, embed_voice, transcribe
-from myxtts.evaluation.likeness import Likeness, Speakers
-from myxtts.evaluation.results import SPOKEN, Failure
+from myxtts.evaluation.likeness import Likeness, Vector, compare_voices
+from myxtts.evaluation.results import SPOKEN, FailedFigure
 from myxtts.evaluation.sentences import PromptKind, Sentence
 from myxtts.evaluation.wav_files import write_wav
-from myxtts.files import open_scratch_folder
 
 _log = logging.getLogger(__name__)
 
-TRANSCRIPT, LIKENESS = "transcript", "likeness"
 LANGUAGE_OF_OTHERS = "en"
 """Told to a speaker judge that wants a language, of recordings that have none."""
 
 
 class Jury:
-    """Asks the judges. A context: what they hear lies in a folder of its own until then.
+    """Asks the judges.
 
     Args:
         recogniser: None leaves transcripts out.
         speaker_judge: None leaves voices out.
+        folder: where what they hear is written.
 
     Attributes:
         failures: what could not be had, in the order it happened.
+        speakers: the voices that are known.
     """
 
-    def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None):
+    def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None, folder: Path):
         self.recogniser, self.speaker_judge = recogniser, speaker_judge
-        self.failures: list[Failure] = []
-        self._speakers = Speakers({})
-        self._open = ExitStack()
-        self._folder = self._open.enter_context(open_scratch_folder("judge"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-    @property
-    def speakers(self) -> tuple[str, ...]:
-        """Speakers whose voices are known."""
-        return self._speakers.names
+        self.failures: list[FailedFigure] = []
+        self.speakers: dict[str, dict[str, Vector]] = {}
+        self._wav = folder / "clip.wav"
 
     def meet_speakers(self, recordings: Mapping[str, Mapping[str, Path]]) -> None:
         """Hears recordings of each speaker, by name; one that cannot be heard is a failure, not an error."""
         if self.speaker_judge is None:
             return
-        vectors: dict[str, dict[str, NDArray[np.float64]]] = {}
         for speaker, files in recordings.items():
-            vectors[speaker] = {}
             for name, path in files.items():
                 try:
                     wav = self._write(read_clip(path, JUDGE_RATE_HZ))
-                    vectors[speaker][name] = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
+                    vector = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
                 except MyXTTSError as error:
-                    self._note(name, LIKENESS, error)
-        self._speakers = Speakers(vectors)
+                    self._note(name, "likeness", error)
+                else:
+                    self.speakers.setdefault(speaker, {})[name] = vector
 
     def understands(self, language: str) -> bool:
         """Whether there is a recogniser for a language."""
@@ -89,7 +71,7 @@ class Jury:
         try:
             return transcribe(self.recogniser, self._resample(samples), sentence.language)
         except JudgeFailedError as error:
-            self._note(sentence.name, f"{TRANSCRIPT} of {kind}", error)
+            self._note(sentence.name, f"transcript of {kind}", error)
             return None
 
     def compare_voice(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> Likeness | None:
@@ -99,18 +81,17 @@ class Jury:
         try:
             vector = embed_voice(self.speaker_judge, self._resample(samples), sentence.language)
         except JudgeFailedError as error:
-            self._note(sentence.name, f"{LIKENESS} of {kind}", error)
+            self._note(sentence.name, f"likeness of {kind}", error)
             return None
-        return self._speakers.compare(vector, sentence.voice_speaker, sentence.name)
+        return compare_voices(self.speakers, vector, sentence.voice_speaker, sentence.name)
 
     def _resample(self, samples: NDArray[np.float32]) -> Path:
         return self._write(resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ))
 
     def _write(self, samples: NDArray[np.float32]) -> Path:
-        path = self._folder / "clip.wav"
-        write_wav(path, samples, JUDGE_RATE_HZ)
-        return path
+        write_wav(self._wav, samples, JUDGE_RATE_HZ)
+        return self._wav
 
     def _note(self, name: str, what: str, error: MyXTTSError) -> None:
         _log.warning("%s: no %s: %s", name, what, error)
-        self.failures.append(Failure(name, what, str(error)))
+        self.failures.append(FailedFigure(name, what, str(error)))

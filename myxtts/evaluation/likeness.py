@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+Voices = Mapping[str, Mapping[str, Vector]]
+"""Speaker -> name of a recording -> its voice, of length 1."""
 
 
 @dataclass(frozen=True)
@@ -26,33 +28,17 @@ class Likeness:
         return None if self.own is None or self.other is None else self.own > self.other
 
 
-class Speakers:
-    """Recordings of several speakers, as unit vectors.
+def compare_voices(voices: Voices, vector: Vector, speaker: str, recording: str) -> Likeness:
+    """A clip against everybody.
 
     Args:
-        vectors: speaker -> name of a recording -> its voice.
+        vector: the clip's voice.
+        speaker: whose it is, or should be.
+        recording: its own recording, which is left out: the same words would flatter it.
     """
-
-    def __init__(self, vectors: Mapping[str, Mapping[str, Vector]]):
-        self._vectors = {speaker: dict(clips) for speaker, clips in vectors.items() if clips}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._vectors)
-
-    def compare(self, vector: Vector, speaker: str, recording: str) -> Likeness:
-        """A clip against everybody.
-
-        Args:
-            vector: the clip's voice.
-            speaker: whose it is, or should be.
-            recording: its own recording, which is left out: the same words would flatter it.
-        """
-        own = [voice for name, voice in self._vectors.get(speaker, {}).items() if name != recording]
-        others = [
-            _measure_cosine(vector, list(clips.values())) for name, clips in self._vectors.items() if name != speaker
-        ]
-        return Likeness(own=_measure_cosine(vector, own) if own else None, other=max(others, default=None))
+    own = [voice for name, voice in voices.get(speaker, {}).items() if name != recording]
+    others = [_measure_cosine(vector, list(clips.values())) for name, clips in voices.items() if name != speaker]
+    return Likeness(own=_measure_cosine(vector, own) if own else None, other=max(others, default=None))
 
 
 def _measure_cosine(vector: Vector, clips: list[Vector]) -> float:

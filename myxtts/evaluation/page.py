@@ -41,7 +41,7 @@ def format_page(evaluation: Evaluation, folder: Path, rows: Sequence[Row] = ()) 
         losses=draw_losses(rows) if rows else Markup(),
         most_played=MOST_PLAYED,
         played=[
-            (sentence, _describe(sentence), _list_sounds(sentence, folder))
+            (sentence, _describe_sentence(sentence), _list_sounds(sentence, folder))
             for sentence in evaluation.sentences[:MOST_PLAYED]
         ],
     )
@@ -57,18 +57,14 @@ def list_misheard(text: str, heard: str, language: str) -> list[tuple[str, bool]
     return stretches
 
 
-def _describe(sentence: SpokenSentence) -> list[str]:
-    accuracy = (
-        sentence.correct_codes / sentence.true_codes
-        if sentence.true_codes and sentence.correct_codes is not None
-        else None
-    )
+def _describe_sentence(sentence: SpokenSentence) -> list[str]:
+    correct, count = sentence.correct_codes, sentence.true_codes
     return [
         sentence.name,
         *([f"speaker {sentence.speaker}"] if sentence.speaker else []),
         sentence.language,
-        f"voice from {', '.join(sentence.prompts)} ({sentence.prompt_kind})",
-        *([f"{format_share(accuracy)} of the true codes predicted"] if accuracy is not None else []),
+        f"voice from {', '.join(sentence.voice.recordings)} ({sentence.voice.kind})",
+        *([f"{format_share(correct / count)} of the true codes predicted"] if count and correct is not None else []),
         f"{sentence.codes} codes in {sentence.seconds_to_speak:.1f} s",
         *([] if sentence.is_stopped else ["did not come to an end"]),
     ]
@@ -83,7 +79,7 @@ def _list_sounds(
         if (sound := sentence.sounds.get(kind)) is None:
             continue
         figures = [
-            *([f"{words.format_errors(sound.score.words)} words wrong"] if sound.score else []),
+            *([f"{words.format_errors(sound.word_errors)} words wrong"] if sound.word_errors else []),
             *([f"voice {sound.likeness.own:.2f}"] if sound.likeness and sound.likeness.own is not None else []),
             *([words.format_decibels(sound.mel_distance_db)] if sound.mel_distance_db is not None else []),
             f"{sound.seconds:.1f} s",

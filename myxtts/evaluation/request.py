@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from myxtts.checkpoints.finding import find_model_directory
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.data.scan import ScanResult, make_vocabulary_task, scan_train_data
-from myxtts.evaluation.judges import OWN, RECOGNISER, SPEAKER_JUDGE, Judge, JudgeChoice, JudgeKind, open_judge
+from myxtts.evaluation.judges import OWN, RECOGNISER, SPEAKER_JUDGE, Judge, JudgeChoice, open_judge
 from myxtts.evaluation.sentences import (
     Recordings,
     Sentence,
@@ -69,27 +69,16 @@ def choose_material(request: EvaluationRequest) -> Material:
     return Material(directory.path, sentences, {**others, **recordings}, scan)
 
 
-class Judges(NamedTuple):
-    """Who listens."""
-
-    recogniser: Judge | None = None
-    speaker_judge: Judge | None = None
-    """None also where the model's own speaker encoder is to be asked."""
+Judges = tuple[Judge | None, Judge | None]
+"""Recogniser and speaker judge; None also where the model's own speaker encoder is to be asked."""
 
 
 @contextmanager
 def open_judges(request: EvaluationRequest) -> Iterator[Judges]:
     """The judges that do not need the model, ready to listen; closed at the end of the block."""
-    with ExitStack() as stack:
-
-        def open_one(kind: JudgeKind, choice: JudgeChoice) -> Judge | None:
-            needs_model = kind is SPEAKER_JUDGE and choice.name == OWN
-            judge = None if needs_model else open_judge(kind, choice)
-            if judge is not None:
-                stack.callback(judge.close)
-            return judge
-
-        yield Judges(open_one(RECOGNISER, request.recogniser), open_one(SPEAKER_JUDGE, request.speaker_judge))
+    speaker_judge = JudgeChoice() if request.speaker_judge.name == OWN else request.speaker_judge
+    with open_judge(RECOGNISER, request.recogniser) as recogniser, open_judge(SPEAKER_JUDGE, speaker_judge) as speaker:
+        yield recogniser, speaker
 
 
 def _scan(request: EvaluationRequest, directory: ModelDirectory) -> ScanResult:

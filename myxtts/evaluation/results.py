@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from myxtts.evaluation.error_rates import Errors, TextScore, add_errors, score_transcript
+from myxtts.evaluation.error_rates import Errors, add_errors, score_transcript
 from myxtts.evaluation.likeness import Likeness
 
 SCHEMA = "myxtts evaluation"
@@ -27,13 +27,22 @@ class Heard:
     """Relative to the folder of the evaluation."""
     seconds: float
     transcript: str | None = None
-    score: TextScore | None = None
+    word_errors: Errors | None = None
+    character_errors: Errors | None = None
     likeness: Likeness | None = None
     mel_distance_db: float | None = None
     """To the recording."""
 
 
 @dataclass(frozen=True)
+class VoiceSource:
+    """Where a sentence's voice comes from."""
+
+    kind: str
+    recordings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpokenSentence:
     """How one sentence went."""
 
@@ -41,10 +50,7 @@ class SpokenSentence:
     text: str
     speaker: str
     language: str
-    prompts: tuple[str, ...]
-    prompt_kind: str
-    sounds: Mapping[str, Heard]
-    """By kind."""
+    voice: VoiceSource
     codes: int
     is_stopped: bool
     """Whether the model came to an end by itself in every piece."""
@@ -52,10 +58,12 @@ class SpokenSentence:
     """Of computing, compiling left out."""
     correct_codes: int | None = None
     true_codes: int | None = None
+    sounds: Mapping[str, Heard]
+    """By kind. Without a codec there is no copy."""
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedFigure:
     """A sentence, or a figure of one, that could not be had."""
 
     name: str
@@ -78,15 +86,15 @@ class KindSummary:
     """Sounds of one kind together. None is what was not measured."""
 
     sentences: int
-    words: Errors | None
-    characters: Errors | None
-    likeness: float | None
-    """The mean cosine to the own speaker."""
-    lowest_likeness: float | None
-    other_likeness: float | None
-    """The mean cosine to the nearest other speaker."""
-    own_nearest: float | None
-    """The share that is closer to its own speaker than to any other."""
+    word_error_rate: float | None
+    character_error_rate: float | None
+    likeness_to_own_speaker: float | None
+    """The mean cosine."""
+    lowest_likeness_to_own_speaker: float | None
+    likeness_to_nearest_other_speaker: float | None
+    """The mean cosine."""
+    share_nearest_to_own_speaker: float | None
+    """Of those that can be compared."""
     mel_distance_db: float | None
 
 
@@ -95,7 +103,7 @@ class Summary:
     """The figures of an evaluation."""
 
     kinds: Mapping[str, KindSummary]
-    wrong_text_rate: float | None
+    word_error_rate_against_wrong_texts: float | None
     """The word error rate of the spoken sentences against each other's texts: near 1, or the recogniser tells nothing."""
     code_accuracy: float | None
     """The share of true codes that the GPT predicts when it is led by the ones before."""
@@ -118,7 +126,7 @@ class Evaluation:
     facts: Mapping[str, Any]
     """What was evaluated, with what, when."""
     sentences: Sequence[SpokenSentence]
-    failures: Sequence[Failure]
+    failures: Sequence[FailedFigure]
     not_measured: Sequence[NotMeasured]
     set_aside: Mapping[str, Any] = field(default_factory=dict)
     """Clips of the data that cannot be used, as in a drop report."""
@@ -128,15 +136,14 @@ class Evaluation:
     @property
     def summary(self) -> Summary:
         sentences = self.sentences
-        accuracy = [(each.correct_codes, each.true_codes) for each in sentences if each.true_codes is not None]
         spoken_s = sum(each.sounds[SPOKEN].seconds for each in sentences)
         return Summary(
             kinds={
                 kind: _summarise([each.sounds[kind] for each in sentences if kind in each.sounds]) for kind in KINDS
             },
-            wrong_text_rate=_measure_wrong_texts(sentences),
+            word_error_rate_against_wrong_texts=_measure_wrong_texts(sentences),
             code_accuracy=_divide(
-                sum(correct or 0 for correct, _ in accuracy), sum(count or 0 for _, count in accuracy)
+                sum(each.correct_codes or 0 for each in sentences), sum(each.true_codes or 0 for each in sentences)
             ),
             real_time_factor=_divide(sum(each.seconds_to_speak for each in sentences), spoken_s),
             length_ratio=_divide(spoken_s, sum(each.sounds[ORIGINAL].seconds for each in sentences)),
@@ -151,33 +158,54 @@ SENTENCE = "sentence"
 """The `what` of a failure that left nothing of a sentence."""
 
 
+def dump_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    """Everything as JSON, for programs that compare checkpoints; what was not measured is null."""
+    summary = asdict(evaluation.summary)
+    del summary["uses_decoder"]
+    sentences = []
+    for each in evaluation.sentences:
+        sentence = asdict(each)
+        sounds = sentence.pop("sounds")
+        sentences.append({**sentence, **sounds})
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        **evaluation.facts,
+        "summary": {**summary.pop("kinds"), **summary},
+        "not_measured": [asdict(each) for each in evaluation.not_measured],
+        "sentences": sentences,
+        "failures": [asdict(failure) for failure in evaluation.failures],
+        "set_aside": dict(evaluation.set_aside),
+    }
+
+
 def _summarise(sounds: Sequence[Heard]) -> KindSummary:
-    scores = [sound.score for sound in sounds if sound.score is not None]
+    words = [sound.word_errors for sound in sounds if sound.word_errors is not None]
+    characters = [sound.character_errors for sound in sounds if sound.character_errors is not None]
     likenesses = [sound.likeness for sound in sounds if sound.likeness is not None]
     own = [each.own for each in likenesses if each.own is not None]
     nearest = [each.is_own_nearest for each in likenesses if each.is_own_nearest is not None]
     return KindSummary(
         sentences=len(sounds),
-        words=add_errors(score.words for score in scores) if scores else None,
-        characters=add_errors(score.characters for score in scores) if scores else None,
-        likeness=_mean(own),
-        lowest_likeness=min(own, default=None),
-        other_likeness=_mean(each.other for each in likenesses if each.other is not None),
-        own_nearest=_divide(sum(nearest), len(nearest)),
+        word_error_rate=add_errors(words).rate,
+        character_error_rate=add_errors(characters).rate,
+        likeness_to_own_speaker=_mean(own),
+        lowest_likeness_to_own_speaker=min(own, default=None),
+        likeness_to_nearest_other_speaker=_mean(each.other for each in likenesses if each.other is not None),
+        share_nearest_to_own_speaker=_divide(sum(nearest), len(nearest)),
         mel_distance_db=_mean(sound.mel_distance_db for sound in sounds if sound.mel_distance_db is not None),
     )
 
 
 def _measure_wrong_texts(sentences: Sequence[SpokenSentence]) -> float | None:
-    heard = [(each, each.sounds[SPOKEN].transcript) for each in sentences if each.sounds[SPOKEN].transcript is not None]
+    heard = [(each, transcript) for each in sentences if (transcript := each.sounds[SPOKEN].transcript) is not None]
     if len(heard) < 2:
         return None
     texts = [each.text for each, _ in [*heard[1:], heard[0]]]
-    scores = (
-        score_transcript(text, transcript or "", each.language)
-        for text, (each, transcript) in zip(texts, heard, strict=True)
-    )
-    return add_errors(score.words for score in scores).rate
+    scores = [
+        score_transcript(text, transcript, each.language) for text, (each, transcript) in zip(texts, heard, strict=True)
+    ]
+    return add_errors(words for words, _ in scores).rate
 
 
 def _mean(values: Iterable[float]) -> float | None:

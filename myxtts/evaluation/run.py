@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from myxtts import __version__
-from myxtts.evaluation.evaluator import SOUNDS_FOLDER, Progress, evaluate_sentences
+from myxtts.errors import MyXTTSError
+from myxtts.evaluation.errors import JudgeFailedError, JudgeRequestError
+from myxtts.evaluation.evaluator import Evaluator, Progress, evaluate_sentences
 from myxtts.evaluation.gaps import list_gaps
 from myxtts.evaluation.judges import OWN, Judge, JudgeChoice
 from myxtts.evaluation.jury import Jury
-from myxtts.evaluation.own_speaker_judge import OwnSpeakerJudge
 from myxtts.evaluation.page import format_page
 from myxtts.evaluation.request import EvaluationRequest, Judges, Material
-from myxtts.evaluation.results import Evaluation
-from myxtts.evaluation.results_json import dump_evaluation
-from myxtts.evaluation.sounds import SoundMaker
-from myxtts.files import open_file_atomically
+from myxtts.evaluation.results import Evaluation, dump_evaluation
+from myxtts.files import open_file_atomically, open_scratch_folder
 from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.monitoring.metrics_log import FILE_NAME, read_metrics
-from myxtts.monitoring.metrics_rows import Row
 
 JSON_NAME, PAGE_NAME = "evaluation.json", "evaluation.html"
 
@@ -43,40 +41,57 @@ def run_evaluation(
         judges: from `open_judges`.
         synthesizer: the model.
     """
-    speaker_judge = judges.speaker_judge or _choose_own_judge(request.speaker_judge, synthesizer)
-    maker = SoundMaker(synthesizer, request.settings, request.out / SOUNDS_FOLDER)
-    with Jury(judges.recogniser, speaker_judge) as jury:
+    recogniser, given = judges
+    speaker_judge = given or _choose_own_judge(request.speaker_judge, synthesizer)
+    with open_scratch_folder("judge") as heard:
+        jury = Jury(recogniser, speaker_judge, heard)
         jury.meet_speakers(material.recordings)
-        spoken, failures = evaluate_sentences(material.sentences, maker, jury, progress)
+        evaluator = Evaluator(synthesizer, request.settings, request.out, jury)
+        spoken, failures = evaluate_sentences(material.sentences, evaluator, progress)
         evaluation = Evaluation(
-            facts=_describe(request, material, synthesizer, jury),
+            facts=_describe_run(request, material, synthesizer, jury),
             uses_decoder=isinstance(synthesizer.vocoder, DecoderVocoder),
             sentences=spoken,
-            failures=failures,
+            failures=[*failures, *jury.failures],
             not_measured=list_gaps(material.sentences, jury, has_codec=synthesizer.xtts.dvae is not None),
             set_aside=material.scan.drops.to_json(),
         )
-    _write(evaluation, request.out, _find_rows(material.directory))
+    _write(evaluation, request.out, material.directory)
     return evaluation
 
 
-def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> OwnSpeakerJudge | None:
-    """The model's own speaker encoder, where it is asked for, or where there is one and nobody else was asked for."""
-    is_free = choice == JudgeChoice(python=choice.python) and synthesizer.xtts.speaker_encoder is not None
-    return OwnSpeakerJudge(synthesizer) if choice.name == OWN or is_free else None
+def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> Judge | None:
+    """The model's own speaker encoder, where it is asked for, or where there is one and nobody else was asked for. Better than
+    none, but it judges what it was trained beside."""
+    has_encoder = synthesizer.xtts.speaker_encoder is not None
+    if choice.name == OWN and not has_encoder:
+        raise JudgeRequestError(
+            "--speaker-judge own takes a model with a trained speaker encoder, but this one has none. Give --speaker-judge "
+            "resemblyzer, or another."
+        )
+    if not has_encoder or (choice.name or OWN) != OWN or choice.command is not None:
+        return None
+
+    def ask(wav: Path, language: str) -> Any:
+        try:
+            return synthesizer.clone_voice([wav]).speaker_G
+        except MyXTTSError as error:
+            raise JudgeFailedError(str(error)) from error
+
+    return Judge("the model's own speaker encoder", ask)
 
 
-def _describe(
+def _describe_run(
     request: EvaluationRequest, material: Material, synthesizer: Synthesizer, jury: Jury
 ) -> Mapping[str, Any]:
-    def name(judge: Judge | None) -> str | None:
-        return judge.name if judge is not None else None
-
+    directory = material.directory.resolve()
     return {
         "myxtts": __version__,
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "checkpoint": {
-            "name": _name_checkpoint(material.directory),
+            "name": f"{directory.parent.name}/{directory.name}"
+            if directory.name.startswith("step-")
+            else directory.name,
             "path": str(material.directory),
             "sound": synthesizer.vocoder.how,
             "vocoder": synthesizer.vocoder.name,
@@ -88,26 +103,18 @@ def _describe(
             "clips": len(material.scan.corpus),
         },
         "judges": {
-            "recogniser": name(jury.recogniser),
-            "speaker_judge": name(jury.speaker_judge),
+            "recogniser": jury.recogniser and jury.recogniser.name,
+            "speaker_judge": jury.speaker_judge and jury.speaker_judge.name,
             "speakers": list(jury.speakers),
         },
         "settings": asdict(request.settings),
     }
 
 
-def _name_checkpoint(directory: Path) -> str:
-    directory = directory.resolve()
-    return f"{directory.parent.name}/{directory.name}" if directory.name.startswith("step-") else directory.name
-
-
-def _find_rows(directory: Path) -> tuple[Row, ...]:
-    """The metrics of the run that a checkpoint belongs to, where they are beside it."""
-    path = directory.parent / FILE_NAME
-    return read_metrics(path).rows if path.is_file() else ()
-
-
-def _write(evaluation: Evaluation, folder: Path, rows: tuple[Row, ...]) -> None:
+def _write(evaluation: Evaluation, folder: Path, directory: Path) -> None:
+    # The metrics of the run that a checkpoint belongs to are beside it.
+    metrics = directory.parent / FILE_NAME
+    rows = read_metrics(metrics).rows if metrics.is_file() else ()
     with open_file_atomically(folder / JSON_NAME) as file:
         file.write((json.dumps(dump_evaluation(evaluation), ensure_ascii=False, indent=1) + "\n").encode())
     with open_file_atomically(folder / PAGE_NAME) as file:

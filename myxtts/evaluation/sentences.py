@@ -101,9 +101,9 @@ def find_other_voices(folder: Path) -> Recordings:
     found: dict[str, dict[str, Path]] = {}
     for speaker in sorted(path for path in folder.glob("*") if path.is_dir()):
         files = sorted(path for path in speaker.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES)
-        few = [files[place] for place in _spread(len(files), RECORDINGS_PER_SPEAKER)] if files else []
-        if few:
-            found[speaker.name] = {str(path): path for path in few}
+        if files:
+            places = _spread(len(files), RECORDINGS_PER_SPEAKER)
+            found[speaker.name] = {str(files[place]): files[place] for place in places}
     if not found:
         raise NothingToEvaluateError(
             f"--other-voices must be a folder with a folder of recordings for each speaker, but {folder} has none."
@@ -117,7 +117,16 @@ def _spread(count: int, most: int) -> NDArray[np.intp]:
 
 
 def _make_sentence(corpus: Corpus, clip: int, references: Sequence[Path]) -> Sentence:
-    prompts, kind = _choose_prompts(corpus, clip, references)
+    # The longest other clip of the speaker: the same for nearly all sentences, so a voice is cloned once.
+    others = np.flatnonzero(corpus.speaker.codes == corpus.speaker.codes[clip])
+    others = others[others != clip]
+    if references:
+        prompts, kind = tuple(references), PromptKind.GIVEN
+    elif len(others):
+        longest = int(others[np.argmax(corpus.samples[others])])
+        prompts, kind = (corpus.find_file(longest),), PromptKind.OTHER_CLIP
+    else:
+        prompts, kind = (corpus.find_file(clip),), PromptKind.SAME_CLIP
     return Sentence(
         name=corpus.audio[clip],
         file=corpus.find_file(clip),
@@ -127,19 +136,3 @@ def _make_sentence(corpus: Corpus, clip: int, references: Sequence[Path]) -> Sen
         prompts=prompts,
         prompt_kind=kind,
     )
-
-
-def _choose_prompts(corpus: Corpus, clip: int, references: Sequence[Path]) -> tuple[tuple[Path, ...], PromptKind]:
-    if references:
-        return tuple(references), PromptKind.GIVEN
-    other = _find_prompt(corpus, clip)
-    if other is not None:
-        return (corpus.find_file(other),), PromptKind.OTHER_CLIP
-    return (corpus.find_file(clip),), PromptKind.SAME_CLIP
-
-
-def _find_prompt(corpus: Corpus, clip: int) -> int | None:
-    """The longest other clip of the same speaker: the same for nearly all sentences, so a voice is cloned once."""
-    others = np.flatnonzero(corpus.speaker.codes == corpus.speaker.codes[clip])
-    others = others[others != clip]
-    return int(others[np.argmax(corpus.samples[others])]) if len(others) else None

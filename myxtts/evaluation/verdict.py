@@ -17,12 +17,13 @@ SHORT_SPEECH = 0.6
 
 def judge_summary(summary: Summary) -> str:
     """What limits the speech."""
-    original, copy, spoken = (_get_rate(summary, kind) for kind in (ORIGINAL, COPY, SPOKEN))
+    original, copy, spoken = (summary.kinds[kind].word_error_rate for kind in (ORIGINAL, COPY, SPOKEN))
     if spoken is None or original is None:
         return f"No recogniser has listened, so it is not known whether the speech is understood. {_describe_stops(summary)}"
-    if summary.wrong_text_rate is not None and summary.wrong_text_rate < TELLING_RATE:
+    wrong = summary.word_error_rate_against_wrong_texts
+    if wrong is not None and wrong < TELLING_RATE:
         return (
-            f"The word error rate tells little: against wrong texts it is {summary.wrong_text_rate:.2f}, where it should be "
+            f"The word error rate tells little: against wrong texts it is {wrong:.2f}, where it should be "
             "near 1. Evaluate more, and more different, sentences."
         )
     if original > DEAF_RATE:
@@ -43,11 +44,6 @@ def judge_summary(summary: Summary) -> str:
         f"{culprit} is at fault: word error rate {spoken:.2f}, where the codec's copies have "
         f"{'an unknown one' if copy is None else f'{copy:.2f}'} and the recordings {original:.2f}. {advice}"
     )
-
-
-def _get_rate(summary: Summary, kind: str) -> float | None:
-    words = summary.kinds[kind].words
-    return None if words is None else words.rate
 
 
 def _find_culprit(summary: Summary) -> tuple[str, str]:

@@ -9,8 +9,8 @@ DASH = "–"
 KIND_NAMES = {ORIGINAL: "Recording", COPY: "Codec alone", SPOKEN: "Spoken"}
 
 
-def format_rate(errors: Errors | None) -> str:
-    return DASH if errors is None or errors.rate is None else f"{errors.rate:.3f}"
+def format_rate(rate: float | None) -> str:
+    return DASH if rate is None else f"{rate:.3f}"
 
 
 def format_errors(errors: Errors | None) -> str:

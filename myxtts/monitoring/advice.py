@@ -47,11 +47,6 @@ def advise_steadier(stage: str, mode: str, settings: Settings) -> str | None:
     return _advise_shorter_clips(settings)
 
 
-def advise_rarer(flag: str, interval: int | None) -> str | None:
-    """The flag that makes something happen half as often; None where it is not known how often that is."""
-    return None if interval is None else f"{flag} {interval * 2}"
-
-
 def advise_smaller_batch(settings: Settings) -> str | None:
     """A smaller batch and more accumulation: the same update from less memory and less padding. None for batches of one clip."""
     return split_batch(

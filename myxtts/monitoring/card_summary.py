@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -32,14 +32,12 @@ class CardSummary:
 
     def describe(self) -> str:
         """In a line."""
-        power = _format(self.power_w, ".0f", " W")
-        limit = "" if self.power_limit_w is None else f" of {self.power_limit_w:.0f} W"
-        clock = _format(self.clock_mhz, ".0f", " MHz")
-        most = "" if self.max_clock_mhz is None else f" of {self.max_clock_mhz} MHz"
+        power = _format(self.power_w, "W", self.power_limit_w)
+        clock = _format(self.clock_mhz, "MHz", self.max_clock_mhz)
         throttled = UNKNOWN if self.throttled_by is None else ", ".join(self.throttled_by) or "nothing"
         return (
-            f"the driver says: busy {format_share(self.utilization)}, {power}{limit}, {clock}{most}, "
-            f"{_format(self.temperature_c, '.0f', ' C')}, held down by {throttled}"
+            f"the driver says: busy {format_share(self.utilization)}, {power}, {clock}, {_format(self.temperature_c, 'C')}, "
+            f"held down by {throttled}"
         )
 
 
@@ -83,29 +81,21 @@ def summarise_host(samples: Sequence[MachineSample]) -> HostSummary:
 
 
 def _summarise_card(id: PhysicalId, readings: Sequence[CardActivity]) -> CardSummary:
-    def average(read: Callable[[CardActivity], float | None]) -> float | None:
-        return _average(read(reading) for reading in readings)
-
-    percent = average(lambda card: card.utilization_percent)
-    last = readings[-1]
+    percent = _average(card.utilization_percent for card in readings)
+    known = [card.throttled_by for card in readings if card.throttled_by is not None]
+    counts = Counter(reason for reasons in known for reason in reasons)
     return CardSummary(
         physical_id=id,
         utilization=None if percent is None else percent / 100,
-        power_w=average(lambda card: card.power_w),
-        power_limit_w=last.power_limit_w,
-        clock_mhz=average(lambda card: card.clock_mhz),
-        max_clock_mhz=last.max_clock_mhz,
-        temperature_c=average(lambda card: card.temperature_c),
-        throttled_by=_find_throttling(readings),
+        power_w=_average(card.power_w for card in readings),
+        power_limit_w=readings[-1].power_limit_w,
+        clock_mhz=_average(card.clock_mhz for card in readings),
+        max_clock_mhz=readings[-1].max_clock_mhz,
+        temperature_c=_average(card.temperature_c for card in readings),
+        throttled_by=tuple(reason for reason, count in counts.most_common() if count / len(known) >= OFTEN)
+        if known
+        else None,
     )
-
-
-def _find_throttling(readings: Sequence[CardActivity]) -> tuple[str, ...] | None:
-    known = [reading.throttled_by for reading in readings if reading.throttled_by is not None]
-    if not known:
-        return None
-    counts = Counter(reason for reasons in known for reason in reasons)
-    return tuple(reason for reason, count in counts.most_common() if count / len(known) >= OFTEN)
 
 
 def _average(values: Iterable[float | None]) -> float | None:
@@ -113,5 +103,6 @@ def _average(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _format(value: float | None, form: str, unit: str) -> str:
-    return UNKNOWN if value is None else f"{value:{form}}{unit}"
+def _format(value: float | None, unit: str, most: float | None = None) -> str:
+    known = UNKNOWN if value is None else f"{value:.0f} {unit}"
+    return known if most is None else f"{known} of {most:.0f} {unit}"

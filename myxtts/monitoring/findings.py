@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from myxtts.monitoring.advice import advise_faster, advise_rarer, advise_smaller_batch, advise_steadier
+from myxtts.monitoring.advice import advise_faster, advise_smaller_batch, advise_steadier
 from myxtts.monitoring.flow import TRAINING, Flow, find_slowest
 from myxtts.monitoring.progress import ENOUGH_STEPS
 from myxtts.monitoring.settings_in_force import Settings
@@ -65,8 +65,8 @@ def find_timing_variation(times: StepTimes | None, flow: Flow | None, mode: str,
     return Finding("High timing variation", evidence, advise_steadier(slowest, mode, settings), times.variation)
 
 
-def list_findings(facts: RunFacts) -> list[Finding]:
-    """Everything that costs a share of the time worth naming, the dearest first."""
+def _find_dearest(facts: RunFacts) -> Finding | None:
+    """What costs the largest share of the time, where any is worth naming."""
     candidates = [
         _find_data_stall(facts),
         _find_cause(facts, Cause.TRANSFER, "Moving batches to the model device", advise_faster("transfer", facts.mode, facts.settings)),
@@ -78,7 +78,7 @@ def list_findings(facts: RunFacts) -> list[Finding]:
         _find_padding(facts),
     ]  # fmt: skip
     findings = [finding for finding in candidates if finding is not None and finding.share >= WORTH_NAMING]
-    return sorted(findings, key=lambda finding: -finding.share)
+    return max(findings, key=lambda finding: finding.share, default=None)
 
 
 def find_limit(facts: RunFacts) -> Finding | None:
@@ -93,9 +93,8 @@ def find_limit(facts: RunFacts) -> Finding | None:
     # What traces again and again is not mended by going on.
     if facts.retraces < ENOUGH_STEPS and (too_short := _find_too_short(facts)) is not None:
         return too_short
-    findings = list_findings(facts)
-    if findings:
-        return findings[0]
+    if (dearest := _find_dearest(facts)) is not None:
+        return dearest
     share = step_s / _measure_loop(facts.spent)
     evidence = f"{format_share(share)} of the time after start-up is spent in steps, so the model device hardly waits"
     flag = advise_faster(TRAINING, facts.mode, facts.settings)
@@ -129,21 +128,15 @@ def _find_data_stall(facts: RunFacts) -> Finding | None:
     found = _find_cause(facts, Cause.DATA_STALL, "", None)
     if found is None:
         return None
-    slowest = find_supplier(facts.flow)
+    slowest = None
+    if facts.flow is not None and facts.flow.stages:
+        slowest = find_slowest(facts.flow)
+        if slowest == TRAINING:
+            slowest = max(facts.flow.stages, key=lambda stage: stage.busy_s).name
     title = f"Stage {slowest!r} limits the run" if slowest else "The data limits the run"
     evidence = f"the model waits for batches {format_share(found.share)} of the time after start-up"
     flag = advise_faster(slowest or "read", facts.mode, facts.settings)
     return Finding(title, evidence, flag, found.share)
-
-
-def find_supplier(flow: Flow | None) -> str | None:
-    """The stage to blame when the training waits; None when the facts do not say."""
-    if flow is None or not flow.stages:
-        return None
-    slowest = find_slowest(flow)
-    if slowest != TRAINING:
-        return slowest
-    return max(flow.stages, key=lambda stage: stage.busy_s).name
 
 
 def _find_retraces(facts: RunFacts) -> Finding | None:
@@ -168,7 +161,8 @@ def _find_padding(facts: RunFacts) -> Finding | None:
 def _find_rounds(facts: RunFacts, cause: Cause, title: str, name: str) -> Finding | None:
     """What comes every so many updates, and once at the end."""
     interval = facts.settings.find_number(f"training.{name}")
-    found = _find_cause(facts, cause, title, advise_rarer("--" + name.replace("_", "-"), interval))
+    rarer = None if interval is None else f"--{name.replace('_', '-')} {interval * 2}"
+    found = _find_cause(facts, cause, title, rarer)
     steps = 0 if facts.times is None else facts.times.steps + facts.times.left_out
     if found is None or interval is None or steps >= ENOUGH_ROUNDS * interval:
         return found

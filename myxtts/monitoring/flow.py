@@ -26,14 +26,10 @@ class Flow:
     stages: tuple[StageFacts, ...]
     handoffs: tuple[HandoffFacts, ...]
 
-    def find_giver(self, handoff: int) -> StageFacts | None:
-        """The stage before a hand-off, by its number; None where the facts do not say."""
-        number = len(self.stages) - len(self.handoffs) + handoff
-        return self.stages[number] if number >= 0 else None
-
     def name_giver(self, handoff: int) -> str:
-        giver = self.find_giver(handoff)
-        return giver.name if giver is not None else f"before {self.handoffs[handoff].name}"
+        """The stage before a hand-off, by its number."""
+        number = len(self.stages) - len(self.handoffs) + handoff
+        return self.stages[number].name if number >= 0 else f"before {self.handoffs[handoff].name}"
 
     def name_taker(self, handoff: int) -> str:
         return TRAINING if handoff == len(self.handoffs) - 1 else self.name_giver(handoff + 1)
@@ -43,30 +39,16 @@ class Flow:
         return min(1.0, seconds / self.elapsed_s) if self.elapsed_s > 0 else None
 
 
-@dataclass(frozen=True)
-class StageShares:
-    """What one stage did with its time, as shares of it."""
-
-    name: str
-    busy: float | None
-    waits_for_batch: float | None
-    waits_for_slot: float | None
-
-
-def list_stage_shares(flow: Flow) -> list[StageShares]:
-    """Busy and waiting of every stage, in flow order, without the training."""
+def list_stage_shares(flow: Flow) -> list[tuple[str, float | None, float | None, float | None]]:
+    """Of every stage its name and the shares of its time that it is busy, waits for a batch, and waits for a free slot; in flow
+    order, without the training."""
     first = len(flow.stages) - len(flow.handoffs)
     shares = []
     for number, stage in enumerate(flow.stages):
         after, before = number - first, number - first - 1
-        shares.append(
-            StageShares(
-                stage.name,
-                flow.share(stage.busy_s),
-                flow.share(flow.handoffs[before].taker_wait_s) if before >= 0 else None,
-                flow.share(flow.handoffs[after].giver_wait_s) if after >= 0 else None,
-            )
-        )
+        for_batch = flow.share(flow.handoffs[before].taker_wait_s) if before >= 0 else None
+        for_slot = flow.share(flow.handoffs[after].giver_wait_s) if after >= 0 else None
+        shares.append((stage.name, flow.share(stage.busy_s), for_batch, for_slot))
     return shares
 
 
@@ -91,61 +73,36 @@ def subtract_flow(now: Flow, before: Flow | None) -> Flow:
     if before is None or now.elapsed_s < before.elapsed_s:
         # The pipeline was opened anew meanwhile.
         return now
-    stages = {stage.name: stage for stage in before.stages}
-    handoffs = {handoff.name: handoff for handoff in before.handoffs}
-    return Flow(
-        now.elapsed_s - before.elapsed_s,
-        tuple(_subtract_stage(stage, stages.get(stage.name)) for stage in now.stages),
-        tuple(_subtract_handoff(now, handoff, before, handoffs.get(handoff.name)) for handoff in now.handoffs),
-    )
+    return _sum_flows([(1, now), (-1, before)], now)
 
 
 def add_flows(flows: Sequence[Flow]) -> Flow | None:
     """Several stretches as one; None when there are none. Stages are those of the last stretch."""
-    if not flows:
-        return None
-    elapsed_s = sum(flow.elapsed_s for flow in flows)
+    return _sum_flows([(1, flow) for flow in flows], flows[-1]) if flows else None
+
+
+def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
+    """The stages and hand-offs of one flow, summed over all that have them, each flow with its sign."""
+
+    def sum_stage(name: str) -> StageFacts:
+        own = [(sign, stage) for sign, flow in parts for stage in flow.stages if stage.name == name]
+        items, busy_s = (sum(sign * s.items for sign, s in own), sum(sign * s.busy_s for sign, s in own))
+        return StageFacts(name, max(0, items), max(0.0, busy_s))
+
+    def sum_handoff(last: HandoffFacts) -> HandoffFacts:
+        own = [(sign, flow.elapsed_s, each) for sign, flow in parts for each in flow.handoffs if each.name == last.name]
+        elapsed_s = sum(sign * seconds for sign, seconds, _ in own)
+        ready_s = sum(sign * seconds * each.readiness for sign, seconds, each in own)
+        return HandoffFacts(
+            name=last.name,
+            items=max(0, sum(sign * each.items for sign, _, each in own)),
+            giver_wait_s=max(0.0, sum(sign * each.giver_wait_s for sign, _, each in own)),
+            taker_wait_s=max(0.0, sum(sign * each.taker_wait_s for sign, _, each in own)),
+            readiness=min(1.0, max(0.0, ready_s / elapsed_s)) if elapsed_s > 0 else last.readiness,
+        )
+
     return Flow(
-        elapsed_s,
-        tuple(_add_stages([s for flow in flows for s in flow.stages if s.name == stage.name]) for stage in flows[-1].stages),
-        tuple(
-            _add_handoffs([(flow.elapsed_s, h) for flow in flows for h in flow.handoffs if h.name == handoff.name])
-            for handoff in flows[-1].handoffs
-        ),
-    )  # fmt: skip
-
-
-def _subtract_stage(now: StageFacts, before: StageFacts | None) -> StageFacts:
-    if before is None:
-        return now
-    return StageFacts(now.name, max(0, now.items - before.items), max(0.0, now.busy_s - before.busy_s))
-
-
-def _subtract_handoff(now: Flow, facts: HandoffFacts, before: Flow, earlier: HandoffFacts | None) -> HandoffFacts:
-    if earlier is None:
-        return facts
-    window_s = now.elapsed_s - before.elapsed_s
-    ready_s = facts.readiness * now.elapsed_s - earlier.readiness * before.elapsed_s
-    return HandoffFacts(
-        name=facts.name,
-        items=max(0, facts.items - earlier.items),
-        giver_wait_s=max(0.0, facts.giver_wait_s - earlier.giver_wait_s),
-        taker_wait_s=max(0.0, facts.taker_wait_s - earlier.taker_wait_s),
-        readiness=min(1.0, max(0.0, ready_s / window_s)) if window_s > 0 else facts.readiness,
-    )
-
-
-def _add_stages(parts: Sequence[StageFacts]) -> StageFacts:
-    return StageFacts(parts[0].name, sum(part.items for part in parts), sum(part.busy_s for part in parts))
-
-
-def _add_handoffs(parts: Sequence[tuple[float, HandoffFacts]]) -> HandoffFacts:
-    elapsed_s = sum(seconds for seconds, _ in parts)
-    ready_s = sum(seconds * facts.readiness for seconds, facts in parts)
-    return HandoffFacts(
-        name=parts[0][1].name,
-        items=sum(facts.items for _, facts in parts),
-        giver_wait_s=sum(facts.giver_wait_s for _, facts in parts),
-        taker_wait_s=sum(facts.taker_wait_s for _, facts in parts),
-        readiness=ready_s / elapsed_s if elapsed_s > 0 else 0.0,
+        sum(sign * flow.elapsed_s for sign, flow in parts),
+        tuple(sum_stage(stage.name) for stage in named.stages),
+        tuple(sum_handoff(handoff) for handoff in named.handoffs),
     )

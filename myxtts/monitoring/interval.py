@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.monitoring.flow import Flow, subtract_flow
@@ -15,12 +16,10 @@ from myxtts.monitoring.time_ledger import TimeLedger, measure_training
 class IntervalMeter:
     """Counts batches between two log lines. Per batch it adds some numbers; all else happens in `close`."""
 
-    def __init__(self, clock: StepClock, ledger: TimeLedger, wall_clock: Callable[[], float] = time.time):
-        self._clock = clock
-        self._ledger = ledger
-        self._wall_clock = wall_clock
+    def __init__(self, clock: StepClock, ledger: TimeLedger):
+        self._clock, self._ledger = clock, ledger
         self._flow: Flow | None = None
-        self._clear()
+        self._counts: Counter[str] = Counter()
 
     def count_batch(
         self, clips: int, samples: int, padded_samples: int, *, has_traced: bool = False, is_retrace: bool = False
@@ -32,15 +31,16 @@ class IntervalMeter:
             has_traced: whether something was traced for it. Its time is then no time of training, so rates leave it out.
             is_retrace: whether that should not have been.
         """
-        self._batches += 1
-        self._clips += clips
-        self._samples += samples
-        self._padded_samples += padded_samples
-        self._retraces += is_retrace
-        self._traced_batches += has_traced
+        counts = self._counts
+        counts["batches"] += 1
+        counts["clips"] += clips
+        counts["samples"] += samples
+        counts["padded_samples"] += padded_samples
+        counts["retraces"] += is_retrace
+        counts["traced_batches"] += has_traced
         if not has_traced:
-            self._timed_clips += clips
-            self._timed_samples += samples
+            counts["timed_clips"] += clips
+            counts["timed_samples"] += samples
 
     def close(
         self,
@@ -49,9 +49,9 @@ class IntervalMeter:
         epoch: int,
         losses: Sequence[float],
         learning_rate: float | None,
-        scalars: Mapping[str, float] | None = None,
-        flow: Flow | None = None,
-        memory: Sequence[MemoryUse] = (),
+        scalars: Mapping[str, float],
+        flow: Flow,
+        memory: Sequence[MemoryUse],
     ) -> TrainRow:
         """The row of everything since the last one.
 
@@ -63,32 +63,25 @@ class IntervalMeter:
         durations_s, left_out = self._clock.take_window()
         spent = self._ledger.take_window()
         training_s = measure_training(spent)
-        is_timed = self._timed_clips > 0 and training_s > 0
-        row = TrainRow(
-            time_s=self._wall_clock(),
+        counts, self._counts = self._counts, Counter()
+        last_flow, self._flow = self._flow, flow
+        is_timed = counts["timed_clips"] > 0 and training_s > 0
+        return TrainRow(
+            time_s=time.time(),
             step=step,
             epoch=epoch,
             losses=tuple(losses),
             learning_rate=learning_rate,
-            scalars=dict(scalars or {}),
+            scalars=dict(scalars),
             step_times_s=tuple(durations_s),
             left_out=left_out,
             spent=spent,
-            batches=self._batches,
-            traced_batches=self._traced_batches,
-            clips=self._clips,
-            samples=self._samples,
-            padded_samples=self._padded_samples,
-            clips_per_s=self._timed_clips / training_s if is_timed else None,
-            audio_seconds_per_s=self._timed_samples / SAMPLE_RATE_HZ / training_s if is_timed else None,
-            retraces=self._retraces,
-            flow=None if flow is None else subtract_flow(flow, self._flow),
+            **{
+                name: counts[name]
+                for name in ("batches", "clips", "samples", "padded_samples", "retraces", "traced_batches")
+            },
+            clips_per_s=counts["timed_clips"] / training_s if is_timed else None,
+            audio_seconds_per_s=counts["timed_samples"] / SAMPLE_RATE_HZ / training_s if is_timed else None,
+            flow=subtract_flow(flow, last_flow),
             memory=tuple(memory),
         )
-        self._flow = flow
-        self._clear()
-        return row
-
-    def _clear(self) -> None:
-        self._batches = self._clips = self._samples = self._padded_samples = self._retraces = 0
-        self._timed_clips = self._timed_samples = self._traced_batches = 0

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.metrics_rows import MemoryUse, TrainRow, ValidationRow
+from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
 from myxtts.monitoring.progress import Progress
 from myxtts.monitoring.step_clock import StepTimes
 from myxtts.monitoring.words import (
     UNKNOWN,
-    format_bytes,
     format_count,
     format_duration,
     format_number,
@@ -51,48 +49,29 @@ class Picture:
     """The last one."""
 
 
-class View(Protocol):
-    """Shows a run. Everything happens in `show`, once per log interval."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, picture: Picture) -> None: ...
+Show = Callable[[Picture], None]
 
 
-def open_view(stage: str, mode: str, out: TextIO | None = None) -> View:
-    """The view that suits the stream (by default standard output): live in a terminal, else plain lines.
-
-    Example:
-        with open_view("gpt", "isolated") as view:
-            view.show(Picture(row, progress))
-    """
+@contextmanager
+def open_view(stage: str, mode: str, out: TextIO | None = None) -> Iterator[Show]:
+    """What shows a picture, as suits the stream (by default standard output): live in a terminal, else as one plain line."""
     stream = out or sys.stdout
     # It draws with the very sequences that the command line takes out of what is only told.
     console = Console(file=getattr(stream, "unescaped", stream), highlight=False)
     # A dumb terminal cannot move its cursor, so it gets lines too.
     if console.is_terminal and not console.is_dumb_terminal:
-        return LiveView(f"{stage}, {mode} mode", console)
-    return PlainView(stage, stream)
+        with _open_live(f"{stage}, {mode} mode", console) as show:
+            yield show
+    else:
+        yield _PlainView(stage, stream).show
 
 
-class PlainView:
+class _PlainView:
     """One line per picture, with the stage in front: a run may train a codec first, and the lines of both are alike."""
 
     def __init__(self, stage: str, out: TextIO):
         self._stage = stage
         self._out: TextIO | None = out
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def show(self, picture: Picture) -> None:
         if self._out is None:
@@ -108,35 +87,23 @@ class PlainView:
             )
 
 
-class LiveView:
-    """A picture that is drawn over the one before; lines of the log scroll by above it."""
-
-    def __init__(self, title: str, console: Console):
-        self._title = title
-        self._console = console
-        # No refreshing thread: it would draw in the middle of a step, and nothing changes between two pictures.
-        self._live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
-        self._undo = ExitStack()
-
-    def __enter__(self) -> Self:
-        terminal = sys.stderr
-        self._live.start()
-        self._undo.callback(self._live.stop)
+@contextmanager
+def _open_live(title: str, console: Console) -> Iterator[Show]:
+    """Draws each picture over the one before; lines of the log scroll by above it."""
+    terminal = sys.stderr
+    # No refreshing thread: it would draw in the middle of a step, and nothing changes between two pictures.
+    with Live(console=console, auto_refresh=False, redirect_stderr=terminal.isatty()) as live, ExitStack() as undo:
         for handler in logging.getLogger("myxtts").handlers:
             if isinstance(handler, logging.StreamHandler) and handler.stream is terminal:
                 # It holds the stream from before, and its lines would tear the picture; the live view's scroll by above.
                 handler.setStream(sys.stderr)
-                self._undo.callback(handler.setStream, terminal)
-        return self
+                undo.callback(handler.setStream, terminal)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._undo.close()
+        def show(picture: Picture) -> None:
+            lines = format_picture(title, picture, console.options.ascii_only)
+            live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
 
-    def show(self, picture: Picture) -> None:
-        is_ascii = self._console.options.ascii_only
-        self._live.update(Text("\n".join(format_picture(self._title, picture, is_ascii)), no_wrap=True), refresh=True)
+        yield show
 
 
 def format_line(picture: Picture) -> str:
@@ -157,17 +124,19 @@ def format_line(picture: Picture) -> str:
 
 def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list[str]:
     """The picture as lines of at most 80 columns."""
-    row, progress = picture.row, picture.progress
+    row, progress, tested = picture.row, picture.progress, picture.validation
     steps = f"step {format_count(row.step)} of {format_count(progress.end_step)}"
+    validation = "-" if tested is None else f"{format_number(tested.loss)} (step {format_count(tested.step)})"
+    p95_s = None if picture.times is None else picture.times.p95_s
+    step_time = f"step time {format_step_time(row.step_s)} (p95 {format_step_time(p95_s)})"
     lines = [
         f"{title}   {steps}   epoch {_format_epoch(picture)}",
         f"{_draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
-        f"loss {format_number(row.loss)}   validation {_format_validation(picture.validation)}   "
-        f"lr {format_number(row.learning_rate, 3)}",
+        f"loss {format_number(row.loss)}   validation {validation}   lr {format_number(row.learning_rate, 3)}",
         *([parts] if (parts := format_parts(row.loss_parts)) else []),
-        GAP.join([_format_step_times(picture), *_list_rates(row)]),
+        GAP.join([step_time, *_list_rates(row)]),
         *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),
-        *_wrap("memory", [_format_memory(use) for use in row.memory] or [UNKNOWN]),
+        *_wrap("memory", [str(use) for use in row.memory] or [UNKNOWN]),
         f"next checkpoint {_format_checkpoint(progress)}",
     ]
     return [line[:COLUMNS] for line in lines]
@@ -191,15 +160,6 @@ def _format_epoch(picture: Picture) -> str:
     return f"{picture.row.epoch + 1}" + (f" of {epochs}" if epochs else "")
 
 
-def _format_validation(row: ValidationRow | None) -> str:
-    return "-" if row is None else f"{format_number(row.loss)} (step {format_count(row.step)})"
-
-
-def _format_step_times(picture: Picture) -> str:
-    p95_s = None if picture.times is None else picture.times.p95_s
-    return f"step time {format_step_time(picture.row.step_s)} (p95 {format_step_time(p95_s)})"
-
-
 def _list_rates(row: TrainRow) -> list[str]:
     rates = ((row.clips_per_s, "clips/s"), (row.audio_seconds_per_s, "audio-s/s"))
     return [f"{format_number(rate, 3)} {unit}" for rate, unit in rates if rate is not None]
@@ -216,11 +176,6 @@ def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
     ]
 
 
-def _format_memory(use: MemoryUse) -> str:
-    limit = "" if use.limit_bytes is None else f" of {format_bytes(use.limit_bytes)}"
-    return f"{use.device} {format_bytes(use.used_bytes)}{limit}"
-
-
 def _format_checkpoint(progress: Progress) -> str:
     if progress.next_checkpoint is None:
         return "none"
@@ -228,10 +183,8 @@ def _format_checkpoint(progress: Progress) -> str:
     return f"in {format_count(steps)} steps ({format_duration(progress.checkpoint_s)})"
 
 
-def _draw_bar(share: float | None, width: int, is_ascii: bool) -> str:
-    """A bar of which a share is filled; question marks when the share is unknown."""
-    if share is None:
-        return "?" * width
+def _draw_bar(share: float, width: int, is_ascii: bool) -> str:
+    """A bar of which a share is filled."""
     full, empty = (ASCII_FULL, ASCII_EMPTY) if is_ascii else (FULL, EMPTY)
     filled = round(min(1.0, max(0.0, share)) * width)
     return full * filled + empty * (width - filled)

@@ -5,14 +5,14 @@ A tool started anew for every reading, as `nvidia-smi` is, would slow a run down
 
 from __future__ import annotations
 
-import os
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -64,32 +64,23 @@ class MachineSampler:
     Args:
         card_ids: physical ids; none on a machine without cards, or in a rehearsal.
         period_s: between two samples.
-
-    Example:
-        with MachineSampler([PhysicalId(0)]) as sampler:
-            train()
-        sampler.samples[-1].cards[0].power_w
     """
 
     def __init__(self, card_ids: Sequence[PhysicalId], period_s: float = PERIOD_S):
         self._card_ids = tuple(card_ids)
         self._period_s = period_s
-        self._samples: list[MachineSample] = []
+        self.samples: list[MachineSample] = []
+        """Those not taken yet, oldest first."""
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="myxtts-sampler", daemon=True)
         self.problem: str | None = None
         """Why cards could not be sampled, or no longer; None while all is well."""
 
-    @property
-    def samples(self) -> Sequence[MachineSample]:
-        """Those not taken yet, oldest first."""
-        return self._samples
-
     def take_samples(self) -> list[MachineSample]:
         """The samples since this was last called. What is not taken stays in memory."""
         with self._lock:
-            taken, self._samples = self._samples, []
+            taken, self.samples = self.samples, []
         return taken
 
     def __enter__(self) -> Self:
@@ -110,26 +101,27 @@ class MachineSampler:
     def _run(self) -> None:
         host = HostMeter()
         with ExitStack() as resources:
-            read_cards = self._open_cards(resources)
+            nvml = self._open_driver(resources)
             while True:
-                sample = MachineSample(time.perf_counter(), read_cards(), host.read())
+                read = [] if nvml is None else [self._read_card(nvml, id) for id in self._card_ids]
+                cards = tuple(card for card in read if card is not None)
+                sample = MachineSample(time.perf_counter(), cards, host.read())
                 with self._lock:
-                    self._samples.append(sample)
+                    self.samples.append(sample)
                 if self._is_over.wait(self._period_s):
                     return
 
-    def _open_cards(self, resources: ExitStack) -> Callable[[], tuple[CardActivity, ...]]:
-        """A function that reads all cards; one that stops answering leaves the samples, with the reason told."""
+    def _open_driver(self, resources: ExitStack) -> Nvml | None:
         if not self._card_ids:
-            return tuple
+            return None
         try:
-            nvml = resources.enter_context(Nvml())
+            return resources.enter_context(Nvml())
         except NvmlError as error:
             self.problem = str(error)
-            return tuple
-        return lambda: tuple(activity for id in self._card_ids if (activity := self._read_card(nvml, id)) is not None)
+            return None
 
     def _read_card(self, nvml: Nvml, physical_id: PhysicalId) -> CardActivity | None:
+        """None of one that has stopped answering: it leaves the samples, with the reason told."""
         try:
             return nvml.read_activity(physical_id)
         except NvmlError as error:
@@ -138,62 +130,40 @@ class MachineSampler:
 
 
 class HostMeter:
-    """Reads the host; rates are between two readings."""
+    """Reads the host; rates are between two readings by one thread."""
 
     def __init__(self) -> None:
-        self._me = psutil.Process(os.getpid())
+        self._me = psutil.Process()
         self._processes: list[psutil.Process] = []
-        self._listed_at: float | None = None
+        self._listed_at = -math.inf
         self._read_at: float | None = None
-        self._cpu = psutil.cpu_times()
         self._disk_bytes: int | None = None
 
     def read(self) -> HostActivity:
         """The host now."""
-        now = time.perf_counter()
-        cpu, disk_bytes = psutil.cpu_times(), _count_disk_bytes()
-        elapsed_s = None if self._read_at is None else now - self._read_at
-        activity = HostActivity(
-            cpu_share=None if elapsed_s is None else _measure_busy_share(self._cpu, cpu),
-            rss_bytes=_measure_rss_bytes(self._list_processes(now)),
-            disk_read_bytes_per_s=_measure_rate(self._disk_bytes, disk_bytes, elapsed_s),
+        now, elapsed_s = time.perf_counter(), None
+        cpu_share, counters = psutil.cpu_percent() / 100, psutil.disk_io_counters()
+        disk_bytes, disk_rate = None if counters is None else counters.read_bytes, None
+        if self._read_at is not None:
+            elapsed_s = now - self._read_at
+        if elapsed_s and disk_bytes is not None and self._disk_bytes is not None:
+            disk_rate = max(0, disk_bytes - self._disk_bytes) / elapsed_s
+        self._read_at, self._disk_bytes = now, disk_bytes
+        return HostActivity(
+            # The first answer is about the time since the machine was started.
+            cpu_share=None if elapsed_s is None else cpu_share,
+            rss_bytes=self._measure_rss_bytes(now),
+            disk_read_bytes_per_s=disk_rate,
             free_bytes=psutil.virtual_memory().available,
         )
-        self._read_at, self._cpu, self._disk_bytes = now, cpu, disk_bytes
-        return activity
 
-    def _list_processes(self, now: float) -> list[psutil.Process]:
-        """This process and its children, as they were a moment ago."""
-        if self._listed_at is None or now - self._listed_at >= CHILDREN_PERIOD_S:
+    def _measure_rss_bytes(self, now: float) -> int:
+        """Of this process and its children, as they were a moment ago."""
+        if now - self._listed_at >= CHILDREN_PERIOD_S:
             self._processes, self._listed_at = [self._me, *self._me.children(recursive=True)], now
-        return self._processes
-
-
-def _count_disk_bytes() -> int | None:
-    counters = psutil.disk_io_counters()
-    return None if counters is None else counters.read_bytes
-
-
-def _measure_rate(before: int | None, now: int | None, elapsed_s: float | None) -> float | None:
-    if before is None or now is None or not elapsed_s:
-        return None
-    return max(0, now - before) / elapsed_s
-
-
-def _measure_busy_share(before: Any, now: Any) -> float | None:
-    spent = {name: getattr(now, name) - getattr(before, name) for name in now._fields}
-    # The kernel counts guests as user time, too.
-    total = sum(seconds for name, seconds in spent.items() if not name.startswith("guest"))
-    idle = spent["idle"] + spent.get("iowait", 0.0)
-    return None if total <= 0 else min(1.0, max(0.0, 1 - idle / total))
-
-
-def _measure_rss_bytes(processes: Sequence[psutil.Process]) -> int:
-    total = 0
-    for process in processes:
-        try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            # A child that ended since it was listed.
-            continue
-    return total
+        total = 0
+        for process in self._processes:
+            # A child may have ended since it was listed.
+            with suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+        return total

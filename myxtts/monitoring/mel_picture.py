@@ -32,13 +32,8 @@ def paint_mel(
     high = highest if highest is not None else float(known.max(initial=-np.inf))
     span = high - low if np.isfinite(high - low) and high > low else 1.0
     shares_MF = np.clip((np.where(is_known, values_MF, 0.0) - (low if np.isfinite(low) else 0.0)) / span, 0.0, 1.0)
-    picture = paint_shares(shares_MF)
+    stops = np.linspace(0.0, 1.0, len(_RAMP))
+    channels = [np.interp(shares_MF, stops, _RAMP[:, channel]) for channel in range(3)]
+    picture = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     picture[~is_known] = UNKNOWN_GREY
     return picture.repeat(scale, axis=0).repeat(scale, axis=1)
-
-
-def paint_shares(shares_HW: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The colours [H, W, 3] of numbers from 0 to 1."""
-    stops = np.linspace(0.0, 1.0, len(_RAMP))
-    channels = [np.interp(shares_HW, stops, _RAMP[:, channel]) for channel in range(3)]
-    return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import format_bytes
 
 
-@dataclass(frozen=True)
-class BillItem:
+class BillItem(NamedTuple):
     """One thing that takes memory."""
 
     name: str
-    size_bytes: int | None
+    size_bytes: int
     is_estimate: bool = False
 
 
@@ -30,16 +30,13 @@ class DeviceBill:
     """Whether the limit is what is free on the card, and not one that was set."""
 
     @property
-    def total_bytes(self) -> int | None:
-        """None as soon as one item is unknown."""
-        sizes = [item.size_bytes for item in self.items]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+    def total_bytes(self) -> int:
+        return sum(item.size_bytes for item in self.items)
 
     @property
     def fits(self) -> bool | None:
-        """None when the total or the limit is unknown."""
-        total = self.total_bytes
-        return None if total is None or self.limit_bytes is None else total <= self.limit_bytes
+        """None when the limit is unknown."""
+        return None if self.limit_bytes is None else self.total_bytes <= self.limit_bytes
 
 
 @dataclass(frozen=True)
@@ -51,44 +48,6 @@ class BatchChoice:
 
     def __str__(self) -> str:
         return f"--batch-size {self.batch_size} --grad-accum {self.accumulation}"
-
-
-def bill_model_device(
-    device: str,
-    *,
-    weights_bytes: int | None,
-    gradients_bytes: int | None,
-    optimizer_bytes: int | None,
-    activations_bytes: int | None,
-    slots_bytes: int | None,
-    limit_bytes: int | None,
-) -> DeviceBill:
-    """The bill of the device that trains."""
-    items = (
-        BillItem("weights", weights_bytes),
-        BillItem("gradients", gradients_bytes),
-        BillItem("optimizer", optimizer_bytes),
-        BillItem("activations", activations_bytes, is_estimate=True),
-        BillItem("slots", slots_bytes),
-    )
-    return DeviceBill(device, "model", items, limit_bytes)
-
-
-def bill_data_device(
-    device: str,
-    *,
-    weights_bytes: int | None,
-    activations_bytes: int | None,
-    slots_bytes: int | None,
-    limit_bytes: int | None,
-) -> DeviceBill:
-    """The bill of the device that prepares: it has neither gradients nor an optimizer."""
-    items = (
-        BillItem("weights", weights_bytes),
-        BillItem("activations", activations_bytes, is_estimate=True),
-        BillItem("slots", slots_bytes),
-    )
-    return DeviceBill(device, "data", items, limit_bytes)
 
 
 def suggest_batch(wanted: BatchChoice, cost_bytes: Callable[[int], int], limit_bytes: int) -> BatchChoice | None:
@@ -129,36 +88,16 @@ def check_bill(bill: DeviceBill, suggestion: BatchChoice | None) -> None:
 
 def format_bills(bills: Sequence[DeviceBill]) -> str:
     """The bills as one table within 80 columns: a row per item, a column per device."""
-    names = list(dict.fromkeys(item.name for bill in bills for item in bill.items))
-    header = ["Memory", *(f"{bill.device} ({bill.role})" for bill in bills)]
-    rows = [[name, *(_format_item(bill, name) for bill in bills)] for name in names]
-    rows.append(["total", *(format_bytes(bill.total_bytes) for bill in bills)])
-    rows.append(
-        [
-            "free" if all(bill.is_free for bill in bills) else "limit",
-            *(format_bytes(bill.limit_bytes) for bill in bills),
-        ]
-    )
-    rows.append(["", *(_format_verdict(bill) for bill in bills)])
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    return "\n".join(_format_row(row, widths) for row in [header, *rows])
-
-
-def _format_item(bill: DeviceBill, name: str) -> str:
-    for item in bill.items:
-        if item.name == name:
-            sign = "~" if item.is_estimate and item.size_bytes is not None else ""
-            return sign + format_bytes(item.size_bytes)
-    return "-"
-
-
-def _format_verdict(bill: DeviceBill) -> str:
-    return {None: "not known to fit", True: "fits", False: "DOES NOT FIT"}[bill.fits]
-
-
-def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = (
-        cell.ljust(width) if not number else cell.rjust(width)
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join([first, *rest]).rstrip()
+    cells = [
+        {item.name: "~" * item.is_estimate + format_bytes(item.size_bytes) for item in bill.items} for bill in bills
+    ]
+    verdicts = {None: "not known to fit", True: "fits", False: "DOES NOT FIT"}
+    rows = [
+        ["Memory", *(f"{bill.device} ({bill.role})" for bill in bills)],
+        *([name, *(cell.get(name, "-") for cell in cells)] for name in dict.fromkeys(name for cell in cells for name in cell)),
+        ["total", *(format_bytes(bill.total_bytes) for bill in bills)],
+        ["free" if all(bill.is_free for bill in bills) else "limit", *(format_bytes(bill.limit_bytes) for bill in bills)],
+        ["", *(verdicts[bill.fits] for bill in bills)],
+    ]  # fmt: skip
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip() for row in rows)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean, pstdev
 
 from myxtts.devices.leaks import PeakHistory
 from myxtts.devices.nvml import MIB
@@ -65,40 +66,22 @@ class Leak:
         """Which memory, how fast, in which phase, and what to do, in one line."""
         return (
             f"Memory keeps growing: {self.memory}, {self.mib_per_100_steps:.0f} MB per {STEPS} steps, in the {self.phase} of the "
-            f"{self.stage} stage; now {format_bytes(self.used_bytes)}. {_advise(self)}"
+            f"{self.stage} stage; now {format_bytes(self.used_bytes)}. {self._advise()}"
         )
 
-
-def _advise(leak: Leak) -> str:
-    restart = "Ctrl-C saves the run and the same command goes on with memory freed"
-    if leak.memory is Memory.PRODUCER:
-        # Whom the system ends when its memory is used up is not ours to say.
-        return f"A producer that dies of it is replaced, but the machine may run out of memory and end the trainer. {restart}."
-    if leak.phase in _VISITS:
-        return f"A larger --{leak.phase}-interval slows it; {restart}."
-    return f"{restart}."
+    def _advise(self) -> str:
+        restart = "Ctrl-C saves the run and the same command goes on with memory freed"
+        if self.memory is Memory.PRODUCER:
+            # Whom the system ends when its memory is used up is not ours to say.
+            return f"A producer that dies of it is replaced, but the machine may run out of memory and end the trainer. {restart}."
+        return f"A larger --{self.phase}-interval slows it; {restart}." if self.phase in _VISITS else f"{restart}."
 
 
-@dataclass
-class _Visits:
-    """What validating, or saving, has taken and not given back, over all its times."""
-
-    count: int = 0
-    sum_bytes: float = 0.0
-    sum_squares: float = 0.0
-
-    def add(self, kept_bytes: float) -> None:
-        self.count += 1
-        self.sum_bytes += kept_bytes
-        self.sum_squares += kept_bytes**2
-
-    def is_sure(self) -> bool:
-        """Whether each time took about as much: readings that jump about add up to something, too."""
-        if self.count < 2 or self.sum_bytes <= 0:
-            return False
-        mean = self.sum_bytes / self.count
-        variance = max(0.0, self.sum_squares / self.count - mean**2)
-        return mean > SURE * math.sqrt(variance / self.count)
+def _is_sure(kept_bytes: Sequence[float]) -> bool:
+    """Whether each visit took about as much and did not give it back: readings that jump about add up to something, too."""
+    if len(kept_bytes) < 2:
+        return False
+    return fmean(kept_bytes) > SURE * pstdev(kept_bytes) / math.sqrt(len(kept_bytes))
 
 
 @dataclass
@@ -113,7 +96,8 @@ class _Series:
     """When the warm-up ended."""
     base_step: int = 0
     told_bytes: float = 0.0
-    visits: dict[Phase, _Visits] = field(default_factory=dict)
+    visits: dict[Phase, list[float]] = field(default_factory=dict)
+    """What each validation and checkpoint has taken and not given back."""
     under_way: list[tuple[Phase, int]] = field(default_factory=list)
     """Validations and checkpoints since the last update, with what each has taken."""
 
@@ -144,7 +128,7 @@ class _Series:
 
     def find_phase(self, step: int, bytes_per_step: float, otherwise: Phase) -> Phase:
         """The phase that took most of a growth."""
-        sure = [(visits.sum_bytes, phase) for phase, visits in self.visits.items() if visits.is_sure()]
+        sure = [(sum(kept_bytes), phase) for phase, kept_bytes in self.visits.items() if _is_sure(kept_bytes)]
         most, phase = max(sure, default=(0.0, otherwise))
         return phase if most > bytes_per_step * (step - self.base_step) / 2 else otherwise
 
@@ -153,20 +137,12 @@ class _Series:
         taken = sum(max(0, each) for _, each in self.under_way)
         for phase, each in self.under_way:
             share = max(0, each) / taken if taken else 0.0
-            self.visits.setdefault(phase, _Visits()).add(each + grown * share)
+            self.visits.setdefault(phase, []).append(each + grown * share)
         self.under_way.clear()
 
 
 class MemoryWatch:
-    """Watches the memories of one session of a run.
-
-    Args:
-        stage: of the run.
-
-    Example:
-        watch = MemoryWatch("gpt")
-        watch.add(step, Phase.TRAINING, {Memory.TRAINER: 2_000_000_000})     # [] or what leaks
-    """
+    """Watches the memories of one session of a run."""
 
     def __init__(self, stage: str):
         self._stage = stage
@@ -189,9 +165,7 @@ class MemoryWatch:
                 self._series[memory] = _Series(used)
                 continue
             series.add(step, phase, used, counts=counts)
-            if phase in _VISITS:
-                continue
-            if (slope := series.find_growth(step)) > 0:
+            if phase not in _VISITS and (slope := series.find_growth(step)) > 0:
                 owner = series.find_phase(step, slope, otherwise=phase)
                 found.append(Leak(memory, owner, self._stage, step, slope * STEPS / MIB, used))
         return found

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,17 +31,6 @@ class Metrics:
     rows: tuple[Row, ...]
     unreadable: int
     """Lines that are no rows: one torn by a crash, or damage."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """What a resume took away."""
-
-    rows: int
-    """Rows after the step that was resumed."""
-    unreadable: int
-    lost_s: float
-    """Time those rows had booked: it bought steps that are now done again."""
 
 
 class MetricsLog:
@@ -81,38 +71,43 @@ class MetricsLog:
 
 def open_metrics_log(
     path: Path, resumed_step: int | None = None, *, is_validated: bool = True
-) -> tuple[MetricsLog, Cut]:
-    """The log of a run that starts anew, or is resumed with so many updates done.
+) -> tuple[MetricsLog, float]:
+    """The log of a run that starts anew, or is resumed with so many updates done, and the time in seconds that rows had booked
+    which a resume took away: it bought steps that are now done again.
 
     On resume, rows after that step and lines torn by a crash are cut away, in one step: whatever happens, the file is the
     old one or the new one. A new run begins with an empty file. Where that step's validation is to be done again
     (`is_validated`), its row is cut away too.
     """
+    lost_s = 0.0
     if resumed_step is None:
         path.unlink(missing_ok=True)
-        return MetricsLog(path), Cut(0, 0, 0.0)
-    cut = cut_metrics(path, resumed_step, is_validated=is_validated) if path.exists() else Cut(0, 0, 0.0)
-    if cut.unreadable:
-        _log.warning("%s: %d unreadable lines were removed.", path, cut.unreadable)
-    return MetricsLog(path), cut
+    elif path.exists():
+        lost_s = _cut_metrics(path, resumed_step, is_validated)
+    return MetricsLog(path), lost_s
 
 
-def cut_metrics(path: Path, step: int, *, is_validated: bool = True) -> Cut:
-    """Removes rows after a step, and what is no row, from a metrics file."""
+def _cut_metrics(path: Path, step: int, is_validated: bool) -> float:
+    """Removes rows after a step, and what is no row; the time that was booked in them."""
     kept: list[bytes] = []
-    cut_rows: list[Row] = []
-    unreadable = 0
+    lost_s, unreadable, is_cut = 0.0, 0, False
     for line, row in _read_lines(path):
         if row is None:
             unreadable += 1
         elif row.step > step or (isinstance(row, ValidationRow) and row.step == step and not is_validated):
-            cut_rows.append(row)
+            is_cut = True
+            if isinstance(row, TrainRow | SummaryRow):
+                lost_s += measure_elapsed(row.spent)
+            elif isinstance(row, RunRow):
+                lost_s += row.lost_s
         else:
             kept.append(line)
-    if unreadable or cut_rows:
+    if unreadable or is_cut:
         with open_file_atomically(path) as file:
             file.writelines(kept)
-    return Cut(len(cut_rows), unreadable, sum(_count_booked(row) for row in cut_rows))
+    if unreadable:
+        _log.warning("%s: %d unreadable lines were removed.", path, unreadable)
+    return lost_s
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -126,33 +121,18 @@ def read_metrics(path: Path) -> Metrics:
 
 def list_losses(metrics: Metrics) -> list[tuple[int, float]]:
     """The loss of every step: pairs of updates done and loss."""
-    pairs: list[tuple[int, float]] = []
-    for row in metrics.rows:
-        if isinstance(row, TrainRow):
-            first = row.step - len(row.losses) + 1
-            pairs += list(enumerate(row.losses, start=first))
-    return pairs
+    trained = [row for row in metrics.rows if isinstance(row, TrainRow)]
+    return [pair for row in trained for pair in enumerate(row.losses, start=row.step - len(row.losses) + 1)]
 
 
 def _read_lines(path: Path) -> Iterator[tuple[bytes, Row | None]]:
     """Every line with its row, None where it is none. A last line without its end counts as torn."""
     try:
         for line in iter_lines(path):
-            yield line, _parse_line(line)
+            row = None
+            if line.endswith(b"\n"):
+                with suppress(ValueError):
+                    row = load_row(parse_json(line))
+            yield line, row
     except FileError as error:
         raise MetricsFileError(f"{error} Give the folder of a run that has trained.") from error
-
-
-def _parse_line(line: bytes) -> Row | None:
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        return load_row(parse_json(line))
-    except ValueError:
-        return None
-
-
-def _count_booked(row: Row) -> float:
-    if isinstance(row, TrainRow | SummaryRow):
-        return measure_elapsed(row.spent)
-    return row.lost_s if isinstance(row, RunRow) else 0.0

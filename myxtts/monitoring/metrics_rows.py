@@ -14,6 +14,7 @@ from myxtts.files import fit_shape
 from myxtts.monitoring.card_summary import CardSummary, HostSummary
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.words import format_bytes
 
 _NAMED = {str(value): value for value in (math.nan, math.inf, -math.inf)}
 
@@ -26,14 +27,19 @@ Moment = Annotated[float, Field(ge=0, le=datetime(MAXYEAR, 1, 1, tzinfo=UTC).tim
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRow:
+class _Row:
+    kind: ClassVar[str]
+    time_s: Moment
+    """Seconds since the epoch."""
+    step: int
+    """Updates done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow(_Row):
     """A session of the run begins: at the start, and again at every resume."""
 
     kind: ClassVar[str] = "run"
-    time_s: Moment
-    """Seconds since the epoch, as in all rows."""
-    step: int
-    """Updates done, as in all rows."""
     end_step: int
     stage: str
     mode: str
@@ -65,14 +71,16 @@ class MemoryUse:
     context_bytes: int | None = None
     """Of that, the CUDA context and the libraries' own; no limit holds for it."""
 
+    def __str__(self) -> str:
+        limit = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
+        return f"{self.device} {format_bytes(self.used_bytes)}{limit}"
+
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRow:
+class TrainRow(_Row):
     """The steps since the row before."""
 
     kind: ClassVar[str] = "train"
-    time_s: Moment
-    step: int
     epoch: int
     losses: tuple[Loss, ...]
     """Of every step, the last one being that of `step`."""
@@ -122,36 +130,30 @@ class TrainRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationRow:
+class ValidationRow(_Row):
     """A round of validation."""
 
     kind: ClassVar[str] = "validation"
-    time_s: Moment
-    step: int
     loss: Loss
     scalars: Mapping[str, Loss] = field(default_factory=dict)
     is_best: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventRow:
+class EventRow(_Row):
     """Something worth telling happened."""
 
     kind: ClassVar[str] = "event"
-    time_s: Moment
-    step: int
     name: str
     """In a word or two: checkpoint, producer died, shrunk, set aside, skipped update."""
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummaryRow:
+class SummaryRow(_Row):
     """A session of the run ended in order."""
 
     kind: ClassVar[str] = "summary"
-    time_s: Moment
-    step: int
     status: str
     """finished, stopped, failed."""
     spent: Mapping[Cause, float]
@@ -161,12 +163,10 @@ class SummaryRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineRow:
+class MachineRow(_Row):
     """What cards and host did since the row of this kind before."""
 
     kind: ClassVar[str] = "machine"
-    time_s: Moment
-    step: int
     cards: tuple[CardSummary, ...]
     """Of the run; none in a rehearsal."""
     host: HostSummary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from myxtts.monitoring.findings import Finding, RunFacts, find_limit, find_timing_variation
@@ -96,16 +97,21 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
     """
     runs = [row for row in rows if isinstance(row, RunRow)]
     trains = [row for row in rows if isinstance(row, TrainRow)]
-    spent = _sum_time(rows, tail)
+    spent = sum_spent([row.spent for row in rows if isinstance(row, TrainRow | SummaryRow)] + ([tail] if tail else []))
+    # What a killed session did after its last checkpoint was done again by the next one.
+    spent[Cause.RECOVERY] += math.fsum(row.lost_s for row in runs)
     flow = add_flows([row.flow for row in trains if row.flow is not None])
     durations_s = [duration for row in trains for duration in row.step_times_s]
     times = measure_durations(durations_s, sum(row.left_out for row in trains))
     settings = read_settings(runs[-1]) if runs else Settings({})
     mode = runs[-1].mode if runs else None
-    padding = _measure_padding(trains)
+    padded = sum(row.padded_samples for row in trains)
+    padding = 1 - sum(row.samples for row in trains) / padded if padded else None
     retraces = sum(row.retraces for row in trains)
     facts = RunFacts(mode or "", settings, spent, flow, times, padding, retraces)
     clips_per_s, audio_seconds_per_s = _measure_rates(trains)
+    # Of what was told several times, as it grew, the last.
+    leaks = {row.text.split(",")[0]: row.text for row in rows if isinstance(row, EventRow) and row.name == LEAK_EVENT}
     return RunSummary(
         stage=runs[-1].stage if runs else None,
         mode=mode,
@@ -132,7 +138,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         variation=find_timing_variation(times, flow, mode or "", settings),
         memory=trains[-1].memory if trains else (),
         machine=next((row for row in reversed(rows) if isinstance(row, MachineRow)), None),
-        leaks=_list_leaks(rows),
+        leaks=tuple(leaks.values()),
         expected=_compare_prediction(rows),
     )
 
@@ -162,27 +168,14 @@ def read_settings(run: RunRow) -> Settings:
 
 def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:
     """Of the last session: the sessions before it may have had another mode."""
-    begins = max((number for number, row in enumerate(rows) if isinstance(row, RunRow)), default=None)
-    if begins is None:
-        return None
-    run = rows[begins]
-    assert isinstance(run, RunRow)
-    if run.predicted_step_s is None:
-        return None
-    durations_s = [each for row in rows[begins:] if isinstance(row, TrainRow) for each in row.step_times_s]
-    return Expectation(run.predicted_step_s, math.fsum(durations_s) / len(durations_s) if durations_s else None)
-
-
-def _sum_time(rows: Sequence[Row], tail: Spent | None) -> dict[Cause, float]:
-    spent = sum_spent([row.spent for row in rows if isinstance(row, TrainRow | SummaryRow)] + ([tail] if tail else []))
-    # What a killed session did after its last checkpoint was done again by the next one.
-    spent[Cause.RECOVERY] += math.fsum(row.lost_s for row in rows if isinstance(row, RunRow))
-    return spent
-
-
-def _measure_padding(trains: Sequence[TrainRow]) -> float | None:
-    padded = sum(row.padded_samples for row in trains)
-    return 1 - sum(row.samples for row in trains) / padded if padded else None
+    predicted_s: float | None = None
+    durations_s: list[float] = []
+    for row in rows:
+        if isinstance(row, RunRow):
+            predicted_s, durations_s = row.predicted_step_s, []
+        elif isinstance(row, TrainRow):
+            durations_s += row.step_times_s
+    return None if predicted_s is None else Expectation(predicted_s, fmean(durations_s) if durations_s else None)
 
 
 def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | None]:
@@ -194,12 +187,6 @@ def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | No
         return None, None
     clips = math.fsum(s * rate for s, rate, _ in known)
     return clips / training_s, math.fsum(s * rate for s, _, rate in known) / training_s
-
-
-def _list_leaks(rows: Sequence[Row]) -> tuple[str, ...]:
-    # Of what was told several times, as it grew, the last.
-    told = {row.text.split(",")[0]: row.text for row in rows if isinstance(row, EventRow) and row.name == LEAK_EVENT}
-    return tuple(told.values())
 
 
 def _find_best(validations: Sequence[ValidationRow]) -> tuple[int, float] | None:

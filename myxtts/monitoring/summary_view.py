@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from myxtts.monitoring.findings import Finding
 from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.metrics_rows import MachineRow, MemoryUse
+from myxtts.monitoring.metrics_rows import MemoryUse
 from myxtts.monitoring.run_summary import Expectation, RunSummary
 from myxtts.monitoring.step_clock import StepTimes
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed
@@ -20,6 +19,7 @@ from myxtts.monitoring.words import (
     format_parts,
     format_share,
     format_step_time,
+    wrap_titled,
 )
 
 WIDTH = 80
@@ -28,50 +28,39 @@ INDENT = 13
 
 def format_summary(summary: RunSummary) -> str:
     """The whole summary: what was reached, where the time went, who waited, and the verdict as the last line."""
-    lines = [
-        _line("Run", f"{summary.stage or UNKNOWN}, {summary.mode or UNKNOWN} mode, {summary.status}; "
-                     f"{format_count(summary.step)} steps in {format_duration(summary.elapsed_s)}" + _count_sessions(summary)),
-        _line("Loss", _format_loss(summary)),
-        _line("Goodput", f"{format_share(summary.goodput)}; the rest: {_format_badput(summary.spent)}"),
-        _line("Step time", _format_times(summary.times)),
-        _line("Throughput", _format_throughput(summary.clips_per_s, summary.audio_seconds_per_s)),
-        _line("Padding", f"{format_share(summary.padding_waste)} of what is computed; {summary.retraces} retraces"),
-        _line("Data stall", f"{format_share(summary.data_stall)} of the time, the training waited for a batch"),
-        *(_format_handoffs(summary.flow) if summary.flow is not None else []),
-        _line("Speed-up", _format_speed_up(summary)),
-    ]  # fmt: skip
-    lines += [_line("Memory", _format_memory(summary.memory)), *_format_machine(summary.machine)]
-    if summary.expected is not None:
-        lines.append(_line("Auto mode", _format_expected(summary.expected)))
-    if summary.variation is not None:
-        lines.append(_line("Finding", str(summary.variation)))
-    lines += [_line("Finding", leak) for leak in summary.leaks]
-    lines.append(_line("Verdict", str(summary.limit) if summary.limit else f"{UNKNOWN}: nothing was trained yet."))
-    return "\n".join(lines)
+    sessions = f", {summary.sessions} sessions" if summary.sessions > 1 else ""
+    machine = summary.machine
+    return _join(
+        ("Run", f"{summary.stage or UNKNOWN}, {summary.mode or UNKNOWN} mode, {summary.status}; "
+                f"{format_count(summary.step)} steps in {format_duration(summary.elapsed_s)}{sessions}"),
+        ("Loss", _format_loss(summary)),
+        ("Goodput", f"{format_share(summary.goodput)}; the rest: {_format_badput(summary.spent)}"),
+        *_list_pace(summary.times, summary.clips_per_s, summary.audio_seconds_per_s),
+        ("Padding", f"{format_share(summary.padding_waste)} of what is computed; {summary.retraces} retraces"),
+        ("Data stall", f"{format_share(summary.data_stall)} of the time, the training waited for a batch"),
+        *(_list_handoffs(summary.flow) if summary.flow is not None else []),
+        ("Speed-up", _format_speed_up(summary)),
+        ("Memory", "; ".join(map(_describe_memory, summary.memory)) or UNKNOWN),
+        *((f"GPU {card.physical_id}", card.describe()) for card in (machine.cards if machine else ())),
+        *([("Host", machine.host.describe())] if machine else []),
+        *([("Auto mode", _format_expected(summary.expected))] if summary.expected else []),
+        *([("Finding", str(summary.variation))] if summary.variation else []),
+        *(("Finding", leak) for leak in summary.leaks),
+        ("Verdict", str(summary.limit) if summary.limit else f"{UNKNOWN}: nothing was trained yet."),
+    )  # fmt: skip
 
 
 def format_performance(
     times: StepTimes | None, clips_per_s: float | None, audio_seconds_per_s: float | None, variation: Finding | None
 ) -> str:
     """The pace of a session in two or three lines: step times, throughput, and what makes them vary."""
-    lines = [
-        _line("Step time", _format_times(times)),
-        _line("Throughput", _format_throughput(clips_per_s, audio_seconds_per_s)),
-    ]
-    if variation is not None:
-        lines.append(_line("Finding", str(variation)))
-    return "\n".join(lines)
+    finding = [] if variation is None else [("Finding", str(variation))]
+    return _join(*_list_pace(times, clips_per_s, audio_seconds_per_s), *finding)
 
 
-def _line(title: str, text: str) -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent=f"{title:<{INDENT}}", subsequent_indent=" " * INDENT, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _count_sessions(summary: RunSummary) -> str:
-    return "" if summary.sessions <= 1 else f", {summary.sessions} sessions"
+def _join(*rows: tuple[str, str]) -> str:
+    lines = [wrap_titled(title, text, width=WIDTH, indent=INDENT, breaks_words=False) for title, text in rows]
+    return "\n".join(line for each in lines for line in each)
 
 
 def _format_loss(summary: RunSummary) -> str:
@@ -92,32 +81,34 @@ def _format_badput(spent: Spent) -> str:
     return ", ".join(f"{cause} {share}" for cause, share in shown if share != format_share(0.0)) or "nothing"
 
 
-def _format_throughput(clips_per_s: float | None, audio_seconds_per_s: float | None) -> str:
-    return (
+def _list_pace(
+    times: StepTimes | None, clips_per_s: float | None, audio_seconds_per_s: float | None
+) -> list[tuple[str, str]]:
+    throughput = (
         f"{format_number(clips_per_s, 3)} clips/s, {format_number(audio_seconds_per_s, 3)} seconds of audio per second"
     )
-
-
-def _format_times(times: StepTimes | None) -> str:
     if times is None:
-        return UNKNOWN
-    return (
-        f"{format_step_time(times.p50_s)} p50, {format_step_time(times.p95_s)} p95, mean {format_step_time(times.mean_s)} "
-        f"+- {format_step_time(times.std_s)} ({format_step_time(times.min_s)} to {format_step_time(times.max_s)}), variation {format_share(times.variation)}, "
+        return [("Step time", UNKNOWN), ("Throughput", throughput)]
+    p50, p95, mean, std, low, high = map(
+        format_step_time, (times.p50_s, times.p95_s, times.mean_s, times.std_s, times.min_s, times.max_s)
+    )
+    steps = (
+        f"{p50} p50, {p95} p95, mean {mean} +- {std} ({low} to {high}), variation {format_share(times.variation)}, "
         f"over {format_count(times.steps)} steps ({format_count(times.left_out)} left out)"
     )
+    return [("Step time", steps), ("Throughput", throughput)]
 
 
-def _format_handoffs(flow: Flow) -> list[str]:
-    return [
-        _line(
+def _list_handoffs(flow: Flow) -> Iterator[tuple[str, str]]:
+    for number, handoff in enumerate(flow.handoffs):
+        taker, giver = (format_share(flow.share(wait_s)) for wait_s in (handoff.taker_wait_s, handoff.giver_wait_s))
+        yield (
             "",
-            f"{handoff.name}: ready {format_share(handoff.readiness)}; {flow.name_taker(number)} waits "
-            f"{format_share(flow.share(handoff.taker_wait_s))}, {flow.name_giver(number)} waits "
-            f"{format_share(flow.share(handoff.giver_wait_s))}",
+            (
+                f"{handoff.name}: ready {format_share(handoff.readiness)}; {flow.name_taker(number)} waits {taker}, "
+                f"{flow.name_giver(number)} waits {giver}"
+            ),
         )
-        for number, handoff in enumerate(flow.handoffs)
-    ]
 
 
 def _format_expected(expected: Expectation) -> str:
@@ -129,37 +120,18 @@ def _format_expected(expected: Expectation) -> str:
     )
 
 
-def _format_memory(uses: Sequence[MemoryUse]) -> str:
-    return "; ".join(describe_memory(use) for use in uses) or UNKNOWN
-
-
-def describe_memory(use: MemoryUse) -> str:
+def _describe_memory(use: MemoryUse) -> str:
     """What a device or process holds, with what is known of its parts."""
-    parts = [
-        f"{name} {format_bytes(size)}"
-        for name, size in (
-            ("TensorFlow", use.pool_bytes),
-            ("process", use.process_bytes),
-            ("context", use.context_bytes),
-        )
-        if size is not None
-    ]
-    limit = "" if use.limit_bytes is None else f" of {format_bytes(use.limit_bytes)}"
-    return f"{use.device} {format_bytes(use.used_bytes)}{limit}" + (f" ({', '.join(parts)})" if parts else "")
-
-
-def _format_machine(row: MachineRow | None) -> list[str]:
-    if row is None:
-        return []
-    cards = [_line(f"GPU {card.physical_id}", card.describe()) for card in row.cards]
-    return [*cards, _line("Host", row.host.describe())]
+    sizes = {"TensorFlow": use.pool_bytes, "process": use.process_bytes, "context": use.context_bytes}
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None)
+    return f"{use} ({parts})" if parts else str(use)
 
 
 def _format_speed_up(summary: RunSummary) -> str:
-    if summary.speed_up is None:
+    gain = summary.speed_up
+    if gain is None:
         return f"{UNKNOWN}: preparing and training were not both measured"
     return (
-        f"{summary.speed_up.reached:.2f}x of at most {summary.speed_up.bound:.2f}x over one device in series "
-        f"(preparing {format_step_time(summary.speed_up.prepare_s)}, "
-        f"training {format_step_time(summary.speed_up.train_s)} per batch)"
+        f"{gain.reached:.2f}x of at most {gain.bound:.2f}x over one device in series (preparing "
+        f"{format_step_time(gain.prepare_s)}, training {format_step_time(gain.train_s)} per batch)"
     )

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +31,6 @@ class TensorBoardWriter:
 
         self._summary: Any = tf.summary
         self._writer: Any = tf.summary.create_file_writer(str(folder))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def write_train_row(self, row: TrainRow) -> None:
         """The curves of a stretch of steps. What is unknown leaves a gap."""

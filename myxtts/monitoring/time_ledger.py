@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 
 class Cause(StrEnum):
@@ -31,31 +31,20 @@ Spent = Mapping[Cause, float]
 """Seconds by cause; causes without any time may be missing."""
 
 
-class Span:
+@dataclass(eq=False)
+class BookedSpan:
     """A stretch of time that is being booked."""
 
-    def __init__(self, cause: Cause, name: str | None = None):
-        self.name = name
-        """What exactly is done, where the cause does not say it."""
-        self.item: int | None = None
-        """How far it is, where that is known."""
-        self.cause = cause
-        """May be changed until the span ends: that a step traced is known only when it is done."""
-        self.own_s = 0.0
-        """Without the time of spans within it."""
-        self.is_first = False
-        """Whether something is done for the first time, which on a GPU may take minutes."""
-
-
-class Moment(NamedTuple):
-    """What the thread of a ledger is doing."""
-
     cause: Cause
-    since_s: float
-    """By the ledger's clock."""
-    is_first: bool
+    """May be changed until the span ends: that a step traced is known only when it is done."""
     name: str | None = None
+    """What exactly is done, where the cause does not say it; for who asks whether it hangs."""
     item: int | None = None
+    """How far it is, where that is known."""
+    own_s: float = 0.0
+    """Without the time of spans within it."""
+    is_first: bool = False
+    """Whether something is done for the first time, which on a GPU may take minutes."""
 
 
 class TimeLedger:
@@ -65,23 +54,17 @@ class TimeLedger:
     For one thread: that of the training loop.
 
     Example:
-        ledger = TimeLedger()
-        model = build()                          # start-up
-        ledger.begin_loop()
-        with ledger.spend(Cause.DATA_STALL):
-            batch = source.take()
         with ledger.spend(Cause.STEP) as span:
             step(batch)
             if traced():
                 span.cause = Cause.TRACE
-        ledger.read()                            # {Cause.STEP: 0.4, ...}
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._since = clock()
         self._spent_s = dict.fromkeys(Cause, 0.0)
-        self._open = [Span(Cause.START_UP)]
+        self._open = [BookedSpan(Cause.START_UP)]
         self._window_start: Spent = {}
 
     def begin_loop(self) -> None:
@@ -89,17 +72,13 @@ class TimeLedger:
         self._credit()
         base = self._open[0]
         self._spent_s[base.cause] += base.own_s
-        self._open[0] = Span(Cause.OTHER)
+        self._open[0] = BookedSpan(Cause.OTHER)
 
     @contextmanager
-    def spend(self, cause: Cause, name: str | None = None) -> Iterator[Span]:
-        """Books the time within under a cause, whatever way it ends.
-
-        Args:
-            name: what exactly is done, for who asks whether it hangs.
-        """
+    def spend(self, cause: Cause, name: str | None = None) -> Iterator[BookedSpan]:
+        """Books the time within under a cause, whatever way it ends."""
         self._credit()
-        span = Span(cause, name)
+        span = BookedSpan(cause, name)
         self._open.append(span)
         try:
             yield span
@@ -117,11 +96,10 @@ class TimeLedger:
             spent[span.cause] += span.own_s
         return spent
 
-    def peek(self) -> Moment:
-        """What is being done and since when. For any thread: it reads what is written anyway, and waits for nothing."""
+    def peek(self) -> tuple[BookedSpan, float]:
+        """What is being done and since when by the clock. For any thread: it reads what is written anyway, and waits for nothing."""
         # The span first: when a span begins or ends, the time is written before it changes, so it is never too old.
-        span = self._open[-1]
-        return Moment(span.cause, self._since, span.is_first, span.name, span.item)
+        return self._open[-1], self._since
 
     def take_window(self) -> dict[Cause, float]:
         """Seconds by cause since this was last called; causes without any are left out."""

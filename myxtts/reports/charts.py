@@ -51,7 +51,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """One piece of a stacked bar."""
 
     name: str
@@ -125,7 +125,7 @@ def draw_counts(counts: Sequence[int], edges: Sequence[float], format_x: Callabl
     return _wrap(shapes, HEIGHT, "Histogram")
 
 
-def draw_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Markup:
+def draw_bars(rows: Sequence[tuple[str, Sequence[BarPart]]]) -> Markup:
     """A stacked bar per row, each as wide as the whole of 1, with the legend of all parts."""
     shapes: list[Markup] = []
     label_width = 12 + 8 * max((len(name) for name, _ in rows), default=0)

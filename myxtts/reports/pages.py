@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -29,7 +28,7 @@ from myxtts.monitoring.metrics_rows import EventRow, MachineRow, Row, RunRow, Tr
 from myxtts.monitoring.run_summary import RunSummary, summarise_run
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.reports.charts import (
-    Part,
+    BarPart,
     Point,
     Series,
     draw_bars,
@@ -82,6 +81,10 @@ def format_run_page(metrics: Metrics) -> str:
     machines = [row for row in rows if isinstance(row, MachineRow)]
     session = next((row for row in reversed(rows) if isinstance(row, RunRow)), None)
     facts = {} if session is None else {"settings": session.settings, "environment": session.environment}
+
+    def format_share(share: float) -> str:
+        return f"{share:.0%}"
+
     return render_page(
         "run.html",
         title=f"{summary.stage or 'run'}, {summary.mode or words.UNKNOWN} mode",
@@ -91,12 +94,17 @@ def format_run_page(metrics: Metrics) -> str:
         **_list_causes(summary),
         step_times=draw_histogram([s for row in trains for s in row.step_times_s], words.format_step_time) if summary.times else None,
         stages=_draw_stages(summary),
-        readiness=_draw_readiness(trains),
-        memory=_draw_memory(trains),
+        readiness=_draw_curves(
+            ((handoff.name, row.step, handoff.readiness) for row in trains if row.flow for handoff in row.flow.handoffs), format_share, 1.0
+        ),
+        memory=_draw_curves(_list_memory(trains), format_size),
         memory_uses={use.device: use for row in trains for use in row.memory}.values(),
         machine=machines[-1] if machines else None,
-        busy=_draw_cards(machines, lambda card: card.utilization, lambda share: f"{share:.0%}", with_host=True),
-        power=_draw_cards(machines, lambda card: card.power_w, lambda watts: f"{watts:.0f} W"),
+        busy=_draw_curves(
+            [*(("processors", row.step, row.host.cpu_share) for row in machines), *_list_cards(machines, lambda card: card.utilization)],
+            format_share, 1.0,
+        ),
+        power=_draw_curves(_list_cards(machines, lambda card: card.power_w), lambda watts: f"{watts:.0f} W"),
         events=[row for row in rows if isinstance(row, EventRow)],
         most_events=MOST_EVENTS,
         session=session,
@@ -167,19 +175,13 @@ def _open_templates() -> Environment:
         "count": words.format_count,
         "duration": words.format_duration,
         "ms": lambda seconds: f"{seconds * 1000:.2f} ms",
-        "moment": _format_moment,
+        "moment": lambda time_s: f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC",
         "number": words.format_number,
         "share": words.format_share,
         "step_time": words.format_step_time,
     }
     templates.filters |= filters
     return templates
-
-
-def _format_moment(time_s: float) -> str:
-    if not math.isfinite(time_s):
-        return words.UNKNOWN
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _write(path: Path, text: str) -> None:
@@ -191,7 +193,7 @@ def _list_causes(summary: RunSummary) -> dict[str, Any]:
     """Where the time went, the steps first and then what cost most, and the same as a picture."""
     causes = [(cause, seconds) for cause, seconds in summary.spent.items() if seconds > 0]
     causes.sort(key=lambda entry: (entry[0] is not Cause.STEP, -entry[1]))
-    parts = [Part(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
+    parts = [BarPart(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
     return {"causes": causes, "time": draw_bars([("run", parts)])}
 
 
@@ -200,52 +202,38 @@ def _draw_stages(summary: RunSummary) -> Markup | None:
     if flow is None or not (flow.stages or flow.handoffs):
         return None
     rows = []
-    for stage in list_stage_shares(flow):
-        shares = {
-            "busy": stage.busy,
-            "waits for a batch": stage.waits_for_batch,
-            "waits for a slot": stage.waits_for_slot,
-        }
-        parts = [Part(name, share, number) for number, (name, share) in enumerate(shares.items()) if share is not None]
-        rows.append((stage.name, parts))
+    for name, *shares in list_stage_shares(flow):
+        titles = ("busy", "waits for a batch", "waits for a slot")
+        rows.append((name, [BarPart(titles[n], share, n) for n, share in enumerate(shares) if share is not None]))
     busy, stall = summary.goodput, summary.data_stall
     if busy is not None and stall is not None:
-        rows.append((TRAINING, [Part("busy", busy, 0), Part("waits for a batch", stall, 1)]))
+        rows.append((TRAINING, [BarPart("busy", busy, 0), BarPart("waits for a batch", stall, 1)]))
     return draw_bars(rows)
 
 
-def _draw_readiness(trains: Sequence[TrainRow]) -> Markup:
+def _draw_curves(
+    points: Iterable[tuple[str, int, float | None]], format_y: Callable[[float], str], y_max: float | None = None
+) -> Markup:
+    """Curves from zero, by name; each point has a step and a value."""
     curves: dict[str, list[Point]] = {}
-    for row in trains:
-        for handoff in row.flow.handoffs if row.flow is not None else ():
-            curves.setdefault(handoff.name, []).append((float(row.step), handoff.readiness))
-    series = [Series(name, points) for name, points in curves.items()]
-    return draw_lines(series, "step", lambda share: f"{share:.0%}", from_zero=True, y_max=1.0, otherwise="")
+    for name, step, value in points:
+        curves.setdefault(name, []).append((float(step), value))
+    series = [Series(name, own) for name, own in curves.items()]
+    return draw_lines(series, "step", format_y, from_zero=True, y_max=y_max, otherwise="")
 
 
-def _draw_memory(trains: Sequence[TrainRow]) -> Markup:
-    curves: dict[str, list[Point]] = {}
+def _list_memory(trains: Sequence[TrainRow]) -> Iterator[tuple[str, int, float | None]]:
     for row in trains:
         for use in row.memory:
-            size = None if use.used_bytes is None else use.used_bytes / 2**30
-            curves.setdefault(use.device, []).append((float(row.step), size))
-    series = [Series(device, points) for device, points in curves.items()]
-    return draw_lines(series, "step", format_size, from_zero=True, otherwise="")
+            yield use.device, row.step, None if use.used_bytes is None else use.used_bytes / 2**30
 
 
-def _draw_cards(
-    rows: Sequence[MachineRow],
-    read: Callable[[CardSummary], float | None],
-    format_y: Callable[[float], str],
-    *,
-    with_host: bool = False,
-) -> Markup:
-    """Something of every card in the course of a run; with the processors of the host, it is a share."""
-    series = [Series("processors", [(float(row.step), row.host.cpu_share) for row in rows])] if with_host else []
-    for id in sorted({card.physical_id for row in rows for card in row.cards}):
-        points = [(float(row.step), read(card)) for row in rows for card in row.cards if card.physical_id == id]
-        series.append(Series(f"GPU {id}", points))
-    return draw_lines(series, "step", format_y, from_zero=True, y_max=1.0 if with_host else None, otherwise="")
+def _list_cards(
+    rows: Sequence[MachineRow], read: Callable[[CardSummary], float | None]
+) -> list[tuple[str, int, float | None]]:
+    """Something of every card in the course of a run."""
+    points = [(card.physical_id, row.step, read(card)) for row in rows for card in row.cards]
+    return [(f"GPU {id}", step, value) for id, step, value in sorted(points, key=lambda point: point[0])]
 
 
 def _collect_stage(folder: Path) -> dict[str, Any] | None:

@@ -12,10 +12,9 @@ import re
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -27,28 +26,26 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from myxtts.serving.errors import (
+    BUSY,
+    FOREIGN_HOST,
+    SLOW_CLIENT,
+    STOPPING,
+    TOO_LARGE,
+    UPLOADS_OFF,
+    WRONG_MEDIA_TYPE,
+    WRONG_TOKEN,
     ApiError,
-    BadRequestError,
-    ForeignHostError,
-    SlowClientError,
-    StoppingError,
-    TokenError,
-    TooLargeError,
-    UploadsOffError,
-    WrongMediaTypeError,
     answer_error,
-    translate_error,
-    translate_http_error,
 )
 from myxtts.serving.limits import Places, RateLimiter, ServingLimits
-from myxtts.serving.model_thread import Job, JobCancelled, ModelThread
+from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, Result
 from myxtts.serving.request import MODELS, SpeechFacts, SpeechRequest, read_request, speak
 from myxtts.serving.sounds import FORMATS
 from myxtts.serving.voices import Voices, clone_upload
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
-
+    from myxtts.inference.voices import Voice
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +78,7 @@ class RequestLog:
             # So uvicorn ends what is still there when it stops, with an answer that is not JSON.
             if status != _NOT_ANSWERED:
                 raise
-            await answer_error(StoppingError())(scope, receive, note_status)
+            await answer_error(ApiError(STOPPING, BUSY))(scope, receive, note_status)
         finally:
             # Quoted: a path may hold line breaks.
             what = f"{scope['method']} {urllib.parse.quote(scope['path'][:100])}"
@@ -91,7 +88,7 @@ class RequestLog:
 
 
 OPEN_PATHS = ("/", "/healthz")
-"""The page itself and the health check need no token: they hold nothing to protect, and a browser cannot send one at first."""
+"""They need no token: they hold nothing to protect, and a browser cannot send one at first."""
 
 
 class AccessGuard:
@@ -122,10 +119,12 @@ class AccessGuard:
             await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        if self._hosts is not None and _strip_port(host) not in self._hosts:
-            raise ForeignHostError(
+        name, _, port = host.rpartition(":")
+        if self._hosts is not None and (name if port.isdecimal() else host).strip("[]").lower() not in self._hosts:
+            raise ApiError(
                 f"This server must be called {self._hosts[0]}, but the request is for {host[:80]!r}. Use that name, or "
-                "start the server with a token."
+                "start the server with a token.",
+                FOREIGN_HOST,
             )
 
     def _check_token(self, given: str, client: str) -> None:
@@ -134,9 +133,10 @@ class AccessGuard:
         is_right = hmac.compare_digest(token.lstrip(" ").encode(errors="surrogateescape"), self._expected)
         if not (is_right and scheme.lower() == "bearer"):
             self._failures.count(client)
-            raise TokenError(
+            raise ApiError(
                 "A request must bring this server's token in the header `Authorization: Bearer TOKEN`, but "
-                + ("brings another one." if given else "brings none.")
+                + ("brings another one." if given else "brings none."),
+                WRONG_TOKEN,
             )
 
 
@@ -145,45 +145,34 @@ def find_client(scope: Scope) -> str:
     return str(scope["client"][0]) if scope.get("client") else ""
 
 
-def _strip_port(host: str) -> str:
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.strip("[]").lower()
-
-
 def check_media_type(request: Request, *accepted: str) -> None:
-    """Raises `WrongMediaTypeError` unless the Content-Type begins with one of these.
+    """Raises `ApiError` unless the Content-Type begins with one of these.
 
     What a web page of another site may send without asking has other types: such a page shall not make this server work.
     """
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not any(given == each or (each.endswith("/") and given.startswith(each)) for each in accepted):
         wanted = " or ".join(f"{each}*" if each.endswith("/") else each for each in accepted)
-        raise WrongMediaTypeError(f"The Content-Type must be {wanted}, but is {given[:80] or 'missing'}.")
+        raise ApiError(f"The Content-Type must be {wanted}, but is {given[:80] or 'missing'}.", WRONG_MEDIA_TYPE)
 
 
 async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
-    """The body of a request. Raises `TooLargeError` as soon as that is known, and `SlowClientError`."""
+    """The body of a request. Raises `ApiError` as soon as it is known to be too large, and for one that does not come."""
     announced = request.headers.get("content-length", "0")
+    too_large = ApiError(f"The body may have {most_bytes} bytes at most, but has more. Send less at a time.", TOO_LARGE)
     if announced.isdecimal() and int(announced) > most_bytes:
-        raise _refuse(most_bytes)
-    parts, count = [], 0
+        raise too_large
+    body = bytearray()
     try:
         async with asyncio.timeout(within_s):
             async for part in request.stream():
-                count += len(part)
-                if count > most_bytes:
-                    raise _refuse(most_bytes)
-                parts.append(part)
+                body += part
+                if len(body) > most_bytes:
+                    raise too_large
     except TimeoutError as error:
-        raise SlowClientError(f"A body must arrive within {within_s:g} s, but did not. Send it again.") from error
-    return b"".join(parts)
+        raise ApiError(f"A body must arrive within {within_s:g} s, but did not. Send it again.", SLOW_CLIENT) from error
+    return bytes(body)
 
-
-def _refuse(most_bytes: int) -> TooLargeError:
-    return TooLargeError(f"The body may have {most_bytes} bytes at most, but has more. Send less at a time.")
-
-
-Result = TypeVar("Result")
 
 PIECE_BYTES = 16 << 10
 """Sent at a time: little enough that a slow client takes it within the time that it may take nothing."""
@@ -191,35 +180,52 @@ PIECE_BYTES = 16 << 10
 CONSENT_GIVEN = "yes"
 
 
-@dataclass(frozen=True)
 class Service:
-    """What the routes share, and those that answer at once or with few bytes."""
+    """What the routes share, and those that answer at once or with few bytes.
 
-    thread: ModelThread[Synthesizer]
-    languages: tuple[str, ...]
-    rate_hz: int
-    voices: Voices
-    limits: ServingLimits
-    limiter: RateLimiter
-    failures: RateLimiter
-    places: Places
-    uploads: Places
-    allow_upload: bool
+    Args:
+        synthesizer: the model, for facts; the thread does its work.
+        voices: those that every client may see and use.
+        allow_upload: whether clients may clone voices.
+    """
+
+    def __init__(
+        self,
+        thread: ModelThread[Synthesizer],
+        synthesizer: Synthesizer,
+        voices: dict[str, Voice],
+        limits: ServingLimits,
+        *,
+        allow_upload: bool,
+    ):
+        self.thread, self.limits, self.allow_upload = thread, limits, allow_upload
+        self.languages, self.rate_hz = synthesizer.languages, synthesizer.rate_hz
+        self.voices = Voices(voices)
+        self.limiter = RateLimiter(limits.requests_per_minute)
+        self.failures = RateLimiter(limits.requests_per_minute, "wrong tokens")
+        self.places = Places(limits.queue)
+        self.uploads = Places(limits.uploads, "recordings")
 
     @contextlib.asynccontextmanager
     async def run(
         self, work: Callable[[Synthesizer], Generator[Result | None, None, None]], client: str, receive: Receive
     ) -> AsyncIterator[Job[Synthesizer, Result]]:
         """A job in the queue for the time of the block, cancelled at its end or when the client goes."""
+
+        async def cancel_when_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            job.cancel()
+
         with self.places.take(client):
             job = self.thread.submit(Job(work))
-            listener = asyncio.create_task(_cancel_when_gone(job, receive))
+            listener = asyncio.create_task(cancel_when_gone())
             try:
                 yield job
             except JobCancelled:
                 if listener.done():
                     raise ClientDisconnect from None
-                raise StoppingError from None
+                raise ApiError(STOPPING, BUSY) from None
             finally:
                 job.cancel()
                 listener.cancel()
@@ -253,10 +259,12 @@ class Service:
         client = find_client(request.scope)
         self.limiter.count(client)
         if not self.allow_upload:
-            raise UploadsOffError("This server takes no recordings. Its operator can allow them with --allow-upload.")
+            raise ApiError(
+                "This server takes no recordings. Its operator can allow them with --allow-upload.", UPLOADS_OFF
+            )
         check_media_type(request, "audio/", "application/octet-stream")
         if request.query_params.get("consent") != CONSENT_GIVEN:
-            raise BadRequestError(
+            raise ApiError(
                 "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
             )
         self.places.check(client)
@@ -265,12 +273,6 @@ class Service:
             async with self.run(partial(clone_upload, recording=recording), client, request.receive) as job:
                 voice = await job.receive()
         return JSONResponse({"id": self.voices.keep_upload(voice), "object": "voice"}, 201)
-
-
-async def _cancel_when_gone(job: Job[Synthesizer, Result], receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    job.cancel()
 
 
 class SpeechRoute:
@@ -328,12 +330,9 @@ class SpeechRoute:
         return time.perf_counter() - started
 
 
-PAGE_NAME = "page.html"
-
-
 def make_page() -> Response:
     """GET /: the page on which a person types a text and listens, with headers that let it load nothing but itself."""
-    text = resources.files(__package__).joinpath(PAGE_NAME).read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     headers = {
         "Content-Security-Policy": make_policy(text),
         "X-Content-Type-Options": "nosniff",
@@ -348,29 +347,14 @@ def make_policy(text: str) -> str:
     for tag in ("style", "script"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         digests[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"style-src 'sha256-{digests['style']}'",
-            f"script-src 'sha256-{digests['script']}'",
-            "connect-src 'self'",
-            "media-src blob:",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        ]
+    return (
+        f"default-src 'none'; style-src 'sha256-{digests['style']}'; script-src 'sha256-{digests['script']}'; connect-src 'self'; "
+        "media-src blob:; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
 def build_application(service: Service, *, token: str | None, hosts: Sequence[str] | None) -> ASGIApp:
-    """The application that a server runs.
-
-    Args:
-        service: what its routes share.
-        token: that clients must bring; None asks for none.
-        hosts: names under which it may be called; None allows any.
-    """
+    """The application that a server runs; for token and hosts see `AccessGuard`."""
     app = Starlette(
         routes=[
             Route("/", make_page(), methods=["GET"]),
@@ -383,7 +367,7 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
         middleware=[Middleware(AccessGuard, token=token, hosts=hosts, failures=service.failures)],
         exception_handlers={
             ApiError: _answer_exception,
-            HTTPException: _answer_http_exception,
+            HTTPException: _answer_exception,
             ClientDisconnect: _answer_nobody,
             Exception: _answer_exception,
         },
@@ -392,12 +376,7 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
 
 
 def _answer_exception(request: Request, error: Exception) -> Response:
-    return answer_error(translate_error(error))
-
-
-def _answer_http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return answer_error(translate_http_error(error))
+    return answer_error(error)
 
 
 def _answer_nobody(request: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -24,114 +25,43 @@ class ServerStartError(UserError):
     """A server that cannot be started as asked: its address, its token, its voices."""
 
 
+class ErrorKind(NamedTuple):
+    """A kind of error, as clients tell them apart."""
+
+    status: int
+    code: str | None = None
+    type: str = "invalid_request_error"
+    retry_after_s: int | None = None
+    headers: Mapping[str, str] = {}
+
+
+BAD_REQUEST = ErrorKind(400)
+UNKNOWN_VOICE = ErrorKind(400, "voice_not_found")
+WRONG_TOKEN = ErrorKind(401, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+UPLOADS_OFF = ErrorKind(403, "uploads_off")
+UNKNOWN_MODEL = ErrorKind(404, "model_not_found")
+SLOW_CLIENT = ErrorKind(408, "request_timeout", retry_after_s=RETRY_SECONDS)
+TOO_LARGE = ErrorKind(413, "request_too_large")
+WRONG_MEDIA_TYPE = ErrorKind(415, "unsupported_media_type")
+FOREIGN_HOST = ErrorKind(421, "misdirected_request")
+TOO_MANY = ErrorKind(429, "rate_limit_exceeded", "rate_limit_error", RETRY_SECONDS)
+INTERNAL = ErrorKind(500, "internal_error", "server_error")
+BUSY = ErrorKind(503, "server_busy", "server_error", RETRY_SECONDS)
+
+STOPPING = "This server is about to stop. Try again later."
+
+
 class ApiError(Exception):
     """A request that is refused, as the client is told.
 
     Args:
         message: what must be, what is, and what to do.
         param: the field of the request that is meant.
-        retry_after_s: when to ask again, where the kind of error does not say it.
     """
 
-    status = 400
-    type = "invalid_request_error"
-    code: str | None = None
-    retry_after_s: int | None = None
-
-    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None):
+    def __init__(self, message: str, kind: ErrorKind = BAD_REQUEST, *, param: str | None = None):
         super().__init__(message)
-        self.param = param
-        if retry_after_s is not None:
-            self.retry_after_s = retry_after_s
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
-
-
-class BadRequestError(ApiError):
-    """A body or a field that cannot be used."""
-
-
-class UnknownVoiceError(ApiError):
-    code = "voice_not_found"
-
-
-class UnknownModelError(ApiError):
-    status = 404
-    code = "model_not_found"
-
-
-class TokenError(ApiError):
-    """No token, or not the right one."""
-
-    status = 401
-    code = "invalid_api_key"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return {"WWW-Authenticate": "Bearer"}
-
-
-class UploadsOffError(ApiError):
-    """Voices cannot be uploaded to this server."""
-
-    status = 403
-    code = "uploads_off"
-
-
-class ForeignHostError(ApiError):
-    """A request under a name that is not this server's: a web page that has pointed its own name here."""
-
-    status = 421
-    code = "misdirected_request"
-
-
-class TooLargeError(ApiError):
-    status = 413
-    code = "request_too_large"
-
-
-class WrongMediaTypeError(ApiError):
-    status = 415
-    code = "unsupported_media_type"
-
-
-class SlowClientError(ApiError):
-    status = 408
-    code = "request_timeout"
-    retry_after_s = RETRY_SECONDS
-
-
-class RateLimitError(ApiError):
-    status = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
-    retry_after_s = RETRY_SECONDS
-
-
-class BusyError(ApiError):
-    """The queue is full."""
-
-    status = 503
-    type = "server_error"
-    code = "server_busy"
-    retry_after_s = RETRY_SECONDS
-
-
-class StoppingError(BusyError):
-    """The server is about to stop."""
-
-    def __init__(self) -> None:
-        super().__init__("This server is about to stop. Try again later.")
-
-
-class InternalError(ApiError):
-    """Something went wrong that the client cannot mend; the log says what."""
-
-    status = 500
-    type = "server_error"
-    code = "internal_error"
+        self.kind, self.param = kind, param
 
 
 PATHS = (
@@ -144,28 +74,28 @@ PATHS = (
 )
 
 
-def answer_error(error: ApiError) -> Response:
-    """The answer that tells a client of an error."""
-    content = {"message": str(error), "type": error.type, "param": error.param, "code": error.code}
+def answer_error(error: Exception) -> Response:
+    """The answer that tells a client of an error. What only the operator can mend is told to the log, with its traceback."""
+    told = _translate(error)
+    kind, headers = told.kind, dict(told.kind.headers)
+    if kind.retry_after_s is not None:
+        headers["Retry-After"] = str(kind.retry_after_s)
+    content = {"message": str(told), "type": kind.type, "param": told.param, "code": kind.code}
     # Half of a character, which JSON may hold and UTF-8 may not, becomes the escape it was sent as.
     body = json.dumps({"error": content}, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return Response(body, error.status, headers=dict(error.headers), media_type="application/json")
+    return Response(body, kind.status, headers=headers, media_type="application/json")
 
 
-def translate_error(error: Exception) -> ApiError:
-    """What a client is told of an error. What only the operator can mend is told to the log, with its traceback."""
+def _translate(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SpeechRequestError | VoiceError):
-        return BadRequestError(str(error))
+        return ApiError(str(error))
     if isinstance(error, MissingLanguagePackageError | ModelThreadError):
-        return InternalError(str(error))
-    return InternalError("The server could not do it; its log says why. Try a shorter text, or tell its operator.")
-
-
-def translate_http_error(error: HTTPException) -> ApiError:
-    """What a client is told that asks for something that is not there."""
-    refusal = ApiError(f"There is nothing here for such a request. There are: {'; '.join(PATHS)}.")
-    refusal.status = error.status_code
-    refusal.code = "method_not_allowed" if error.status_code == 405 else "not_found"
-    return refusal
+        return ApiError(str(error), INTERNAL)
+    if isinstance(error, HTTPException):
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        message = f"There is nothing here for such a request. There are: {'; '.join(PATHS)}."
+        return ApiError(message, ErrorKind(error.status_code, code))
+    message = "The server could not do it; its log says why. Try a shorter text, or tell its operator."
+    return ApiError(message, INTERNAL)

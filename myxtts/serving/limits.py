@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from myxtts.inference.pieces import MOST_CHARACTERS
-from myxtts.serving.errors import BusyError, RateLimitError, ServerStartError
+from myxtts.serving.errors import BUSY, TOO_MANY, ApiError, ServerStartError
 
 WINDOW_SECONDS = 60.0
 
@@ -22,31 +22,23 @@ _OTHER_FIELDS_BYTES = 4096
 
 @dataclass(frozen=True)
 class ServingLimits:
-    """What a server takes on.
-
-    Args:
-        text_characters: longest text of a request.
-        requests_per_minute: of one client.
-        queue: requests that may wait or be answered at a time.
-        upload_bytes: largest recording.
-        uploads: recordings that may come, or wait for the model, at a time: what they can take of the memory.
-        connections: in all.
-        connections_per_client: of them, for one address.
-        headers_s: until a request has come up to its body.
-        body_s: until its body has come.
-        send_s: that a client may take nothing of its answer; and how much longer than the speech lasts it may take for all.
-    """
+    """What a server takes on."""
 
     text_characters: int = 4096
     requests_per_minute: int = 60
+    """Of one client."""
     queue: int = 8
+    """Requests that may wait or be answered at a time."""
     upload_bytes: int = 10 << 20
     uploads: int = 4
+    """Recordings that may come, or wait for the model, at a time: what they can take of the memory."""
     connections: int = 200
     connections_per_client: int = 64
     headers_s: float = 10.0
+    """Until a request has come up to its body."""
     body_s: float = 30.0
     send_s: float = 10.0
+    """That a client may take nothing of its answer; and how much longer than the speech lasts it may take for all."""
 
     def __post_init__(self) -> None:
         for flag, value, most in (
@@ -64,34 +56,24 @@ class ServingLimits:
 
 
 class RateLimiter:
-    """Counts the requests of each client within the last minute.
-
-    Args:
-        per_minute: how many are let through.
-        what: is counted, for messages.
-        clock: seconds.
-    """
+    """Counts the requests of each client within the last minute."""
 
     def __init__(self, per_minute: int, what: str = "requests", clock: Callable[[], float] = time.monotonic):
         self._most, self._what, self._clock = per_minute, what, clock
         self._times: dict[str, deque[float]] = {}
 
     def count(self, address: str) -> None:
-        """Counts one request. Raises `RateLimitError` when it is one too many; then it does not count."""
-        self.check(address)
-        self._times.setdefault(name_client(address), deque()).append(self._clock())
-
-    def check(self, address: str) -> None:
-        """Raises `RateLimitError` when one more request would be too many."""
+        """Counts one request. Raises `ApiError` when it is one too many; then it does not count."""
         now = self._clock()
         self._forget(now)
-        times = self._times.get(name_client(address))
-        if times is not None and len(times) >= self._most:
+        times = self._times.setdefault(name_client(address), deque())
+        if len(times) >= self._most:
             wait_s = max(1, math.ceil(times[0] + WINDOW_SECONDS - now))
-            raise RateLimitError(
+            raise ApiError(
                 f"A client may send {self._most} {self._what} a minute, but this is one more. Wait {wait_s} s.",
-                retry_after_s=wait_s,
+                TOO_MANY._replace(retry_after_s=wait_s),
             )
+        times.append(now)
 
     def _forget(self, now: float) -> None:
         for client, times in list(self._times.items()):
@@ -116,10 +98,6 @@ class Places:
     """The places in the queue. One is held until its answer was sent, so what waits for slow readers is bounded, too.
 
     The last one is for a client that has none yet: one client alone cannot keep all others out.
-
-    Args:
-        most: how many there are.
-        what: takes them, for messages.
     """
 
     def __init__(self, most: int, what: str = "requests"):
@@ -131,19 +109,20 @@ class Places:
         return self._holders.total()
 
     def check(self, address: str) -> None:
-        """Raises `BusyError` when there is no place."""
+        """Raises `ApiError` when there is no place."""
         free = self._most - self.taken
         if free > 1 or (free == 1 and name_client(address) not in self._holders):
             return
-        raise BusyError(
+        raise ApiError(
             f"This server takes {self._most} {self._what} at a time, "
             + ("and the last place is for another client." if free else "and that many are there.")
-            + " Try again in a moment."
+            + " Try again in a moment.",
+            BUSY,
         )
 
     @contextmanager
     def take(self, address: str) -> Iterator[None]:
-        """A place for the time of the block. Raises `BusyError` when there is none."""
+        """A place for the time of the block. Raises `ApiError` when there is none."""
         self.check(address)
         client = name_client(address)
         self._holders[client] += 1

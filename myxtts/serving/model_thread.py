@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
@@ -36,10 +37,6 @@ class JobCancelled(Exception):
     """Nobody waits for the job any more, or the thread is about to stop."""
 
 
-class _End:
-    """Nothing follows."""
-
-
 class Job(Generic[Model, Result]):
     """Some work for the thread, and its results for the event loop that made it.
 
@@ -53,14 +50,12 @@ class Job(Generic[Model, Result]):
     def __init__(self, work: Callable[[Model], Generator[Result | None, None, None]]):
         self._work = work
         self._loop = asyncio.get_running_loop()
-        self._results: asyncio.Queue[Result | _End | Exception] = asyncio.Queue()
+        self._results: asyncio.Queue[Result | Exception] = asyncio.Queue()
         self._is_cancelled = threading.Event()
 
     async def receive(self) -> Result:
         """The next result. Raises `StopAsyncIteration` behind the last, and whatever the work raised."""
         item = await self._results.get()
-        if isinstance(item, _End):
-            raise StopAsyncIteration
         if isinstance(item, Exception):
             raise item
         return item
@@ -84,7 +79,7 @@ class Job(Generic[Model, Result]):
                     try:
                         result = next(results)
                     except StopIteration:
-                        return self._hand_over(_End())
+                        return self._hand_over(StopAsyncIteration())
                     if result is not None:
                         self._hand_over(result)
             self._hand_over(JobCancelled())
@@ -95,7 +90,7 @@ class Job(Generic[Model, Result]):
         """Ends a job that the thread cannot do any more, by `ModelThreadError`. For the thread."""
         self._hand_over(ModelThreadError(MODEL_DIED))
 
-    def _hand_over(self, item: Result | _End | Exception) -> None:
+    def _hand_over(self, item: Result | Exception) -> None:
         # A loop that is closed has nobody left who waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._results.put_nowait, item)
@@ -111,7 +106,7 @@ class ModelThread(Generic[Model]):
     def __init__(self, open_model: Callable[[], AbstractContextManager[Model]]):
         self._open_model = open_model
         self._jobs: queue.SimpleQueue[Job[Model, object] | None] = queue.SimpleQueue()
-        self._loaded: queue.SimpleQueue[Model | BaseException] = queue.SimpleQueue()
+        self._loaded: Future[Model] = Future()
         self._is_stopping = threading.Event()
         self._has_died = threading.Event()
         self._thread = threading.Thread(target=self._run, name="myxtts-model", daemon=True)
@@ -119,11 +114,7 @@ class ModelThread(Generic[Model]):
     def start(self) -> Model:
         """Loads the model. What it returns may be asked for facts; work is for jobs. Raises what loading raises."""
         self._thread.start()
-        loaded = self._loaded.get()
-        if isinstance(loaded, BaseException):
-            self._thread.join()
-            raise loaded
-        return loaded
+        return self._loaded.result()
 
     @property
     def has_died(self) -> bool:
@@ -147,17 +138,15 @@ class ModelThread(Generic[Model]):
             raise ModelThreadError(f"The model is still busy {timeout_s:g} s after it was asked to stop.")
 
     def _run(self) -> None:
-        is_loaded = False
         try:
             with self._open_model() as model:
-                is_loaded = True
-                self._loaded.put(model)
+                self._loaded.set_result(model)
                 self._work(model)
         except BaseException as error:  # noqa: BLE001  the border of the thread: `start` raises it, or the log has it
-            if is_loaded:
+            if self._loaded.done():
                 self._bury(error)
             else:
-                self._loaded.put(error)
+                self._loaded.set_exception(error)
 
     def _work(self, model: Model) -> None:
         while (job := self._jobs.get()) is not None:

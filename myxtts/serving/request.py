@@ -17,7 +17,7 @@ from myxtts.inference.pieces import check_text
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.speech import SpeechChunk
 from myxtts.inference.voices import Voice
-from myxtts.serving.errors import BadRequestError, TooLargeError, UnknownModelError
+from myxtts.serving.errors import TOO_LARGE, UNKNOWN_MODEL, ApiError
 from myxtts.serving.sounds import FORMATS, SoundFormat, encode_stream, encode_whole
 from myxtts.text.errors import UnsupportedLanguageError
 from myxtts.text.languages import resolve_language
@@ -30,6 +30,7 @@ MODELS = ("myxtts", "tts-1", "tts-1-hd")
 """Names of the one model: its own, and those that some clients cannot be talked out of."""
 
 _NUMBER, _WHOLE, _TEXT, _YES_NO = "a number", "a whole number", "a text", "true or false"
+_KINDS = {_NUMBER: (int, float), _WHOLE: (int,), _TEXT: (str,), _YES_NO: (bool,)}
 
 SETTINGS = {
     "speed": _NUMBER,
@@ -80,21 +81,31 @@ def read_request(body: bytes, *, languages: Sequence[str], most_characters: int)
         most_characters: longest text.
     """
     fields = _read_fields(body)
-    _check_model(fields.get("model", MODELS[0]))
+    model = fields.get("model", MODELS[0])
+    if model not in MODELS:
+        raise ApiError(
+            f"model must be one of {', '.join(MODELS)}, but is {model[:80]!r}. Leave it out, or see GET /v1/models.",
+            UNKNOWN_MODEL,
+            param="model",
+        )
     text = _require(fields, "input", "the text to say")
     voice = _require(fields, "voice", "a voice of GET /v1/audio/voices")
     if len(text) > most_characters:
-        raise TooLargeError(
+        raise ApiError(
             f"input may have {most_characters} characters at most, but has {len(text)}. Send it in parts.",
+            TOO_LARGE,
             param="input",
         )
     language = choose_language(fields.get("language"), languages)
     format_name, is_streamed = _read_sound(fields)
     try:
         check_text(text, language)
+        settings = SpeechSettings(**{name: fields[name] for name in SETTINGS if name in fields})
+    except SpeechSettingError as error:
+        raise ApiError(str(error), param=error.name) from error
     except SpeechRequestError as error:
-        raise BadRequestError(str(error), param="input") from error
-    return SpeechRequest(text, voice, language, format_name, is_streamed, _read_settings(fields))
+        raise ApiError(str(error), param="input") from error
+    return SpeechRequest(text, voice, language, format_name, is_streamed, settings)
 
 
 def choose_language(given: str | None, languages: Sequence[str]) -> str:
@@ -104,9 +115,9 @@ def choose_language(given: str | None, languages: Sequence[str]) -> str:
     try:
         language = resolve_language(given)
     except UnsupportedLanguageError as error:
-        raise BadRequestError(str(error), param="language") from error
+        raise ApiError(str(error), param="language") from error
     if language not in languages:
-        raise BadRequestError(
+        raise ApiError(
             f"language must be one that this model was trained on ({', '.join(languages)}), but is {language!r}.",
             param="language",
         )
@@ -117,67 +128,43 @@ def _read_fields(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(
-            'The body must be JSON, as in {"input": "Hello.", "voice": "Ana"}, but is not.'
-        ) from error
+        raise ApiError('The body must be JSON, as in {"input": "Hello.", "voice": "Ana"}, but is not.') from error
     if not isinstance(fields, dict):
-        raise BadRequestError('The body must be a JSON object, as in {"input": "Hello.", "voice": "Ana"}, but is not.')
+        raise ApiError('The body must be a JSON object, as in {"input": "Hello.", "voice": "Ana"}, but is not.')
     for name, value in list(fields.items()):
         if name not in FIELDS:
             near = nearest_name(name, FIELDS)
             hint = f"Did you mean {near}?" if near else f"There are: {', '.join(FIELDS)}."
-            raise BadRequestError(f"There is no field {name[:80]!r}. {hint}", param=name[:80])
+            raise ApiError(f"There is no field {name[:80]!r}. {hint}", param=name[:80])
         if value is None:
             del fields[name]
         elif name == "voice" and isinstance(value, dict) and isinstance(value.get("id"), str):
             fields[name] = value["id"]
-        elif not _fits(value, FIELDS[name]):
-            raise BadRequestError(f"{name} must be {FIELDS[name]}, but is {_name_kind(value)}.", param=name)
+        elif type(value) not in _KINDS[FIELDS[name]]:
+            raise ApiError(f"{name} must be {FIELDS[name]}, but is {_name_kind(value)}.", param=name)
     return fields
 
 
-def _fits(value: Any, kind: str) -> bool:
-    if isinstance(value, bool) or kind == _YES_NO:
-        return isinstance(value, bool) and kind == _YES_NO
-    if kind == _TEXT:
-        return isinstance(value, str)
-    return isinstance(value, int) or (kind == _NUMBER and isinstance(value, float))
-
-
 def _name_kind(value: Any) -> str:
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names[type(value)] if not isinstance(value, float) else f"the number {value:g}"
+    if isinstance(value, float):
+        return f"the number {value:g}"
+    return {bool: "true or false", int: "a number", str: "a text", list: "a list", dict: "an object"}[type(value)]
 
 
 def _require(fields: Mapping[str, Any], name: str, what: str) -> str:
     if name not in fields:
-        raise BadRequestError(f"A request must have {name}, {what}, but has not.", param=name)
+        raise ApiError(f"A request must have {name}, {what}, but has not.", param=name)
     return str(fields[name])
-
-
-def _check_model(name: str) -> None:
-    if name not in MODELS:
-        raise UnknownModelError(
-            f"model must be one of {', '.join(MODELS)}, but is {name[:80]!r}. Leave it out, or see GET /v1/models.",
-            param="model",
-        )
 
 
 def _read_sound(fields: Mapping[str, Any]) -> tuple[str, bool]:
     name = fields.get("response_format", "wav")
     if name not in FORMATS:
-        raise BadRequestError(
+        raise ApiError(
             f"response_format must be one of {', '.join(FORMATS)}, but is {name[:80]!r}.", param="response_format"
         )
     if fields.get("stream_format", "audio") != "audio":
-        raise BadRequestError(
+        raise ApiError(
             "stream_format must be audio: the sound itself is streamed, without events around it.",
             param="stream_format",
         )
@@ -185,16 +172,8 @@ def _read_sound(fields: Mapping[str, Any]) -> tuple[str, bool]:
     is_streamed = fields.get("stream", can_stream)
     if is_streamed and not can_stream:
         streamed = " or ".join(each for each, sound in FORMATS.items() if sound.can_stream)
-        raise BadRequestError(f"To stream, response_format must be {streamed}, but is {name}.", param="stream")
+        raise ApiError(f"To stream, response_format must be {streamed}, but is {name}.", param="stream")
     return name, is_streamed
-
-
-def _read_settings(fields: Mapping[str, Any]) -> SpeechSettings:
-    given = {name: fields[name] for name in SETTINGS if name in fields}
-    try:
-        return SpeechSettings(**given)
-    except SpeechSettingError as error:
-        raise BadRequestError(str(error), param=error.name) from error
 
 
 @dataclass
@@ -231,15 +210,14 @@ def speak(
     synthesizer: Synthesizer, speech: SpeechRequest, voice: Voice, facts: SpeechFacts
 ) -> Generator[bytes | None, None, None]:
     """The bytes of the answer: as the sound is made, or all of them at the end."""
+
+    def take_samples() -> Iterator[NDArray[np.float32]]:
+        # Whole answers are made piece by piece in batches, which is faster and gives the same sound.
+        say = synthesizer.stream if speech.is_streamed else synthesizer.speak_in_turn
+        for chunk in say(speech.text, voice, speech.language, speech.settings):
+            facts.note(chunk, synthesizer.rate_hz)
+            yield chunk.samples
+
     facts.waited_s = time.perf_counter() - facts.asked
-    # Whole answers are made piece by piece in batches, which is faster and gives the same sound.
-    say = synthesizer.stream if speech.is_streamed else synthesizer.speak_in_turn
-    chunks = say(speech.text, voice, speech.language, speech.settings)
     encode = encode_stream if speech.is_streamed else encode_whole
-    yield from encode(_take_samples(chunks, facts, synthesizer.rate_hz), speech.sound, synthesizer.rate_hz)
-
-
-def _take_samples(chunks: Iterator[SpeechChunk], facts: SpeechFacts, rate_hz: int) -> Iterator[NDArray[np.float32]]:
-    for chunk in chunks:
-        facts.note(chunk, rate_hz)
-        yield chunk.samples
+    yield from encode(take_samples(), speech.sound, synthesizer.rate_hz)

@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -24,20 +24,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.voices import Voice
 from myxtts.serving.app import Service, build_application
-from myxtts.serving.errors import (
-    ApiError,
-    BadRequestError,
-    BusyError,
-    RateLimitError,
-    ServerStartError,
-    SlowClientError,
-    StoppingError,
-    answer_error,
-)
-from myxtts.serving.limits import Places, RateLimiter, ServingLimits, name_client
+from myxtts.serving.errors import BUSY, SLOW_CLIENT, STOPPING, TOO_MANY, ApiError, ServerStartError, answer_error
+from myxtts.serving.limits import ServingLimits, name_client
 from myxtts.serving.model_thread import ModelThread
 from myxtts.serving.request import choose_language
-from myxtts.serving.voices import Voices, collect_voices
+from myxtts.serving.voices import collect_voices
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -48,23 +39,19 @@ TOKEN_VARIABLE = "MYXTTS_SERVE_TOKEN"
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a server is to be run.
-
-    Args:
-        host, port: where it listens; port 0 is any that is free.
-        token: that clients must bring.
-        allow_anyone: listen beyond this machine without a token.
-        voices: folder of voice files and recordings.
-        allow_upload: let clients clone voices.
-        limits: what it takes on.
-    """
+    """How a server is to be run."""
 
     host: str = "127.0.0.1"
     port: int = 8020
+    """0 is any that is free."""
     token: str | None = None
+    """That clients must bring."""
     allow_anyone: bool = False
+    """To listen beyond this machine without a token."""
     voices: Path | None = None
+    """Folder of voice files and recordings."""
     allow_upload: bool = False
+    """To let clients clone voices."""
     limits: ServingLimits = field(default_factory=ServingLimits)
 
     def __post_init__(self) -> None:
@@ -152,14 +139,18 @@ def run_server(
     def open_warm() -> Iterator[Synthesizer]:
         with open_synthesizer() as synthesizer:
             voices.update(collect_voices(synthesizer, settings.voices))
-            _check_voices(voices, settings)
+            if not voices and not settings.allow_upload:
+                raise ServerStartError(
+                    "A server must have a voice, but this model comes with none. Give --voices DIR with voice files or "
+                    "recordings, or --allow-upload."
+                )
             _warm_up(synthesizer, voices)
             yield synthesizer
 
     thread = ModelThread(open_warm)
     synthesizer = thread.start()
     try:
-        service = make_service(thread, synthesizer, voices, settings)
+        service = Service(thread, synthesizer, voices, settings.limits, allow_upload=settings.allow_upload)
         # Before anybody is told: clients that come at once wait until they are taken.
         listener.listen()
         tell_ready(synthesizer, service.voices.names)
@@ -171,29 +162,11 @@ def run_server(
         thread.stop()
 
 
-def make_service(
-    thread: ModelThread[Synthesizer], synthesizer: Synthesizer, voices: dict[str, Voice], settings: ServerSettings
-) -> Service:
-    """What the routes of a server share."""
-    return Service(
-        thread=thread,
-        languages=synthesizer.languages,
-        rate_hz=synthesizer.rate_hz,
-        voices=Voices(voices),
-        limits=settings.limits,
-        limiter=RateLimiter(settings.limits.requests_per_minute),
-        failures=RateLimiter(settings.limits.requests_per_minute, "wrong tokens"),
-        places=Places(settings.limits.queue),
-        uploads=Places(settings.limits.uploads, "recordings"),
-        allow_upload=settings.allow_upload,
-    )
-
-
 def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
     """A server for an application, with what it must not do turned off."""
     config = uvicorn.Config(
         app,
-        http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        http=functools.partial(ClientConnection, limits=limits),  # type: ignore[arg-type]  # called like the class
         h11_max_incomplete_event_size=HEADER_BYTES,
         backlog=limits.connections,
         ws="none",
@@ -208,22 +181,17 @@ def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-class Connection(H11Protocol):
+class ClientConnection(H11Protocol):
     """A connection whose client must ask within a time, and take its answer within one.
 
     Where there are too many, who has not finished asking gives way to who comes, the greediest client first: silence locks
     nobody out.
-
-    Args:
-        limits: how many connections there may be, and the times.
-        others: what uvicorn gives.
     """
 
     def __init__(self, *, limits: ServingLimits, **others: Any):
         super().__init__(**others)
         self._limits = limits
-        self._name = ""
-        self._since = self.loop.time()
+        self._name, self._since = "", self.loop.time()
         self._asking: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
 
@@ -260,40 +228,40 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(
-            BadRequestError(f"A request must be HTTP/1.1 with headers up to {HEADER_BYTES} bytes, but is not.")
-        )
+        self._refuse(ApiError(f"A request must be HTTP/1.1 with headers up to {HEADER_BYTES} bytes, but is not."))
 
     def shutdown(self) -> None:
         if self._is_asking:
-            self._refuse(StoppingError())
+            self._refuse(ApiError(STOPPING, BUSY))
         else:
             super().shutdown()
 
     def _expect_request(self) -> None:
         _stop(self._asking)
         self._since = self.loop.time()
-        error = SlowClientError(
-            f"A request must come within {self._limits.headers_s:g} s up to its body, but did not. Send it again."
+        error = ApiError(
+            f"A request must come within {self._limits.headers_s:g} s up to its body, but did not. Send it again.",
+            SLOW_CLIENT,
         )
         self._asking = self.loop.call_later(self._limits.headers_s, self._refuse, error)
 
     def _make_room(self) -> None:
         """Ends a connection that has not finished asking if this is one too many; else this one's request is refused."""
-        crowds: defaultdict[str, list[Connection]] = defaultdict(list)
+        crowds: defaultdict[str, list[ClientConnection]] = defaultdict(list)
         for each in self.connections:
-            if isinstance(each, Connection) and not each.transport.is_closing():
+            if isinstance(each, ClientConnection) and not each.transport.is_closing():
                 crowds[each._name].append(each)
-        error: ApiError
         if len(crowds[self._name]) > self._limits.connections_per_client:
             crowds = defaultdict(list, {self._name: crowds[self._name]})
-            error = RateLimitError(
-                f"A client may have {self._limits.connections_per_client} connections, but this is one more. Close some."
+            error = ApiError(
+                f"A client may have {self._limits.connections_per_client} connections, but this is one more. Close some.",
+                TOO_MANY,
             )
         elif sum(map(len, crowds.values())) > self._limits.connections:
-            error = BusyError(
+            error = ApiError(
                 f"This server has {self._limits.connections} connections at most, and that many are there. Try again in a "
-                "moment."
+                "moment.",
+                BUSY,
             )
         else:
             return
@@ -323,7 +291,7 @@ class Connection(H11Protocol):
         if is_idle or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        _log.info("%s %s: %s", self._name, error.status, error)
+        _log.info("%s %s: %s", self._name, error.kind.status, error)
         answer = answer_error(error)
         for event in (
             h11.Response(status_code=answer.status_code, headers=[*answer.raw_headers, (b"connection", b"close")]),
@@ -354,17 +322,8 @@ def _take_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_voices(voices: dict[str, Voice], settings: ServerSettings) -> None:
-    if not voices and not settings.allow_upload:
-        raise ServerStartError(
-            "A server must have a voice, but this model comes with none. Give --voices DIR with voice files or recordings, "
-            "or --allow-upload."
-        )
-
-
 def _warm_up(synthesizer: Synthesizer, voices: dict[str, Voice]) -> None:
     """Compiles what the first request would otherwise wait for."""
     for voice in list(voices.values())[:1]:
         settings = SpeechSettings(max_codes=WARM_UP_CODES)
-        for _ in synthesizer.stream(WARM_UP_TEXT, voice, choose_language(None, synthesizer.languages), settings):
-            pass
+        deque(synthesizer.stream(WARM_UP_TEXT, voice, choose_language(None, synthesizer.languages), settings), maxlen=0)

@@ -16,7 +16,7 @@ from myxtts.config.section import nearest_name
 from myxtts.inference.errors import VoiceError
 from myxtts.inference.references import advise_another, read_references
 from myxtts.inference.voices import VOICE_SUFFIX, Voice, load_voice
-from myxtts.serving.errors import BadRequestError, ServerStartError, UnknownVoiceError
+from myxtts.serving.errors import UNKNOWN_VOICE, ApiError, ServerStartError
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -47,13 +47,13 @@ class Voices:
         return tuple(self._voices)
 
     def find(self, name: str) -> Voice:
-        """A voice by its name. Raises `UnknownVoiceError`."""
+        """A voice by its name. Raises `ApiError`."""
         if name in self._voices:
             return self._voices[name]
         if name in self._uploads:
             self._uploads.move_to_end(name)
             return self._uploads[name]
-        raise UnknownVoiceError(f"There is no voice {name[:80]!r}. {self._give_hint(name)}", param="voice")
+        raise ApiError(f"There is no voice {name[:80]!r}. {self._give_hint(name)}", UNKNOWN_VOICE, param="voice")
 
     def keep_upload(self, voice: Voice) -> str:
         """The name of a new voice, which nobody can guess."""
@@ -119,7 +119,7 @@ def _list_voice_files(folder: Path) -> list[Path]:
 
 
 def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice | None, None, None]:
-    """The voice in the bytes of a sound file, as work for the model's thread. Raises `BadRequestError`."""
+    """The voice in the bytes of a sound file, as work for the model's thread. Raises `ApiError`."""
     # In memory: a recording of somebody's voice must not stay on the disk, however this process ends.
     with os.fdopen(os.memfd_create("recording"), "wb") as file:
         file.write(recording)
@@ -128,7 +128,7 @@ def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice 
         try:
             with advise_another():
                 # A small file may hold hours of silence.
-                check_duration(inspect_clip(path), min_seconds=0.0, max_seconds=LONGEST_UPLOAD_SECONDS)
+                check_duration(inspect_clip(path), max_seconds=LONGEST_UPLOAD_SECONDS)
             yield synthesizer.clone_samples(read_references([os.fspath(path)]))
         except (ClipError, VoiceError) as error:
-            raise BadRequestError(str(error).replace(str(path), "The recording")) from error
+            raise ApiError(str(error).replace(str(path), "The recording")) from error

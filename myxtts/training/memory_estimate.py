@@ -30,8 +30,6 @@ from myxtts.monitoring.memory_bill import (
     BatchChoice,
     BillItem,
     DeviceBill,
-    bill_data_device,
-    bill_model_device,
     check_bill,
     format_bills,
     suggest_batch,
@@ -111,7 +109,7 @@ def check_run(
         return replace(bills[0], items=items)
 
     def cost_data(batch_size: int) -> int:
-        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes or 0
+        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes
 
     _refuse(bills[-1], wanted, lambda batch_size: _cost_model(config, plan, shape, batch_size))
     rows_at_a_time: int | None = None
@@ -142,8 +140,7 @@ def list_fitting_batches(config: XTTSConfig, plan: DevicePlan, shape: RunShape, 
 def _cost_model(config: XTTSConfig, plan: DevicePlan, shape: RunShape, batch_size: int) -> int:
     """Bytes that the model device must hold with so many clips in a batch."""
     bill = _bill_model(config, plan.model, shape, batch_size)
-    shared = _add_preparation(bill, config, shape, batch_size) if plan.is_shared else bill
-    return shared.total_bytes or 0
+    return (_add_preparation(bill, config, shape, batch_size) if plan.is_shared else bill).total_bytes
 
 
 def _refuse(bill: DeviceBill, wanted: BatchChoice, cost_bytes: Callable[[int], int]) -> None:
@@ -162,28 +159,27 @@ def _bill_model(config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size:
     # A sum of micro-batches is held beside the gradients that are added to it.
     gradients = 2 if config.training.gradient_accumulation_steps > 1 else 1
     buckets = _scale_buckets(config, shape, batch_size)
-    return bill_model_device(
-        role.device,
-        weights_bytes=(count + _count_frozen(config, shape.stage)) * FLOAT_BYTES,
-        gradients_bytes=gradients * count * FLOAT_BYTES,
-        optimizer_bytes=(2 + average) * count * FLOAT_BYTES,
-        activations_bytes=max(_estimate_activations(config, shape, bucket) for bucket in buckets),
-        slots_bytes=_count_slot_bytes(shape, buckets),
-        limit_bytes=_read_limit(role),
+    activations_bytes = max(_estimate_activations(config, shape, bucket) for bucket in buckets)
+    items = (
+        BillItem("weights", (count + _count_frozen(config, shape.stage)) * FLOAT_BYTES),
+        BillItem("gradients", gradients * count * FLOAT_BYTES),
+        BillItem("optimizer", (2 + average) * count * FLOAT_BYTES),
+        BillItem("activations", activations_bytes, is_estimate=True),
+        BillItem("slots", _count_slot_bytes(shape, buckets)),
     )
+    return DeviceBill(role.device, "model", items, _read_limit(role))
 
 
 def _bill_data(
     config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int, rows_at_a_time: int | None = None
 ) -> DeviceBill:
     buckets = _scale_buckets(config, shape, batch_size)
-    return bill_data_device(
-        role.device,
-        weights_bytes=_count_codec_bytes(config, shape),
-        activations_bytes=_estimate_preparation(config, buckets, rows_at_a_time),
-        slots_bytes=_count_slot_bytes(shape, buckets),
-        limit_bytes=_read_limit(role),
+    items = (
+        BillItem("weights", _count_codec_bytes(config, shape)),
+        BillItem("activations", _estimate_preparation(config, buckets, rows_at_a_time), is_estimate=True),
+        BillItem("slots", _count_slot_bytes(shape, buckets)),
     )
+    return DeviceBill(role.device, "data", items, _read_limit(role))
 
 
 def _add_preparation(model: DeviceBill, config: XTTSConfig, shape: RunShape, batch_size: int) -> DeviceBill:

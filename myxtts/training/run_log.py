@@ -132,11 +132,10 @@ class RunLog:
         if self._board is not None:
             self._closing.callback(self._board.close)
         self._listener = listener
-        self._view = open_view(row.stage, row.mode)
         self._sampler = MachineSampler(list_sampled_cards(plan))
 
     def __enter__(self) -> Self:
-        self._closing.enter_context(self._view)
+        self._show = self._closing.enter_context(open_view(self._row.stage, self._row.mode))
         self._closing.enter_context(self._sampler)
         return self
 
@@ -206,7 +205,7 @@ class RunLog:
         progress = self._progress.measure(
             step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
         )
-        self._view.show(Picture(row, progress, self.clock.read(), self._validation))
+        self._show(Picture(row, progress, self.clock.read(), self._validation))
         if self._board is not None:
             self._board.write_train_row(row)
 
@@ -241,11 +240,11 @@ class RunLog:
         own = None if source is None else source.read_work()
         if own is not None:
             return own
-        moment = self.ledger.peek()
-        if moment.cause is Cause.START_UP:
+        span, since_s = self.ledger.peek()
+        if span.cause is Cause.START_UP:
             return read_start_work(self.ledger, start_s)
-        is_first = moment.is_first or moment.cause not in _STEADY or self.clock.ended == 0
-        return Work(moment.name or _NAMES[moment.cause], moment.item, moment.since_s, is_first)
+        is_first = span.is_first or span.cause not in _STEADY or self.clock.ended == 0
+        return Work(span.name or _NAMES[span.cause], span.item, since_s, is_first)
 
     def note(self, step: int, name: str, text: str) -> None:
         """Something worth telling happened."""
@@ -285,8 +284,8 @@ class RunLog:
         )
 
     def _open_log(self, step: int, is_validated: bool) -> MetricsLog:
-        log, cut = open_metrics_log(self.folder / METRICS_NAME, step or None, is_validated=is_validated)
-        log.write(replace(self._row, time_s=time.time(), step=step, lost_s=cut.lost_s))
+        log, lost_s = open_metrics_log(self.folder / METRICS_NAME, step or None, is_validated=is_validated)
+        log.write(replace(self._row, time_s=time.time(), step=step, lost_s=lost_s))
         return log
 
     def _log_machine(self, step: int) -> None:
@@ -432,6 +431,6 @@ def keep_run_log(folder: Path) -> Iterator[None]:
 
 def read_start_work(ledger: TimeLedger, limit_s: float) -> Work:
     """What the thread is doing before there is anything to train, or after. For any thread."""
-    moment = ledger.peek()
-    name = moment.name or (_START_UP if moment.cause is Cause.START_UP else _ENDING)
-    return Work(name, moment.item, moment.since_s, limit_s=limit_s)
+    span, since_s = ledger.peek()
+    name = span.name or (_START_UP if span.cause is Cause.START_UP else _ENDING)
+    return Work(name, span.item, since_s, limit_s=limit_s)

@@ -20,7 +20,7 @@ LANES = ("read", "prepare", "transfer", "train", "waits")
 def format_page(profile: Profile, verdict: Verdict) -> str:
     """The page."""
     shown = _choose_shown(profile.real)
-    parts = [charts.Part(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
+    parts = [charts.BarPart(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
     return render_page(
         "profile.html",
         title=f"Profile, {profile.run.mode} mode",

@@ -241,7 +241,7 @@ def _is_rehearsal() -> bool:
 
 def _find_active_plan() -> DevicePlan | None:
     runtime = _find_runtime()
-    return runtime.active_plan() if runtime is not None else None
+    return None if runtime is None else runtime.active_plan()
 
 
 def _find_runtime() -> Any:
@@ -276,7 +276,7 @@ def _read_host(gpu_id: int) -> GpuMemory:
 
 def _compute_limit(request: LimitRequest, card: Card, fraction: float | None, processes: int) -> int:
     if fraction is None:
-        return memory.choose_own_card_limit(request, card).limit.mib
+        return memory.choose_own_card_limit(request, card)[0].mib
     if not 0 < fraction <= 1:
         raise DevicePlanError(f"{request.role}_fraction must be above 0 and at most 1, but is {fraction}.")
     room = memory.find_room_mib(card, processes)

@@ -205,7 +205,6 @@ READERS = {
     "serving/request.py": {"loads"},
     # Behind `open_file`: they read what it has opened, or what it has looked at before a library opens it.
     "audio/opening.py": {"SoundFile"},
-    "data/text_ids.py": {"open"},
     "data/corpus.py": {"load"},
     "checkpoints/safetensors_file.py": {"safe_open"},
 }

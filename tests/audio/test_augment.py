@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.audio.augment import SPEED_STEPS, AugmentationError, AugmentDraws, AugmentSettings, draw_augmentation
+from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, AugmentSettings, draw_augmentation
 from myxtts.audio.augment_tf import add_noise, augment_wav, change_speed, make_noise, mask_mel
 
 OFF = AugmentSettings()
@@ -41,21 +41,6 @@ def test_draws_depend_on_seed_epoch_and_sample_only() -> None:
         np.testing.assert_array_equal(getattr(alone, field.name)[0], getattr(together, field.name)[1])
     assert later.gains[0] != alone.gains[0]
     assert later.noise_keys[0] != alone.noise_keys[0]
-
-
-def test_draws_fill_their_ranges() -> None:
-    draws = draw(ALL_ON, *range(2000))
-    gains_db = 20 * np.log10(draws.gains)
-    assert -6.001 < gains_db.min() < -5.9
-    assert 5.9 < gains_db.max() < 6.001
-    speeds = draws.speed_steps / SPEED_STEPS
-    assert 0.9 <= speeds.min() < 0.901
-    assert 1.099 < speeds.max() <= 1.1
-    levels_db = 20 * np.log10(draws.noise_levels)
-    assert -60.001 < levels_db.min() < -59.9
-    assert -40.1 < levels_db.max() < -39.999
-    assert set(draws.frame_mask_sizes.ravel()) == set(range(21))
-    assert set(draws.band_mask_sizes.ravel()) == set(range(9))
 
 
 def test_gain_scales_and_clips() -> None:
@@ -153,10 +138,3 @@ def test_draws_enter_a_graph_as_arguments() -> None:
         expected, _ = augment_wav(wav, lengths, ALL_ON, draws)
         np.testing.assert_allclose(output, expected, atol=1e-6)
     assert augment.experimental_get_tracing_count() == 1
-
-
-@pytest.mark.parametrize("wrong", [{"gain_db": -1}, {"speed_change": 0.6}, {"noise_db": 3}, {"frame_masks": 17}])
-def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, float]) -> None:
-    (name,) = wrong
-    with pytest.raises(AugmentationError, match=f"{name} must be from"):
-        AugmentSettings(**wrong)

@@ -6,6 +6,7 @@ import io
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +49,26 @@ def test_a_file_cut_in_the_middle_is_truncated(tmp_path: Path, format: str) -> N
     assert name_problem(tmp_path / "cut", content[: len(content) * 2 // 3]) is ClipProblem.TRUNCATED
 
 
-def test_a_cut_wav_is_known_by_its_header_alone(tmp_path: Path) -> None:
-    content = encode("WAV", "PCM_16")
-    (tmp_path / "cut.wav").write_bytes(content[:-500])
-    with pytest.raises(ClipError, match="500 more bytes") as caught:
-        inspect_clip(tmp_path / "cut.wav")
-    assert caught.value.problem is ClipProblem.TRUNCATED
+def change(content: bytes, first: int, new: bytes) -> bytes:
+    return content[:first] + new + content[first + len(new) :]
+
+
+@pytest.mark.parametrize(
+    ("format", "damage"),
+    [
+        ("OGG", lambda content: change(content, len(content) * 2 // 3, bytes([content[len(content) * 2 // 3] ^ 1]))),
+        ("FLAC", lambda content: change(content, len(content) // 3, bytes(50))),
+        ("MP3", lambda content: change(content, len(content) // 3, bytes(3000))),
+        ("WAV", lambda content: change(content, 24, (7).to_bytes(4, "little"))),
+        ("WAV", lambda content: content[:12] + bytes(4096)),
+    ],
+    ids=["a flipped bit", "zeros in a frame", "zeros in several frames", "an absurd rate", "zeros instead of chunks"],
+)
+def test_a_damaged_file_is_corrupt_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], format: str, damage: Callable[[bytes], bytes]
+) -> None:
+    assert name_problem(tmp_path / "bad", damage(encode(format))) is ClipProblem.CORRUPT
+    assert capfd.readouterr().err == ""
 
 
 def test_a_wav_of_unknown_length_from_a_pipe_is_whole(tmp_path: Path) -> None:
@@ -74,18 +89,6 @@ def test_a_flac_without_a_length_is_refused_with_the_way_out(tmp_path: Path) -> 
     with pytest.raises(ClipError, match="ffmpeg") as caught:
         inspect_clip(tmp_path / "piped.flac")
     assert caught.value.problem is ClipProblem.UNSUPPORTED
-
-
-def test_one_flipped_bit_does_not_halve_an_ogg_clip(tmp_path: Path) -> None:
-    content = bytearray(encode("OGG", "VORBIS"))
-    content[len(content) * 2 // 3] ^= 1
-    assert name_problem(tmp_path / "bit.ogg", content) is ClipProblem.CORRUPT
-
-
-def test_a_damaged_flac_is_corrupt(tmp_path: Path) -> None:
-    content = bytearray(encode("FLAC", "PCM_16"))
-    content[len(content) // 3 : len(content) // 3 + 50] = bytes(50)
-    assert name_problem(tmp_path / "bad.flac", content) is ClipProblem.CORRUPT
 
 
 def test_an_mp3_of_varying_rate_without_index_is_not_cut_short(tmp_path: Path) -> None:
@@ -112,17 +115,6 @@ def test_an_mp3_of_constant_rate_without_index_is_read(tmp_path: Path) -> None:
     assert len(read_clip(path)) == pytest.approx(2 * RATE_HZ, abs=2400)
 
 
-def test_a_header_with_an_absurd_rate_is_corrupt(tmp_path: Path) -> None:
-    content = bytearray(encode("WAV", "PCM_16"))
-    content[24:28] = (7).to_bytes(4, "little")
-    assert name_problem(tmp_path / "rate.wav", content) is ClipProblem.CORRUPT
-
-
-def test_zeros_instead_of_chunks_end_the_search(tmp_path: Path) -> None:
-    content = encode("WAV", "PCM_16")[:12] + bytes(4096)
-    assert name_problem(tmp_path / "zeros.wav", content) is ClipProblem.CORRUPT
-
-
 def test_damaged_files_raise_nothing_but_clip_errors_and_print_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,21 +130,6 @@ def test_damaged_files_raise_nothing_but_clip_errors_and_print_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_the_mp3_decoder_does_write_to_the_terminal_when_not_held(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    content = bytearray(encode("MP3"))
-    content[len(content) // 3 : len(content) // 3 + 3000] = bytes(3000)
-    path = tmp_path / "zeroed.mp3"
-    path.write_bytes(content)
-    with pytest.raises(soundfile.LibsndfileError):
-        soundfile.read(path)
-    assert "MPEG" in capfd.readouterr().err
-    with pytest.raises(ClipError):
-        read_clip(path)
-    assert capfd.readouterr().err == ""
-
-
 def test_what_others_write_meanwhile_is_handed_on(capfd: pytest.CaptureFixture[str]) -> None:
     with drop_lines(MPG123_REMARKS):
         os.write(2, b"[src/libmpg123/layer3.c:1804] error: dequantization failed!\n")
@@ -161,10 +138,3 @@ def test_what_others_write_meanwhile_is_handed_on(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == "a line of somebody else\n"
     print("later", file=sys.stderr)
     assert capfd.readouterr().err == "later\n"
-
-
-def test_stderr_comes_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError, match="inside"), drop_lines(MPG123_REMARKS):
-        raise RuntimeError("inside")
-    os.write(2, b"back\n")
-    assert capfd.readouterr().err == "back\n"

@@ -5,68 +5,53 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from myxtts.checkpoints import write_model_directory
 from myxtts.cli.data_prepare import format_prepared_codes
-from myxtts.cli.main import main
+from myxtts.config import XTTSConfig
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.pipeline.clip_part import ClipPart
+from myxtts.pipeline.code_filling import FilledCodes
+from myxtts.training.code_preparation import PreparedCodes
 
 
-def refuse(capsys, *words):
+@pytest.fixture
+def said(refuse):
     """What is said of words that are refused."""
-    assert main(["data-prepare", *words]) == 2
-    return capsys.readouterr().err
+    return lambda *words: " ".join(refuse("data-prepare", *words).split())
 
 
 @pytest.mark.parametrize(
     "part", ["5/4", "0/4", "x", "1", "1/0", "-1/4", "1/4/4", "1/10000", "٢/٤", "99999999999/99999999999", ""]
 )
-def test_a_part_that_is_none_is_refused(part, capsys):
-    said = refuse(capsys, "--codec", "runs/codec", f"--part={part}")
-    assert f"from 1/4 to 4/4, and of 9999 parts at most. It is {part!r}." in " ".join(said.split())
-
-
-@pytest.mark.parametrize("flag", ["--train-data", "--codec"])
-def test_what_is_not_there_is_said(flag, tmp_path, capsys):
-    assert "nothere" in refuse(capsys, "--codec", "runs/codec", flag, str(tmp_path / "nothere"))
-
-
-def test_without_a_codec_there_is_nothing_to_make(capsys):
-    assert "give --codec DIR" in refuse(capsys, "--part", "1/2")
+def test_a_part_that_is_none_is_refused(part, said):
+    assert f"from 1/4 to 4/4, and of 9999 parts at most. It is {part!r}." in said("--codec", "c", f"--part={part}")
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--cache", "off"], "but --cache is off. Give --cache disk"),
-        (["--cache", "memory"], "but --cache is memory. Give --cache disk"),
-        (["--stage", "codec"], "but --stage is codec"),
-        (["--set", "data.augment_gain_db=3"], "makes other codes every time, so a run with these settings keeps none."),
+        (["--part", "1/2"], "give --codec DIR"),
+        (["--codec", "x", "--train-data", "nothere"], "nothere"),
+        (["--codec", "nothere"], "nothere: does not exist"),
+        (["--codec", "."], "holds no checkpoints"),
+        (["--codec", "x", "--cache", "off"], "but --cache is off. Give --cache disk"),
+        (["--codec", "x", "--cache", "memory"], "but --cache is memory. Give --cache disk"),
+        (["--codec", "x", "--stage", "codec"], "but --stage is codec"),
+        (["--codec", "x", "--set", "data.augment_gain_db=3"], "so a run with these settings keeps none."),
     ],
 )
-def test_codes_that_no_run_would_read_are_not_made(words, text, capsys):
-    assert text in " ".join(refuse(capsys, "--codec", "runs/codec", *words).split())
+def test_what_cannot_be_made_or_no_run_would_read_is_refused(words, text, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert text in said(*words)
 
 
-@pytest.mark.parametrize(("name", "text"), [("nowhere", "does not exist"), ("empty", "holds no checkpoints")])
-def test_a_folder_that_is_no_codec_is_refused(name, text, tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert text in " ".join(refuse(capsys, "--codec", str(tmp_path / name)).split())
-
-
-def test_a_model_without_codec_is_refused(tmp_path, capsys):
-    from myxtts.checkpoints import write_model_directory
-    from myxtts.config import XTTSConfig
-
+def test_a_model_without_codec_is_refused(tmp_path, said):
     norms = {"mel_stats": np.ones(80, np.float32)}
     write_model_directory(tmp_path / "untrained", config=XTTSConfig(model={"size": "tiny"}), model=norms)
-    said = refuse(capsys, "--codec", str(tmp_path / "untrained"))
-    assert "has no codec (dvae.safetensors). Train one with --stage codec" in " ".join(said.split())
+    assert "has no codec (dvae.safetensors). Train one with --stage codec" in said("--codec", tmp_path / "untrained")
 
 
 def make_prepared(**changes):
-    from myxtts.pipeline.code_filling import FilledCodes
-    from myxtts.training.code_preparation import PreparedCodes
-
     corpus = Path("corpus")
     drops = [Drop(DropReason.TOO_LONG, "wavs/long.wav", "metadata.csv:3")]
     failed = [Drop(DropReason.CORRUPT, f"wavs/{name}.wav", "making codes", "is torn.") for name in "abcd"]
@@ -99,8 +84,6 @@ def test_the_summary_says_what_was_made_set_aside_and_depended_on():
 
 
 def test_the_summary_of_a_whole_corpus_is_short_and_warns_of_a_folder_of_this_machine():
-    from myxtts.pipeline.code_filling import FilledCodes
-
     prepared = make_prepared(
         filled=FilledCodes(made=40),
         report=DropReport(lines=40, kept_seconds=80.0),

@@ -66,13 +66,10 @@ def test_figures_and_page_are_written_and_a_table_is_printed(folder):
         ({"--temperature": "0"}, "temperature must be"),
     ],
 )
-def test_bad_input_is_one_message_before_a_model_is_loaded(folder, flags, message):
+def test_bad_input_is_one_message_before_a_model_is_loaded(folder, flags, message, refuse):
     words = {"--checkpoint": folder / "model", "--data": folder / "corpus", "--out": folder / "none"}
     given = [str(word).replace("{folder}", str(folder)) for pair in {**words, **flags}.items() for word in pair]
-    result = run_command("evaluate", *given)
-    assert result.returncode == 2, result.stderr
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    assert message in refuse("evaluate", *given)
     assert not (folder / "none").exists()
 
 
@@ -80,18 +77,6 @@ def test_what_one_waits_for_is_said():
     material = SimpleNamespace(sentences=[1, 2], recordings={"ana": {"a": 1, "b": 2}, "ben": {"c": 3}})
     assert describe_work(material, hears_voices=False) == "saying 2 sentences again"
     assert describe_work(material, hears_voices=True).endswith("has heard 3 recordings to know the voices")
-
-
-def test_help_loads_no_tensorflow():
-    code = (
-        "import sys; from myxtts.cli.main import main\n"
-        "for command in ('evaluate', 'listen'):\n"
-        "    try:\n        main([command, '--help'])\n    except SystemExit:\n        pass\n"
-        "assert 'tensorflow' not in sys.modules and 'numpy' not in sys.modules"
-    )
-    result = run_python(["-c", code])
-    assert result.returncode == 0, result.stderr
-    assert "--recogniser" in result.stdout
 
 
 def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from myxtts.cli.export_model import build_parser as build_export_parser
 from myxtts.cli.import_model import build_parser as build_import_parser
 from myxtts.cli.listen import build_parser as build_listen_parser
-from myxtts.cli.main import COMMANDS, format_help, main
+from myxtts.cli.main import format_help, main
 from myxtts.cli.wrapping import wrap_message
 from myxtts.errors import CommandLineError
 from tests.support.processes import run_code
@@ -44,21 +44,28 @@ def test_a_terminal_gets_whole_words_and_whole_commands(terminal):
     assert wrap_message("x" * 40 + " `myxtts train --resume`", terminal) == "x" * 40 + "\n`myxtts train --resume`"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_takes_rehearsal(command, capsys):
-    with pytest.raises(SystemExit):
-        main([*command.split(), "--rehearsal", "--help"])
-    assert "\n  --rehearsal" in capsys.readouterr().out
+def test_every_command_takes_rehearsal_and_its_help_loads_no_tensorflow():
+    code = """
+import contextlib, io
+from myxtts.cli.main import COMMANDS, main
+said = {}
+for command in COMMANDS:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main([command, "--rehearsal", "--help"])
+    said[command] = out.getvalue()
+report([said, sorted({'tensorflow', 'numpy', 'uvicorn', 'starlette'} & set(sys.modules))])
+"""
+    said, loaded = run_code(code)
+    assert loaded == []
+    assert [command for command, text in said.items() if "\n  --rehearsal" not in text] == []
+    for command in ("synthesize", "serve"):
+        assert "consent" in " ".join(said[command].split())
 
 
-@pytest.mark.parametrize("columns", [0, 20])
-def test_a_terminal_too_narrow_to_wrap_for_is_left_alone(terminal, columns):
-    termios.tcsetwinsize(terminal.fileno(), (24, columns))
-    assert wrap_message(MESSAGE, terminal) == MESSAGE
-
-
-def test_a_file_or_a_pipe_gets_a_message_on_one_line():
+def test_a_file_a_pipe_and_a_terminal_too_narrow_get_a_message_as_it_is(terminal):
     assert wrap_message(MESSAGE, io.StringIO()) == MESSAGE
+    termios.tcsetwinsize(terminal.fileno(), (24, 20))
+    assert wrap_message(MESSAGE, terminal) == MESSAGE
 
 
 def test_errors_are_wrapped(terminal, monkeypatch):
@@ -88,19 +95,10 @@ def test_what_stands_in_front_of_the_flags_is_no_part_of_the_command(build, word
     assert parser.format_usage() == f"usage: myxtts {words} {missing.partition(';')[0]} [flags]\n"
 
 
-@pytest.mark.parametrize("is_file", [False, True])
-def test_listen_says_what_it_was_given(is_file, tmp_path, capsys):
-    path = tmp_path / "run"
-    if is_file:
-        path.write_text("")
-    assert main(["listen", str(path)]) == 2
-    what = "is a file" if is_file else "does not exist"
-    assert f"run {what}. Give the folder of a run" in capsys.readouterr().err
-
-
-def test_listen_says_what_a_folder_lacks_and_what_to_do(tmp_path, capsys):
-    assert main(["listen", str(tmp_path)]) == 2
-    assert "let the run go on to its first validation." in capsys.readouterr().err
+def test_listen_says_what_it_was_given_and_what_to_do(tmp_path, refuse):
+    (tmp_path / "file").touch()
+    for name, said in (("run", "run does not exist. Give the folder of a run"), ("file", "file is a file. Give the folder"), (".", "let the run go on to its first validation.")):  # fmt: skip
+        assert said in refuse("listen", tmp_path / name)
 
 
 def test_ctrl_c_is_answered_almost_from_the_start():

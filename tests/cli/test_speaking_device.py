@@ -17,26 +17,17 @@ def describe(cards, **asked):
     )
 
 
-def test_the_cpu_is_named_with_the_reason():
+def test_the_device_is_named_with_the_reason_and_the_way_to_another():
     assert describe(0) == "Device: /CPU:0. Speaking on the CPU: this machine has no NVIDIA GPU."
-
-
-def test_the_card_is_named_as_the_driver_does_and_so_is_the_way_to_another():
+    assert describe(2, rehearsal=True) == "Device: /CPU:1. Rehearsal: no GPU is used."
     said = describe(2)
     assert said.startswith("Device: /GPU:0, physical GPU 0, ")
     assert "Speaking on GPU 0 alone; other cards stay unused (GPU 1 " in said
     assert said.endswith("For another one set CUDA_VISIBLE_DEVICES=1.")
-    assert "Training" not in said
     assert "--data-gpu" not in said
 
 
-def test_a_rehearsal_says_that_no_gpu_speaks():
-    assert describe(2, rehearsal=True) == "Device: /CPU:1. Rehearsal: no GPU is used."
-
-
-@pytest.mark.parametrize(
-    ("value", "rehearses"), [("1", True), ("true", True), ("yes", True), ("0", False), ("", False)]
-)
+@pytest.mark.parametrize(("value", "rehearses"), [("1", True), ("yes", True), ("0", False), ("", False)])
 def test_the_variable_rehearses_however_yes_is_spelt(monkeypatch, value, rehearses):
     asked = []
 

@@ -57,7 +57,6 @@ def test_both_commands_are_the_same():
 
 def test_print_config_shows_the_origin_of_values():
     result = run_train("--config", "configs/dual_gpu_24gb.yaml", "--batch-size", "9", "--print-config")
-    assert result.returncode == 0
     assert "configs/dual_gpu_24gb.yaml:6" in next(line for line in result.stdout.splitlines() if "data_gpu: 0" in line)
     assert "--batch-size" in next(line for line in result.stdout.splitlines() if "batch_size: 9" in line)
 
@@ -122,21 +121,16 @@ def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_m
         (["--rehearsal", "--mode", "isolated", "--data-gpu-memory", "900000"], "MB of host memory free"),
     ],
 )
-def test_wrong_input_is_one_message_and_exit_code_2(flags, words):
-    result = run_train(*flags)
-    assert result.returncode == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stderr.startswith("train_main.py: error: ")
-    assert result.stdout == ""
+def test_wrong_input_is_one_message_and_exit_code_2(flags, words, refuse, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert words in refuse("train", *flags, prog="train_main.py")
 
 
-def test_a_section_that_is_not_a_section_and_a_flag_for_it_do_not_clash(tmp_path):
+def test_a_section_that_is_not_a_section_and_a_flag_for_it_do_not_clash(tmp_path, refuse):
     path = tmp_path / "bad.yaml"
     path.write_text("data: 3\n")
-    result = run_train("--config", str(path), "--batch-size", "4")
-    assert result.returncode == 2
-    assert f"data ({path}:1) must be a group of settings, but is 3" in result.stderr
+    said = refuse("train", "--config", path, "--batch-size", "4")
+    assert f"data ({path}:1) must be a group of settings, but is 3" in said
 
 
 def test_the_overview_lists_commands_and_an_unknown_one_has_a_neighbour():
@@ -147,9 +141,9 @@ def test_the_overview_lists_commands_and_an_unknown_one_has_a_neighbour():
     assert run_python(["-m", "myxtts.cli.main", "--version"]).stdout.startswith("myxtts 0.")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "command", ["train_main.py --print-config", "train_main.py --help", "-m myxtts.cli.main --help"]
+    ("command", "unbuffered"),
+    [("train_main.py --print-config", ""), ("train_main.py --help", "1"), ("-m myxtts.cli.main --help", "")],
 )
 def test_a_reader_that_leaves_early_causes_no_complaint(command, unbuffered):
     environ = clean_environ(PYTHONUNBUFFERED=unbuffered)

@@ -3,16 +3,8 @@
 import pytest
 
 from myxtts.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
-from myxtts.config.config import setting_keys
-from myxtts.config.presets import MODEL_SIZES, OPTIMIZATION_LEVELS, START_BATCHES, find_card_preset, name_size
+from myxtts.config.presets import MODEL_SIZES, OPTIMIZATION_LEVELS, find_card_preset, name_size
 from myxtts.errors import ConfigError
-
-
-def test_promised_defaults_of_data_config():
-    data = DataConfig()
-    assert (data.pipeline_buffer_size, data.model_start_delay) == (50, 2.0)
-    assert data.data_gpu is None
-    assert data.model_gpu is None
 
 
 def test_sections_alone_have_the_values_of_a_whole_configuration():
@@ -21,28 +13,10 @@ def test_sections_alone_have_the_values_of_a_whole_configuration():
 
 
 @pytest.mark.parametrize("size", MODEL_SIZES)
-def test_a_size_sets_the_network_batch_and_rate(size):
-    config = XTTSConfig(model={"size": size})
-    assert config.model.gpt_layers == MODEL_SIZES[size]["gpt_layers"]
-    assert config.data.batch_size == START_BATCHES[size][0]
-    assert config.origins["data.batch_size"] == f"preset model size {size}"
-
-
-def test_big_is_the_published_model():
-    model = ModelConfig(size="big")
-    assert (model.gpt_layers, model.gpt_width, model.gpt_heads) == (30, 1024, 16)
-    assert (model.max_text_tokens, model.max_audio_tokens, model.max_prompt_tokens) == (402, 605, 70)
-
-
-@pytest.mark.parametrize("size", MODEL_SIZES)
 def test_numbers_are_named_by_their_size_whatever_the_label_says(size):
     numbers = ModelConfig(**{**MODEL_SIZES[size], "size": "base", "decoder_width": 48}).model_dump()
     assert name_size(numbers) == size
     assert name_size(numbers | {"gpt_layers": 7}) is None
-
-
-def test_normal_is_another_word_for_base():
-    assert ModelConfig(size="normal") == ModelConfig(size="base")
 
 
 def test_a_given_number_wins_over_its_preset_and_the_origin_says_so():
@@ -64,35 +38,15 @@ def test_an_optimisation_level_sets_its_table(level):
         assert getattr(config.data, key.removeprefix("data.")) == value
 
 
-def test_all_optimisation_levels_speak_of_the_same_settings():
-    assert len({tuple(sorted(table)) for table in OPTIMIZATION_LEVELS.values()}) == 1
-
-
-def test_an_explicit_value_wins_over_the_optimisation_level():
-    config = XTTSConfig(training={"optimization_level": "experimental"}, data={"mixed_precision": "float32"})
-    assert config.data.mixed_precision == "float32"
-    assert config.data.enable_xla is True
-
-
 def test_fine_tuning_follows_the_reference_recipe():
     config = XTTSConfig(training={"init_from": "model.pth"})
     assert (config.data.batch_size, config.training.gradient_accumulation_steps) == (3, 84)
     assert config.training.learning_rate == 5e-6
 
 
-def test_fine_tuning_keeps_the_clips_per_update_with_another_batch_size():
-    config = XTTSConfig(training={"init_from": "model.pth"}, data={"batch_size": 16})
-    assert config.data.batch_size * config.training.gradient_accumulation_steps >= 252
-    assert config.training.gradient_accumulation_steps == 16
-
-
 @pytest.mark.parametrize(("batch", "depth"), [(8, 8), (16, 4), (32, 2), (64, 2), (1, 8)])
 def test_prefetch_auto_follows_the_batch_size(batch, depth):
     assert DataConfig(batch_size=batch).prefetch_depth == depth
-
-
-def test_a_given_prefetch_is_taken():
-    assert DataConfig(batch_size=8, prefetch_buffer_size=3).prefetch_depth == 3
 
 
 @pytest.mark.parametrize(("value", "cache"), [(True, "auto"), (False, "off"), ("yes", "auto"), ("no", "off")])
@@ -160,15 +114,6 @@ def test_every_problem_is_reported_at_once():
     assert [key for key, _ in caught.value.problems] == ["data.batch_size", "data.num_workers", "training.seed"]
 
 
-def test_a_configuration_cannot_be_changed_in_place():
-    with pytest.raises(Exception, match="frozen"):
-        XTTSConfig().data.batch_size = 4
-
-
-def test_every_setting_has_an_origin():
-    assert list(XTTSConfig().origins) == setting_keys()
-
-
 @pytest.mark.parametrize(
     ("name", "total", "shares"),
     [
@@ -176,15 +121,12 @@ def test_every_setting_has_an_origin():
         ("NVIDIA GeForce RTX 3090", 24576, (8192, 14336)),
         ("NVIDIA GeForce RTX 3080", 10240, (4096, 8192)),
         ("some card", 16 * 1024, (6144, 12288)),
+        ("GTX 1650", 4096, None),
     ],
 )
 def test_memory_shares_by_card(name, total, shares):
     preset = find_card_preset(name, total)
-    assert (preset.data_mib, preset.model_mib) == shares
-
-
-def test_a_card_smaller_than_any_in_the_tables_has_no_preset():
-    assert find_card_preset("GTX 1650", 4096) is None
+    assert (preset and (preset.data_mib, preset.model_mib)) == shares
 
 
 @pytest.mark.parametrize(
@@ -203,11 +145,6 @@ def test_the_table_of_sizes(size, numbers):
         model.gpt_layers, model.gpt_width, model.gpt_heads, model.dvae_width, model.decoder_width,
         config.data.batch_size, config.training.learning_rate,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("size", [" tiny ", "tiny\n"])
-def test_white_space_around_a_size_chooses_the_same_presets(size):
-    assert XTTSConfig(model={"size": size}) == XTTSConfig(model={"size": "tiny"})
 
 
 @pytest.mark.parametrize("batch", [8, 8.0, "8", " 8", "8.0"])

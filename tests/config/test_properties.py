@@ -90,17 +90,6 @@ def test_yaml_out_and_in_gives_the_same_configuration(tmp_path, values):
     assert resolve_config(yaml_path=path) == config
 
 
-@settings(max_examples=150, deadline=None)
-@given(valid)
-def test_given_values_always_win(values):
-    config = XTTSConfig(**values)
-    for section, given_values in values.items():
-        for name, value in given_values.items():
-            expected = {"normal": "base"}.get(value, value) if name == "size" else value
-            expected = expected.strip() if isinstance(expected, str) else expected
-            assert getattr(getattr(config, section), name) == expected
-
-
 cards = st.lists(
     st.builds(
         lambda free, total, name: (name, total, None if free is None else min(free, total)),

@@ -1,8 +1,5 @@
-import pytest
-
 from myxtts.audio.clip_errors import ClipProblem
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.data.errors import DroppedClipsError
 
 
 def make_report() -> DropReport:
@@ -23,31 +20,9 @@ def test_the_table_has_a_line_per_reason_and_the_sum():
     ]
 
 
-def test_the_table_says_what_helps_where_the_reason_does_not():
-    report = DropReport(lines=1, kept_seconds=0, drops=[Drop(DropReason.UNSUPPORTED, "a.m4a", "m.csv, line 1")])
-
-    assert "unsupported: convert them: ffmpeg -i INPUT OUTPUT.flac." in report.format_table().splitlines()
-
-
-def test_nothing_set_aside_is_one_line():
-    report = DropReport(lines=2, kept_seconds=5)
-
-    assert report.format_table() == "2 of 2 clips can be used (5.0 s); 0 set aside."
-    report.refuse_drops()
-
-
-def test_refusing_shows_the_table():
-    with pytest.raises(DroppedClipsError, match="--strict") as caught:
-        make_report().refuse_drops()
-
-    assert "s0.wav" in str(caught.value)
-
-
 def test_what_was_replaced_during_training_is_reported_apart():
     report = make_report()
-
     report.replaced.append(Drop(DropReason.CORRUPT, "x.wav", "step 7, row 3", "replaced by y.wav"))
-
     assert report.to_json()["replaced"] == [
         {"reason": "corrupt", "file": "x.wav", "where": "step 7, row 3", "detail": "replaced by y.wav"}
     ]

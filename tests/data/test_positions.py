@@ -29,6 +29,5 @@ def test_places_follow_each_other_through_all_micro_batches(sampler):
 @given(samplers(), st.integers(0, 10**9))
 def test_far_places_are_found_without_walking(sampler, number):
     position = find_position(sampler, number)
-
     assert number_position(sampler, position) == number
     assert position.micro_batch < count_micro_batches(sampler, position.step)

@@ -58,9 +58,7 @@ def list_early_clips(texted, count):
 def test_failing_clips_are_replaced_alike_by_all_engines_and_reported(own_lj, caplog):
     whole, _ = read_first_steps(own_lj, "here")
     expected = damage(own_lj.corpus, list_early_clips(own_lj, 4))
-
     batches, reader = read_first_steps(own_lj, "here")
-
     assert batches != whole
     assert {drop.file: drop.reason for drop in reader.report.replaced}.items() >= expected.items()
     assert reader.report.replaced[0].where.startswith("step 0, row ")
@@ -104,31 +102,13 @@ def test_a_resumed_run_repeats_replacements_even_if_the_clip_can_be_read_again(k
     fingerprint = take_fingerprint(own_lj.corpus, sampler, validation=own_lj.corpus, vocabulary=VOCABULARY)
     # The failure at step 2 is found while step 0 is trained on; the run is saved there and killed.
     state = json.loads(json.dumps(save_position(SamplerPosition(1, reader.journal), fingerprint, sampler)))
-
     position = load_position(state, fingerprint)
     with open_reader(own_lj, kind, sampler=sampler, journal=position.journal) as resumed:
         batches = freeze_all(read_steps(resumed, position.step, STEPS))
-
     assert batches == unbroken[2:]
     assert resumed.report.replaced == []
     without_journal, _ = read_first_steps(own_lj, kind)
     assert without_journal != unbroken
-
-
-def test_a_substitute_may_fail_too(own_lj):
-    sampler = make_sampler(own_lj.corpus, accumulation=2)
-    first = int(sampler.make_batch(0).micro_batches[0].clips[0])
-    own_lj.corpus.find_file(first).unlink()
-    _, reader = read_first_steps(own_lj, "here", steps=1)
-    (place,) = {(failure.step, failure.row) for failure in reader.journal.list_failures()}
-    with open_reader(own_lj, sampler=sampler) as reader:
-        second = int(reader.read(Position(0)).clips_B[0])
-    own_lj.corpus.find_file(second).unlink()
-
-    batches, reader = read_first_steps(own_lj, "2 workers", steps=1)
-
-    assert {first, second} <= reader.journal.find_failed(*place)
-    assert read_first_steps(own_lj, "tensorflow", steps=1)[0] == batches
 
 
 def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
@@ -136,7 +116,6 @@ def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
     own_lj.corpus.find_file(5).unlink()
     with open_reader(own_lj, sampler=sampler) as reader:
         list(read_steps(reader, 0, 2 * sampler.steps_per_epoch))
-
     steps = {failure.step // sampler.steps_per_epoch for failure in reader.journal.list_failures() if failure.clip == 5}
     assert steps == {0, 1}
 
@@ -144,43 +123,20 @@ def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
 def test_too_many_failures_end_the_run_though_every_batch_could_be_filled(own_lj):
     for clip in range(0, len(own_lj.corpus), 2):
         own_lj.corpus.find_file(clip).unlink()
-
     with open_reader(own_lj) as reader, pytest.raises(TooManyFailuresError) as caught:
         list(read_steps(reader, 0, 1000))
-
     assert re.search(r"Of the last \d+ clips 4\d could not be read", str(caught.value))
-
-
-def test_some_failures_in_every_epoch_do_not_end_a_run(own_lj):
-    own_lj.corpus.find_file(3).unlink()
-    with open_reader(own_lj) as reader:
-        for _ in read_steps(reader, 0, 60 * make_sampler(own_lj.corpus).steps_per_epoch):
-            pass
-    assert len(reader.report.replaced) >= 60
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_corpus_that_vanishes_ends_the_run_with_the_report(kind, own_lj):
     for clip in range(len(own_lj.corpus)):
         own_lj.corpus.find_file(clip).unlink()
-
     with open_reader(own_lj, kind) as reader, pytest.raises(TooManyFailuresError) as caught:
         list(read_steps(reader, 0, 100))
-
     assert "replaced during training" in str(caught.value)
     assert "LJ001-00" in str(caught.value)
     assert len(reader.report.replaced) <= 60
-
-
-def test_a_batch_of_which_nothing_is_left_is_an_error(tmp_path):
-    write_clips(tmp_path / "two", ["a", "b"])
-    write_metadata(tmp_path / "two", "a|One.", "b|Two.")
-    texted = scan_small(tmp_path / "two", tmp_path / "index")
-    for name in "ab":
-        (tmp_path / "two" / "wavs" / f"{name}.wav").unlink()
-
-    with open_reader(texted) as reader, pytest.raises(TooManyFailuresError, match="Step 0 has no clip left"):
-        reader.read(Position(0))
 
 
 def test_one_of_two_clips_leaves_an_empty_row(tmp_path):
@@ -188,13 +144,15 @@ def test_one_of_two_clips_leaves_an_empty_row(tmp_path):
     write_metadata(tmp_path / "two", "a|One.", "b|Two.")
     texted = scan_small(tmp_path / "two", tmp_path / "index")
     texted.corpus.find_file(0).unlink()
-
     for kind in ENGINES:
         with open_reader(texted, kind, sampler=make_sampler(texted.corpus, batch_size=2)) as reader:
             batch = reader.read(Position(0))
             (row,) = np.flatnonzero(batch.clips_B == EMPTY_ROW)
             assert batch.weights_B.sum() == 1
             assert not batch.wav_BS[row].any()
+    texted.corpus.find_file(1).unlink()
+    with open_reader(texted) as reader, pytest.raises(TooManyFailuresError, match="Step 0 has no clip left"):
+        reader.read(Position(0))
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -207,7 +165,6 @@ def test_a_batch_replaced_from_outside_has_other_clips_from_then_on(kind, lj, ca
         after = freeze(reader.read(Position(1)))
         replaced = reader.read(Position(1)).clips_B
         assert [drop.file for drop in reader.report.replaced] == names
-
     assert names == [lj.corpus.audio[before[row]] for row in rows]
     assert not {*before.tolist()} & {*replaced.tolist()} - {EMPTY_ROW}
     assert reader.journal.list_failures() == [Failure(1, row, int(before[row])) for row in rows]
@@ -240,10 +197,8 @@ def test_a_clip_that_keeps_killing_readers_is_replaced(signal, lj, tmp_path, mon
     sampler = make_sampler(lj.corpus)
     deadly = int(sampler.make_batch(1).clips[1])
     make_deadly(tmp_path, monkeypatch, lj.corpus.audio[deadly], signal)
-
     with open_reader(lj, "2 workers", sampler=sampler) as reader:
         batches = freeze_all(read_steps(reader, 0, 4))
-
     (failure,) = reader.journal.list_failures()
     assert failure.clip == deadly
     (drop,) = reader.report.replaced

@@ -44,7 +44,7 @@ def test_shares_are_disjoint_and_join_to_the_batch(lj, parts):
     for number, batch in enumerate(whole):
         own = [batches[number] for batches, _ in shares]
         assert len({each.wav_BS.shape for each in own}) == 1, "all have one shape"
-        names = (
+        names = [
             "clips_B",
             "wav_BS",
             "wav_lengths_B",
@@ -53,7 +53,7 @@ def test_shares_are_disjoint_and_join_to_the_batch(lj, parts):
             "slice_starts_B",
             "slice_lengths_B",
             "weights_B",
-        )
+        ]
         for name in names:
             joined = np.concatenate([getattr(each, name) for each in own])[: batch.rows]
             np.testing.assert_array_equal(joined, getattr(batch, name), err_msg=name)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.split import count_validation_clips, split_corpus
+from myxtts.data.split import split_corpus
 from tests.data.shared import make_clips
 
 
@@ -29,15 +29,10 @@ def test_every_clip_is_in_one_part(tmp_path_factory, clips, seed):
 
 @pytest.mark.parametrize(
     ("clips", "expected"),
-    [(1, 0), (2, 1), (9, 1), (49, 4), (100, 4), (300, 6), (13_100, 262), (25_600, 512), (10**6, 512)],
+    [(1, 0), (2, 1), (9, 1), (49, 4), (100, 4), (300, 6), (13_100, 262), (30_000, 512)],
 )
-def test_how_many(clips, expected):
-    assert count_validation_clips(clips) == expected
-
-
-def test_the_order_of_lines_does_not_matter(tmp_path):
-    names = [f"wavs/{i}.wav" for i in range(500)]
-    assert list_validation(names, tmp_path) == list_validation(names[::-1], tmp_path)
+def test_how_many(clips, expected, tmp_path):
+    assert len(list_validation([f"{i}.wav" for i in range(clips)], tmp_path)) == expected
 
 
 def test_another_seed_gives_another_split_and_another_folder_the_same(tmp_path):
@@ -45,6 +40,7 @@ def test_another_seed_gives_another_split_and_another_folder_the_same(tmp_path):
     chosen = list_validation(names, tmp_path)
     assert chosen == list_validation(names, tmp_path / "elsewhere")
     assert chosen != list_validation(names, tmp_path, seed=1)
+    assert chosen == list_validation(names[::-1], tmp_path), "the order of lines does not matter"
 
 
 def test_few_clips_change_sides_when_the_corpus_grows(tmp_path):
@@ -68,14 +64,3 @@ def test_it_is_said(tmp_path, caplog):
     split_corpus(make_corpus([f"{i}.wav" for i in range(200)], tmp_path), seed=3)
     assert "Validation: 4 of 200 clips" in caplog.text
     assert "chosen by seed 3, such as " in caplog.text
-
-
-def test_a_part_is_a_corpus_of_its_own(tmp_path):
-    corpus = make_corpus([f"{i}.wav" for i in range(200)], tmp_path)
-    part = corpus.take(split_corpus(corpus, 0).validation)
-    assert len(part) == 4
-    for clip in range(4):
-        number = int(part.audio[clip].removesuffix(".wav"))
-        assert part.samples[clip] == corpus.samples[number]
-        assert part.text[clip] == corpus.text[number]
-        assert part.find_file(clip) == corpus.find_file(number)

@@ -26,25 +26,15 @@ def read(host):
     return read_free_memory_bytes(host / "proc", host / "groups")
 
 
-def test_without_limits_the_host_decides(host):
-    limit_group(host / "groups" / "a" / "b", "max", 500, 0)
-    assert read(host) == 1000
-
-
-def test_a_limited_group_leaves_what_it_does_not_need_itself(host):
-    limit_group(host / "groups" / "a" / "b", 800, 600, 100)
-    assert read(host) == 300
-
-
-def test_a_group_above_may_be_the_narrow_one(host):
-    limit_group(host / "groups" / "a" / "b", 800, 600, 100)
-    limit_group(host / "groups" / "a", 700, 600, 0)
-    assert read(host) == 100
-
-
-def test_a_group_above_its_limit_leaves_nothing(host):
-    limit_group(host / "groups" / "a" / "b", 100, 600, 0)
-    assert read(host) == 0
+@pytest.mark.parametrize(
+    ("own", "above", "free"),
+    [(("max", 500, 0), None, 1000), ((800, 600, 100), None, 300), ((800, 600, 100), (700, 600, 0), 100), ((100, 600, 0), None, 0)],
+)  # fmt: skip
+def test_the_narrowest_group_decides_with_what_it_does_not_need_itself(host, own, above, free):
+    limit_group(host / "groups" / "a" / "b", *own)
+    if above:
+        limit_group(host / "groups" / "a", *above)
+    assert read(host) == free
 
 
 @pytest.mark.parametrize("text", ["", "4:memory:/old\n"])
@@ -57,7 +47,3 @@ def test_without_a_unified_group_the_host_decides(host, text):
 def test_the_facts_of_a_plan_know_of_the_limit(monkeypatch):
     monkeypatch.setattr(machine, "read_free_memory_bytes", lambda: 3 * 2**20 + 1)
     assert machine.read_machine().host_free_mib == 3
-
-
-def test_a_host_without_control_groups_decides_alone(host):
-    assert read_free_memory_bytes(host / "none", host / "none") == 1000

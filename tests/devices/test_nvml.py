@@ -2,7 +2,6 @@
 
 import json
 
-from myxtts.devices.topology import Connection, Link
 from tests.support.nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -38,11 +37,6 @@ def test_a_card_that_fell_off_the_bus_is_listed_apart_and_the_others_stay(make_m
     assert scan["lost"] == [[0, "The NVIDIA driver could not tell GPU 0: GPU is lost."]]
 
 
-def test_memory_that_the_driver_does_not_support_stays_unknown(make_machine):
-    (card,) = run_code(SCAN, make_machine(StubCard(0, memory=NOT_SUPPORTED)).environ())["cards"]
-    assert (card["total_mib"], card["free_mib"]) == (None, None)
-
-
 def test_a_driver_that_is_not_loaded_is_a_problem_not_an_empty_machine(make_machine):
     scan = run_code(SCAN, make_machine(extra=[f"init {DRIVER_NOT_LOADED}"]).environ())
     assert scan["problem"] == "The NVIDIA driver does not answer: Driver Not Loaded."
@@ -67,20 +61,6 @@ with Nvml() as nvml:
     assert run_code(code, machine.environ()) == [73, None, 900, 5, None, "570.00", 2]
 
 
-def test_changing_memory_is_seen_by_the_next_reading(make_machine):
-    machine = make_machine(StubCard(0, used=100))
-    code = """
-import pathlib, os
-from myxtts.devices.nvml import Nvml
-with Nvml() as nvml:
-    before = nvml.read_memory(0).used_mib
-    file = pathlib.Path(os.environ["NVML_STUB"])
-    file.write_text(file.read_text().replace(" 100 ", " 3100 "))
-    report([before, nvml.read_memory(0).used_mib, nvml.read_memory(0).free_mib])
-"""
-    assert run_code(code, machine.environ()) == [100, 3100, 24564 - 3100]
-
-
 def test_topology_levels_and_nvlink(make_machine):
     cards = [StubCard(id) for id in range(4)]
     machine = make_machine(*cards, extra=["link 0 1 10", "link 0 2 50", "link 1 2 40", "link 0 3 50", "nvlink 0 3"])
@@ -91,12 +71,6 @@ with Nvml() as nvml:
     report([read_link(nvml, a, b).connection for a, b in ((0, 1), (1, 0), (0, 2), (1, 2), (0, 3), (3, 0), (2, 3))])
 """
     assert run_code(code, machine.environ()) == ["PIX", "PIX", "SYS", "NODE", "NVLink", "NVLink", "unknown"]
-
-
-def test_slow_connections_are_explained():
-    slow = [connection for connection in Connection if Link(0, 1, connection).is_slow]
-    assert slow == [Connection.NODE, Connection.SYS]
-    assert "different NUMA nodes" in Link(0, 1, Connection.SYS).explain()
 
 
 def test_the_devices_command_lists_cards_links_and_what_is_wrong(make_machine):

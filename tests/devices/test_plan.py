@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.cli.devices import format_devices
 from myxtts.cli.train import build_parser
-from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config import resolve_config
 from myxtts.devices.environment import prepare_environment, select_visible
 from myxtts.devices.machine import Machine
 from myxtts.devices.memory import Growth, Limit
@@ -22,9 +22,9 @@ def make_card(id, free=23000, total=24564, name="NVIDIA GeForce RTX 4090"):
     return Card(PhysicalId(id), name, f"GPU-{id:04d}-aaaa", f"0:{id}", total, free)
 
 
-def make_machine(count=4, environ=None, **card):
+def make_machine(count=4, environ=None, lost=(), problem=None, **card):
     cards = tuple(make_card(id, **card) for id in range(count))
-    return Machine(CardScan(cards, (), None), host_free_mib=20000, environ=environ or {})
+    return Machine(CardScan(cards, lost, problem), host_free_mib=20000, environ=environ or {})
 
 
 def plan(machine=None, in_process=False, command=("python", "train_main.py"), **request):
@@ -35,77 +35,56 @@ def cards_of(plan, process=Process.TRAINER):
     return [(card.physical_id, card.tf_index, card.memory) for card in plan.process(process).cards]
 
 
+LOST = ((PhysicalId(1), "The NVIDIA driver could not tell GPU 1: GPU is lost."),)
+ISOLATED = {"data_gpu": 0, "model_gpu": 1, "isolation": True}
+REHEARSED = {"rehearsal": True, "mode": "isolated"}
+
+
 @pytest.mark.parametrize(
-    ("data", "model", "data_device", "model_device"),
+    ("machine", "request_values", "words"),
     [
-        (0, 1, "/GPU:0", "/GPU:1"),
-        (1, 0, "/GPU:1", "/GPU:0"),
-        (2, 3, "/GPU:0", "/GPU:1"),
-        (3, 1, "/GPU:1", "/GPU:0"),
+        ({}, {"data_gpu": 1, "model_gpu": 1}, "both limits given"),
+        ({}, {"data_gpu": 1, "model_gpu": 1, "data_limit_mib": 4000}, "both limits given"),
+        (
+            {},
+            {"data_gpu": 1, "model_gpu": 1, "data_limit_mib": 12000, "model_limit_mib": 12000},
+            "sum to at most 21976",
+        ),
+        ({}, {**ISOLATED, "model_limit_mib": 23000}, r"--model-gpu-memory 23000 does not fit.*Give at most 22488"),
+        ({"free": 300}, ISOLATED, "300 MB free, too little"),
+        ({"environ": {"CUDA_VISIBLE_DEVICES": "MIG-abc"}}, {}, "MIG"),
+        ({}, {"mode": "auto"}, "--mode single, dual or isolated"),
+        ({}, {"in_process": True, "data_gpu": 1, "model_gpu": 1, "isolation": True}, "needs two cards"),
+        ({"count": 1, "lost": LOST}, {"data_gpu": 0, "model_gpu": 1}, "GPU is lost"),
+        ({}, {"rehearsal": True, "data_gpu": 0, "model_gpu": 0}, "both --data-gpu-memory and --model-gpu-memory"),
+        (
+            {},
+            {**REHEARSED, "data_limit_mib": 10000, "model_limit_mib": 20000},
+            "30000 MB, but this rehearsal has 20000 MB",
+        ),
+        ({}, {**REHEARSED, "data_limit_mib": 19500}, "too little is left for the model role"),
     ],
 )
-def test_dual_keeps_the_roles_in_any_order_of_ids(data, model, data_device, model_device):
-    made = plan(data_gpu=data, model_gpu=model)
-    assert made.mode is Mode.DUAL
-    assert (made.data.device, made.data.physical_id) == (data_device, data)
-    assert (made.model.device, made.model.physical_id) == (model_device, model)
-    assert cards_of(made) == [(id, id, Growth()) for id in sorted((data, model))]
-
-
-@pytest.mark.parametrize(("data", "model"), [(0, 1), (1, 0), (3, 1)])
-def test_isolated_gives_each_process_one_card_with_its_limit(data, model):
-    made = plan(data_gpu=data, model_gpu=model, isolation=True)
-    assert made.mode is Mode.ISOLATED
-    assert cards_of(made) == [(model, model, Limit(16384))]
-    assert cards_of(made, Process.PRODUCER) == [(data, 0, Limit(8192))]
-    assert dict(made.process(Process.PRODUCER).environ) == {"CUDA_VISIBLE_DEVICES": f"GPU-{data:04d}-aaaa"}
-    assert (made.data.device, made.model.device) == ("/GPU:0", "/GPU:0")
-    assert (made.data.process, made.model.process) == (Process.PRODUCER, Process.TRAINER)
-
-
-@pytest.mark.parametrize(
-    ("request_values", "has_producer", "is_shared", "limits"),
-    [
-        ({}, False, True, (None, None)),
-        ({"data_gpu": 0, "model_gpu": 1}, False, False, (None, None)),
-        # Both are the /GPU:0 of their own process, which makes them no one device.
-        ({"data_gpu": 0, "model_gpu": 1, "isolation": True}, True, False, (8192, 16384)),
-        ({"mode": "isolated", "rehearsal": True, "data_limit_mib": 2000, "model_limit_mib": 3000}, True, False, (2000, 3000)),
-    ],
-)  # fmt: skip
-def test_a_plan_tells_what_its_roles_share(request_values, has_producer, is_shared, limits):
-    made = plan(**request_values)
-    assert (made.has_producer, made.is_shared) == (has_producer, is_shared)
-    assert [role.role for role in made.own_roles] == (["model"] if is_shared else ["data", "model"])
-    assert (made.data.limit_mib, made.model.limit_mib) == limits
-    assert made.model.is_gpu is not made.rehearsal
-
-
-def test_isolation_inside_one_process_shows_both_cards_with_limits():
-    made = plan(in_process=True, data_gpu=3, model_gpu=1, isolation=True, data_limit_mib=4096)
-    assert cards_of(made) == [(1, 1, Limit(16384)), (3, 3, Limit(4096))]
-    assert (made.data.device, made.model.device) == ("/GPU:1", "/GPU:0")
-    assert len(made.processes) == 1
-
-
-def test_one_card_is_split_when_both_limits_fit():
-    made = plan(data_gpu=2, model_gpu=2, data_limit_mib=6000, model_limit_mib=12000)
-    assert made.mode is Mode.SPLIT
-    assert cards_of(made) == [(2, 2, Limit(12000))]
-    assert cards_of(made, Process.PRODUCER) == [(2, 0, Limit(6000))]
-
-
-@pytest.mark.parametrize(
-    ("limits", "words"),
-    [
-        ({}, "both limits given"),
-        ({"data_limit_mib": 4000}, "both limits given"),
-        ({"data_limit_mib": 12000, "model_limit_mib": 12000}, "sum to at most 21976"),
-    ],
-)
-def test_one_card_for_both_roles_needs_limits_that_fit(limits, words):
+def test_what_cannot_be_had_is_an_error_that_says_what_can(machine, request_values, words):
     with pytest.raises(DevicePlanError, match=words):
-        plan(data_gpu=1, model_gpu=1, **limits)
+        plan(make_machine(**machine), **request_values)
+
+
+@pytest.mark.parametrize(
+    ("machine", "request_values", "words"),
+    [
+        ({"count": 0}, {}, "Training on the CPU: this machine has no NVIDIA GPU."),
+        ({"count": 0, "problem": "Driver Not Loaded."}, {}, "Training on the CPU. Driver Not Loaded."),
+        ({"environ": {"CUDA_VISIBLE_DEVICES": "-1"}}, {}, "CUDA_VISIBLE_DEVICES=-1 hides every GPU"),
+        ({}, {"data_gpu": 0, "model_gpu": 1, "data_limit_mib": 4096}, "--data-gpu-memory has no effect"),
+        ({}, {**ISOLATED, "in_process": True, "rehearsal": True}, "no limit is enforced"),
+        ({}, {"command": (), "data_limit_mib": 500}, "data.data_gpu_memory has no effect"),
+    ],
+)
+def test_what_differs_from_what_was_asked_is_noted(machine, request_values, words):
+    made = plan(make_machine(**machine), **request_values)
+    assert words in made.notes[0]
+    assert request_values.get("command") is None or "--" not in " ".join(made.notes)
 
 
 def test_nothing_asked_is_one_gpu_with_growth_and_a_hint_at_the_others():
@@ -114,17 +93,6 @@ def test_nothing_asked_is_one_gpu_with_growth_and_a_hint_at_the_others():
     assert cards_of(made) == [(0, 0, Growth())]
     assert (made.data.device, made.model.device) == ("/GPU:0", "/GPU:0")
     assert "--data-gpu 1 --model-gpu 0" in made.notes[0]
-
-
-def test_without_a_gpu_training_is_on_the_cpu_and_says_so():
-    made = plan(make_machine(0))
-    assert (made.mode, made.model.device) == (Mode.SINGLE, "/CPU:0")
-    assert made.notes == ("Training on the CPU: this machine has no NVIDIA GPU.",)
-
-
-def test_a_driver_that_fails_is_named_when_the_cpu_is_used():
-    machine = Machine(CardScan((), (), "The NVIDIA driver does not answer: Driver Not Loaded."), 8000)
-    assert "Driver Not Loaded" in plan(machine).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -157,15 +125,6 @@ def test_cards_that_do_not_exist_are_an_error_with_the_command_that_works(reques
         assert f"GPU {id} (NVIDIA GeForce RTX 4090)" in text
 
 
-def test_who_asks_from_another_command_is_told_that_one():
-    command = ("python", "utilities/dual_gpu_bottleneck_profiler.py", "--num-steps", "9", "--data-gpu", "0")
-    with pytest.raises(DevicePlanError) as caught:
-        plan(make_machine(1), command=command, data_gpu=0, model_gpu=1)
-    assert "do the same on one device with\n  python utilities/dual_gpu_bottleneck_profiler.py --num-steps 9\n" in str(
-        caught.value
-    )
-
-
 @pytest.mark.parametrize(
     ("request_values", "said"),
     [
@@ -183,13 +142,6 @@ def test_who_asks_from_python_is_told_settings_and_no_flags(request_values, said
     assert "--" not in str(caught.value)
 
 
-@pytest.mark.parametrize("request_values", [{}, {"data_limit_mib": 500}])
-def test_notes_for_python_name_no_flags(request_values):
-    made = plan(command=(), **request_values)
-    assert made.notes
-    assert "--" not in " ".join(made.notes)
-
-
 def test_the_command_that_the_list_of_devices_names_has_two_roles():
     told = re.search(r"`myxtts train (.*)` tries two roles", format_devices(make_machine(0), []))[1]
     config = resolve_config(flags=build_parser("myxtts train").parse_all(told.split()).given)
@@ -197,21 +149,10 @@ def test_the_command_that_the_list_of_devices_names_has_two_roles():
     assert made.data.device != made.model.device
 
 
-def test_a_card_that_was_lost_is_named_in_the_error():
-    scan = CardScan((make_card(0),), ((PhysicalId(1), "The NVIDIA driver could not tell GPU 1: GPU is lost."),), None)
-    with pytest.raises(DevicePlanError, match="GPU is lost"):
-        plan(Machine(scan, 8000), data_gpu=0, model_gpu=1)
-
-
 def test_two_roles_without_ids_train_on_the_card_with_most_free_memory():
     cards = (make_card(0, free=10000), make_card(1, free=8000), make_card(2, free=20000))
     made = plan(Machine(CardScan(cards, (), None), 8000), mode="dual")
     assert (made.data.physical_id, made.model.physical_id) == (0, 2)
-
-
-def test_mode_auto_is_no_mode_before_it_was_chosen():
-    with pytest.raises(DevicePlanError, match="--mode single, dual or isolated"):
-        plan(mode="auto")
 
 
 def test_a_single_plan_trains_on_the_card_that_was_to_train():
@@ -234,20 +175,10 @@ def test_a_default_limit_that_does_not_fit_is_computed_anew_and_reported():
     assert any("instead of the default 8192" in note for note in made.notes)
 
 
-def test_a_given_limit_that_does_not_fit_is_an_error_with_the_largest_that_does():
-    with pytest.raises(DevicePlanError, match=r"--model-gpu-memory 23000 does not fit.*Give at most 22488"):
-        plan(data_gpu=0, model_gpu=1, isolation=True, model_limit_mib=23000)
-
-
 def test_unknown_free_memory_is_said_not_guessed():
     made = plan(make_machine(2, free=None), data_gpu=0, model_gpu=1, isolation=True)
     assert (made.data.memory, made.model.memory) == (Limit(8192), Limit(16384))
     assert sum("free memory unknown" in note for note in made.notes) == 2
-
-
-def test_a_card_without_room_is_refused():
-    with pytest.raises(DevicePlanError, match="300 MB free, too little"):
-        plan(make_machine(2, free=300), data_gpu=0, model_gpu=1, isolation=True)
 
 
 def test_the_allocator_that_ignores_limits_is_refused_only_with_limits():
@@ -255,10 +186,6 @@ def test_the_allocator_that_ignores_limits_is_refused_only_with_limits():
     with pytest.raises(DevicePlanError, match="ignores memory limits"):
         plan(machine, data_gpu=0, model_gpu=1, isolation=True)
     assert plan(machine, data_gpu=0, model_gpu=1).mode is Mode.DUAL
-
-
-def test_limits_without_isolation_have_no_effect_and_the_plan_says_so():
-    assert plan(data_gpu=0, model_gpu=1, data_limit_mib=4096).notes[0].startswith("--data-gpu-memory has no effect")
 
 
 def test_visible_devices_of_a_container_shift_the_index_but_not_the_id():
@@ -282,11 +209,6 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(text, ids):
     assert [card.physical_id for card in select_visible(make_machine().cards, environ)] == ids
 
 
-def test_a_slice_of_a_card_is_refused():
-    with pytest.raises(DevicePlanError, match="MIG"):
-        plan(make_machine(environ={"CUDA_VISIBLE_DEVICES": "MIG-abc"}))
-
-
 @pytest.mark.parametrize(("marks", "level"), [((), "3"), ((__file__,), "1")])
 def test_tensorflow_does_not_complain_of_a_driver_that_nobody_expects(monkeypatch, marks, level):
     monkeypatch.setattr("myxtts.devices.environment._DRIVER_MARKS", marks)
@@ -296,19 +218,6 @@ def test_tensorflow_does_not_complain_of_a_driver_that_nobody_expects(monkeypatc
     environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
     prepare_environment(environ)
     assert environ["TF_CPP_MIN_LOG_LEVEL"] == "0", "a user's own"
-
-
-def test_one_card_that_is_split_is_not_called_several():
-    assert [mode.log_name for mode in Mode] == [
-        "Single-GPU Buffered Mode", "Multi-GPU Mode", "Multi-GPU Mode", "Split-GPU Mode"
-    ]  # fmt: skip
-
-
-def test_the_environment_counts_cards_as_nvidia_smi_does():
-    environ = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    prepare_environment(environ)
-    assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert environ["KERAS_BACKEND"] == "tensorflow"
 
 
 @pytest.mark.parametrize(
@@ -345,31 +254,6 @@ def test_default_limits_of_a_rehearsal_are_scaled_to_the_host():
     assert made.data.memory.mib * 2 == pytest.approx(made.model.memory.mib, rel=0.2)
 
 
-def test_given_limits_of_a_rehearsal_must_fit_the_host():
-    with pytest.raises(DevicePlanError, match="30000 MB, but this rehearsal has 20000 MB"):
-        plan(rehearsal=True, mode="isolated", data_limit_mib=10000, model_limit_mib=20000)
-
-
-def test_a_split_card_in_rehearsal_needs_both_limits_too():
-    with pytest.raises(DevicePlanError, match="both --data-gpu-memory and --model-gpu-memory"):
-        plan(rehearsal=True, data_gpu=0, model_gpu=0)
-
-
-def test_isolation_inside_one_process_needs_two_cards():
-    with pytest.raises(DevicePlanError, match="needs two cards"):
-        plan(in_process=True, data_gpu=1, model_gpu=1, isolation=True)
-
-
-def test_a_request_carries_what_the_configuration_says():
-    config = XTTSConfig(
-        data={"data_gpu": 3, "model_gpu": 1, "enable_memory_isolation": True, "data_gpu_memory": 4096},
-        training={"rehearsal": True},
-    )
-    assert PlanRequest.from_config(config) == PlanRequest(
-        data_gpu=3, model_gpu=1, isolation=True, data_limit_mib=4096, rehearsal=True
-    )
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -384,21 +268,6 @@ def test_the_command_that_is_advised_gives_a_single_plan(words):
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config, environ={})
     made = plan_devices(PlanRequest.from_config(config), make_machine(1))
     assert (made.mode, config.training.epochs) == (Mode.SINGLE, 3)
-
-
-def test_every_gpu_hidden_is_said():
-    made = plan(make_machine(2, environ={"CUDA_VISIBLE_DEVICES": "-1"}))
-    assert "CUDA_VISIBLE_DEVICES=-1 hides every GPU" in made.notes[0]
-
-
-def test_a_rehearsal_inside_one_process_says_that_no_limit_is_enforced():
-    made = plan(in_process=True, rehearsal=True, isolation=True, data_gpu=0, model_gpu=1)
-    assert "no limit is enforced" in made.notes[0]
-
-
-def test_a_rehearsal_never_gives_a_role_next_to_nothing():
-    with pytest.raises(DevicePlanError, match="too little is left for the model role"):
-        plan(rehearsal=True, mode="isolated", data_limit_mib=19500)
 
 
 def test_the_single_gpu_command_drops_just_the_two_card_flags():

@@ -8,7 +8,17 @@ import numpy as np
 
 from myxtts.evaluation.error_rates import score_transcript
 from myxtts.evaluation.likeness import Likeness
-from myxtts.evaluation.results import COPY, ORIGINAL, SPOKEN, Evaluation, Failure, Heard, NotMeasured, SpokenSentence
+from myxtts.evaluation.results import (
+    COPY,
+    ORIGINAL,
+    SPOKEN,
+    Evaluation,
+    FailedFigure,
+    Heard,
+    NotMeasured,
+    SpokenSentence,
+    VoiceSource,
+)
 from myxtts.evaluation.wav_files import write_wav
 
 TEXTS = ("The cat sat on the mat.", "Nobody knows <why> it rains.", "سلام دنیا")
@@ -29,17 +39,19 @@ def make_sentence(
         if folder is not None:
             (folder / "wavs").mkdir(exist_ok=True)
             write_wav(folder / name, np.random.default_rng(number).normal(0, 0.1, 4000).astype(np.float32), 22050)
+        words, characters = (None, None) if transcript is None else score_transcript(text, transcript, "en")
         sounds[kind] = Heard(
             file=name,
             seconds=lengths.get(kind, 2.0),
             transcript=transcript,
-            score=None if transcript is None else score_transcript(text, transcript, "en"),
+            word_errors=words,
+            character_errors=characters,
             likeness=Likeness(0.9, 0.5 if kind != SPOKEN else 0.6 + 0.4 * number),
             mel_distance_db=None if kind == ORIGINAL else {COPY: 3.0, SPOKEN: 5.0}[kind] + number,
         )
     values = {
         "codes": 40, "is_stopped": True, "seconds_to_speak": 1.0, "correct_codes": 30, "true_codes": 40, "speaker": "ana",
-        "language": "en", "prompts": ("other.wav",), "prompt_kind": "another clip of the speaker",
+        "language": "en", "voice": VoiceSource("another clip of the speaker", ("other.wav",)),
     }  # fmt: skip
     return SpokenSentence(name=f"{number}.wav", text=text, sounds=sounds, **{**values, **more})
 
@@ -56,4 +68,4 @@ def make_evaluation(sentences, failures=(), not_measured=(), **more) -> Evaluati
     return Evaluation(facts, list(sentences), list(failures), list(not_measured), {"lines": 9}, **more)
 
 
-__all__ = ["COPY", "ORIGINAL", "SPOKEN", "TEXTS", "Failure", "NotMeasured", "make_evaluation", "make_sentence"]
+__all__ = ["COPY", "ORIGINAL", "SPOKEN", "TEXTS", "FailedFigure", "NotMeasured", "make_evaluation", "make_sentence"]

@@ -64,8 +64,7 @@ def make_wav(tmp_path):
 
 
 def test_a_known_recogniser_runs_in_its_own_process_and_outlives_a_bad_clip(packages, make_wav):
-    judge = open_judge(RECOGNISER, JudgeChoice("moonshine", python=sys.executable))
-    try:
+    with open_judge(RECOGNISER, JudgeChoice("moonshine", python=sys.executable)) as judge:
         assert judge.languages == ("en",)
         assert transcribe(judge, make_wav(800), "en") == "800 at 16000 800 at 16000"
         with pytest.raises(JudgeFailedError, match="too short"):
@@ -75,8 +74,6 @@ def test_a_known_recogniser_runs_in_its_own_process_and_outlives_a_bad_clip(pack
             transcribe(judge, make_wav(2), "en")
         with pytest.raises(JudgeFailedError, match="moonshine"):
             transcribe(judge, make_wav(9), "en")
-    finally:
-        judge.close()
 
 
 def test_a_judge_that_does_not_answer_is_given_up(packages, make_wav, monkeypatch):
@@ -84,26 +81,28 @@ def test_a_judge_that_does_not_answer_is_given_up(packages, make_wav, monkeypatc
         "import time\nclass Transcriber:\n    def __init__(self, *a): pass\n"
         "    def transcribe_without_streaming(self, *a): time.sleep(600)\n"
     )
-    judge = open_judge(RECOGNISER, JudgeChoice("moonshine", python=sys.executable))
-    monkeypatch.setattr(judge_process, "ANSWER_SECONDS", 0.2)
-    with pytest.raises(JudgeFailedError, match=r"no answer within 0\.2 s"):
-        transcribe(judge, make_wav(9), "en")
-    judge.close()
+    with open_judge(RECOGNISER, JudgeChoice("moonshine", python=sys.executable)) as judge:
+        monkeypatch.setattr(judge_process, "ANSWER_SECONDS", 0.2)
+        with pytest.raises(JudgeFailedError, match=r"no answer within 0\.2 s"):
+            transcribe(judge, make_wav(9), "en")
+
+
+def refuse(kind, choice, message):
+    with pytest.raises(JudgeRequestError, match=message), open_judge(kind, choice):
+        pass
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setenv(JUDGE_PYTHON, sys.executable)
-    with pytest.raises(
-        JudgeRequestError, match=r"moonshine_voice.*pip install numpy moonshine-voice==0\.1\.0.*--judge-python"
-    ):
-        open_judge(RECOGNISER, JudgeChoice("moonshine"))
-    with pytest.raises(JudgeRequestError, match=r"resemblyzer.*pip install torch"):
-        open_judge(SPEAKER_JUDGE, JudgeChoice("resemblyzer"))
+    message = r"moonshine_voice.*pip install numpy moonshine-voice==0\.1\.0.*--judge-python"
+    refuse(RECOGNISER, JudgeChoice("moonshine"), message)
+    refuse(SPEAKER_JUDGE, JudgeChoice("resemblyzer"), r"resemblyzer.*pip install torch")
 
 
-def test_nobody_is_asked_unless_somebody_is_named():
-    assert open_judge(RECOGNISER, JudgeChoice()) is None
-    assert open_judge(RECOGNISER, JudgeChoice("none")) is None
+@pytest.mark.parametrize("choice", [JudgeChoice(), JudgeChoice("none")])
+def test_nobody_is_asked_unless_somebody_is_named(choice):
+    with open_judge(RECOGNISER, choice) as judge:
+        assert judge is None
 
 
 @pytest.mark.parametrize(
@@ -120,35 +119,52 @@ def test_nobody_is_asked_unless_somebody_is_named():
     ],
 )
 def test_a_judge_that_cannot_be_had_is_refused(choice, message):
-    with pytest.raises(JudgeRequestError, match=message):
-        open_judge(RECOGNISER, choice)
+    refuse(RECOGNISER, choice, message)
 
 
-def test_a_function_hears_path_and_language(packages, make_wav):
-    (packages / "my_ears.py").write_text(
-        "def hear(path, language): return f'{path[-5:]} {language}'\ndef fail(path, language): raise KeyError('x')\n"
-        "def number(path, language): return 3\ndef voice(path, language): return [3, 4]\n"
-    )
-    assert transcribe(open_judge(RECOGNISER, JudgeChoice("my_ears:hear")), make_wav(9), "fa") == "9.wav fa"
-    with pytest.raises(JudgeFailedError, match="my_ears:fail: KeyError"):
-        transcribe(open_judge(RECOGNISER, JudgeChoice("my_ears:fail")), make_wav(9), "fa")
-    with pytest.raises(JudgeFailedError, match="must give a text, but gave int"):
-        transcribe(open_judge(RECOGNISER, JudgeChoice("my_ears:number")), make_wav(9), "fa")
-    vector = embed_voice(open_judge(SPEAKER_JUDGE, JudgeChoice("my_ears:voice")), make_wav(9), "fa")
-    np.testing.assert_allclose(vector, [0.6, 0.8])
-    with pytest.raises(JudgeFailedError, match="numbers of a voice"):
-        embed_voice(open_judge(SPEAKER_JUDGE, JudgeChoice("my_ears:hear")), make_wav(9), "fa")
+EARS = """
+def hear(path, language): return f'{path[-5:]} {language}'
+def fail(path, language): raise KeyError('x')
+def number(path, language): return 3
+def voice(path, language): return [3, 4]
+"""
+PRINT = "sh -c 'echo {}' {{wav}}"
 
 
-def test_a_command_is_run_for_each_clip(make_wav):
-    judge = open_judge(RECOGNISER, JudgeChoice(command="echo 'heard {wav} in {language}'"))
-    assert transcribe(judge, make_wav(9), "fa") == f"heard {make_wav(9)} in fa"
-    assert judge.name == "echo"
-    voice = open_judge(SPEAKER_JUDGE, JudgeChoice(command="sh -c 'echo [0, -2.5]' {wav}"))
-    np.testing.assert_allclose(embed_voice(voice, make_wav(9), "en"), [0, -1])
-    with pytest.raises(JudgeFailedError, match="ended with code 1"):
-        transcribe(open_judge(RECOGNISER, JudgeChoice(command="cat {wav}.none")), make_wav(9), "en")
-    with pytest.raises(JudgeFailedError, match="must print numbers"):
-        embed_voice(open_judge(SPEAKER_JUDGE, JudgeChoice(command="echo {wav}")), make_wav(9), "en")
-    with pytest.raises(JudgeFailedError, match="length 0"):
-        embed_voice(open_judge(SPEAKER_JUDGE, JudgeChoice(command="sh -c 'echo 0 0' {wav}")), make_wav(9), "en")
+@pytest.mark.parametrize(
+    ("choice", "heard", "message"),
+    [
+        (JudgeChoice("my_ears:hear"), "9.wav fa", None),
+        (JudgeChoice("my_ears:fail"), None, "my_ears:fail: KeyError"),
+        (JudgeChoice("my_ears:number"), None, "must give a text, but gave int"),
+        (JudgeChoice("my_ears:voice"), [0.6, 0.8], None),
+        (JudgeChoice(command="echo 'heard {language}' {wav}"), "heard fa {wav}", None),
+        (JudgeChoice(command="cat {wav}.none"), None, "ended with code 1"),
+        (JudgeChoice(command=PRINT.format("[0, -2.5]")), [0, -1], None),
+    ],
+)
+def test_functions_and_commands_hear_path_and_language(packages, make_wav, choice, heard, message):
+    (packages / "my_ears.py").write_text(EARS)
+    kind, ask = (SPEAKER_JUDGE, embed_voice) if isinstance(heard, list) else (RECOGNISER, transcribe)
+    with open_judge(kind, choice) as judge:
+        if message is not None:
+            with pytest.raises(JudgeFailedError, match=message):
+                ask(judge, make_wav(9), "fa")
+        elif isinstance(heard, list):
+            np.testing.assert_allclose(ask(judge, make_wav(9), "fa"), heard)
+        else:
+            assert ask(judge, make_wav(9), "fa") == heard.replace("{wav}", str(make_wav(9)))
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (JudgeChoice("my_ears:hear"), "numbers of a voice"),
+        (JudgeChoice(command="echo {wav}"), "must print numbers"),
+        (JudgeChoice(command=PRINT.format("0 0")), "length 0"),
+    ],
+)
+def test_what_is_no_voice_is_refused(packages, make_wav, choice, message):
+    (packages / "my_ears.py").write_text(EARS)
+    with open_judge(SPEAKER_JUDGE, choice) as judge, pytest.raises(JudgeFailedError, match=message):
+        embed_voice(judge, make_wav(9), "fa")

@@ -6,10 +6,10 @@ import pytest
 from myxtts.audio.griffin_lim import MARGIN_SAMPLES, reconstruct_phase
 from myxtts.audio.mel_inversion import recover_magnitudes
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.audio.plain_mel import POWER_FLOOR
 from myxtts.audio.reading import read_clip
 from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.evaluation.mel_distance import COEFFICIENTS, compute_cepstra_db, measure_mel_distance_db, sum_alignment
+from myxtts.evaluation import mel_distance
+from myxtts.evaluation.mel_distance import measure_mel_distance_db, sum_alignment
 
 
 def align_slowly(distances, price):
@@ -56,14 +56,10 @@ def test_a_copy_is_nearer_than_what_is_no_copy(clips):
     seconds, half = len(clip) / 22050, len(clip) // 2
     copy = measure_mel_distance_db(clip, copy_like_a_codec(clip))
     others = {
-        "noise": make_noise(seconds),
         "noise ten times too long": make_noise(10 * seconds),
-        "silence": np.zeros_like(clip),
         "silence ten times too long": np.zeros(10 * len(clip), np.float32),
         "said twice": np.concatenate([clip, clip]),
         "the first half": clip[:half],
-        "the second half": clip[half:],
-        "with a tail of noise": np.concatenate([clip, make_noise(seconds)]),
         "with a tail of silence": np.concatenate([clip, np.zeros_like(clip)]),
         "backwards": clip[::-1],
     }
@@ -90,22 +86,10 @@ def test_a_clip_is_next_to_itself_at_any_loudness(clips):
     assert measure_mel_distance_db(clips[0], clips[0] * 0.5) < 0.3
 
 
-def test_the_unit_is_the_difference_of_spectra_in_decibels():
+def test_the_unit_is_the_difference_of_spectra_in_decibels(monkeypatch):
     # A tilt along the first cosine of 80 bands, 10 dB at its ends: 7.07 dB root mean square.
-    tilt = 10.0 / np.sqrt(2.0)
-    bands = np.cos(np.pi / 80 * (np.arange(80) + 0.5)) * 10.0 * np.log(10.0) / 10.0
-    quiet = np.log(POWER_FLOOR)
-    flat, tilted = compute_from_mel(np.full((1, 80), quiet)), compute_from_mel(quiet + bands[None])
-    assert flat.shape == (1, COEFFICIENTS)
-    assert np.linalg.norm(tilted - flat) == pytest.approx(tilt, rel=1e-6)
-
-
-def compute_from_mel(mel):
-    import myxtts.evaluation.mel_distance as module
-
-    original = module.compute_log_mel
-    module.compute_log_mel = lambda samples: mel
-    try:
-        return compute_cepstra_db(np.zeros(1, np.float32))
-    finally:
-        module.compute_log_mel = original
+    bands = np.cos(np.pi / 80 * (np.arange(80) + 0.5)) * np.log(10.0)
+    mels = iter([np.zeros((1, 80)), bands[None]])
+    monkeypatch.setattr(mel_distance, "compute_log_mel", lambda samples: next(mels))
+    silence = np.zeros(1, np.float32)
+    assert measure_mel_distance_db(silence, silence) == pytest.approx(10.0 / np.sqrt(2.0), rel=1e-6)

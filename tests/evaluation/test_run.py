@@ -8,8 +8,8 @@ import soundfile
 
 from myxtts.evaluation.errors import JudgeRequestError, NothingEvaluatedError
 from myxtts.evaluation.judges import JudgeChoice
-from myxtts.evaluation.request import EvaluationRequest, Judges, choose_material, open_judges
-from myxtts.evaluation.results import COPY, ORIGINAL, SENTENCE, SPOKEN
+from myxtts.evaluation.request import EvaluationRequest, choose_material, open_judges
+from myxtts.evaluation.results import COPY, ORIGINAL, SENTENCE, SPOKEN, VoiceSource
 from myxtts.evaluation.run import run_evaluation
 from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.settings import SpeechSettings
@@ -62,17 +62,14 @@ def test_every_sentence_is_spoken_heard_and_compared(model, corpus, synthesizer)
     summary = evaluation.summary
     assert [sentence.name for sentence in evaluation.sentences] == [f"wavs/{line[0]}.wav" for line in LINES]
     # "hello there" is right for the first of four sentences, and half right for the third.
-    assert (summary.kinds[ORIGINAL].words.errors, summary.kinds[ORIGINAL].words.length) == (
-        0 + 2 + 1 + 3,
-        2 + 2 + 1 + 3,
-    )
-    assert summary.kinds[ORIGINAL].own_nearest == 1.0
+    assert summary.kinds[ORIGINAL].word_error_rate == (0 + 2 + 1 + 3) / (2 + 2 + 1 + 3)
+    assert summary.kinds[ORIGINAL].share_nearest_to_own_speaker == 1.0
     assert summary.kinds[COPY].mel_distance_db > 0
     assert summary.kinds[ORIGINAL].mel_distance_db is None
     assert 0 <= summary.code_accuracy < 0.5
     assert summary.real_time_factor > 0
     first = evaluation.sentences[0]
-    assert first.prompts == ("b.wav",)
+    assert first.voice.recordings == ("b.wav",)
     # 22 codes of a second of recording, and the stop token.
     assert first.true_codes == 23
     assert first.sounds[SPOKEN].seconds == pytest.approx(first.codes * 1024 / 22050, abs=0.06)
@@ -121,7 +118,7 @@ def test_a_judge_that_fails_costs_its_figures_alone(model, corpus, synthesizer):
 def test_without_judges_the_other_figures_are_there_and_the_page_says_what_is_not(model, corpus, synthesizer):
     request = make_request(model, corpus, limit=1, recogniser=JudgeChoice(), speaker_judge=JudgeChoice())
     evaluation = evaluate(request, synthesizer)
-    assert evaluation.summary.kinds[SPOKEN].words is None
+    assert evaluation.summary.kinds[SPOKEN].word_error_rate is None
     assert evaluation.summary.kinds[SPOKEN].mel_distance_db > 0
     assert [gap.what for gap in evaluation.not_measured] == ["Word and character error rates", "Whose voice it is"]
     page = (request.out / "evaluation.html").read_text()
@@ -133,7 +130,7 @@ def test_a_given_voice_is_compared_with_its_own_recording(model, corpus, synthes
     request = make_request(model, corpus, limit=1, references=(corpus / "wavs" / "d.wav",), recogniser=JudgeChoice())
     evaluation = evaluate(request, synthesizer)
     (sentence,) = evaluation.sentences
-    assert (sentence.prompt_kind, sentence.prompts) == ("given", ("d.wav",))
+    assert sentence.voice == VoiceSource("given", ("d.wav",))
     assert sentence.sounds[ORIGINAL].likeness is None
     assert sentence.sounds[SPOKEN].likeness.own is not None
     assert "The voices of recordings and copies" in [gap.what for gap in evaluation.not_measured]
@@ -153,4 +150,4 @@ def test_not_one_sentence_is_an_error(model, corpus, synthesizer):
     for path in (corpus / "wavs").iterdir():
         path.unlink()
     with pytest.raises(NothingEvaluatedError, match="Not one of 4 sentences"):
-        run_evaluation(request, material, Judges(), synthesizer)
+        run_evaluation(request, material, (None, None), synthesizer)

@@ -11,13 +11,7 @@ from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.resolve import GivenValue
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import choose_mode
-from myxtts.monitoring.advice import (
-    advise_faster,
-    advise_rarer,
-    advise_smaller_batch,
-    advise_steadier,
-    split_batch,
-)
+from myxtts.monitoring.advice import advise_faster, advise_smaller_batch, advise_steadier, split_batch
 from myxtts.monitoring.settings_in_force import MachineFacts, Settings, settle_sections
 
 STAGES = ("read", "prepare", "transfer", "train")
@@ -115,12 +109,9 @@ def test_advice_can_be_followed_on_this_machine_and_changes_what_is_in_force(nam
     ("name", "cards", "processors", "stage", "advice"),
     [
         ("one reader", (), 6, "read", "--num-workers 2"),
-        ("read here", (), 2, "read", "--num-workers 2"),
         ("read here", (), 1, "read", None),
-        ("defaults", (), 6, "read", None),
         ("defaults", (), 64, "read", "--num-workers 16"),
         ("many readers", (), 64, "read", None),
-        ("defaults", (), 6, "prepare", None),
         ("defaults", (0,), 6, "prepare", None),
         ("defaults", (3, 1), 6, "prepare", "--data-gpu 1 --model-gpu 3"),
         ("single asked for", (0, 1), 6, "prepare", "--mode dual --data-gpu 1 --model-gpu 0"),
@@ -133,7 +124,6 @@ def test_advice_can_be_followed_on_this_machine_and_changes_what_is_in_force(nam
         ("augmented", (0,), 6, "prepare", None),
         ("one ahead", (0, 1), 6, "transfer", "--prefetch-buffer-size 2"),
         ("two cards", (1, 3), 6, "transfer", None),
-        ("large batch", (0, 1), 6, "transfer", None),
         ("large batch, isolated", (), 6, "transfer", None),
         ("defaults", (0,), 6, "train", "--mixed-precision"),
         ("defaults", (), 6, "train", "--enable-xla"),
@@ -174,11 +164,9 @@ def test_what_is_not_known_is_not_advised_on() -> None:
     unknown = Settings({})
     assert list_advice(unknown, "single") == []
     assert list_advice(unknown, "dual") == []
-    assert advise_rarer("--checkpoint-interval", None) is None
-    assert advise_rarer("--checkpoint-interval", 7) == "--checkpoint-interval 14"
 
 
-@pytest.mark.parametrize("batch_size", range(2, 40))
+@pytest.mark.parametrize("batch_size", [2, 3, 9, 12, 35])
 def test_a_split_batch_makes_the_same_update(batch_size: int) -> None:
     flags = split_batch(batch_size, 3)
     assert flags is not None

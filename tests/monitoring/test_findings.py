@@ -1,6 +1,6 @@
 import pytest
 
-from myxtts.monitoring.findings import RunFacts, find_limit, find_timing_variation, list_findings
+from myxtts.monitoring.findings import RunFacts, find_limit, find_timing_variation
 from myxtts.monitoring.flow import Flow
 from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.monitoring.speed_up import measure_speed_up
@@ -52,11 +52,6 @@ def test_even_steps_and_too_few_of_them_are_no_finding(times):
     assert find_timing_variation(times, make_flow(), "isolated", Settings(SETTINGS)) is None
 
 
-def test_variation_with_shapes_that_are_not_fixed_advises_to_fix_them():
-    settings = Settings(change("data", pad_to_fixed_length=False))
-    assert find_timing_variation(JITTER, make_flow(), "isolated", settings).flag == "--enable-static-shapes"
-
-
 @pytest.mark.parametrize(
     ("times", "trace_s"),
     [(None, 0.0), (measure_durations([1.0] * 9), 0.0), (STEADY, 101.0)],
@@ -68,11 +63,6 @@ def test_a_run_that_mostly_traced_is_too_short_to_judge(times, trace_s):
     assert str(limit).endswith("Try first: a longer run")
     longer = find_limit(make_facts(spent={**spent, Cause.TRACE: 99.0}))
     assert "waits for batches 60.0%" in longer.evidence
-
-
-def test_a_run_all_of_whose_steps_were_traced_has_trained_but_is_too_short_to_judge():
-    limit = find_limit(make_facts(times=None, spent={Cause.START_UP: 500.0, Cause.TRACE: 30.0, Cause.CHECKPOINT: 10.0}))
-    assert str(limit).startswith("This run is too short to judge: 0 steps were timed, and tracing took 75.0%")
 
 
 def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
@@ -88,12 +78,6 @@ def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
         (make_flow(train_waits=0.4, transfer_waits=0.9), "isolated", "prepare", "--cache auto"),
         (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", None),
         (make_flow(train_waits=0.4, transfer_waits=0.0), "dual", "transfer", "--prefetch-buffer-size 8"),
-        (
-            Flow(10.0, (StageFacts("read", 5, 1.0), StageFacts("prepare", 5, 3.0)), ()),
-            "single",
-            "prepare",
-            "--cache auto",
-        ),
         (
             Flow(10.0, (StageFacts("read", 5, 4.0), StageFacts("prepare", 5, 3.0)), ()),
             "single",
@@ -128,10 +112,9 @@ def test_whatever_takes_most_of_the_time_is_named(spent, changes, title, flag):
     assert limit.flag == flag
 
 
-def test_the_dearest_finding_comes_first():
+def test_the_dearest_finding_is_named():
     spent = {Cause.STEP: 50.0, Cause.CHECKPOINT: 20.0, Cause.VALIDATION: 30.0}
-    findings = list_findings(make_facts(spent=spent, times=LONG))
-    assert [finding.title.split()[0] for finding in findings] == ["Validation", "Saving"]
+    assert find_limit(make_facts(spent=spent, times=LONG)).title.startswith("Validation")
 
 
 @pytest.mark.parametrize(("steps", "is_blamed"), [(99, False), (100, True)])
@@ -147,22 +130,10 @@ def test_validation_is_blamed_only_where_it_came_as_often_as_it_was_set(steps, i
     assert is_blamed or "every 50 updates and at the end, and 99 were made. Try first: a longer run" in said
 
 
-def test_before_anything_was_trained_there_is_no_verdict():
+def test_before_anything_was_trained_there_is_no_verdict_and_where_nothing_is_left_to_try_it_says_so():
     assert find_limit(make_facts(spent={Cause.START_UP: 5.0})) is None
-
-
-def test_when_nothing_is_left_to_try_the_verdict_says_so():
-    settings = {
-        "data": {"mixed_precision": "mixed_float16", "enable_xla": True, "batch_size": 8},
-        "training": {"gradient_accumulation_steps": 1},
-    }
-    limit = find_limit(make_facts(settings=settings))
-    assert limit.flag is None
-    assert str(limit).endswith("No setting would change that.")
-
-
-def test_a_rehearsal_is_not_advised_to_use_half_precision():
-    assert find_limit(make_facts(settings=change("training", rehearsal=True))).flag == "--enable-xla"
+    settings = {"data": {"mixed_precision": "mixed_float16", "enable_xla": True, "batch_size": 8}, "training": {}}
+    assert str(find_limit(make_facts(settings=settings))).endswith("No setting would change that.")
 
 
 def test_speed_up_has_a_bound_and_what_was_reached():

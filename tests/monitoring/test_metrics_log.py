@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from myxtts.errors import MachineError
-from myxtts.monitoring.errors import MetricsFileError, MetricsWriteError
-from myxtts.monitoring.metrics_log import MetricsLog, list_losses, open_metrics_log, read_metrics
+from myxtts.monitoring.errors import MetricsFileError
+from myxtts.monitoring.metrics_log import list_losses, open_metrics_log, read_metrics
 from myxtts.monitoring.metrics_rows import EventRow, ValidationRow
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / "metrics.jsonl"
 
 
 def write_rows(path, rows):
@@ -24,42 +29,38 @@ def write_rows(path, rows):
             log.write(row)
 
 
-def test_every_kind_of_row_comes_back_as_it_was(tmp_path):
-    rows = make_rows()
+def resume(path, step, **more):
+    """The time that was lost."""
+    log, lost_s = open_metrics_log(path, resumed_step=step, **more)
+    log.close()
+    return lost_s
+
+
+def test_every_kind_of_row_comes_back_as_it_was(path):
+    rows = [*make_rows(), make_train_row(10, flow=None, clips_per_s=None, learning_rate=None)]
     assert {row.kind for row in rows} == {"run", "train", "validation", "event", "summary", "machine"}
-    write_rows(tmp_path / "run" / "metrics.jsonl", rows)
-    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert metrics.rows == tuple(rows)
-    assert metrics.unreadable == 0
+    write_rows(path, rows)
+    assert read_metrics(path).rows == tuple(rows)
+    assert read_metrics(path).unreadable == 0
+    # A run that starts anew begins with an empty file.
+    write_rows(path, [])
+    assert path.read_bytes() == b""
 
 
-def test_each_line_is_strict_json_even_when_a_loss_is_not_finite(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_each_line_is_strict_json_even_when_a_loss_is_not_finite(path):
     write_rows(path, [make_train_row(10, losses=(1.0, math.nan, math.inf), scalars={"grad_norm": -math.inf})])
 
     def refuse(word):
         raise AssertionError(word)
 
-    content = json.loads(path.read_text(), parse_constant=refuse)
-    assert content["losses"] == [1.0, "nan", "inf"]
+    assert json.loads(path.read_text(), parse_constant=refuse)["losses"] == [1.0, "nan", "inf"]
     (row,) = read_metrics(path).rows
     assert math.isnan(row.losses[1])
-    assert row.losses[2] == math.inf
-    assert row.scalars == {"grad_norm": -math.inf}
+    assert (row.losses[2], row.scalars) == (math.inf, {"grad_norm": -math.inf})
     assert math.isnan(row.loss)
 
 
-def test_unknown_is_null_and_comes_back_as_none(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write_rows(path, [make_train_row(10, flow=None, clips_per_s=None, learning_rate=None)])
-    assert json.loads(path.read_text())["flow"] is None
-    (row,) = read_metrics(path).rows
-    assert (row.flow, row.clips_per_s, row.learning_rate) == (None, None, None)
-    assert row.memory[1].used_bytes is None
-
-
-def test_a_row_survives_a_kill_right_after_it_was_written(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_a_row_survives_a_kill_right_after_it_was_written(path):
     code = f"""
 import os, pathlib, signal
 from myxtts.monitoring.metrics_log import MetricsLog
@@ -73,55 +74,39 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert read_metrics(path).rows == (EventRow(time_s=1.0, step=3, name="checkpoint", text="saved"),)
 
 
-def test_resume_cuts_rows_after_the_step_and_tells_the_time_they_had_cost(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows = [make_run_row(), *(make_train_row(step) for step in (10, 20, 30, 40))]
+def test_resume_cuts_rows_after_the_step_and_tells_the_time_they_had_cost(path):
+    rows = [make_run_row(), *(make_train_row(step) for step in (10, 20))]
+    # What a session lost whose start is cut is not forgotten.
+    write_rows(path, [*rows, make_train_row(30), make_run_row(35, lost_s=7.0), make_train_row(40)])
+    assert resume(path, 20) == 27.0
+    assert read_metrics(path).rows == tuple(rows)
+    before = os.stat(path).st_ino
+    assert resume(path, 20) == 0.0
+    assert os.stat(path).st_ino == before, "nothing was to be cut"
+
+
+def test_a_validation_that_is_to_be_done_again_is_cut(path):
+    rows = [make_train_row(10), ValidationRow(time_s=1.0, step=10, loss=2.0)]
     write_rows(path, rows)
-    log, cut = open_metrics_log(path, resumed_step=20)
-    with log:
-        log.write(make_run_row(20))
-    assert (cut.rows, cut.unreadable, cut.lost_s) == (2, 0, 20.0)
-    assert read_metrics(path).rows == (*rows[:3], make_run_row(20))
-
-
-def test_time_lost_by_a_session_whose_start_is_cut_is_not_forgotten(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write_rows(path, [make_run_row(), make_train_row(10), make_run_row(15, lost_s=7.0), make_train_row(20)])
-    log, cut = open_metrics_log(path, resumed_step=10)
-    log.close()
-    assert cut.lost_s == 17.0
+    resume(path, 10)
+    assert read_metrics(path).rows == tuple(rows)
+    resume(path, 10, is_validated=False)
+    assert read_metrics(path).rows == tuple(rows[:1])
 
 
 @pytest.mark.parametrize("keep", [1, 20, -1])
-def test_a_torn_last_line_is_repaired_on_resume(tmp_path, keep):
-    path = tmp_path / "metrics.jsonl"
+def test_a_torn_last_line_is_repaired_on_resume(path, keep, caplog):
     write_rows(path, [make_train_row(10)])
     whole = path.read_bytes()
     write_rows(path, [make_train_row(10), make_train_row(20)])
-    torn = path.read_bytes()[len(whole) :][:keep]
-    path.write_bytes(whole + torn)
+    path.write_bytes(whole + path.read_bytes()[len(whole) :][:keep])
     assert read_metrics(path).unreadable == 1
-    log, cut = open_metrics_log(path, resumed_step=20)
-    assert cut.unreadable == 1
-    with log:
-        log.write(make_train_row(30))
-    metrics = read_metrics(path)
-    assert [row.step for row in metrics.rows] == [10, 30]
-    assert metrics.unreadable == 0
+    resume(path, 20)
+    assert "1 unreadable lines were removed" in caplog.text
+    assert path.read_bytes() == whole
 
 
-def test_a_resume_that_has_nothing_to_cut_leaves_the_file_alone(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write_rows(path, [make_train_row(10)])
-    before = os.stat(path).st_ino
-    log, cut = open_metrics_log(path, resumed_step=10)
-    log.close()
-    assert cut.rows == 0
-    assert os.stat(path).st_ino == before
-
-
-def test_a_cut_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "metrics.jsonl"
+def test_a_cut_that_fails_leaves_the_old_file(path, monkeypatch):
     write_rows(path, [make_train_row(10), make_train_row(20)])
     before = path.read_bytes()
 
@@ -130,27 +115,16 @@ def test_a_cut_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(MachineError, match="disk is full"):
-        open_metrics_log(path, resumed_step=10)
+        resume(path, 10)
     assert path.read_bytes() == before
 
 
-def test_a_run_that_starts_anew_begins_with_an_empty_file(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write_rows(path, [make_train_row(10)])
-    log, cut = open_metrics_log(path)
-    log.close()
-    assert path.read_bytes() == b""
-    assert cut.rows == 0
-
-
-def test_a_full_disk_is_an_error_and_leaves_no_part_of_the_row(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_a_full_disk_is_an_error_and_leaves_no_part_of_the_row(path):
     write_rows(path, [make_train_row(10)])
     before = path.read_bytes()
     code = f"""
 import pathlib, resource, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from myxtts.errors import MachineError
 from myxtts.monitoring.errors import MetricsWriteError
 from myxtts.monitoring.metrics_log import MetricsLog
 from tests.monitoring.runs import make_train_row
@@ -168,13 +142,6 @@ except MetricsWriteError as error:
     assert path.read_bytes() == before
 
 
-def test_a_closed_log_does_not_write(tmp_path):
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.close()
-    with pytest.raises((ValueError, MetricsWriteError)):
-        log.write(make_train_row(10))
-
-
 def test_reading_what_is_no_metrics_file_says_so(tmp_path):
     with pytest.raises(MetricsFileError, match="there is no such file"):
         read_metrics(tmp_path / "metrics.jsonl")
@@ -183,17 +150,6 @@ def test_reading_what_is_no_metrics_file_says_so(tmp_path):
         read_metrics(tmp_path / "metrics.jsonl")
 
 
-def test_losses_are_listed_by_step(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_losses_are_listed_by_step(path):
     write_rows(path, [make_train_row(2, losses=(5.0, 4.0)), make_train_row(3, losses=(3.5,))])
     assert list_losses(read_metrics(path)) == [(1, 5.0), (2, 4.0), (3, 3.5)]
-
-
-def test_a_validation_that_is_to_be_done_again_is_cut(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows = [make_train_row(10), ValidationRow(time_s=1.0, step=10, loss=2.0)]
-    write_rows(path, rows)
-    open_metrics_log(path, resumed_step=10)[0].close()
-    assert read_metrics(path).rows == tuple(rows)
-    open_metrics_log(path, resumed_step=10, is_validated=False)[0].close()
-    assert read_metrics(path).rows == tuple(rows[:1])

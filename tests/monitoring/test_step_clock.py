@@ -13,54 +13,32 @@ def run_steps(steps, durations, clock):
 def test_figures_of_known_durations():
     times = measure_durations([1.0, 2.0, 3.0, 4.0], left_out=2)
     assert (times.steps, times.left_out, times.min_s, times.max_s, times.mean_s) == (4, 2, 1.0, 4.0, 2.5)
-    assert times.p50_s == pytest.approx(2.5)
-    assert times.p95_s == pytest.approx(3.85)
-    assert times.std_s == pytest.approx(1.25**0.5)
+    assert (times.p50_s, times.p95_s, times.std_s) == pytest.approx((2.5, 3.85, 1.25**0.5))
     assert times.variation == pytest.approx(1.25**0.5 / 2.5)
-
-
-def test_no_step_has_no_figures_and_one_step_has_no_spread():
     assert measure_durations([]) is None
-    times = measure_durations([2.0])
-    assert times.mean_s == 2.0
-    assert times.std_s is None
-    assert times.variation is None
+    one = measure_durations([2.0])
+    assert (one.mean_s, one.std_s, one.variation) == (2.0, None, None)
 
 
-def test_waiting_between_two_steps_is_part_of_the_second():
+def test_waiting_is_part_of_a_step_and_what_is_not_like_the_others_is_left_out_alone():
     clock = ManualClock()
     steps = StepClock(warm_up=0, clock=clock)
     clock.move(100)
     steps.begin()
     run_steps(steps, [1.0, 3.0], clock)
-    assert list(steps.durations_s) == [1.0, 3.0]
-
-
-def test_the_warm_up_is_left_out():
-    clock = ManualClock()
-    steps = StepClock(warm_up=2, clock=clock)
-    run_steps(steps, [50.0, 20.0], clock)
-    assert steps.read() is None
-    run_steps(steps, [1.0, 1.0], clock)
-    assert steps.read().max_s == 1.0
-    assert steps.read().left_out == 2
-
-
-def test_a_step_that_is_not_like_the_others_is_left_out_alone():
-    clock = ManualClock()
-    steps = StepClock(warm_up=0, clock=clock)
-    run_steps(steps, [1.0], clock)
     clock.move(30.0)
     steps.leave_out()
     run_steps(steps, [1.0, 2.0], clock)
-    assert list(steps.durations_s) == [1.0, 2.0]
-    assert steps.left_out == 1
+    assert list(steps.durations_s) == [1.0, 3.0, 2.0]
+    assert steps.read().left_out == 1
 
 
-def test_windows_follow_each_other_without_gap_or_overlap():
+def test_windows_follow_each_other_without_gap_or_overlap_and_without_the_warm_up():
     clock = ManualClock()
     steps = StepClock(warm_up=1, clock=clock)
-    run_steps(steps, [9.0, 1.0, 2.0], clock)
+    run_steps(steps, [9.0], clock)
+    assert steps.read() is None
+    run_steps(steps, [1.0, 2.0], clock)
     assert steps.take_window() == ([1.0, 2.0], 1)
     run_steps(steps, [3.0], clock)
     assert steps.take_window() == ([3.0], 0)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from myxtts.cli.main import main
 from myxtts.evaluation.page import format_page as format_evaluation_page
-from myxtts.evaluation.results import SENTENCE
+from myxtts.evaluation.results import SENTENCE, VoiceSource
 from myxtts.monitoring.memory_watch import LEAK_EVENT
 from myxtts.monitoring.metrics_log import Metrics, open_metrics_log
 from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, SummaryRow
@@ -26,7 +26,7 @@ from myxtts.reports.compare import compare_runs, format_comparison_page
 from myxtts.reports.embed import encode_png
 from myxtts.reports.pages import format_run_page, name_sample, note_clip, write_listening_page, write_run_page
 from myxtts.tuning.profile_page import format_page as format_profile_page
-from tests.evaluation.builders import ORIGINAL, SPOKEN, Failure, NotMeasured, make_evaluation, make_sentence
+from tests.evaluation.builders import ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
 from tests.monitoring.profiles import Stages, make_profile, make_run
 from tests.monitoring.runs import make_flow, make_rows, make_run_row, make_train_row
 
@@ -127,11 +127,10 @@ def make_corpus_page(folder, name):
 
 
 def make_evaluation_page(folder, name):
-    sentence = make_sentence(
-        0, {ORIGINAL: name, SPOKEN: name}, folder, speaker=name, prompts=(name,), prompt_kind=name, language="en"
-    )
+    voice = VoiceSource(name, (name,))
+    sentence = make_sentence(0, {ORIGINAL: name, SPOKEN: name}, folder, speaker=name, voice=voice, language="en")
     evaluation = make_evaluation(
-        [replace(sentence, name=name, text=name)], [Failure(name, SENTENCE, name)], [NotMeasured(name, name, name)]
+        [replace(sentence, name=name, text=name)], [FailedFigure(name, SENTENCE, name)], [NotMeasured(name, name, name)]
     )
     facts = evaluation.facts | {
         "checkpoint": {"name": name, "sound": name}, "data": {"name": name, "split": name}, "settings": {name: name},

@@ -15,10 +15,10 @@ import numpy as np
 
 from myxtts.inference.speech import SpeechChunk, SpokenPiece
 from myxtts.inference.voices import Voice
-from myxtts.serving.app import build_application
+from myxtts.serving.app import Service, build_application
 from myxtts.serving.limits import ServingLimits
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.server import ServerSettings, bind_socket, make_server, make_service
+from myxtts.serving.server import ServerSettings, bind_socket, make_server
 
 WAIT_S = 60
 RATE_HZ = 22_050
@@ -101,7 +101,7 @@ def host(
     asked = ServerSettings(port=0, limits=ServingLimits(**{"requests_per_minute": 10_000, **limits}), **settings)
     with contextlib.ExitStack() as stack:
         thread = thread or stack.enter_context(run_thread(synthesizer))
-        service = make_service(thread, synthesizer, voices, asked)
+        service = Service(thread, synthesizer, voices, asked.limits, allow_upload=asked.allow_upload)
         server = make_server(build_application(service, token=asked.token, hosts=hosts), asked.limits)
         listener = bind_socket(asked)
         # From here on clients may come: they wait until the server takes them.

@@ -1,6 +1,6 @@
 """Who may ask: addresses, names and tokens."""
 
-import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +21,7 @@ def guarded():
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/v1/models"), ("GET", "/v1/audio/voices"), ("POST", "/v1/audio/speech"), ("GET", "/x")],
+    [("GET", "/v1/models"), ("POST", "/v1/audio/speech"), ("GET", "/x")],
 )
 @pytest.mark.parametrize("given", [None, "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN} ", "Bearer é"])
 def test_without_the_token_nothing_is_told(guarded, method, path, given):
@@ -36,10 +36,11 @@ def test_without_the_token_nothing_is_told(guarded, method, path, given):
     assert TOKEN not in answer.body.decode()
 
 
-def test_with_the_token_everything_is_there(guarded):
-    assert guarded.ask("GET", "/v1/models", Authorization=f"Bearer {TOKEN}").status == 200
-    speech = {"input": "Hello.", "voice": "Ana"}
-    assert guarded.ask("POST", "/v1/audio/speech", speech, Authorization=f"Bearer {TOKEN}").status == 200
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+def test_with_the_token_everything_is_there_however_its_scheme_is_written(guarded, scheme):
+    token = {"Authorization": f"{scheme} {TOKEN}"}
+    assert guarded.ask("GET", "/v1/models", **token).status == 200
+    assert guarded.ask("POST", "/v1/audio/speech", {"input": "Hello.", "voice": "Ana"}, **token).status == 200
 
 
 def test_the_page_and_the_health_check_are_open(guarded):
@@ -49,24 +50,15 @@ def test_the_page_and_the_health_check_are_open(guarded):
 
 def test_wrong_tokens_are_told_to_wait_and_lock_nobody_out():
     with host(GatedSynthesizer(), {"Ana": VOICE}, token=TOKEN, requests_per_minute=3) as client:
-        answers = [client.ask("GET", "/v1/models", Authorization=f"Bearer {word}") for word in (1, 2, 3, 4, TOKEN)]
+        answers = [
+            client.ask("GET", "/v1/models", Authorization=f"Bearer {word}")
+            for word in (TOKEN, TOKEN, TOKEN, TOKEN, 1, 2, 3, 4, TOKEN)
+        ]
         elsewhere = client.move("127.0.0.2").ask("GET", "/v1/models", Authorization=f"Bearer {TOKEN}")
-    assert [answer.status for answer in answers] == [401, 401, 401, 429, 200]
+    assert [answer.status for answer in answers] == [200] * 4 + [401, 401, 401, 429, 200]
     assert elsewhere.status == 200
-    assert "3 wrong tokens a minute" in answers[3].error["message"]
-    assert int(answers[3].headers["Retry-After"]) > 0
-
-
-@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
-def test_how_the_scheme_of_a_token_is_written_does_not_matter(guarded, scheme):
-    assert guarded.ask("GET", "/v1/models", Authorization=f"{scheme} {TOKEN}").status == 200
-
-
-def test_right_tokens_are_not_counted_with_the_wrong_ones():
-    with host(GatedSynthesizer(), {"Ana": VOICE}, token=TOKEN, requests_per_minute=2) as client:
-        for _ in range(4):
-            assert client.ask("GET", "/v1/models", Authorization=f"Bearer {TOKEN}").status == 200
-        assert client.ask("GET", "/v1/models", Authorization="Bearer 1").status == 401
+    assert "3 wrong tokens a minute" in answers[7].error["message"]
+    assert int(answers[7].headers["Retry-After"]) > 0
 
 
 def test_a_web_page_cannot_point_its_own_name_here():
@@ -114,36 +106,23 @@ def test_other_machines_are_let_in_only_with_a_token_or_a_word():
         bind_socket(settings).close()
 
 
-def test_an_address_that_is_taken_is_said():
+def test_an_address_that_is_taken_or_none_is_said():
     with bind_socket(ServerSettings(port=0)) as listener:
         listener.listen()
         port = listener.getsockname()[1]
         assert name_address(listener) == f"http://127.0.0.1:{port}"
         with pytest.raises(ServerStartError, match=f"--port {port} cannot be used: .*another --port"):
             bind_socket(ServerSettings(port=port))
-
-
-def test_a_host_that_is_not_one_is_said():
     with pytest.raises(ServerStartError, match="--host must be an address"):
         bind_socket(ServerSettings(host="not a host", port=0, token=TOKEN))
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
 def test_an_address_of_six_is_written_in_brackets():
-    with socket.socket(socket.AF_INET6) as listener:
-        try:
-            listener.bind(("::1", 0))
-        except OSError:
-            pytest.skip("this machine has no IPv6 loopback")
-        assert name_address(listener).startswith("http://[::1]:")
+    listener = SimpleNamespace(getsockname=lambda: ("::1", 8020, 0, 0))
+    assert name_address(listener) == "http://[::1]:8020"
 
 
 @pytest.mark.parametrize("token", ["", "  ", "ü", "a\nb"])
 def test_a_token_that_no_header_can_carry_is_refused(token):
     with pytest.raises(ServerStartError, match="visible ASCII"):
         ServerSettings(token=token)
-
-
-def test_a_port_that_is_none_is_refused():
-    with pytest.raises(ServerStartError, match="--port must be from 0 to 65535"):
-        ServerSettings(port=70_000)

@@ -8,20 +8,42 @@ import pytest
 
 from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, ModelThreadError
 
+WAIT_S = 60
+
 
 @pytest.fixture
 def thread():
     thread = ModelThread(lambda: contextlib.nullcontext("model"))
     assert thread.start() == "model"
     yield thread
-    thread.stop(10)
+    thread.stop(WAIT_S)
 
 
-async def collect(job):
-    return [result async for result in job]
+def ask(thread, work):
+    async def collect():
+        return [result async for result in thread.submit(Job(work))]
+
+    return asyncio.run(collect())
 
 
-def test_the_model_is_loaded_used_and_left_in_one_thread():
+class Gated:
+    """Work that goes on when the test lets it."""
+
+    def __init__(self):
+        self.begun, self.gate, self.closed, self.made = threading.Event(), threading.Semaphore(0), threading.Event(), 0
+
+    def __call__(self, model):
+        self.begun.set()
+        try:
+            for number in range(100):
+                assert self.gate.acquire(timeout=WAIT_S)
+                self.made += 1
+                yield number
+        finally:
+            self.closed.set()
+
+
+def test_the_model_is_loaded_used_and_left_in_one_thread(caplog):
     seen = []
 
     @contextlib.contextmanager
@@ -29,19 +51,17 @@ def test_the_model_is_loaded_used_and_left_in_one_thread():
         seen.append(threading.current_thread().name)
         yield "model"
         seen.append(threading.current_thread().name)
-
-    def work(model):
-        yield threading.current_thread().name
-
-    async def ask():
-        return await collect(thread.submit(Job(work)))
+        raise RuntimeError("still in use")
 
     thread = ModelThread(open_model)
     thread.start()
-    seen += asyncio.run(ask())
-    thread.stop(10)
-    assert seen == ["myxtts-model"] * 3
+    seen += ask(thread, lambda model: iter([None, threading.current_thread().name]))
+    thread.stop(WAIT_S)
+    assert len(seen) == 3
+    assert {seen[0], seen[2]} == {"myxtts-model"}
     assert "myxtts-model" not in [each.name for each in threading.enumerate()]
+    assert "The model's thread has ended" in caplog.text
+    assert "still in use" in caplog.text
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error_of_start():
@@ -52,42 +72,30 @@ def test_a_model_that_cannot_be_loaded_is_an_error_of_start():
         ModelThread(open_model).start()
 
 
-def test_jobs_run_one_after_the_other(thread):
+def test_jobs_run_one_after_the_other_and_an_error_reaches_who_asked(thread):
     log = []
 
-    def make_work(name):
+    def make_work(name, error=None):
         def work(model):
-            for step in range(3):
+            for step in range(2):
                 log.append((name, step))
                 yield step
+            if error:
+                raise error
 
         return work
 
-    async def ask():
-        jobs = [thread.submit(Job(make_work(name))) for name in "ab"]
-        return [await collect(job) for job in jobs]
-
-    assert asyncio.run(ask()) == [[0, 1, 2], [0, 1, 2]]
-    assert log == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
-
-
-def test_an_error_reaches_who_asked_and_the_next_job_runs(thread):
-    def fail(model):
-        yield 1
-        raise ZeroDivisionError("broken")
-
-    def work(model):
-        yield None
-        yield model
-
-    async def ask():
-        job = thread.submit(Job(fail))
-        assert await job.receive() == 1
+    async def ask_both():
+        first, second = (
+            thread.submit(Job(work)) for work in (make_work("a", ZeroDivisionError("broken")), make_work("b"))
+        )
+        assert [await first.receive(), await first.receive()] == [0, 1]
         with pytest.raises(ZeroDivisionError, match="broken"):
-            await job.receive()
-        return await collect(thread.submit(Job(work)))
+            await first.receive()
+        assert [result async for result in second] == [0, 1]
 
-    assert asyncio.run(ask()) == ["model"]
+    asyncio.run(ask_both())
+    assert log == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
 
 
 def test_a_thread_that_dies_says_of_what_and_keeps_nobody_waiting(caplog):
@@ -95,17 +103,17 @@ def test_a_thread_that_dies_says_of_what_and_keeps_nobody_waiting(caplog):
 
     def die(model):
         begun.set()
-        assert gate.wait(60)
+        assert gate.wait(WAIT_S)
         raise SystemExit("broken")
         yield
 
-    async def ask():
+    async def ask_all():
         jobs = [thread.submit(Job(die)), thread.submit(Job(lambda model: iter([1])))]
-        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.to_thread(begun.wait, WAIT_S)
         gate.set()
         for job in jobs:
             with pytest.raises(ModelThreadError, match="must be started again"):
-                await asyncio.wait_for(job.receive(), 10)
+                await asyncio.wait_for(job.receive(), WAIT_S)
             assert thread.has_died
         with pytest.raises(ModelThreadError, match=r"log says how\. The server must be started again"):
             thread.submit(Job(die))
@@ -113,105 +121,47 @@ def test_a_thread_that_dies_says_of_what_and_keeps_nobody_waiting(caplog):
     thread = ModelThread(lambda: contextlib.nullcontext("model"))
     thread.start()
     assert not thread.has_died
-    asyncio.run(ask())
+    asyncio.run(ask_all())
     (record,) = caplog.records
-    assert record.levelname == "CRITICAL"
-    assert str(record.exc_info[1]) == "broken"
-    thread.stop(10)
+    assert (record.levelname, str(record.exc_info[1])) == ("CRITICAL", "broken")
+    thread.stop(WAIT_S)
 
 
-def test_a_model_that_cannot_be_left_is_told(caplog):
-    @contextlib.contextmanager
-    def open_model():
-        yield "model"
-        raise RuntimeError("still in use")
+def test_a_cancelled_job_ends_at_its_next_result_and_the_loop_may_be_gone_by_then(thread):
+    work = Gated()
 
-    thread = ModelThread(open_model)
-    thread.start()
-    thread.stop(10)
-    assert "The model's thread has ended" in caplog.text
-    assert "still in use" in caplog.text
-
-
-def test_a_cancelled_job_ends_at_its_next_result(thread):
-    gate, closed = threading.Semaphore(0), threading.Event()
-    made = []
-
-    def work(model):
-        try:
-            for number in range(100):
-                assert gate.acquire(timeout=60)
-                made.append(number)
-                yield number
-        finally:
-            closed.set()
-
-    async def ask():
+    async def leave():
         job = thread.submit(Job(work))
-        gate.release()
+        work.gate.release()
         assert await job.receive() == 0
         job.cancel()
         with pytest.raises(JobCancelled):
             await job.receive()
 
-    asyncio.run(ask())
-    gate.release(100)
-    assert closed.wait(60)
-    assert len(made) <= 2
+    asyncio.run(leave())
+    work.gate.release(100)
+    assert work.closed.wait(WAIT_S)
+    assert work.made <= 2
+    assert ask(thread, lambda model: iter([model])) == ["model"]
 
 
 def test_stopping_ends_the_job_under_way_and_drops_the_rest():
-    gate, begun = threading.Semaphore(0), threading.Event()
-    ran = []
+    work, dropped = Gated(), Gated()
 
-    def work(model):
-        begun.set()
-        assert gate.acquire(timeout=60)
-        ran.append("first")
-        yield 1
-        ran.append("too much")
-
-    def never(model):
-        ran.append("second")
-        yield 2
-
-    async def ask():
+    async def stop():
         thread = ModelThread(lambda: contextlib.nullcontext("model"))
         thread.start()
-        jobs = [thread.submit(Job(work)), thread.submit(Job(never))]
-        begun.wait(60)
+        jobs = [thread.submit(Job(work)), thread.submit(Job(dropped))]
+        work.begun.wait(WAIT_S)
         with pytest.raises(ModelThreadError, match="still busy"):
             thread.stop(0.01)
-        gate.release()
-        await asyncio.to_thread(thread.stop, 10)
+        work.gate.release()
+        await asyncio.to_thread(thread.stop, WAIT_S)
         # What was made before is handed over.
-        assert await jobs[0].receive() == 1
+        assert await jobs[0].receive() == 0
         for job in jobs:
             with pytest.raises(JobCancelled):
                 await job.receive()
 
-    asyncio.run(ask())
-    assert ran == ["first"]
-
-
-def test_results_for_a_loop_that_is_gone_do_not_stop_the_thread(thread):
-    gate, begun = threading.Event(), threading.Event()
-
-    def work(model):
-        begun.set()
-        assert gate.wait(60)
-        yield 1
-
-    def again(model):
-        yield 2
-
-    async def leave():
-        thread.submit(Job(work))
-        await asyncio.to_thread(begun.wait, 10)
-
-    async def ask():
-        return await collect(thread.submit(Job(again)))
-
-    asyncio.run(leave())
-    gate.set()
-    assert asyncio.run(ask()) == [2]
+    asyncio.run(stop())
+    assert (work.made, dropped.begun.is_set()) == (1, False)

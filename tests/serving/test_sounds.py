@@ -42,19 +42,16 @@ def test_samples_without_a_header_have_the_rate_that_clients_expect():
 
 
 @pytest.mark.parametrize(("name", "header"), [("pcm", 0), ("wav", 44)])
-def test_a_stream_joined_is_the_whole(name, header):
+def test_a_stream_joined_is_the_whole_and_can_be_read_though_it_does_not_know_its_length(name, header):
     parts = [part for part in encode_stream(CHUNKS, FORMATS[name], RATE_HZ) if part]
     assert len(parts) >= 3
-    whole = join(encode_whole(CHUNKS, FORMATS[name], RATE_HZ))
-    streamed = join(parts)
+    streamed, whole = join(parts), join(encode_whole(CHUNKS, FORMATS[name], RATE_HZ))
     assert len(streamed) == len(whole)
     np.testing.assert_allclose(read_pcm(streamed[header:]), read_pcm(whole[header:]), atol=2 / 32767)
-
-
-def test_a_streamed_file_can_be_read_though_it_does_not_know_its_length():
-    samples, rate = soundfile.read(io.BytesIO(join(encode_stream(CHUNKS, FORMATS["wav"], RATE_HZ))))
-    assert rate == RATE_HZ
-    np.testing.assert_allclose(samples, TONE, atol=1e-4)
+    if name == "wav":
+        samples, rate = soundfile.read(io.BytesIO(streamed))
+        assert rate == RATE_HZ
+        np.testing.assert_allclose(samples, TONE, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["wav", "pcm"])

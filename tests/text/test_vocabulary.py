@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.text import Tokenizer, VocabularyError, extend_vocabulary, train_vocabulary
-from myxtts.text.bpe import MergeLearner, merge_symbols
+from myxtts.text.bpe import merge_symbols
 from myxtts.text.persian import ALPHABET
 
 PERSIAN = [
@@ -57,12 +57,6 @@ def test_grown_vocabulary_encodes_the_new_language_without_unknowns(grown):
     assert tokenizer.find_unknown_characters(ALPHABET) == ()
 
 
-def test_merges_shorten_the_new_language(grown, tiny_vocab, tmp_path):
-    plain = extend_vocabulary(tiny_vocab, tmp_path / "plain.json", "fa", PERSIAN, merges=0)
-    text = PERSIAN[1]
-    assert len(Tokenizer(grown.path).encode(text, "fa")) < 0.7 * len(Tokenizer(plain.path).encode(text, "fa"))
-
-
 @pytest.mark.parametrize("base", ["tiny_vocab.json", "xtts_test_vocab.json"])
 def test_growth_changes_no_old_encoding(base, request, tiny_vocab, tmp_path):
     path = tiny_vocab if base == tiny_vocab.name else request.getfixturevalue("parity_dir") / base
@@ -84,16 +78,6 @@ def test_growth_changes_no_old_encoding(base, request, tiny_vocab, tmp_path):
     check()
 
 
-def test_growth_by_persian_leaves_arabic_as_it_was(parity_dir, tmp_path):
-    base = parity_dir / "xtts_test_vocab.json"
-    growth = extend_vocabulary(base, tmp_path / "grown.json", "fa", PERSIAN)
-    assert Tokenizer(growth.path).encode("كان هناك 50 جنديًا.", "ar") == Tokenizer(base).encode(
-        "كان هناك 50 جنديًا.", "ar"
-    )
-    # Only what Arabic does not have is new.
-    assert set("پژگ\u200c") == set(growth.characters)
-
-
 def test_growing_twice_adds_only_what_is_new(grown, tmp_path):
     again = extend_vocabulary(grown.path, tmp_path / "again.json", "fa", [*PERSIAN, "ℵ"], merges=40)
     assert (again.tag, again.characters, again.merges) == (None, "ℵ", ())
@@ -112,15 +96,6 @@ def test_a_vocabulary_can_grow_in_place(tiny_vocab, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["linked.json", "vocab.json"]
 
 
-def test_added_tokens_the_library_numbers_itself_keep_their_ids(tiny_vocab, tmp_path):
-    document = json.loads(tiny_vocab.read_text(encoding="utf-8"))
-    del document["model"]["vocab"]["[hi]"]
-    base = tmp_path / "base.json"
-    base.write_text(json.dumps(document), encoding="utf-8")
-    growth = extend_vocabulary(base, tmp_path / "grown.json", "fa", PERSIAN)
-    assert Tokenizer(growth.path).encode("a", "hi") == Tokenizer(base).encode("a", "hi")
-
-
 def test_both_notations_of_merges_can_grow(tiny_vocab, tmp_path):
     document = json.loads(tiny_vocab.read_text(encoding="utf-8"))
     document["model"]["merges"] = [" ".join(pair) for pair in document["model"]["merges"]]
@@ -136,20 +111,6 @@ def test_growth_needs_texts(tiny_vocab, tmp_path):
     with pytest.raises(VocabularyError, match="not one word in those given for 'fa'"):
         extend_vocabulary(tiny_vocab, tmp_path / "grown.json", "fa", ["", "  "])
     assert os.listdir(tmp_path) == []
-
-
-def test_a_failing_save_leaves_the_old_file_whole(tiny_vocab, tmp_path, monkeypatch):
-    path = tmp_path / "vocab.json"
-    path.write_bytes(tiny_vocab.read_bytes())
-
-    def fail(fd):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(VocabularyError, match=r"cannot be saved at .*: No space left on device"):
-        extend_vocabulary(path, path, "fa", PERSIAN)
-    assert path.read_bytes() == tiny_vocab.read_bytes()
-    assert os.listdir(tmp_path) == ["vocab.json"]
 
 
 def test_trained_vocabulary_has_the_form_of_the_reference(tmp_path, tiny_vocab):
@@ -171,13 +132,6 @@ def test_trained_vocabulary_has_the_form_of_the_reference(tmp_path, tiny_vocab):
     ]
     assert tokenizer.text_tokens == 120
     assert tokenizer.languages == ("en", "fa")
-
-
-def test_trained_vocabulary_encodes_its_texts(tmp_path):
-    tokenizer = train_vocabulary({"en": ENGLISH}, tmp_path / "vocab.json", text_tokens=60)
-    ids = tokenizer.encode(ENGLISH[0], "en")
-    assert tokenizer.decode(ids) == "[en]the cat sat on the mat."
-    assert len(ids) < len("the cat sat on the mat.")
 
 
 def test_training_does_not_depend_on_the_order_of_texts(tmp_path):
@@ -206,10 +160,3 @@ def test_words_are_encoded_as_they_were_merged_in_training(tmp_path_factory, wor
             symbols = merge_symbols(symbols, merge)
         ids = read_ids(path)
         assert tokenizer.encode_cleaned(word, "en")[1:] == [ids[symbol] for symbol in symbols]
-
-
-def test_the_most_frequent_pair_is_merged_first_and_ties_in_order():
-    words = {("a", "b", "c"): 3, ("b", "c"): 2, ("x", "y"): 3}
-    assert MergeLearner(words, lambda text: True).learn(10) == [("b", "c"), ("a", "bc"), ("x", "y")]
-    assert MergeLearner(words, lambda text: "x" in text).learn(10) == [("x", "y")]
-    assert MergeLearner({("a", "b"): 1}, lambda text: True).learn(10) == []

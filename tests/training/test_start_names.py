@@ -27,7 +27,7 @@ def test_opening_the_pipeline_has_a_name():
     ledger, seen = TimeLedger(), []
 
     def open_batches(saver, recipe):
-        seen.append((ledger.peek().cause, name_work(ledger)))
+        seen.append((ledger.peek()[0].cause, name_work(ledger)))
         raise OpeningError
 
     workers = SingleWorker(StopRequests())
