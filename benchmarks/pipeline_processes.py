@@ -39,10 +39,10 @@ from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.slots import SLOTS, Handoff
 from myxtts.pipeline.transfer import place_batch
 from myxtts.pipeline.worker import Feed, WorkerThread
-from myxtts.training import stage_run
+from myxtts.training import trainer
 from myxtts.training.profiling.run import SyncedTraining
 from myxtts.training.profiling.setup import NEVER, ProfileSetup, set_up_profile
-from myxtts.training.run_watch import RunWatch
+from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.commons import get_device_context
 
@@ -190,7 +190,7 @@ def run_side_by_side(preparation: Preparation, training: Training, batches: int)
     return time.perf_counter() - started
 
 
-class TimedWatch(RunWatch):
+class TimedWatch(RunLog):
     """A watch that adds up what it takes: its calls, and its threads on the processor."""
 
     moments: ClassVar[list[tuple[float, float]]] = []
@@ -226,7 +226,7 @@ class TimedWatch(RunWatch):
 
 def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
     """Of some windows of so many updates of a real run on two devices: seconds, and those that the watch took of them."""
-    stage_run.RunWatch = TimedWatch
+    trainer.RunLog = TimedWatch
     last = WARM_UP + 1 + bench.WATCH_WINDOWS * updates
     # Its codec is trained for a step, in a stage with a watch of its own.
     XTTSTrainer(make_config(folder, Mode.DUAL, codec_steps=1, speak=False, max_steps=last)).train()

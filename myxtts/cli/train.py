@@ -79,7 +79,7 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.devices.environment import prepare_environment
     from myxtts.training.errors import RunStoppedError
     from myxtts.training.mode import format_choice, load_choice, plan_run
-    from myxtts.training.polite_stop import stops_politely
+    from myxtts.training.stopping import stops_politely
 
     prepare_environment(os.environ)
     try:
@@ -160,7 +160,7 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     from myxtts.processes import watch_import
     from myxtts.reports.pages import LISTENING_PAGE
     from myxtts.training.errors import RunFinishedError, RunStoppedError, choose_exit_code
-    from myxtts.training.polite_stop import stops_politely
+    from myxtts.training.stopping import stops_politely
     from myxtts.utils.commons import setup_logging
 
     try:

@@ -21,7 +21,7 @@ from myxtts.monitoring.metrics_rows import (
     TrainRow,
     ValidationRow,
 )
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.monitoring.speed_up import SpeedUp, measure_speed_up
 from myxtts.monitoring.step_clock import StepTimes, measure_durations
 from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed, measure_goodput, measure_training, sum_spent
@@ -163,7 +163,7 @@ def dump_summary(summary: RunSummary) -> dict[str, Any]:
 def read_settings(run: RunRow) -> Settings:
     """Those of a session, with the stage that it trains: a codec is trained first where there is none."""
     training = {**run.settings.get("training", {}), "stage": run.stage}
-    return Settings({**run.settings, "training": training}, Surroundings.parse(run.around))
+    return Settings({**run.settings, "training": training}, MachineFacts.parse(run.around))
 
 
 def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:

@@ -17,7 +17,7 @@ from myxtts.files import fit_shape
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class MachineFacts:
     """What a machine has for a run. None is unknown."""
 
     cards: tuple[int, ...] | None = None
@@ -48,7 +48,7 @@ class Surroundings:
             return cls()
 
 
-UNKNOWN_MACHINE = Surroundings()
+UNKNOWN_MACHINE = MachineFacts()
 
 
 class Settings:
@@ -59,12 +59,12 @@ class Settings:
         around: the machine.
     """
 
-    def __init__(self, sections: Mapping[str, Any], around: Surroundings = UNKNOWN_MACHINE):
+    def __init__(self, sections: Mapping[str, Any], around: MachineFacts = UNKNOWN_MACHINE):
         self._sections = sections
         self.around = around
 
     @classmethod
-    def of_config(cls, config: XTTSConfig, around: Surroundings) -> Self:
+    def of_config(cls, config: XTTSConfig, around: MachineFacts) -> Self:
         """Those that a configuration has on a machine."""
         return cls(settle_sections(config, around), around)
 
@@ -78,7 +78,7 @@ class Settings:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def settle_sections(config: XTTSConfig, around: Surroundings) -> dict[str, dict[str, Any]]:
+def settle_sections(config: XTTSConfig, around: MachineFacts) -> dict[str, dict[str, Any]]:
     """Every setting by section and name, with what `auto` comes to on a machine as far as that is known before a run."""
     sections = dump_sections(config)
     sections["data"]["prefetch_buffer_size"] = config.data.prefetch_depth

@@ -20,9 +20,9 @@ from myxtts.files import open_scratch_folder
 from myxtts.pipeline.code_choice import choose_cache_folder, describe_key, explain_unused_codes, make_code_key
 from myxtts.pipeline.codes import CodeMaker, FilledCodes, fill_codes, load_codec
 from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import CodePreparationError
-from myxtts.training.starting_point import Codec, adopt_lengths, find_codec, read_codec, read_starting_point
+from myxtts.training.placement import apply_devices
+from myxtts.training.starting_point import Codec, find_codec, open_start, read_codec
 from myxtts.utils.commons import get_device_context
 
 
@@ -46,11 +46,7 @@ class PreparedCodes:
 
 
 def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequence[str] = ()) -> DevicePlan:
-    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU.
-
-    Args:
-        command: the words that started the program, for advice that can be pasted.
-    """
+    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
     request = PlanRequest.from_config(config, command)
     alone = replace(
         request,
@@ -93,9 +89,8 @@ def prepare_codes(
     """Makes the codes of a part of a run's clips where they are not there yet. Puts the plan into force in this process.
 
     Args:
-        config: the run's; it must name a codec, or a model that has one.
+        config: the run's, for which `require_use` has nothing to say.
     """
-    require_use(config)
     apply_devices(config, plan)
     if config.data.train_data:
         # Chosen on purpose: other machines that share the corpus are to find the codes. The demo corpus is part of the program.
@@ -125,12 +120,7 @@ def prepare_codes(
 
 def _read_run(config: XTTSConfig, folder: Path) -> tuple[RunData, Codec]:
     """The clips and the codec of a run with these settings."""
-    training = config.training
-    # As in the trainer: a decoder is trained for a model, by default that of the run's own folder.
-    origin = training.init_from or (training.checkpoint_dir if training.stage == "decoder" else None)
-    start = None if origin is None else read_starting_point(Path(origin), folder, is_resumed=False)
-    if start is not None and training.stage == "decoder":
-        config = adopt_lengths(config, start)
+    config, start = open_start(config, folder)
     codec = find_codec(config, start)
     assert codec is not None, "the settings name a codec"
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)

@@ -22,12 +22,7 @@ class NoRunError(RunFolderError):
 
 
 class RunChangedError(RunFolderError):
-    """The settings would change the result of the run that is to go on.
-
-    Args:
-        message: the settings, old and new, and the ways out.
-        keys: dotted keys of the settings.
-    """
+    """The settings with these dotted keys would change the result of the run that is to go on."""
 
     def __init__(self, message: str, keys: tuple[str, ...]):
         self.keys = keys
@@ -35,13 +30,8 @@ class RunChangedError(RunFolderError):
 
 
 class RunFinishedError(MyXTTSError):
-    """The run is finished and nothing more was asked of it. Not a failure: a job that is started again ends well.
-
-    Args:
-        message: what is there, and how to train longer or anew.
-        folder: the run's folder.
-        step: updates that are done.
-    """
+    """The run in a folder is finished, with so many updates, and nothing more was asked of it. Not a failure: a job that is
+    started again ends well."""
 
     exit_code = 0
 
@@ -52,13 +42,8 @@ class RunFinishedError(MyXTTSError):
 
 
 class RunStoppedError(MyXTTSError):
-    """A signal asked for an end while no update was being made. Not a failure: nothing is lost.
-
-    Args:
-        message: how far the run is.
-        signal: that asked for the end.
-        resume_command: for a shell; None where nothing was trained that could be resumed.
-    """
+    """A signal asked for an end while no update was being made. Not a failure: nothing is lost. Without a command where
+    nothing was trained that could be resumed."""
 
     def __init__(self, message: str, signal: Signals, resume_command: str | None):
         self.signal = signal
@@ -68,11 +53,7 @@ class RunStoppedError(MyXTTSError):
 
 
 def choose_exit_code(signal: Signals | None, *, is_worker: bool = False) -> int:
-    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off.
-
-    Args:
-        is_worker: whether the process is one of a cluster.
-    """
+    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off."""
     if signal != Signals.SIGTERM:
         return 128 + Signals.SIGINT
     # Kubernetes would take 0 from a pod that has to move for a run that is done, and never start it again.

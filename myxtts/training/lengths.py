@@ -1,8 +1,10 @@
-"""How long a run is, and how often it does what besides training: from settings and data to numbers of updates."""
+"""How long a run is, how often it does what besides training, and how fast it learns: pure functions of settings and data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from myxtts.config import TrainingConfig, XTTSConfig
 from myxtts.data.sampler import IndexSampler
@@ -11,6 +13,39 @@ LEAST_VALIDATION_INTERVAL = 100
 """Updates; a small corpus has a new epoch every few of them."""
 FREE_SHARE = 0.3
 """Of a codec's updates, at the beginning, without codes."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a stage of a run does what, in updates."""
+
+    training: TrainingConfig
+    end_step: int
+    """Updates of the whole stage."""
+    validation_interval: int
+    checkpoint_interval: int
+
+    @property
+    def saves_best(self) -> bool:
+        """Whether a validation with a better loss than all before is saved even if no checkpoint is due."""
+        return self.training.keep_best > 0 and self.training.best_metric == "val_loss"
+
+    def choose_rate(self, step: int) -> float:
+        """The learning rate of an update."""
+        return compute_learning_rate(self.training, step, self.end_step)
+
+
+def plan_schedule(config: XTTSConfig, sampler: IndexSampler, stage: str) -> Schedule:
+    """What settings and data come to, in updates."""
+    training = config.training
+    validation_interval = training.validation_interval
+    if validation_interval == "auto":
+        epochs = -(-LEAST_VALIDATION_INTERVAL // sampler.steps_per_epoch)
+        validation_interval = epochs * sampler.steps_per_epoch
+    checkpoint_interval = training.checkpoint_interval
+    if checkpoint_interval == "auto":
+        checkpoint_interval = validation_interval
+    return Schedule(training, count_updates(config, sampler, stage), validation_interval, checkpoint_interval)
 
 
 def count_updates(config: XTTSConfig, sampler: IndexSampler, stage: str) -> int:
@@ -42,14 +77,17 @@ def count_free_steps(starts: Iterable[tuple[int, int]]) -> int:
     return free_steps
 
 
-def choose_validation_interval(training: TrainingConfig, sampler: IndexSampler) -> int:
-    """Updates between two validations."""
-    if training.validation_interval != "auto":
-        return training.validation_interval
-    epochs = -(-LEAST_VALIDATION_INTERVAL // sampler.steps_per_epoch)
-    return epochs * sampler.steps_per_epoch
+FINAL_SHARE = 0.1
+"""Of the learning rate, at the end of a cosine."""
 
 
-def choose_checkpoint_interval(training: TrainingConfig, validation_interval: int) -> int:
-    """Updates between two checkpoints."""
-    return validation_interval if training.checkpoint_interval == "auto" else training.checkpoint_interval
+def compute_learning_rate(training: TrainingConfig, step: int, total_steps: int) -> float:
+    """The learning rate of update `step`, counted from 0."""
+    peak = training.learning_rate
+    if step < training.warmup_steps:
+        return peak * (step + 1) / training.warmup_steps
+    if training.lr_schedule == "constant":
+        return peak
+    done = (step - training.warmup_steps) / max(1, total_steps - training.warmup_steps)
+    fallen = (1 - math.cos(math.pi * min(done, 1.0))) / 2
+    return peak * (1 - (1 - FINAL_SHARE) * fallen)

@@ -6,6 +6,7 @@ before it speaks. A codec's clip goes through its codes. A decoder says the clip
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from myxtts.audio.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.data.corpus import Corpus
+from myxtts.data.prompts import SpeakerPrompts
+from myxtts.errors import MyXTTSError
 from myxtts.inference.generation import CodeGenerator, Row
+from myxtts.inference.loading import load_synthesizer
 from myxtts.inference.mel_vocoder import MelVocoder
 from myxtts.inference.settings import SpeechSettings
 from myxtts.inference.voices import Voice
@@ -26,9 +31,8 @@ from myxtts.models.speech_losses import compute_speech_mel
 from myxtts.models.speech_units import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
 from myxtts.monitoring.tensorboard_writer import TensorBoardWriter
 from myxtts.reports.pages import SAMPLES_FOLDER, name_sample
-from myxtts.training.decoder_objective import DecoderObjective
-from myxtts.training.objectives import GPTObjective, Tensors
-from myxtts.training.updates import take_rows
+from myxtts.training.objectives import DecoderObjective, GPTObjective, Tensors
+from myxtts.training.step import take_rows
 from myxtts.utils.commons import get_device_context
 
 LONGEST_CODES = 10 * SAMPLE_RATE_HZ // SAMPLES_PER_CODE
@@ -55,13 +59,7 @@ Render = Callable[[Tensors], Sound]
 
 
 class Listener:
-    """Makes sound of a batch's first row.
-
-    Args:
-        render: what is heard.
-        folder: of the run.
-        speak: what is heard besides, where the model can also say the row's text on its own.
-    """
+    """Makes sound of a batch's first row."""
 
     def __init__(self, render: Render, folder: Path, *, speak: Render | None = None):
         self._render, self._speak = render, speak
@@ -87,12 +85,7 @@ class Listener:
 
 
 class CodeSounds:
-    """Makes sound of codes, without a waveform decoder.
-
-    Args:
-        dvae: makes mels of codes; on the host.
-        mel_norms: the codec's.
-    """
+    """Makes sound of codes, without a waveform decoder."""
 
     def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
         self._dvae = dvae
@@ -140,12 +133,7 @@ def predict_codes(objective: GPTObjective) -> ChooseCodes:
 
 
 def speak_codes(gpt: GPT, usual_penalty: float) -> ChooseCodes:
-    """The codes a GPT says on its own, as it will when it is used: all it gets are the row's text and voice prompt.
-
-    Args:
-        gpt: the one that is trained.
-        usual_penalty: for repetitions, as a `Synthesizer` of this model has it.
-    """
+    """The codes a GPT says on its own, as it will when it is used: all it gets are the row's text and voice prompt."""
     generator = CodeGenerator(gpt, usual_penalty=usual_penalty)
     make_prompt = tf.function(lambda mel_BFM: tf.cast(gpt.make_prompt(mel_BFM)[0], tf.float32), autograph=False)
 
@@ -166,3 +154,37 @@ def encode_row(dvae: DVAE) -> ChooseCodes:
 def _compile(choose: Callable[[Tensors], Any]) -> ChooseCodes:
     compiled = tf.function(choose, autograph=False)
     return lambda row: np.asarray(compiled(row), np.int32)
+
+
+_log = logging.getLogger(__name__)
+
+SPOKEN_NAME = "spoken.wav"
+
+
+class Spoken(NamedTuple):
+    """Something that was said."""
+
+    path: Path
+    text: str
+    how: str
+    """Makes the sound, in words."""
+
+
+def speak_at_end(folder: Path, corpus: Corpus) -> Spoken | None:
+    """Lets a run's best checkpoint say the first text it was trained on. None, with a warning, where it cannot.
+
+    On the host: the device may be full of what has just been trained.
+    """
+    text = corpus.text[0]
+    voice = int(SpeakerPrompts(corpus.speaker, seed=0, is_fixed=True).choose(0, np.zeros(1, np.int32))[0])
+    path = folder / SPOKEN_NAME
+    try:
+        with get_device_context("/CPU:0"):
+            synthesizer = load_synthesizer(folder, verify_checksums=False)
+            speech = synthesizer.speak(text, synthesizer.clone_voice([corpus.find_file(voice)]), corpus.language[0])
+        soundfile.write(path, np.clip(speech.samples, -1, 1), synthesizer.rate_hz, subtype="PCM_16")
+    except (MyXTTSError, OSError, MemoryError, soundfile.LibsndfileError, tf.errors.OpError) as error:
+        # The run is over and whole on the disk: this is not worth a failure.
+        _log.warning("Nothing was said at the end: %s", error)
+        return None
+    return Spoken(path, text, synthesizer.vocoder.how)

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.replacements import ReplacementJournal
-from myxtts.data.run_data import RunData
-from myxtts.data.sampler import GlobalBatch
+from myxtts.data.positions import count_micro_batches
 from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.host_source import make_maker
 from myxtts.pipeline.order import Kind, RunOrder
 from myxtts.pipeline.slots import EndOfStream
-from myxtts.training.errors import ValidationMemoryError
-from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.keeper import Keeper, RunProgress
-from myxtts.training.listening import Listener
-from myxtts.training.not_finite import explain_not_finite
+from myxtts.training.errors import NotFiniteError, ValidationMemoryError
+from myxtts.training.lengths import Schedule
+from myxtts.training.model import CheckpointSaver
 from myxtts.training.placement import check_batch, check_result
-from myxtts.training.run_watch import RunWatch
-from myxtts.training.team import Team
-from myxtts.training.trained_model import TrainedModel
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.run_log import RunLog
+from myxtts.training.step import UpdateMaker
+from myxtts.training.stopping import StopNow
 from myxtts.training.validation import RoundResult, ValidationRound
+from myxtts.training.workers import SingleWorker
 
 ALL_DONE = "all updates are done"
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """When the loop does something besides training, in updates."""
-
-    log: int
-    checkpoint: int
-    early_stopping: int
-    """Validations without a better loss after which the run ends; 0 is never."""
-    saves_best: bool = False
-    """Whether a validation with a better loss than all before is saved even if no checkpoint is due."""
 
 
 @dataclass(frozen=True)
@@ -68,39 +53,22 @@ class TrainingLoop:
 
     def __init__(
         self,
-        *,
         source: Batches,
-        trained: TrainedModel,
         updates: UpdateMaker,
-        order: RunOrder,
-        data: RunData,
-        keeper: Keeper,
-        watch: RunWatch,
-        intervals: Intervals,
-        stop: StopRequests,
-        listener: Listener,
-        device: str,
-        progress: RunProgress,
-        choose_rate: Callable[[int], float],
-        plan_step: Callable[[int, ReplacementJournal], GlobalBatch],
-        team: Team,
+        saver: CheckpointSaver,
+        schedule: Schedule,
+        log: RunLog,
+        workers: SingleWorker,
     ):
         self._source = source
-        self._trained = trained
         self._updates = updates
-        self._order = order
-        self._data = data
-        self._keeper = keeper
-        self._watch = watch
-        self._intervals = intervals
-        self._stop = stop
-        self._device = device
-        self._progress = progress
-        self._choose_rate = choose_rate
-        self._plan_step = plan_step
-        self._team = team
-        self._is_stopping = False
-        """Whether anybody who trains was asked to stop."""
+        self._saver = saver
+        self._step = saver.trained.step
+        self._device = saver.trained.device
+        self._progress = saver.progress
+        self._schedule = schedule
+        self._log = log
+        self._workers = workers
         self._held: Batch | None = None
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
@@ -113,22 +81,17 @@ class TrainingLoop:
         self._has_traced = False
         """Whether the update under way has."""
         self._epoch = 0
-        self._validation = ValidationRound(
-            trained=trained,
-            updates=updates,
-            order=order,
-            data=data,
-            watch=watch,
-            listener=listener,
-            device=device,
-            progress=progress,
-            team=team,
-            advance=source.advance,
+        order = RunOrder(
+            saver.data.sampler,
+            saver.data.validation_batches,
+            validation_interval=schedule.validation_interval,
+            end_step=schedule.end_step,
         )
+        self._validation = ValidationRound(source, updates, saver, order, log, workers)
 
     def run(self) -> Ending:
         """Trains. Whatever ends it, nothing that was reached and could be saved is lost."""
-        self._watch.begin_loop()
+        self._log.begin_loop()
         # Before the first batch: a run killed between its last checkpoint and its end must not train on.
         if (ending := self._find_early_end()) is not None:
             return ending
@@ -155,17 +118,10 @@ class TrainingLoop:
         return Ending(ALL_DONE, is_finished=True)
 
     def _take(self) -> Batch | None:
-        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again. With others,
-        # who wait for this batch too, it has to be met first.
-        waiting = self._stop.while_idle if self._team.size == 1 else nullcontext
-        with self._watch.ledger.spend(Cause.DATA_STALL), waiting():
-            try:
-                batch = self._source.take()
-            except EndOfStream:
-                return None
-        with self._watch.ledger.spend(Cause.OTHER_WORKERS) if self._team.size > 1 else nullcontext():
-            batch, self._is_stopping = self._team.merge(batch, self._stop.signal is not None)
-        return batch
+        try:
+            return self._workers.take(self._source, self._log.ledger)
+        except EndOfStream:
+            return None
 
     def _hold(self, batch: Batch) -> None:
         """Keeps a batch until the step after its own is under way: a GPU may still be reading it."""
@@ -177,28 +133,29 @@ class TrainingLoop:
         facts = batch.info.facts
         is_new = self._check_inputs(batch)
         self._is_result_due |= is_new
-        self._keeper.note_failures(batch.info.replaced)
-        step = self._trained.step
+        for failure in batch.info.replaced:
+            self._saver.journal.record(failure)
+        step = self._step
         traces, retraces = step.count_traces(), step.count_retraces()
-        with self._watch.ledger.spend(Cause.STEP) as span:
+        with self._log.ledger.spend(Cause.STEP) as span:
             span.is_first = is_new
             result = self._updates.add(batch.tensors, facts)
             has_traced = step.count_traces() != traces
             if has_traced:
                 span.cause = Cause.TRACE
-                self._watch.clock.leave_out()
+                self._log.clock.leave_out()
                 self._has_traced = True
         # A bucket has one shape where shapes are fixed. Each further one costs what that would have saved.
         is_retrace = (is_new and facts.bucket_number in self._seen_buckets) or step.count_retraces() != retraces
         self._seen_buckets.add(facts.bucket_number)
-        self._watch.count_batch(facts, batch.info.memory, has_traced=has_traced, is_retrace=is_retrace)
-        with self._watch.ledger.spend(Cause.DATA_STALL):
+        self._log.count_batch(facts, batch.info.memory, has_traced=has_traced, is_retrace=is_retrace)
+        with self._log.ledger.spend(Cause.DATA_STALL):
             self._source.advance()
         if result is not None:
             self._finish_update(result, facts.epoch)
 
     def _finish_update(self, result: tf.Tensor, epoch: int) -> None:
-        self._watch.clock.end_step()
+        self._log.clock.end_step()
         if self._is_result_due:
             check_result(result, self._device)
             self._is_result_due = False
@@ -207,9 +164,9 @@ class TrainingLoop:
         progress.step += 1
         self._epoch = epoch
         progress.is_validated = not self._validation.is_due()
-        self._watch.end_phase(progress.step, Phase.TRAINING, has_traced=self._has_traced)
+        self._log.end_phase(progress.step, Phase.TRAINING, has_traced=self._has_traced)
         self._has_traced = False
-        if progress.step % self._intervals.log == 0:
+        if progress.step % self._schedule.training.log_interval == 0:
             self._read_results()
         if progress.is_validated and self._is_checkpoint_due():
             self._save()
@@ -218,14 +175,14 @@ class TrainingLoop:
         """Fetches the results of the updates since the last reading, and looks at them."""
         if not self._results:
             return
-        step = self._trained.step
+        step = self._step
         rows = np.asarray(tf.stack(self._results))
         self._results.clear()
         first = self._progress.step - len(rows)
         named = [step.name_results(row) for row in rows]
         for number, values in enumerate(named, start=first):
             if not values["is_applied"] and not values["is_overflow"]:
-                self._stop_at_not_finite(number, values["loss"])
+                raise explain_not_finite(number, values["loss"], self._saver, self._log.folder)
         self._progress.skipped += sum(1 for values in named if values["is_overflow"])
         sums = {name: sum(values[name] for values in named) for name in step.objective.sum_names}
         scalars = step.objective.name_results(sums, step.objective.choose_phase(self._progress.step - 1))
@@ -234,11 +191,11 @@ class TrainingLoop:
         if step.loss_scale is not None:
             scalars["loss_scale"] = float(step.loss_scale.scale)
             scalars["skipped_updates"] = float(self._progress.skipped)
-        self._watch.log_steps(
+        self._log.log_steps(
             step=self._progress.step,
             epoch=self._epoch,
             losses=[values["loss"] for values in named],
-            learning_rate=self._choose_rate(self._progress.step - 1),
+            learning_rate=self._schedule.choose_rate(self._progress.step - 1),
             scalars=scalars,
             pipeline=self._source.read_facts(),
         )
@@ -258,8 +215,8 @@ class TrainingLoop:
 
     def _finish_round(self, result: RoundResult) -> None:
         self._metrics["val_loss"] = result.loss
-        is_kept = result.is_best and self._intervals.saves_best
-        if is_kept or self._is_checkpoint_due() or self._progress.step == self._order.end_step:
+        is_kept = result.is_best and self._schedule.saves_best
+        if is_kept or self._is_checkpoint_due() or self._progress.step == self._schedule.end_step:
             self._save()
         self._metrics.pop("val_loss")
 
@@ -269,20 +226,18 @@ class TrainingLoop:
             return None
         if (ending := self._find_early_end()) is not None:
             return ending
-        # With others, only what all have heard: they must end at the same update.
-        is_asked = self._is_stopping if self._team.size > 1 else self._stop.signal is not None
-        return self._end_by_signal() if is_asked else None
+        return self._end_by_signal() if self._workers.is_stopping else None
 
     def _end_by_signal(self) -> Ending:
         self._validation.abandon()
         self._read_results()
         self._save_unless_saved()
-        if self._progress.step == self._order.end_step and self._progress.is_validated:
+        if self._progress.step == self._schedule.end_step and self._progress.is_validated:
             return Ending(ALL_DONE, is_finished=True)
-        return describe_stop(self._stop.signal or Signals.SIGTERM)
+        return describe_stop(self._workers.stop.signal or Signals.SIGTERM)
 
     def _find_early_end(self) -> Ending | None:
-        patience = self._intervals.early_stopping
+        patience = self._schedule.training.early_stopping
         if not patience or self._validation.is_open or self._progress.rounds_without_better < patience:
             return None
         self._read_results()
@@ -290,25 +245,25 @@ class TrainingLoop:
         return Ending(f"no better validation loss in {patience} rounds", is_finished=True, is_early=True)
 
     def _is_checkpoint_due(self) -> bool:
-        return self._progress.step % self._intervals.checkpoint == 0
+        return self._progress.step % self._schedule.checkpoint_interval == 0
 
     def _save_unless_saved(self) -> None:
-        if self._keeper.saved_step != self._progress.step and self._progress.step > 0:
+        if self._saver.saved_step != self._progress.step and self._progress.step > 0:
             self._save()
 
     def _save(self) -> None:
         # First: what is not finite must not be saved as if it were.
         self._read_results()
-        objective = self._trained.step.objective
+        objective = self._step.objective
         is_ranked = objective.is_ranked(objective.choose_phase(self._progress.step - 1))
-        with self._watch.ledger.spend(Cause.CHECKPOINT):
-            self._team.join_failures(self._progress.step, self._keeper.journal)
-            saved = self._keeper.save(self._progress, self._metrics if is_ranked else {})
-        self._watch.clock.leave_out()
-        self._watch.end_phase(self._progress.step, Phase.CHECKPOINT)
+        with self._log.ledger.spend(Cause.CHECKPOINT):
+            self._workers.join_failures(self._progress.step, self._saver.journal)
+            saved = self._saver.save(self._metrics if is_ranked else {})
+        self._log.clock.leave_out()
+        self._log.end_phase(self._progress.step, Phase.CHECKPOINT)
         if saved is not None:
             text = f"{saved.path.name}, {saved.size_bytes / 1e6:.1f} MB"
-            self._watch.note(self._progress.step, "checkpoint", text)
+            self._log.note(self._progress.step, "checkpoint", text)
 
     def _check_inputs(self, batch: Batch) -> bool:
         """Whether the batch has a shape that no batch had before. If so, it is made sure that it is on the model device."""
@@ -319,12 +274,29 @@ class TrainingLoop:
         self._seen_shapes.add(shape)
         return True
 
-    def _stop_at_not_finite(self, step: int, loss: float) -> None:
-        batch = self._plan_step(step, self._keeper.journal)
-        has_start = bool(self._trained.prefix) and self._keeper.saved_step is not None
-        raise explain_not_finite(batch, loss, self._data, self._watch.folder, has_start=has_start)
-
 
 def describe_stop(signal: Signals) -> Ending:
     """The ending of a run that a signal has asked for."""
     return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
+
+
+def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> NotFiniteError:
+    """Writes down which clips an update was made of, for looking at them, and gives the error that says so."""
+    data, settings = saver.data, saver.config.data
+    # A codec hears no prompts.
+    reads_prompts = bool(saver.trained.prefix) and settings.prompt_from == "speaker"
+    batch = make_maker(data, Kind.TRAIN, settings, reads_prompts).plan_step(step, saver.journal)
+    clips = [data.train.audio[int(clip)] for clip in batch.clips]
+    prompts = None if batch.prompts is None else [data.train.audio[int(clip)] for clip in batch.prompts]
+    path = folder / f"not-finite-step-{step:08d}.json"
+    content = {"step": step, "epoch": batch.epoch, "seed": data.sampler.seed, "clips": clips, "prompts": prompts}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    count = count_micro_batches(data.sampler, step)
+    has_start = bool(saver.trained.prefix) and saver.saved_step is not None
+    other = f", or from here with --init-from {folder} and another --checkpoint-dir" if has_start else ""
+    return NotFiniteError(
+        f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
+        f"Its {len(clips)} clips, in {count} batches, and their voice prompts are listed in {path}: look at them. The run would "
+        "come to the same step again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of "
+        f"--mixed-precision: anew with --reset-training{other}."
+    )

@@ -5,6 +5,7 @@ Weights, gradients and optimizer state are counted; activations are estimated fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,18 @@ from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
+from myxtts.models.discriminators import (
+    Layer,
+    RivalSize,
+    choose_rival_size,
+    list_period_layers,
+    list_rival_weights,
+    list_spectral_layers,
+)
 from myxtts.models.names import count_parameters
-from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, read_sizes
+from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, DecoderSize, read_sizes
+from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES
+from myxtts.models.weights import list_decoder_weights
 from myxtts.monitoring.memory_bill import (
     BatchChoice,
     BillItem,
@@ -26,7 +37,6 @@ from myxtts.monitoring.memory_bill import (
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import PreparationSettings
 from myxtts.pipeline.slots import SLOTS
-from myxtts.training.decoder_memory import count_decoder_numbers, count_decoder_parameters
 from myxtts.utils.gpu_memory import read_room_mib
 
 FLOAT_BYTES = 4
@@ -94,24 +104,22 @@ def check_run(
     bills = bill_run(config, plan, shape, read_room_mib)
     wanted = BatchChoice(config.data.batch_size, config.training.gradient_accumulation_steps)
 
-    def cost_model(batch_size: int) -> int:
-        return _cost_model(config, plan, shape, batch_size)
-
-    def cost_data(batch_size: int) -> int:
-        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes
-
-    _refuse(bills[-1], wanted, cost_model)
-    if plan.is_shared:
-        return RunBills(tuple(bills), None)
-
     def bill_part(rows_at_a_time: int | None) -> DeviceBill:
         items = _bill_data(config, plan.data, shape, config.data.batch_size, rows_at_a_time).items
         return replace(bills[0], items=items)
 
-    rows_at_a_time = _fit_preparation(shape, bill_part)
-    # The least it can do with is what counts: clips are prepared one at a time where more do not fit.
-    if rows_at_a_time == 1:
-        _refuse(bill_part(rows_at_a_time), wanted, cost_data)
+    def cost_data(batch_size: int) -> int:
+        return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes
+
+    _refuse(bills[-1], wanted, lambda batch_size: _cost_model(config, plan, shape, batch_size))
+    rows_at_a_time: int | None = None
+    if not plan.is_shared:
+        rows = max(bucket.rows for bucket in shape.buckets)
+        while bill_part(rows_at_a_time).fits is False and rows_at_a_time != 1:
+            rows_at_a_time = max(1, (rows_at_a_time or rows) // 2)
+        # The least it can do with is what counts: clips are prepared one at a time where more do not fit.
+        if rows_at_a_time == 1:
+            _refuse(bill_part(rows_at_a_time), wanted, cost_data)
     return RunBills(tuple(bills), rows_at_a_time)
 
 
@@ -143,15 +151,6 @@ def _hold_against_card(bill: DeviceBill, role: RolePlan, read_room_mib: ReadRoom
     """The bill of a role; where it has no limit, against what is free on its card, as far as that is known."""
     room_mib = None if bill.limit_bytes is not None else read_room_mib(role)
     return bill if room_mib is None else replace(bill, limit_bytes=room_mib * MIB, is_free=True)
-
-
-def _fit_preparation(shape: RunShape, bill_part: Callable[[int | None], DeviceBill]) -> int | None:
-    """Clips that fit at a time, one where not even one does; None where a whole batch fits."""
-    rows = max(bucket.rows for bucket in shape.buckets)
-    at_a_time: int | None = None
-    while bill_part(at_a_time).fits is False and at_a_time != 1:
-        at_a_time = max(1, (at_a_time or rows) // 2)
-    return at_a_time
 
 
 def _bill_model(config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int) -> DeviceBill:
@@ -209,15 +208,12 @@ def _estimate_preparation(config: XTTSConfig, buckets: Sequence[Bucket], rows_at
 
 def _scale_buckets(config: XTTSConfig, shape: RunShape, batch_size: int) -> list[Bucket]:
     """The shapes with another number of clips in a batch."""
-    return [_shrink(bucket, batch_size / config.data.batch_size) for bucket in shape.buckets]
+    share = batch_size / config.data.batch_size
+    return [replace(bucket, rows=max(1, round(bucket.rows * share))) for bucket in shape.buckets]
 
 
 def _count_slot_bytes(shape: RunShape, buckets: Sequence[Bucket]) -> int:
     return SLOTS * max(measure_batch_bytes(shape.preparation, bucket) for bucket in buckets)
-
-
-def _shrink(bucket: Bucket, share: float) -> Bucket:
-    return replace(bucket, rows=max(1, round(bucket.rows * share)))
 
 
 def _count_trained(config: XTTSConfig, stage: str) -> int:
@@ -277,3 +273,46 @@ def _count_codec_numbers(config: XTTSConfig, bucket: Bucket) -> int:
 
 def _read_limit(role: RolePlan) -> int | None:
     return None if role.limit_mib is None else role.limit_mib * MIB
+
+
+KEPT_PER_CONVOLUTION = 2
+"""Of a convolution in the decoder: its input after the activation, and its output."""
+KEPT_PER_RIVAL_LAYER = 3
+"""Of a layer of a rival: its output before and after the activation, and the copy that is compared."""
+SIDES = 2
+"""Rivals look at a recording and at speech."""
+
+
+def count_decoder_parameters(size: DecoderSize) -> int:
+    """Numbers that are trained: the decoder's and its rivals'."""
+    rivals = list_rival_weights(choose_rival_size(size))
+    return sum(weight.elements for weight in (*list_decoder_weights(size), *rivals))
+
+
+def count_decoder_numbers(size: DecoderSize) -> int:
+    """Numbers that a step keeps for each clip."""
+    return _count_own(size) + SIDES * KEPT_PER_RIVAL_LAYER * _count_rivals(choose_rival_size(size))
+
+
+def _count_own(size: DecoderSize) -> int:
+    convolutions = 2 * len(size.block_dilations) * len(size.block_kernels)
+    time, kept = SEGMENT_FRAMES, SEGMENT_FRAMES * (size.latent_width + 2 * size.width)
+    for stage, rate in enumerate(size.rates):
+        time *= rate
+        kept += time * size.channels(stage) * (KEPT_PER_CONVOLUTION * convolutions + 3)
+    return kept
+
+
+def _count_rivals(size: RivalSize) -> int:
+    by_period = _count_outputs(list_period_layers(size), SEGMENT_SAMPLES)
+    # Windows a quarter of their length apart have half as many bins as samples: two numbers for each sample.
+    by_spectrum = _count_outputs(list_spectral_layers(size), 2 * SEGMENT_SAMPLES)
+    return len(size.periods) * by_period + len(size.fft_samples) * by_spectrum
+
+
+def _count_outputs(layers: Sequence[Layer], positions: int) -> int:
+    total = 0
+    for layer in layers:
+        positions = math.ceil(positions / math.prod(layer.strides))
+        total += positions * layer.outputs
+    return total

@@ -16,6 +16,7 @@ from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.errors import DevicePlanError
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PipedBatches
+from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.slots import SLOTS, Handoff
 from myxtts.pipeline.transfer import place_batch
 from myxtts.training.errors import NotTrainingError
@@ -82,8 +83,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     @property
     def buffer_queue(self) -> Handoff[Batch] | None:
         """The three slots on the model device while training runs; None before."""
-        source = None if self._stage is None else self._stage.source
-        return source.placed if isinstance(source, PipedBatches) else None
+        return self._source.placed if isinstance(self._source, PipedBatches) else None
 
     def _preprocess_on_data_gpu(self, number: int) -> Batch:
         """The batch with a number of the stream, prepared on the data device of this process.
@@ -92,9 +92,9 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         """
         if self.plan.has_producer:
             raise DevicePlanError(f"{self.plan.data.device} belongs to the producer process, which prepares by itself.")
-        if self._stage is None:
+        if self._recipe is None or self._data is None:
             raise NotTrainingError("There is no batch to prepare: train() collects the data. Call that first.")
-        with closing(self._stage.open_factory()) as factory:
+        with closing(BatchFactory(self._data, self._recipe)) as factory:
             return factory.make(number)
 
     def _async_transfer_to_model_gpu(self, prepared: Batch) -> Batch:
@@ -113,8 +113,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     def _read_producer_memory(self) -> RoleMemory:
         role = self.plan.data
-        watch = None if self._stage is None else self._stage.watch
-        sizes_bytes = (None, None) if watch is None else watch.read_producer_memory()
+        sizes_bytes = (None, None) if self._run_log is None else self._run_log.read_producer_memory()
         used_mb, peak_mb = (None if size is None else round(size / MIB, 1) for size in sizes_bytes)
         if self.plan.rehearsal:
             return RoleMemory(role.physical_id, role.device, role.limit_mib, used_mb, peak_mb)

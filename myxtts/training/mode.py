@@ -35,8 +35,7 @@ from myxtts.files import open_scratch_folder
 from myxtts.monitoring.words import format_step_time, wrap_titled
 from myxtts.processes import IMPORT_S
 from myxtts.training.cluster_rules import find_refusal
-from myxtts.training.run_folder import locate_run
-from myxtts.training.run_record import read_record
+from myxtts.training.run_folder import locate_run, read_record
 
 _log = logging.getLogger(__name__)
 

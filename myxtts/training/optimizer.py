@@ -7,6 +7,7 @@ writes every weight some twenty times, which on a CPU costs as much as a small m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -88,3 +89,74 @@ class AdamW:
 
 def _make_zeros(variable: Any) -> Any:
     return tf.Variable(tf.zeros(variable.shape, tf.float32), trainable=False)
+
+
+class WeightAverage:
+    """Averages of some variables. They live where they are made, and start as copies."""
+
+    def __init__(self, variables: Mapping[str, Any], decay: float):
+        self._variables = dict(variables)
+        self._decay = decay
+        self._averages = {
+            name: tf.Variable(tf.convert_to_tensor(variable.value), trainable=False)
+            for name, variable in self._variables.items()
+        }
+
+    def update(self) -> None:
+        """Moves every average towards its variable."""
+        for name, average in self._averages.items():
+            average.assign_sub((1 - self._decay) * (average - self._variables[name].value))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The variables hold their averages within, and their own values again afterwards."""
+        own = {name: tf.identity(variable.value) for name, variable in self._variables.items()}
+        try:
+            # Within: out of memory half way must not leave a model that is neither.
+            for name, average in self._averages.items():
+                self._variables[name].value.assign(average)
+            yield
+        finally:
+            for name, value in own.items():
+                self._variables[name].value.assign(value)
+
+    def list_state(self) -> Iterator[tuple[str, Any]]:
+        yield from self._averages.items()
+
+
+FIRST_SCALE = 2.0**15
+LEAST_SCALE = 1.0
+CALM_UPDATES = 2000
+"""Updates without an overflow before the scale is doubled."""
+
+
+class LossScale:
+    """A scale that adapts. Its state lives where it is made."""
+
+    def __init__(self) -> None:
+        self.scale = tf.Variable(FIRST_SCALE, trainable=False, name="loss_scale")
+        self._calm = tf.Variable(0, dtype=tf.int64, trainable=False, name="calm_updates")
+
+    def read(self) -> tf.Tensor:
+        """What the loss is multiplied by."""
+        return tf.convert_to_tensor(self.scale)
+
+    def can_shrink(self) -> tf.Tensor:
+        """Whether an overflow may still be the scale's doing, and not the model's."""
+        return self.scale > LEAST_SCALE
+
+    def note_success(self) -> None:
+        """Gradients were finite."""
+        calm = self._calm.assign_add(1)
+        is_time = calm >= CALM_UPDATES
+        self.scale.assign(tf.where(is_time, self.scale * 2, self.scale))
+        self._calm.assign(tf.where(is_time, tf.zeros_like(calm), calm))
+
+    def note_overflow(self) -> None:
+        """Gradients were not finite."""
+        self.scale.assign(tf.maximum(self.scale / 2, LEAST_SCALE))
+        self._calm.assign(0)
+
+    def list_state(self) -> Iterator[tuple[str, Any]]:
+        yield "scale", self.scale
+        yield "calm_updates", self._calm

@@ -19,7 +19,7 @@ from myxtts.config.flags import iterate_flags
 from myxtts.config.setting import GIVEN
 from myxtts.config.yaml_file import format_value
 from myxtts.training.errors import RunChangedError
-from myxtts.training.learning_rate import compute_learning_rate
+from myxtts.training.lengths import compute_learning_rate
 
 _log = logging.getLogger(__name__)
 
@@ -42,17 +42,6 @@ class Rule(StrEnum):
     """Where the codec's training ends. For the codec that is its length; for a GPT trained on its codes, another result."""
     RESULT = "result"
     """Another result."""
-
-
-class Codec(StrEnum):
-    """How far a setting concerns the codec that a GPT run trains first."""
-
-    SHAPE = "shape"
-    """Decides which codec it is, even when it is trained."""
-    TRAINING = "training"
-    """Decides how it is trained."""
-    NONE = "none"
-    """Does not concern it."""
 
 
 _RULES: Mapping[Rule, Sequence[str]] = {
@@ -99,6 +88,7 @@ _BEFORE_THE_SETTING: Mapping[str, Any] = {"data.prompt_from": "clip"}
 """What runs did that were started before there was a setting for it, where that is not its default now."""
 
 _CODEC_SHAPE = frozenset({"model.dvae_width", "model.audio_codes"})
+"""Decides which codec it is that a GPT run trains first, even when it is trained."""
 _CODEC_LENGTHS = frozenset({"training.codec_steps", "training.early_stopping"})
 _NOT_OF_THE_CODEC = frozenset(
     {
@@ -110,13 +100,6 @@ _NOT_OF_THE_CODEC = frozenset(
         "training.stage",
     }
 )  # fmt: skip
-
-
-def concern_codec(key: str) -> Codec:
-    """How far a setting concerns the codec that a GPT run trains first."""
-    if key in _CODEC_SHAPE:
-        return Codec.SHAPE
-    return Codec.NONE if key in _NOT_OF_THE_CODEC else Codec.TRAINING
 
 
 @dataclass(frozen=True)
@@ -159,17 +142,9 @@ def compare_configs(saved: Sections, now: Sections) -> Comparison:
 
 
 def refuse_changes(comparison: Comparison, folder: Path, *, has_checkpoint: bool) -> None:
-    """Raises `RunChangedError` where settings changed that decide the result.
-
-    Args:
-        comparison: what `compare_configs` found.
-        folder: the run's folder, for the message.
-        has_checkpoint: whether anything has been trained and saved; without that there is no result to change.
-    """
-    if not has_checkpoint:
-        return
+    """Raises `RunChangedError` where settings changed that decide the result, if any was saved."""
     refused = comparison.list_changes(Rule.RESULT, Rule.CODEC_LENGTH)
-    if refused:
+    if refused and has_checkpoint:
         raise RunChangedError(_describe_refusal(refused, folder), tuple(change.key for change in refused))
 
 
@@ -181,16 +156,17 @@ def restrict_to_codec(comparison: Comparison, *, is_trained: bool) -> Comparison
         is_trained: whether the codec's training is done. Then only what makes it another codec counts, as for one that is
             given by --codec.
     """
-    concerned = {Codec.SHAPE} if is_trained else {Codec.SHAPE, Codec.TRAINING}
-    result = comparison.list_changes(Rule.RESULT)
+
+    def concerns(change: Change) -> bool:
+        return change.key in _CODEC_SHAPE if is_trained else change.key not in _NOT_OF_THE_CODEC
+
+    # The run's epochs do not concern its codec.
+    lengths = (change for change in comparison.list_changes(Rule.LENGTH) if change.key in _CODEC_LENGTHS)
     return Comparison(
         {
-            Rule.RESULT: tuple(change for change in result if concern_codec(change.key) in concerned),
+            Rule.RESULT: tuple(filter(concerns, comparison.list_changes(Rule.RESULT))),
             Rule.ROUNDING: tuple(comparison.list_changes(Rule.ROUNDING)),
-            # The run's epochs do not concern its codec.
-            Rule.LENGTH: tuple(
-                change for change in comparison.list_changes(Rule.LENGTH) if change.key in _CODEC_LENGTHS
-            ),
+            Rule.LENGTH: tuple(lengths),
         }
     )
 
@@ -202,14 +178,7 @@ def compare_environments(saved: Mapping[str, Any], now: Mapping[str, Any]) -> li
 
 
 def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end: int) -> None:
-    """Says in the log that a run which goes on has another length than before, and what that does to the learning rate.
-
-    Args:
-        training: the settings in force.
-        step: updates that are done.
-        old_end: updates of the whole run, as it was.
-        new_end: as it is now.
-    """
+    """Says in the log that a run which goes on has another length than before, and what that does to the learning rate."""
     _log.info("The run is %d updates long now; it was %d.", new_end, old_end)
     if training.lr_schedule == "cosine":
         shown = max(step, min(old_end, new_end))
@@ -239,7 +208,7 @@ def _read_value(sections: Sections, key: str, is_codec: bool) -> Any:
     section, _, name = key.partition(".")
     unknown = SECTIONS[section].model_fields[name].default
     # A codec hears no prompts: whatever it was, it made no difference.
-    if not is_codec or concern_codec(key) is not Codec.NONE:
+    if not is_codec or key not in _NOT_OF_THE_CODEC:
         unknown = _BEFORE_THE_SETTING.get(key, unknown)
     return sections.get(section, {}).get(name, unknown)
 

@@ -1,13 +1,14 @@
 """The folder of a run (`--checkpoint-dir`): which run is in it, whether it may go on, and from which checkpoint.
 
-run.json          what the run is (`run_record`)
-run.lock          one trainer at a time (`run_lock`)
+run.json          what the run is (`RunRecord`)
+run.lock          one trainer at a time
 step-.../         checkpoints (`checkpoints.store`)
 codec/            a folder like this one, for the codec that a GPT run trains first
 decoder/          another one, for the decoder that is trained for the GPT of this run
-previous-run-1/   what --reset-training kept aside (`previous_runs`)
+previous-run-1/   what --reset-training kept aside
 
     with open_run(config, command=sys.argv) as run:       # refuses, or says what goes on
+        run.require_codec(codec)                          # refuses another codec than the run began with
         first_step = run.begin(end_step, environment)     # when the data are known and training can start
         ...
         run.store.save(...)
@@ -18,24 +19,54 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import json
 import logging
+import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+from filelock import FileLock, Timeout
 
 from myxtts.checkpoints.finding import DECODER_FOLDER
-from myxtts.checkpoints.store import Checkpoint, CheckpointReader, CheckpointStore
+from myxtts.checkpoints.store import (
+    Checkpoint,
+    CheckpointReader,
+    CheckpointStore,
+    TrainingCheckpoint,
+    read_training_checkpoint,
+)
+from myxtts.checkpoints.tensor import read_array
 from myxtts.config import XTTSConfig
 from myxtts.config.resolve import dump_sections
-from myxtts.files import OutputFolderError, recover_folder, require_makeable_folder
-from myxtts.training.errors import NoRunError, RunFinishedError, RunFolderError
-from myxtts.training.previous_runs import complete_interrupted_move, keep_run_aside, list_foreign
+from myxtts.files import (
+    FileError,
+    MissingFileError,
+    OutputFolderError,
+    fit_shape,
+    open_file_atomically,
+    read_json,
+    read_text,
+    recover_folder,
+    require_makeable_folder,
+)
+from myxtts.training.errors import (
+    NoRunError,
+    RunFinishedError,
+    RunFolderError,
+    RunInUseError,
+    StartingPointError,
+)
 from myxtts.training.resume_rules import (
-    Comparison,
     Rule,
+    Sections,
     compare_configs,
     compare_environments,
     refuse_changes,
@@ -43,40 +74,262 @@ from myxtts.training.resume_rules import (
     report_rounding,
     restrict_to_codec,
 )
-from myxtts.training.run_lock import hold_run_folder
-from myxtts.training.run_record import RECORD_NAME, RunRecord, Start, read_record, write_record
+from myxtts.training.starting_point import MEL_STATISTICS, Codec
 
 _log = logging.getLogger(__name__)
 
 CODEC_FOLDER = "codec"
+RECORD_NAME = "run.json"
+_FORMAT = "myxtts run"
+_VERSION = 1
 
 
-class RunFolder:
-    """An open run folder; nobody else trains in it until it is closed. Made by `open_run` and `open_codec`."""
+@dataclass(frozen=True)
+class Start:
+    """One of the times the run was started or went on."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        config: XTTSConfig,
-        stage: str,
-        command: Sequence[str],
-        lock: contextlib.ExitStack,
-    ):
+    time: str
+    step: int
+    command: tuple[str, ...]
+    end_step: int
+    """Updates of the whole run, as it was then."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run is, and how far its processes have said it is."""
+
+    stage: str
+    config: Sections
+    """The settings in force, as asked for."""
+    foreign: tuple[str, ...]
+    """Names that were in the folder before the run: not the run's, and left where they are when it is kept aside."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """What else the bits of its losses depend on."""
+    starts: tuple[Start, ...] = ()
+    end_step: int | None = None
+    """Updates of the whole run; None until training has begun, when the data are known."""
+    ending: str | None = None
+    """Why the run is finished; None while it is not."""
+    is_early: bool = False
+    """Whether it is finished because nothing got better, and not because of its length."""
+    choice: Mapping[str, Any] | None = None
+    """What `--mode auto` chose, as `ModeChoice.dump` gives it; None where the mode was given."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    format: str
+    version: int
+
+
+def read_record(folder: Path) -> RunRecord | None:
+    """The record of the run in a folder; None where there is none."""
+    path = folder / RECORD_NAME
+    try:
+        content = read_json(path, dict)
+        head = fit_shape(content, _Head)
+        if head.format == _FORMAT and head.version <= _VERSION:
+            return fit_shape(content, RunRecord)
+    except MissingFileError:
+        return None
+    except FileError as error:
+        raise RunFolderError(f"{error} {_WAY_OUT}") from None
+    except ValueError as error:
+        raise RunFolderError(f"{path}: is damaged ({error}). {_WAY_OUT}") from None
+    raise RunFolderError(
+        f"{path}: is a {head.format} of version {head.version}, but this MyXTTS reads a {_FORMAT} up to version "
+        f"{_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
+    )
+
+
+_WAY_OUT = (
+    "Put back a copy of it, or start anew with --reset-training, which keeps everything that is there aside, "
+    "or give another --checkpoint-dir."
+)
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Puts the record into the folder, whole or not at all."""
+    status = "unfinished" if record.ending is None else "finished"
+    content = {"format": _FORMAT, "version": _VERSION, "status": status, **dataclasses.asdict(record)}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    with open_file_atomically(folder / RECORD_NAME) as file:
+        file.write(text.encode("utf-8"))
+
+
+LOCK_NAME = "run.lock"
+_NO_LOCKS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+
+@contextlib.contextmanager
+def hold_run_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder, and keeps other trainers out of it for the block. Raises `RunInUseError` where one is in it.
+
+    The kernel frees the lock when the process ends, however it ends; the file that stays behind means nothing.
+    """
+    # Whichever thread closes the folder. Without a file that stands for a lock: that of a killed process would stay.
+    lock = FileLock(
+        folder / LOCK_NAME, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_write_holder
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise RunInUseError(
+            f"{folder}: {_read_holder(folder)} trains in this folder. Wait for it or stop it, or give another --checkpoint-dir."
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_ERRORS:
+            raise RunFolderError(
+                f"{folder}: cannot be used as the run's folder ({error.strerror}). Give another one with --checkpoint-dir."
+            ) from error
+        _log.warning(
+            "%s: this file system knows no locks (%s), so nothing keeps a second trainer out. Start only one.",
+            folder,
+            error.strerror,
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _write_holder(descriptor: int) -> None:
+    holder = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S},"
+    # For the message of those who come second; the lock does not depend on it, so a full disk is no matter.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+
+
+def _read_holder(folder: Path) -> str:
+    try:
+        return read_text(folder / LOCK_NAME, 500) or "another process"
+    except FileError:
+        return "another process"
+
+
+_KEPT = re.compile(r"previous-run-(\d+)")
+_MOVING = re.compile(r"\.previous-run-(\d+)\.moving")
+_CHECKPOINTS = re.compile(r"(damaged-|newer-)?step-\d+(-\d+)?|checkpoints\.json|run\.json")
+
+
+def keep_run_aside(folder: Path) -> Path | None:
+    """Moves the run in a folder aside and returns where it is now; None where there was none.
+
+    What was in the folder before the run stays, as do older runs. Without a readable `run.json` nobody knows what else is
+    the run's, and only checkpoints are moved.
+    """
+    entries = _list_entries(folder)
+    if not entries or _has_not_begun(folder, entries):
+        return None
+    numbers = [int(match[1]) for match in map(_KEPT.fullmatch, _list_names(folder)) if match]
+    moving = folder / f".previous-run-{max(numbers, default=0) + 1}.moving"
+    try:
+        moving.mkdir()
+        return _complete(folder, moving)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: the old run cannot be kept aside ({error}). Move it away yourself, or give another --checkpoint-dir."
+        ) from error
+
+
+def complete_interrupted_move(folder: Path) -> None:
+    """Completes what a killed `keep_run_aside` began."""
+    for name in _list_names(folder):
+        if _MOVING.fullmatch(name):
+            _complete(folder, folder / name)
+
+
+def _is_of_older_runs(name: str) -> bool:
+    # The lock is none run's own: whoever moves the others holds it.
+    return name == LOCK_NAME or bool(_KEPT.fullmatch(name) or _MOVING.fullmatch(name))
+
+
+def _has_not_begun(folder: Path, entries: list[str]) -> bool:
+    """Whether a run stopped before it trained anything, as when its data were not found: nothing to keep."""
+    record = _read_readable_record(folder)
+    is_trained = any(_CHECKPOINTS.fullmatch(name) and name != RECORD_NAME for name in entries)
+    has_inner_run = any((folder / name / RECORD_NAME).is_file() for name in entries)
+    return record is not None and not record.starts and not is_trained and not has_inner_run
+
+
+def _complete(folder: Path, moving: Path) -> Path:
+    for name in _list_entries(folder):
+        (folder / name).rename(moving / name)
+    match = _MOVING.fullmatch(moving.name)
+    assert match
+    kept = folder / f"previous-run-{match[1]}"
+    moving.rename(kept)
+    _log.info("The run that was in %s is kept in %s.", folder, kept)
+    return kept
+
+
+def _list_entries(folder: Path) -> list[str]:
+    """Names of what is the run's in a folder, `run.json` last."""
+    record = _read_readable_record(folder)
+    names = [name for name in _list_names(folder) if not _is_of_older_runs(name)]
+    if record is None:
+        found = [name for name in names if _CHECKPOINTS.fullmatch(name) or (folder / name / RECORD_NAME).is_file()]
+    else:
+        found = [name for name in names if name not in record.foreign]
+    return sorted(found, key=lambda name: (name == RECORD_NAME, name))
+
+
+def _read_readable_record(folder: Path) -> RunRecord | None:
+    try:
+        return read_record(folder)
+    except RunFolderError:
+        return None
+
+
+def _list_names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+class _HeldFolder:
+    """A folder that nobody else trains in until it is closed."""
+
+    def __init__(self, path: Path, stage: str, command: Sequence[str], lock: contextlib.ExitStack):
         self.path = path
         self.stage = stage
+        self._command = tuple(command)
+        self._lock = lock
+
+    def close(self) -> None:
+        """Lets others into the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RunFolder(_HeldFolder):
+    """An open run folder. Made by `open_run` and `open_codec`."""
+
+    def __init__(
+        self, path: Path, *, config: XTTSConfig, stage: str, command: Sequence[str], lock: contextlib.ExitStack
+    ):
+        super().__init__(path, stage, command, contextlib.ExitStack())
+        training = config.training
         self.store = CheckpointStore(
-            path,
-            keep_last=config.training.keep_last,
-            keep_best=config.training.keep_best,
-            best_metric=config.training.best_metric,
+            path, keep_last=training.keep_last, keep_best=training.keep_best, best_metric=training.best_metric
         )
         self._config = config
-        self._command = tuple(command)
-        self._record = self._read_or_start_record()
-        self._comparison = self._compare()
+        self._sections: dict[str, dict[str, Any]] = dump_sections(config)
+        self._sections["training"]["stage"] = stage
+        self.record = self._read_or_start_record()
+        """What `run.json` says."""
+        self._comparison = compare_configs(self.record.config, self._sections)
+        if self._is_codec_of_run:
+            self._comparison = restrict_to_codec(self._comparison, is_trained=self.record.ending is not None)
         self.checkpoint: Checkpoint | None = self.store.latest()
         """The newest whole checkpoint, from which the run goes on; None when it begins with step 0."""
+        self._opened: TrainingCheckpoint | None = None
         refuse_changes(self._comparison, path, has_checkpoint=self.is_resumed)
         # Last: until here the caller still frees the lock when something is refused.
         self._lock = lock.pop_all()
@@ -97,17 +350,15 @@ class RunFolder:
         if self._is_codec_of_run and self.step >= self._config.training.codec_steps:
             # Killed just before it could say so, it is as trained as any.
             return True
-        if self._record.ending is None or not self.is_resumed:
+        if self.record.ending is None or not self.is_resumed:
             return False
-        if self._is_codec_of_run and self._is_in_use:
+        if self._is_codec_of_run and CheckpointReader(self.path.parent).latest() is not None:
             # A GPT has learnt its codes: trained on, it would be another codec.
             return True
-        return not (self._has_more_patience if self._record.is_early else self._comparison.list_changes(Rule.LENGTH))
-
-    @property
-    def record(self) -> RunRecord:
-        """What `run.json` says."""
-        return self._record
+        if self.record.is_early:
+            patience = self._config.training.early_stopping
+            return 0 < patience <= self._old_patience
+        return not self._comparison.list_changes(Rule.LENGTH)
 
     @property
     def resume_command(self) -> str:
@@ -118,17 +369,40 @@ class RunFolder:
         """How far the run in the folder is, in words; None where nothing was trained."""
         return describe_progress(self.path)
 
+    def open_checkpoint(self) -> TrainingCheckpoint | None:
+        """What the run goes on from, opened once; None when it begins with step 0."""
+        if self._opened is None and self.checkpoint is not None:
+            # Summed up already, when it was found.
+            self._opened = read_training_checkpoint(self.checkpoint.path, verify_checksums=False)
+        return self._opened
+
+    def take_checkpoint(self) -> TrainingCheckpoint | None:
+        """The same for the last time: who holds it keeps its files open, and their place on the disk is not freed."""
+        saved, self._opened = self.open_checkpoint(), None
+        return saved
+
+    def require_codec(self, codec: Codec) -> None:
+        """Raises `StartingPointError` when a codec is not the one that the run has learnt the codes of."""
+        saved = self.open_checkpoint()
+        if saved is None:
+            return
+        before = {**(saved.model.dvae or {}), MEL_STATISTICS: saved.model.model[MEL_STATISTICS]}
+        now = {**codec.weights, MEL_STATISTICS: codec.mel_norms}
+        if before.keys() != now.keys() or not all(
+            np.array_equal(read_array(before[name]), read_array(tensor)) for name, tensor in now.items()
+        ):
+            raise StartingPointError(
+                f"The codec in {codec.folder} is not the one this run has learnt the codes of, so the run cannot go on with it. "
+                f"Give that one with --codec (a copy of {saved.model.path} holds it), or start anew with --reset-training."
+            )
+
     def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
         """Notes that training starts now, and returns the number of its first step.
 
         Says in the log what has changed since the run was started. Raises `RunFinishedError` when the run has come to its
         end; one that had done all its updates but was killed before it could note that may end now.
-
-        Args:
-            end_step: updates of the whole run.
-            environment: the facts that bits depend on, of kinds that JSON knows.
         """
-        is_done = self.step >= end_step if self._record.ending is not None else self.step > end_step
+        is_done = self.step >= end_step if self.record.ending is not None else self.step > end_step
         if self.is_finished or is_done:
             raise self.explain_finished()
         if self.step == end_step:
@@ -138,26 +412,26 @@ class RunFolder:
                 self.path,
             )
         elif self.is_resumed:
-            self._report_changes(end_step, environment)
+            differing = compare_environments(self.record.environment, environment)
+            report_rounding([*self._comparison.list_changes(Rule.ROUNDING), *differing])
+            if self.record.end_step not in (None, end_step):
+                report_moved_end(self._config.training, self.step, self.record.end_step, end_step)
             _log.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
         start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step)
-        self._write(
-            dataclasses.replace(
-                self._record,
-                config=self._sections,
-                environment=dict(environment),
-                starts=(*self._record.starts, start),
-                end_step=end_step,
-                ending=None,
-                is_early=False,
-            )
+        self._note(
+            config=self._sections,
+            environment=dict(environment),
+            starts=(*self.record.starts, start),
+            end_step=end_step,
+            ending=None,
+            is_early=False,
         )
         return self.step
 
     def note_choice(self, choice: Mapping[str, Any] | None) -> None:
         """Keeps what `--mode auto` chose, for the next start of the run; None where the mode was given."""
-        if choice != self._record.choice:
-            self._write(dataclasses.replace(self._record, choice=choice))
+        if choice != self.record.choice:
+            self._note(choice=choice)
 
     def rewind_to(self, path: Path) -> None:
         """Goes on from an older checkpoint of the folder. Newer ones, of what is then another history, are set aside."""
@@ -168,9 +442,9 @@ class RunFolder:
             raise RunFolderError(f"{path}: is no whole checkpoint of the run in {self.path}, which has: {names}.")
         if whole.step < self.step:
             # First: killed in between, the run must not pass for finished.
-            self._write(dataclasses.replace(self._record, ending=None, is_early=False))
+            self._note(ending=None, is_early=False)
         self.store.rewind(whole.step)
-        self.checkpoint = whole
+        self.checkpoint, self._opened = whole, None
 
     def finish(self, ending: str, *, is_early: bool = False) -> None:
         """Notes that the run has come to its end, and why. The last checkpoint must have been saved.
@@ -178,18 +452,18 @@ class RunFolder:
         Args:
             is_early: whether it ended because nothing got better, and not because of its length.
         """
-        assert self._record.end_step is not None, "begin() comes first"
-        self._write(dataclasses.replace(self._record, ending=ending, is_early=is_early))
+        assert self.record.end_step is not None, "begin() comes first"
+        self._note(ending=ending, is_early=is_early)
 
     def list_lengths(self, end_step: int) -> list[tuple[int, int]]:
         """For every start of the run, this one last: updates that were done, and updates of the whole run as it was then."""
-        return [*((start.step, start.end_step) for start in self._record.starts), (self.step, end_step)]
+        return [*((start.step, start.end_step) for start in self.record.starts), (self.step, end_step)]
 
     def explain_finished(self) -> RunFinishedError:
         """The error that says that the run is finished, and how to train longer."""
-        ending = f" ({self._record.ending})" if self._record.ending is not None else ""
+        ending = f" ({self.record.ending})" if self.record.ending is not None else ""
         longer = f"To train longer, give {_describe_lengths(self._config)}: it goes on from there."
-        if self._record.is_early:
+        if self.record.is_early:
             longer = (
                 f"It was ended by --early-stopping {self._old_patience}, so a larger number of epochs or steps does not change "
                 f"that. To train on, give a larger --early-stopping, or --early-stopping 0 to train to the end."
@@ -208,51 +482,18 @@ class RunFolder:
         """
         return _open_folder(self.path / CODEC_FOLDER, self._config, "codec", self._command)
 
-    def close(self) -> None:
-        """Lets others into the folder."""
-        self._lock.close()
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _report_changes(self, end_step: int, environment: Mapping[str, Any]) -> None:
-        differing = compare_environments(self._record.environment, environment)
-        report_rounding([*self._comparison.list_changes(Rule.ROUNDING), *differing])
-        if self._record.end_step not in (None, end_step):
-            report_moved_end(self._config.training, self.step, self._record.end_step, end_step)
-
     @property
     def _old_patience(self) -> int:
-        return int(self._record.config["training"]["early_stopping"])
-
-    @property
-    def _has_more_patience(self) -> bool:
-        patience = self._config.training.early_stopping
-        return patience == 0 or patience > self._old_patience
-
-    @property
-    def _is_in_use(self) -> bool:
-        """Whether a GPT was trained on this codec's codes in the folder it lies in."""
-        return CheckpointReader(self.path.parent).latest() is not None
+        return int(self.record.config["training"]["early_stopping"])
 
     @property
     def _is_codec_of_run(self) -> bool:
         return self.stage != self._config.training.stage
 
-    @property
-    def _sections(self) -> dict[str, dict[str, Any]]:
-        sections = dump_sections(self._config)
-        sections["training"]["stage"] = self.stage
-        return sections
-
-    def _write(self, record: RunRecord) -> None:
+    def _note(self, **changes: Any) -> None:
+        record = dataclasses.replace(self.record, **changes)
         write_record(self.path, record)
-        self._record = record
+        self.record = record
 
     def _read_or_start_record(self) -> RunRecord:
         record = read_record(self.path)
@@ -265,15 +506,36 @@ class RunFolder:
                 "about. To start from one of them, give it with --init-from and another --checkpoint-dir; --reset-training "
                 "keeps them aside and starts anew here."
             )
-        record = RunRecord(stage=self.stage, config=self._sections, foreign=list_foreign(self.path))
+        foreign = tuple(name for name in _list_names(self.path) if not _is_of_older_runs(name))
+        record = RunRecord(stage=self.stage, config=self._sections, foreign=foreign)
         write_record(self.path, record)
         return record
 
-    def _compare(self) -> Comparison:
-        comparison = compare_configs(self._record.config, self._sections)
-        if self._is_codec_of_run:
-            return restrict_to_codec(comparison, is_trained=self._record.ending is not None)
-        return comparison
+
+class FollowerFolder(_HeldFolder):
+    """The folder of a worker that is not the chief: its own log and metrics, and nothing that a run is resumed from.
+
+    The chief alone keeps `run.json` and the checkpoints. At every start it hands out weights, optimizer and position, so other
+    workers need no copy of them, and `--checkpoint-dir` need not be on shared storage.
+    """
+
+    def __init__(self, path: Path, *, stage: str, command: Sequence[str], is_resumed: bool):
+        lock = contextlib.ExitStack()
+        lock.enter_context(hold_run_folder(path))
+        super().__init__(path, stage, command, lock)
+        self.is_resumed = is_resumed
+
+    @property
+    def resume_command(self) -> str:
+        """The command that starts this worker again, for a shell."""
+        return shlex.join([word for word in self._command if word != "--reset-training"])
+
+    def describe_progress(self) -> str:
+        """How far the run is, as far as it is known here."""
+        return "the chief has what is saved"
+
+
+AnyRun = RunFolder | FollowerFolder
 
 
 def make_resume_command(command: Sequence[str]) -> str:
@@ -336,7 +598,12 @@ def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | N
 
 def check_run_folder(config: XTTSConfig) -> Path:
     """The folder of the run, which is neither made nor opened. Raises what `open_run` does where no run can be in it."""
-    folder = _choose_folder(config)
+    folder, given = locate_run(config), Path(config.training.checkpoint_dir)
+    if folder != given and not (given / RECORD_NAME).is_file():
+        raise NoRunError(
+            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
+            "the folder of one with --checkpoint-dir, or any model with --init-from."
+        )
     if config.training.resume == "require":
         _require_begun(folder)
     try:
@@ -349,23 +616,11 @@ def check_run_folder(config: XTTSConfig) -> Path:
 def _require_begun(folder: Path) -> None:
     """Raises `NoRunError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
     records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
-    if any(record is not None and record.starts for record in records):
-        return
-    why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
-    raise NoRunError(
-        f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
-    )
-
-
-def _choose_folder(config: XTTSConfig) -> Path:
-    """The folder of the run. Where it is inside that of a GPT, there must be one."""
-    folder, given = locate_run(config), Path(config.training.checkpoint_dir)
-    if folder != given and not (given / RECORD_NAME).is_file():
+    if not any(record is not None and record.starts for record in records):
+        why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
         raise NoRunError(
-            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
-            "the folder of one with --checkpoint-dir, or any model with --init-from."
+            f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
         )
-    return folder
 
 
 def _open_folder(

@@ -1,19 +1,394 @@
-"""`run.log`: what a run has said, and the error it ended with, kept in its folder for whoever looks later."""
+"""What a run tells while it goes on: metrics, the view, TensorBoard, samples, the summary at the end, and what it does just now."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
-from myxtts.monitoring.metrics_log import LOG_NAME
+import tensorflow as tf
+
+from myxtts.config import XTTSConfig
+from myxtts.data.corpus import Corpus
+from myxtts.devices import runtime
+from myxtts.devices.machine import read_machine
+from myxtts.devices.nvml import MIB
+from myxtts.devices.plan import DevicePlan, RolePlan
+from myxtts.errors import NvmlError
+from myxtts.monitoring.card_summary import summarise_cards, summarise_host
+from myxtts.monitoring.findings import find_timing_variation
+from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.interval import IntervalMeter
+from myxtts.monitoring.live_view import Picture, open_view
+from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
+from myxtts.monitoring.memory_watch import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase
+from myxtts.monitoring.metrics_log import LOG_NAME, MetricsLog, open_metrics_log, read_metrics
+from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.progress import ProgressMeter
+from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_settings, summarise_run
+from myxtts.monitoring.settings_in_force import MachineFacts, settle_sections
+from myxtts.monitoring.step_clock import StepClock
+from myxtts.monitoring.summary_view import format_performance
+from myxtts.monitoring.tensorboard_writer import open_tensorboard
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.pipeline.batch import Batch, BatchFacts, BatchMemory
+from myxtts.pipeline.batches import Batches, PipelineFacts
+from myxtts.pipeline.process_memory import read_private_bytes
+from myxtts.pipeline.worker import Work
+from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
 from myxtts.training.errors import RunFinishedError, RunFolderError
-from myxtts.training.interrupts import StopNow
+from myxtts.training.lengths import Schedule
+from myxtts.training.listening import Listener
+from myxtts.training.model import CheckpointSaver
+from myxtts.training.run_folder import AnyRun, FollowerFolder
+from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter
+from myxtts.utils.gpu_memory import read_role_memory
 
+_log = logging.getLogger(__name__)
+
+METRICS_NAME = "metrics.jsonl"
+REPORT_NAME = "report.html"
+TENSORBOARD_FOLDER = "tensorboard"
 _PACKAGE = "myxtts"
+
+_NAMES = {
+    Cause.STEP: "step",
+    Cause.TRACE: "step",
+    # The stages that make it are looked at while it is waited for; this is for the case that none of them works.
+    Cause.DATA_STALL: "waiting for a batch",
+    Cause.TRANSFER: "transfer",
+    Cause.CHECKPOINT: "checkpoint",
+    Cause.VALIDATION: "validation",
+    Cause.RECOVERY: "recovery",
+    Cause.OTHER_WORKERS: "waiting for other workers",
+    # On an asynchronous device a step that hangs shows when its loss is read.
+    Cause.OTHER: "reading the losses",
+}
+_START_UP, _ENDING = "start-up", "the end of the run"
+_STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
+"""All else may take long without hanging: large files, first calls, a producer that is started again, and all the steps that an
+asynchronous device still has to do before it can tell a loss."""
+
+
+class RunLog:
+    """Tells of one session of a run. A context: the view is shown within.
+
+    Args:
+        folder: of the run.
+        ledger: of the session's time, begun when the program was.
+        row: what the session is; its step is that of the checkpoint it goes on from, or 0.
+        is_validated: whether the validation due after that checkpoint's step, if one is, had been finished.
+        plan: whose memory is read.
+        tensorboard: folder for TensorBoard; None for none.
+        epochs: of the run, for display.
+        checkpoint_interval: updates between two checkpoints, for display.
+        listener: makes the samples; None for none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        ledger: TimeLedger,
+        row: RunRow,
+        is_validated: bool = True,
+        plan: DevicePlan,
+        tensorboard: Path | None,
+        epochs: int | None,
+        checkpoint_interval: int,
+        listener: Listener | None = None,
+    ):
+        self.folder = folder
+        self.ledger = ledger
+        self.clock = StepClock()
+        self._plan = plan
+        self._end_step = row.end_step
+        self._interval = checkpoint_interval
+        self._meter = IntervalMeter(self.clock, ledger)
+        self._progress = ProgressMeter(row.end_step, epochs)
+        self._validation: ValidationRow | None = None
+        self._last_row: TrainRow | None = None
+        self._events_seen = 0
+        self._later: deque[tuple[str, str]] = deque()
+        self._memory = MemoryWatch(row.stage)
+        self._producer: BatchMemory | None = None
+        self._producer_peak_bytes: int | None = None
+        self._opened_at = time.perf_counter()
+        self._closing = ExitStack()
+        self._row = row
+        self._metrics = self._open_log(row.step, is_validated)
+        self._closing.callback(lambda: self._metrics.close())
+        self._board = None if tensorboard is None else open_tensorboard(tensorboard)
+        if self._board is not None:
+            self._closing.callback(self._board.close)
+        self._listener = listener
+        self._sampler = MachineSampler(list_sampled_cards(plan))
+
+    def __enter__(self) -> Self:
+        self._show = self._closing.enter_context(open_view(self._row.stage, self._row.mode))
+        self._closing.enter_context(self._sampler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def rewind(self, step: int, is_validated: bool) -> None:
+        """Takes back what was told of the steps after this one: the session does them again."""
+        self._metrics.close()
+        self._metrics = self._open_log(step, is_validated)
+        # Of a pipeline that is closed; the next one counts anew.
+        self._events_seen = 0
+        self._opened_at = time.perf_counter()
+
+    def begin_loop(self) -> None:
+        """Start-up is over."""
+        self.ledger.begin_loop()
+        self.clock.begin()
+
+    def count_batch(
+        self, facts: BatchFacts, memory: BatchMemory, *, has_traced: bool = False, is_retrace: bool = False
+    ) -> None:
+        """A batch was trained on; see `IntervalMeter.count_batch`."""
+        self._meter.count_batch(
+            facts.clips, facts.samples, facts.padded_samples, has_traced=has_traced, is_retrace=is_retrace
+        )
+        self._watch_preparation(facts.updates, memory)
+
+    def end_phase(self, step: int, phase: Phase, *, has_traced: bool = False) -> None:
+        """A phase of the run is over: its memory is looked at. Takes some microseconds."""
+        used = {
+            Memory.MODEL_DEVICE: runtime.read_pool_bytes(self._plan.model.device),
+            Memory.TRAINER: read_private_bytes(os.getpid()),
+        }
+        self._tell_leaks(step, self._memory.add(step, phase, used, counts=not has_traced))
+
+    def read_producer_memory(self) -> tuple[int | None, int | None]:
+        """Bytes that the producer process held with its last batch, and the most with any: on its card, or in a rehearsal on the host.
+        None is unknown, as before the first batch."""
+        return self._find_producer_bytes(), self._producer_peak_bytes
+
+    def log_steps(
+        self,
+        *,
+        step: int,
+        epoch: int,
+        losses: Sequence[float],
+        learning_rate: float,
+        scalars: Mapping[str, float],
+        pipeline: PipelineFacts,
+    ) -> None:
+        """The steps since the last call."""
+        self._note_events(step, pipeline)
+        row = self._meter.close(
+            step=step,
+            epoch=epoch,
+            losses=losses,
+            learning_rate=learning_rate,
+            scalars=scalars,
+            flow=Flow(time.perf_counter() - self._opened_at, pipeline.workers, pipeline.handoffs),
+            memory=self._read_memory(),
+        )
+        self._last_row = row
+        self._metrics.write(row)
+        self._log_machine(step)
+        next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
+        progress = self._progress.measure(
+            step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
+        )
+        self._show(Picture(row, progress, self.clock.read(), self._validation))
+        if self._board is not None:
+            self._board.write_train_row(row)
+
+    def log_validation(self, *, step: int, loss: float, scalars: Mapping[str, float], is_best: bool) -> None:
+        """A round of validation is done."""
+        row = ValidationRow(time_s=time.time(), step=step, loss=loss, scalars=dict(scalars), is_best=is_best)
+        self._validation = row
+        self._metrics.write(row)
+        if self._board is not None:
+            self._board.write_validation_row(row)
+
+    def listen(self, step: int, batch: Batch, corpus: Corpus) -> None:
+        """Makes samples of a batch's first clip, as the model would say it now, and tells of them."""
+        if self._listener is None:
+            return
+        with self.ledger.spend(Cause.VALIDATION) as span:
+            # Made by functions of its own, which the first sample traces.
+            span.is_first = True
+            try:
+                paths = self._listener.hear(step, batch.tensors, self._board)
+            except tf.errors.ResourceExhaustedError:
+                # Nothing depends on it: a run is worth more than a sample of it.
+                _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
+                return
+        for path in paths:
+            self.note(step, "sample", str(path.relative_to(self.folder)))
+        clip = batch.info.clip_numbers[0]
+        note_clip(self.folder, corpus.text[clip], corpus.find_file(clip))
+
+    def read_work(self, source: Batches | None, start_s: float) -> Work:
+        """What the thread that trains is doing now. For any thread."""
+        own = None if source is None else source.read_work()
+        if own is not None:
+            return own
+        span, since_s = self.ledger.peek()
+        if span.cause is Cause.START_UP:
+            return read_start_work(self.ledger, start_s)
+        is_first = span.is_first or span.cause not in _STEADY or self.clock.ended == 0
+        return Work(span.name or _NAMES[span.cause], span.item, since_s, is_first)
+
+    def note(self, step: int, name: str, text: str) -> None:
+        """Something worth telling happened."""
+        self._metrics.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
+
+    def note_later(self, name: str, text: str) -> None:
+        """Something happened beside the training; it is written with the next steps, or at the end. For any thread."""
+        self._later.append((name, text))
+
+    def note_last_word(self, name: str, text: str) -> None:
+        """Why the process ends at once. For any thread, the one that writes the file being stuck."""
+        step = 0 if self._last_row is None else self._last_row.step
+        with MetricsLog(self.folder / METRICS_NAME) as log:
+            log.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
+            log.write(SummaryRow(time_s=time.time(), step=step, status="failed", spent={}))
+
+    def summarise(self, step: int, status: str) -> RunSummary:
+        """Writes the summary and the page of the run, and returns the summary."""
+        self._note_what_happened(step)
+        spent = self.ledger.take_window()
+        path = self.folder / METRICS_NAME
+        summary = summarise_run(read_metrics(path).rows, spent, status)
+        figures: dict[str, Any] = dump_summary(summary)
+        self._metrics.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
+        write_run_page(path, self.folder / REPORT_NAME)
+        write_listening_page(self.folder, self.folder / LISTENING_PAGE)
+        return summary
+
+    def format_performance(self, pipeline: PipelineFacts) -> str:
+        """The step times so far and, where they vary much, who waits."""
+        times = self.clock.read()
+        flow = Flow(time.perf_counter() - self._opened_at, pipeline.workers, pipeline.handoffs)
+        finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
+        row = self._last_row
+        return format_performance(
+            times, row.clips_per_s if row else None, row.audio_seconds_per_s if row else None, finding
+        )
+
+    def _open_log(self, step: int, is_validated: bool) -> MetricsLog:
+        log, lost_s = open_metrics_log(self.folder / METRICS_NAME, step or None, is_validated=is_validated)
+        log.write(replace(self._row, time_s=time.time(), step=step, lost_s=lost_s))
+        return log
+
+    def _log_machine(self, step: int) -> None:
+        samples = self._sampler.take_samples()
+        if samples:
+            cards, host = summarise_cards(samples), summarise_host(samples)
+            self._metrics.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
+
+    def _watch_preparation(self, step: int, made: BatchMemory) -> None:
+        """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
+        used: dict[Memory, int | None] = {}
+        if not self._plan.is_shared:
+            used[Memory.DATA_DEVICE] = made.device_bytes
+        if made.pid != os.getpid():
+            if self._producer is not None and self._producer.pid != made.pid:
+                self._memory.forget(Memory.PRODUCER)
+                self._memory.forget(Memory.DATA_DEVICE)
+            self._producer = made
+            now = self._find_producer_bytes()
+            if now is not None:
+                self._producer_peak_bytes = max(now, self._producer_peak_bytes or 0)
+            used[Memory.PRODUCER] = made.host_bytes
+        self._tell_leaks(step, self._memory.add(step, Phase.PREPARATION, used))
+
+    def _find_producer_bytes(self) -> int | None:
+        if self._producer is None:
+            return None
+        return self._producer.host_bytes if self._plan.rehearsal else self._producer.device_bytes
+
+    def _tell_leaks(self, step: int, leaks: Sequence[Leak]) -> None:
+        for leak in leaks:
+            _log.warning("%s", leak)
+            self.note(step, LEAK_EVENT, str(leak))
+
+    def _read_memory(self) -> list[MemoryUse]:
+        hosts = [MemoryUse("host, trainer", read_private_bytes(os.getpid()), None)]
+        if self._producer is not None:
+            hosts.append(MemoryUse("host, producer", self._producer.host_bytes, None))
+        roles = [self._read_role(role) for role in self._plan.own_roles]
+        return [*roles, *hosts]
+
+    def _read_role(self, role: RolePlan) -> MemoryUse:
+        name = f"{role.role} {role.device}"
+        if role.process is not self._plan.model.process:
+            # Of a pool of another process the driver knows nothing; the process itself does.
+            pool = None if self._producer is None else self._producer.device_bytes
+            return MemoryUse(name, pool, None if role.limit_mib is None else role.limit_mib * MIB, pool)
+        try:
+            reading = read_role_memory(role)
+        except NvmlError:
+            # A driver that does not answer now is the sampler's to tell; a run does not end for want of a figure.
+            return MemoryUse(name, None, None)
+        sizes_mb = (reading.used_mb, reading.limit_mb, reading.pool_mb, reading.process_mb, reading.context_mb)
+        return MemoryUse(name, *(None if size is None else int(size * MIB) for size in sizes_mb))
+
+    def _note_what_happened(self, step: int) -> None:
+        while self._later:
+            self.note(step, *self._later.popleft())
+
+    def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
+        self._note_what_happened(step)
+        for event in pipeline.events[self._events_seen :]:
+            place = "" if event.position is None else f"batch {event.position}: "
+            self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
+        self._events_seen = len(pipeline.events)
+
+
+def choose_board(run: AnyRun, config: XTTSConfig) -> Path:
+    """The folder of the curves. One run writes into one folder: other workers than the chief keep to their own."""
+    given = config.training.tensorboard_log_dir
+    return run.path / TENSORBOARD_FOLDER if given is None or isinstance(run, FollowerFolder) else Path(given)
+
+
+def open_run_log(
+    saver: CheckpointSaver, schedule: Schedule, plan: DevicePlan, ledger: TimeLedger, predicted_step_s: float | None
+) -> RunLog:
+    """The log of a stage of a run, from where it stands. Call it under the model device's scope."""
+    run, config, progress = saver.run, saver.config, saver.progress
+    around = MachineFacts.of_machine(read_machine())
+    settings = settle_sections(config, around)
+    settings["training"]["validation_interval"] = schedule.validation_interval
+    settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval
+    row = RunRow(
+        time_s=time.time(),
+        step=progress.step,
+        end_step=schedule.end_step,
+        stage=run.stage,
+        mode=str(plan.mode),
+        devices={"data": plan.data.device, "model": plan.model.device},
+        settings=settings,
+        environment=saver.environment,
+        around=around.dump(),
+        predicted_step_s=predicted_step_s,
+    )
+    return RunLog(
+        run.path,
+        ledger=ledger,
+        row=row,
+        is_validated=progress.is_validated,
+        plan=plan,
+        tensorboard=choose_board(run, config),
+        epochs=config.training.epochs if run.stage == config.training.stage else None,
+        checkpoint_interval=schedule.checkpoint_interval,
+        listener=saver.trained.make_listener(run.path),
+    )
 
 
 class _LogFile(logging.FileHandler):
@@ -50,3 +425,10 @@ def keep_run_log(folder: Path) -> Iterator[None]:
         # What a full disk did not take is tried once more here.
         with suppress(OSError):
             file.close()
+
+
+def read_start_work(ledger: TimeLedger, limit_s: float) -> Work:
+    """What the thread is doing before there is anything to train, or after. For any thread."""
+    span, since_s = ledger.peek()
+    name = span.name or (_START_UP if span.cause is Cause.START_UP else _ENDING)
+    return Work(name, span.item, since_s, limit_s=limit_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from myxtts.checkpoints.importing import import_coqui_files
 from myxtts.checkpoints.model_directory import (
     VOCABULARY_NAME,
     ModelDirectory,
-    Voices,
     read_model_directory,
     require_weights,
     write_model_directory,
@@ -58,15 +57,22 @@ class Codec:
 
 @dataclass(frozen=True, eq=False)
 class StartingPoint:
-    """A model to fine-tune. Everything in it but the GPT stays as it is."""
+    """A model to fine-tune. Everything in it but what is trained stays as it is."""
 
-    folder: Path
-    config: ModelConfig
-    weights: Mapping[str, Tensor]
-    """Of the whole model, by their names in it."""
-    speakers: Voices = field(default_factory=dict)
-    source_config: Mapping[str, Any] | None = None
-    notice: str | None = None
+    directory: ModelDirectory
+
+    @property
+    def folder(self) -> Path:
+        return self.directory.path
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.directory.config.model
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """Of the whole model, by their names in it."""
+        return self.directory.model
 
     @property
     def vocabulary(self) -> Path | None:
@@ -79,16 +85,15 @@ class StartingPoint:
         """Whether it has a waveform decoder."""
         return any(name.startswith(DECODER_PREFIX) for name in self.weights)
 
-    @property
-    def kept(self) -> dict[str, Tensor]:
-        """The weights that are not trained."""
-        return {name: tensor for name, tensor in self.weights.items() if not name.startswith(GPT_PREFIX)}
-
 
 def read_codec(path: Path) -> Codec:
     """The codec in a folder: a model directory, or a run folder, whose best checkpoint is taken."""
-    folder = find_model_directory(path)
-    model = read_model_directory(folder)
+    return take_codec(read_model_directory(find_model_directory(path)))
+
+
+def take_codec(model: ModelDirectory) -> Codec:
+    """The codec in a model directory that is open."""
+    folder = model.path
     if not model.dvae:
         raise CodecMissingError(
             f"{folder} has no codec (dvae.safetensors). Train one with --stage codec, or import one with "
@@ -119,38 +124,35 @@ def find_codec(config: XTTSConfig, start: StartingPoint | None) -> Codec | None:
     if start is None:
         return None
     try:
-        return read_codec(start.folder)
+        return take_codec(start.directory)
     except CodecMissingError as error:
         raise CodecMissingError(
             f"{error} A model is fine-tuned on the codes of its own codec; give that one with --codec."
         ) from None
 
 
-def require_same_codec(codec: Codec, checkpoint: Path) -> None:
-    """Raises `StartingPointError` when a codec is not the one in a checkpoint of the run that is to go on with it."""
-    saved = read_model_directory(checkpoint, verify_checksums=False)
-    before = {**(saved.dvae or {}), MEL_STATISTICS: saved.model[MEL_STATISTICS]}
-    now = {**codec.weights, MEL_STATISTICS: codec.mel_norms}
-    if before.keys() == now.keys() and all(_is_equal(before[name], tensor) for name, tensor in now.items()):
-        return
-    raise StartingPointError(
-        f"The codec in {codec.folder} is not the one this run has learnt the codes of, so the run cannot go on with it. Give that "
-        f"one with --codec (a copy of {checkpoint} holds it), or start anew with --reset-training."
-    )
+def open_start(
+    config: XTTSConfig, folder: Path, *, is_resumed: bool = False, keeps: bool = False
+) -> tuple[XTTSConfig, StartingPoint | None]:
+    """The model that a run starts from, None for none; and the configuration with what a decoder adopts from it.
 
-
-def _is_equal(left: Tensor, right: Tensor) -> bool:
-    return np.array_equal(read_array(left), read_array(right))
+    Args:
+        folder: keeps what is imported.
+        is_resumed: whether the run goes on from a checkpoint, with what was imported when it was started.
+        keeps: whether the model is copied to the folder too.
+    """
+    training = config.training
+    # A decoder is trained for a model, by default that of the run's own folder.
+    origin = training.init_from or (training.checkpoint_dir if training.stage == "decoder" else None)
+    if origin is None or training.stage == "codec":
+        return config, None
+    read = keep_starting_point if keeps else read_starting_point
+    start = read(Path(origin), folder, is_resumed=is_resumed)
+    return (adopt_lengths(config, start) if training.stage == "decoder" else config), start
 
 
 def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> StartingPoint:
-    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first.
-
-    Args:
-        path: the model.
-        run_folder: keeps what is imported.
-        is_resumed: whether the run goes on from a checkpoint, with what was imported when it was started.
-    """
+    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first."""
     if path.is_file():
         return _read_start(_import_coqui(path, run_folder / START_FOLDER, is_resumed))
     return _read_start(find_model_directory(path))
@@ -180,7 +182,7 @@ def keep_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> St
 def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
     """The configuration with the lengths of prompts and clips that a model was trained on, where no others were given."""
     given = config.given_values().get("data", {})
-    trained_on = read_model_directory(start.folder, verify_checksums=False).config.data
+    trained_on = start.directory.config.data
     lengths = {"prompt_seconds": trained_on.prompt_seconds, "max_clip_seconds": trained_on.max_clip_seconds}
     return config.replace(data={name: value for name, value in lengths.items() if name not in given})
 
@@ -216,9 +218,7 @@ def _read_start(folder: Path) -> StartingPoint:
             f"{folder} has no GPT to fine-tune: it holds a codec. Give it with --codec instead of --init-from."
         )
     require_weights(model)
-    return StartingPoint(
-        folder, model.config.model, model.model, model.speakers, model.source_config, _read_notice(model)
-    )
+    return StartingPoint(model)
 
 
 def fit_model_config(
@@ -332,9 +332,5 @@ def _copy_model(source: Path, target: Path) -> None:
         vocabulary=model.vocabulary,
         speakers=model.speakers,
         source_config=model.source_config,
-        notice=_read_notice(model),
+        notice=model.manifest.facts.notice,
     )
-
-
-def _read_notice(model: ModelDirectory) -> str | None:
-    return model.manifest.facts.notice

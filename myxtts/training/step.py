@@ -6,22 +6,30 @@ the first has changed nothing, and can be tried again in smaller parts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from myxtts.models.dropout import make_dropout_key
-from myxtts.training.average import WeightAverage
-from myxtts.training.loss_scale import LossScale
+from myxtts.models.layers import measure
+from myxtts.pipeline.batch import BatchFacts
+from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.training.objectives import Objective, Tensors
-from myxtts.training.optimizer import BETAS, AdamW, list_decayed_paths, list_trained_variables
+from myxtts.training.optimizer import BETAS, AdamW, LossScale, WeightAverage, list_decayed_paths, list_trained_variables
+
+_log = logging.getLogger(__name__)
 
 PART_STRIDE = 4096
 """Sets the dropout keys of a micro-batch's parts apart from those of other micro-batches."""
 
+PARTS_OF_WORKER = 256
+"""Sets the dropout keys of a worker's rows apart from those of other workers."""
+WITHOUT_ROWS = frozenset({"totals_2"})
+"""Tensors of a batch that have no row per clip."""
 UPDATE_NAMES = ("gradient_norm", "is_applied", "is_overflow")
 
 
@@ -35,7 +43,7 @@ class Gradients(NamedTuple):
     sums: tf.Tensor
 
 
-class Turn(NamedTuple):
+class MicroStep(NamedTuple):
     """Where a batch stands in the run."""
 
     step: int
@@ -62,12 +70,7 @@ class StepSettings:
 
 class TrainStep:
     """Computes gradients, adds them up and applies them. Build it under the model device's scope, in the thread that
-    calls it, and call it under the same scope.
-
-    Args:
-        objective: the model and its loss.
-        settings: how updates are made.
-    """
+    calls it, and call it under the same scope."""
 
     def __init__(self, objective: Objective, settings: StepSettings):
         self.objective = objective
@@ -81,11 +84,11 @@ class TrainStep:
         self.xla_functions = 0
         """Of them, those that TensorFlow has taken for XLA."""
 
-    def compute(self, batch: Tensors, turn: Turn, before: Gradients | None = None, part: int = 0) -> Gradients:
+    def compute(self, batch: Tensors, place: MicroStep, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
-        phase = self.objective.choose_phase(turn.step)
-        numbers = tf.constant([turn.step, turn.micro_batch + PART_STRIDE * part], tf.int32)
-        share = tf.constant(1.0 / turn.micro_batches)
+        phase = self.objective.choose_phase(place.step)
+        numbers = tf.constant([place.step, place.micro_batch + PART_STRIDE * part], tf.int32)
+        share = tf.constant(1.0 / place.micro_batches)
         if before is None:
             return Gradients(*self._call(self._compute_gradients, batch, numbers, share, phase=phase))
         return Gradients(*self._call(self._add_gradients, batch, numbers, share, before, phase=phase))
@@ -162,24 +165,22 @@ class TrainStep:
     def _compute_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, *, phase: str
     ) -> Gradients:
-        key = (
-            make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
-            if self._settings.uses_dropout
-            else None
-        )
+        key = None
+        if self._settings.uses_dropout:
+            key = make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
         targets = [[variable.value for variable in each.variables.values()] for each in self._optimizers]
         with ExitStack() as recording:
             # One for each side: what the one is moved by must not reach the other.
             tapes = [_record(recording, watched) for watched in targets]
-            outcome = self.objective.compute(batch, phase=phase, share=share, key=key)
+            losses = self.objective.compute(batch, phase=phase, share=share, key=key)
             scale = 1.0 if self.loss_scale is None else self.loss_scale.read()
-            aims = [aim * scale for aim in outcome.aims]
+            aims = [aim * scale for aim in losses.aims]
         gradients = [
             tf.cast(gradient, tf.float32)
             for tape, aim, watched in zip(tapes, aims, targets, strict=True)
             for gradient in tape.gradient(aim, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         ]
-        return Gradients(tuple(gradients), outcome.extras, outcome.loss, outcome.sums)
+        return Gradients(tuple(gradients), losses.extras, losses.loss, losses.sums)
 
     def _add_gradients(
         self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
@@ -241,3 +242,156 @@ def _record(recording: ExitStack, targets: list[Any]) -> tf.GradientTape:
 def _clip(gradients: tuple[tf.Tensor, ...], norm: tf.Tensor, longest: float) -> tuple[tf.Tensor, ...]:
     factor = longest / tf.maximum(norm, longest)
     return tuple(gradient * factor for gradient in gradients)
+
+
+class UpdateMaker:
+    """Adds up the gradients of a step's micro-batches and applies them with its last one.
+
+    Out of memory while gradients are computed has changed nothing: the batch is done again in twice as many parts, and all
+    that follow too. Their sum is the same up to rounding, apart from dropout masks.
+
+    Args:
+        step: the compiled step.
+        choose_rate: the learning rate of a step.
+        accumulation: micro-batches of most steps.
+        retries: whether to go on after running out of memory.
+        sum_workers: adds up the gradients of all workers; None where this process trains alone. With others, nobody goes on after
+            running out of memory: all would have to cut their batches alike.
+        worker: which one this is.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        choose_rate: Callable[[int], float],
+        *,
+        accumulation: int,
+        retries: bool = True,
+        sum_workers: Callable[[Gradients], Gradients] | None = None,
+        worker: int = 0,
+    ):
+        self._step = step
+        self._choose_rate = choose_rate
+        self._accumulates = accumulation > 1
+        self._sum_workers = sum_workers
+        self._first_part = worker * PARTS_OF_WORKER
+        self._retries = retries and sum_workers is None
+        self._could_retry = not retries and sum_workers is None
+        self._sum: Gradients | None = None
+        self.parts = 1
+        """Parts each micro-batch is cut into."""
+        self._validation_parts = 1
+
+    def add(self, batch: Tensors, facts: BatchFacts) -> tf.Tensor | None:
+        """The result of the step's update (see `TrainStep.apply`), or None while micro-batches are missing."""
+        if facts.micro_batch == 0:
+            self._sum = None
+            with _names_half_updates(facts.updates):
+                self._step.objective.begin_step(facts.updates, batch)
+        self._sum = self._compute(batch, facts)
+        if not facts.is_last_of_step:
+            return None
+        computed, self._sum = self._sum, None
+        with _names_half_updates(facts.updates):
+            if self._sum_workers is not None:
+                computed = self._sum_workers(computed)
+            return self._step.apply(computed, self._choose_rate(facts.updates))
+
+    def evaluate(self, batch: Tensors, facts: BatchFacts, phase: str) -> tf.Tensor:
+        """The objective's sums of a validation batch; where memory is short, in parts that add up to the same.
+
+        They are counted apart from the parts of training: a validation changes nothing that comes after it.
+        """
+        while True:
+            try:
+                parts = [self._step.evaluate(part, phase) for part in split_rows(batch, self._validation_parts)]
+                return tf.add_n(parts)
+            except tf.errors.ResourceExhaustedError as error:
+                self._shrink_validation(batch, facts, error)
+
+    def _compute(self, batch: Tensors, facts: BatchFacts) -> Gradients:
+        while True:
+            try:
+                return self._compute_in_parts(batch, facts)
+            except tf.errors.ResourceExhaustedError as error:
+                self._shrink(batch, facts, error)
+
+    def _compute_in_parts(self, batch: Tensors, facts: BatchFacts) -> Gradients:
+        place = MicroStep(facts.updates, facts.micro_batch, facts.micro_batches)
+        carried = self._sum
+        if carried is None and (self._accumulates or self.parts > 1):
+            carried = self._step.make_zero_gradients(facts.updates)
+        for number, part in enumerate(split_rows(batch, self.parts)):
+            carried = self._step.compute(part, place, carried, self._first_part + number)
+        assert carried is not None
+        return carried
+
+    def _shrink(self, batch: Tensors, facts: BatchFacts, error: tf.errors.ResourceExhaustedError) -> None:
+        rows = measure(batch["weights_B"])[0]
+        what = (
+            f"Out of memory in step {facts.updates} (micro-batch {facts.micro_batch + 1} of {facts.micro_batches}, "
+            f"{_describe_rows(facts, rows, self.parts)})."
+        )
+        if not self._retries or self.parts >= rows:
+            raise GradientMemoryError(
+                f"{what} Nothing was changed by it. A new run fits with a smaller --batch-size and a larger --grad-accum, for "
+                f"example half and twice; this one can go on with --gradient-checkpointing"
+                f"{' or --on-oom retry' if self._could_retry else ''}."
+            ) from error
+        self.parts *= 2
+        _log.warning(
+            "%s Going on with batches cut into %d parts: the same clips in each update, equal up to rounding from here on.",
+            what,
+            self.parts,
+        )
+
+    def _shrink_validation(self, batch: Tensors, facts: BatchFacts, error: tf.errors.ResourceExhaustedError) -> None:
+        rows = measure(batch["weights_B"])[0]
+        what = (
+            f"Out of memory in the validation after {facts.updates} updates (batch {facts.number}, "
+            f"{_describe_rows(facts, rows, self._validation_parts)})."
+        )
+        if not self._retries or self._validation_parts >= rows:
+            raise ValidationMemoryError(
+                f"{what} Nothing was changed by it. Make room on the device or raise --model-gpu-memory, and start the run again: "
+                "it goes on with this validation. With another --validation-interval it goes on without it."
+                f"{' With --on-oom retry the batch is cut into parts.' if self._could_retry else ''}"
+            ) from error
+        self._validation_parts *= 2
+        _log.warning(
+            "%s It is evaluated in %d parts, here and from here on: the same loss up to rounding, and no other training.",
+            what,
+            self._validation_parts,
+        )
+
+
+def _describe_rows(facts: BatchFacts, rows: int, parts: int) -> str:
+    cut = f", in {parts} parts" if parts > 1 else ""
+    return f"{facts.clips} clips padded to {facts.padded_samples // max(1, rows)} samples each{cut}"
+
+
+@contextmanager
+def _names_half_updates(step: int) -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise UpdateMemoryError(
+            f"Out of memory inside the update of step {step}: some weights are updated and some are not, so nothing of this step "
+            "is kept. Make room on the device or raise --model-gpu-memory."
+        ) from error
+
+
+def split_rows(batch: Tensors, parts: int) -> Iterator[Tensors]:
+    """A batch cut into up to `parts` pieces of rows."""
+    if parts == 1:
+        yield batch
+        return
+    rows = measure(batch["weights_B"])[0]
+    size = -(-rows // parts)
+    for first in range(0, rows, size):
+        yield take_rows(batch, first, size)
+
+
+def take_rows(batch: Tensors, first: int, size: int) -> Tensors:
+    """Some rows of a batch."""
+    return {name: tensor if name in WITHOUT_ROWS else tensor[first : first + size] for name, tensor in batch.items()}

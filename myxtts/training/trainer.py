@@ -1,47 +1,92 @@
-"""The life of a run, from its configuration to a trained model: devices, folder, watchdog, and how it ends."""
+"""The story of a run, top to bottom: devices, folder, data, codec, model, batches, loop, speech."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.checkpoints.store import DiskNeed, TrainingCheckpoint, read_training_checkpoint
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.flags import names_settings
+from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
 from myxtts.errors import DevicePlanError
 from myxtts.models.gpt import GPT
+from myxtts.monitoring.run_summary import RunSummary
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
+from myxtts.pipeline.code_choice import choose_cache_folder
+from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.worker import TimeLimits, Work
-from myxtts.training.closing_speech import Spoken
-from myxtts.training.devices_in_force import apply_devices
-from myxtts.training.errors import NotTrainingError, RunStoppedError
-from myxtts.training.follower_folder import FollowerFolder
-from myxtts.training.gathering import gather_team
-from myxtts.training.interrupts import StopNow, StopRequests
+from myxtts.training.errors import NotTrainingError, RunStoppedError, UpdateMemoryError
+from myxtts.training.lengths import Schedule, count_free_steps, plan_schedule
+from myxtts.training.listening import Spoken, speak_at_end
+from myxtts.training.loop import ALL_DONE, Ending, TrainingLoop, describe_stop
+from myxtts.training.memory_estimate import RunShape, check_run
 from myxtts.training.mode import ModeChoice, PlannedRun, fix_cache, plan_run
-from myxtts.training.polite_stop import explain_stop_before_run
-from myxtts.training.run_folder import RunFolder, open_run
-from myxtts.training.run_log import keep_run_log
-from myxtts.training.run_stages import AnyRun, RunStages
-from myxtts.training.run_work import read_start_work
-from myxtts.training.stage_run import StageRequest, StageResult, StageRun
-from myxtts.training.team import Alone, Team
-from myxtts.training.watchdog import Watchdog
+from myxtts.training.model import (
+    CheckpointSaver,
+    TrainedModel,
+    build_codec_step,
+    build_decoder_step,
+    build_gpt_step,
+    describe_model,
+    measure_mel_norms,
+)
+from myxtts.training.placement import check_variables, describe_environment
+from myxtts.training.run_folder import AnyRun, FollowerFolder, RunFolder, open_run
+from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, open_run_log, read_start_work
+from myxtts.training.starting_point import (
+    StartingPoint,
+    find_codec,
+    fit_model_config,
+    open_start,
+    read_codec,
+    require_grown_vocabulary,
+    require_same_vocabulary,
+    take_codec,
+)
+from myxtts.training.step import UpdateMaker
+from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop_before_run
+from myxtts.training.workers import SingleWorker, describe_codec, gather_workers
+from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
 
 STALLED = "stalled"
 """The event in the metrics file."""
+DROP_REPORT_NAME = "drop_report.json"
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended."""
+
+    ending: Ending
+    step: int
+    summary: RunSummary
+    folder: Path
+    board: Path
+    """Where TensorBoard finds the curves."""
+
+    @property
+    def report(self) -> Path:
+        """The page about it."""
+        return self.folder / REPORT_NAME
 
 
 @dataclass(frozen=True)
@@ -88,6 +133,7 @@ class XTTSTrainer:
         choice: ModeChoice | None = None,
     ):
         self._ledger = TimeLedger()
+        """Of the stage that runs or comes next: each has its own."""
         given = plan or runtime.active_plan()
         planned = plan_run(config, command) if given is None else PlannedRun(given, choice)
         self.plan, self._choice = planned.plan, planned.choice
@@ -98,14 +144,19 @@ class XTTSTrainer:
                 "that plan it so."
             )
         self._model = model
-        self._run: AnyRun | None = None
-        self._team: Team = Alone()
-        training = config.training
-        self._cluster = find_cluster(training.cluster, training.worker_index, os.environ)
-        self._stage: StageRun | None = None
-        self._stages: RunStages | None = None
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
+        training = config.training
+        self._cluster = find_cluster(training.cluster, training.worker_index, os.environ)
+        self._workers: SingleWorker
+        self._run: AnyRun | None = None
+        # Of the stage that runs, or ran last, as far as it has come.
+        self._updates: UpdateMaker | None = None
+        self._run_log: RunLog | None = None
+        self._recipe: BatchRecipe | None = None
+        self._data: RunData | None = None
+        self._source: Batches | None = None
+        self._is_in_loop = False
 
     @property
     def model_device(self) -> str:
@@ -120,8 +171,7 @@ class XTTSTrainer:
     @property
     def step_times(self) -> list[float]:
         """Seconds of the steps so far that count: without warm-up, tracing, validating and saving."""
-        watch = None if self._stage is None else self._stage.watch
-        return [] if watch is None else list(watch.clock.durations_s)
+        return [] if self._run_log is None else list(self._run_log.clock.durations_s)
 
     def train(self) -> TrainingResult:
         """Trains to the end, or until SIGTERM or Ctrl-C asks for an end: then the run is saved and can be resumed.
@@ -133,68 +183,62 @@ class XTTSTrainer:
 
     def _train_until_stopped(self, stop: StopRequests) -> TrainingResult:
         try:
-            with stop.while_idle():
-                return self._train_run(stop)
+            with (
+                stop.while_idle(),
+                self._gather_workers(stop) as self._workers,
+                self._open_run() as self._run,
+                keep_run_log(self._run.path),
+            ):
+                stop.take()
+                return self._train_run(self._run)
         except StopNow:
             assert stop.signal is not None
             raise self._explain_stop(stop.signal) from None
 
-    def _open_watchdog(self) -> Watchdog:
-        limits = TimeLimits.from_setting(self.config.training.watchdog_seconds)
-        start_s = limits.setup_s
-        if self._cluster is not None:
-            # Others may be started late.
-            start_s = max(start_s, self._cluster.rendezvous_s)
-
-        def read_work() -> Work:
-            own = None if self._stage is None else self._stage.read_work(start_s)
-            ledger = self._ledger if self._stages is None else self._stages.ledger
-            return own or read_start_work(ledger, start_s)
-
-        return Watchdog(
-            read_work, limits, advise=self._advise, on_warning=self._note_stall, on_force=self._note_last_word
-        )
-
-    def _advise(self) -> str:
-        """How to go on after a hang. Nothing is looked up for it: the disk may be what hangs."""
-        if self._run is None:
-            return "Nothing was trained in this session. Start it again with the same command."
-        return f"To go on from the last checkpoint:\n  {self._run.resume_command}"
-
-    def _note_stall(self, text: str) -> None:
-        if self._stage is not None and self._stage.watch is not None:
-            self._stage.watch.note_later(STALLED, text)
-
-    def _note_last_word(self, text: str) -> None:
-        if self._stage is not None and self._stage.watch is not None:
-            self._stage.watch.note_last_word(STALLED, text)
-
-    def _train_run(self, stop: StopRequests) -> TrainingResult:
-        with self._gather_team() as self._team, self._open_run() as run, keep_run_log(run.path):
-            stop.take()
-            self._run = run
+    def _train_run(self, run: AnyRun) -> TrainingResult:
+        """Trains what the run is for: a codec; or a GPT, after its codec where none is given; or a GPT's decoder."""
+        if isinstance(run, RunFolder):
             run.note_choice(None if self._choice is None else self._choice.dump())
-            self._stages = RunStages(
-                self.config,
-                self.plan,
-                team=self._team,
-                ledger=self._ledger,
-                choice=self._choice,
-                model=self._model,
-                run_stage=self._run_stage,
-            )
-            result = self._stages.train(run, stop)
-            return TrainingResult(result, run.resume_command, self._stages.spoken)
+        config, start = open_start(self.config, run.path, is_resumed=run.is_resumed, keeps=run.stage == "decoder")
+        data = self._collect_data(run, config, start)
+        if run.stage == "codec":
+            return TrainingResult(self._train_codec(run, config, data), run.resume_command)
+        codec = find_codec(config, start)
+        config = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
+        if codec is None:
+            assert isinstance(run, RunFolder), "workers of a cluster are given a codec"
+            with run.open_codec() as codec_run:
+                if not codec_run.is_finished:
+                    _log.info("No codec was given: one is trained first, in %s.", codec_run.path)
+                    result = self._train_codec(codec_run, config, data)
+                    if not result.ending.is_finished:
+                        return TrainingResult(result, run.resume_command)
+                    self._workers.stop.check()
+                    self._ledger = TimeLedger()
+                codec = read_codec(codec_run.path)
+        if isinstance(run, RunFolder):
+            run.require_codec(codec)
+        if self._workers.size > 1:
+            self._workers.require_equal("codec", describe_codec(codec), "Copy the chief's to every machine.")
+        _log.info("%s.", describe_model(config, start, run.stage))
+        recipe = self._plan_batches(run, config, data, codec.mel_norms, codec.folder)
+        with self._building():
+            if run.stage == "gpt":
+                trained = build_gpt_step(config, data, codec, start, self._model)
+            else:
+                assert start is not None, "a decoder is trained for a GPT"
+                trained = build_decoder_step(config, data, codec, start)
+        result = self._train_stage(run, data, recipe, trained)
+        return TrainingResult(result, run.resume_command, self._speak_at_end(run, data, result))
 
     @contextmanager
-    def _gather_team(self) -> Iterator[Team]:
-        """The team, with the device plan in force. Only what it takes until it is there is booked."""
-        gathering = gather_team(self.config, self.plan, self._cluster, lambda: apply_devices(self.config, self.plan))
+    def _gather_workers(self, stop: StopRequests) -> Iterator[SingleWorker]:
+        """All who train, with the device plan in force. Only what it takes until they are there is booked."""
         name = "setting up the devices" if self._cluster is None else "meeting the other workers"
         with ExitStack() as gathered:
             with self._ledger.spend(Cause.START_UP, name):
-                team = gathered.enter_context(gathering)
-            yield team
+                workers = gathered.enter_context(gather_workers(self.config, self.plan, self._cluster, stop))
+            yield workers
 
     def _open_run(self) -> AnyRun:
         """The chief's folder of the run, or the own one of another worker."""
@@ -204,12 +248,248 @@ class XTTSTrainer:
             opened.append(open_run(self.config, command=self._command, checkpoint=self._resume_checkpoint))
             return opened[0].is_resumed
 
-        is_resumed = self._team.lead("open", open_folder)
+        is_resumed = self._workers.lead("open", open_folder)
         if opened:
             return opened[0]
         training = self.config.training
-        path = Path(training.checkpoint_dir) / f"worker-{self._team.share.part}"
+        path = Path(training.checkpoint_dir) / f"worker-{self._workers.share.part}"
         return FollowerFolder(path, stage=training.stage, command=self._command, is_resumed=is_resumed)
+
+    def _collect_data(self, run: AnyRun, config: XTTSConfig, start: StartingPoint | None) -> RunData:
+        """The clips to train on, with a vocabulary that fits the model to start from."""
+        vocabulary = None if start is None else start.vocabulary
+        with self._ledger.spend(Cause.START_UP, "scanning the corpus") as span:
+
+            def note_progress(kind: str, done: int, total: int) -> None:
+                span.item = done
+
+            data = collect_run_data(config, folder=run.path, vocabulary=vocabulary, progress=note_progress)
+        if start is not None:
+            require_grown_vocabulary(start, data.tokenizer_path)
+        data.report.write_json(run.path / DROP_REPORT_NAME)
+        _log.info("Data: %s", _describe_data(data, has_fixed_shapes=config.data.pad_to_fixed_length))
+        advice = "Every worker must see the same corpus: copy it, or put it on shared storage."
+        self._workers.require_equal("clips", asdict(data.fingerprint), advice)
+        if start is not None and run.stage == "decoder":
+            require_same_vocabulary(start, data.text_tokens)
+        return data
+
+    def _train_codec(self, run: AnyRun, config: XTTSConfig, data: RunData) -> StageResult:
+        assert isinstance(run, RunFolder), "a cluster trains no codec"
+        mel_norms = self._find_mel_norms(run, config, data)
+        recipe = self._plan_batches(run, config, data, mel_norms)
+        steps = recipe.end_step
+        with self._building():
+            free_steps = count_free_steps(run.list_lengths(steps))
+            trained = build_codec_step(config, mel_norms, steps=steps, free_steps=free_steps)
+        return self._train_stage(run, data, recipe, trained)
+
+    def _find_mel_norms(self, run: RunFolder, config: XTTSConfig, data: RunData) -> NDArray[np.float32]:
+        saved = run.open_checkpoint()
+        if saved is not None:
+            return take_codec(saved.model).mel_norms
+        # On the host: once, before anything trains.
+        with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
+            return measure_mel_norms(data.train, config.training.seed)
+
+    def _plan_batches(
+        self,
+        run: AnyRun,
+        config: XTTSConfig,
+        data: RunData,
+        mel_norms: NDArray[np.float32],
+        codec_folder: Path | None = None,
+    ) -> BatchRecipe:
+        """What the batches of a stage are made of. Said and refused is what of it does not fit into memory.
+
+        Args:
+            config: with the numbers that data and starting point have fixed.
+            codec_folder: whose codes a GPT learns, or says; None to train the codec.
+        """
+        preparation = choose_preparation(config, Target(run.stage), mel_norms.tolist())
+        buckets = self._workers.share.shrink_all(data.sampler.plan.buckets)
+        bills = check_run(config, self.plan, RunShape(run.stage, buckets, preparation))
+        _log.info("%s", bills)
+        if not self.plan.has_producer:
+            # A producer begins with whole batches and finds out by itself how many clips fit: the bill is an estimate.
+            preparation = replace(preparation, rows_at_a_time=bills.rows_at_a_time)
+        schedule = plan_schedule(config, data.sampler, run.stage)
+        return BatchRecipe(
+            config=config,
+            plan=self.plan,
+            preparation=preparation,
+            validation_interval=schedule.validation_interval,
+            first_step=0,
+            end_step=schedule.end_step,
+            codec_folder=codec_folder,
+            cache_folder=choose_cache_folder(data, run.path),
+            share=self._workers.share,
+        )
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        """A block that builds the model, on its device."""
+        _log.info("Creating model on device: %s", self.model_device)
+        with self._ledger.spend(Cause.START_UP, "building the model"), get_device_context(self.model_device):
+            yield
+
+    def _train_stage(self, run: AnyRun, data: RunData, recipe: BatchRecipe, trained: TrainedModel) -> StageResult:
+        """Trains a codec, a GPT or a decoder to its end, or until it is told to stop."""
+        check_variables(trained.list_variables(), self.model_device)
+        config, workers = recipe.config, self._workers
+        schedule = plan_schedule(config, data.sampler, run.stage)
+        environment = describe_environment(self.plan, workers.size)
+        saver = CheckpointSaver(run, config, trained, data, environment)
+        self._run_log, self._recipe, self._source = None, None, None
+        self._updates = UpdateMaker(
+            trained.step,
+            schedule.choose_rate,
+            accumulation=config.training.gradient_accumulation_steps,
+            retries=config.training.on_oom == "retry",
+            sum_workers=workers.sum_gradients if workers.size > 1 else None,
+            worker=workers.share.part,
+        )
+        if isinstance(run, RunFolder):
+            need = run.store.estimate_disk(trained.collect_content(), trained.collect_tensors())
+            _log.info("%s", _describe_disk(need, run.path))
+        workers.lead("begin", lambda: _begin(run, schedule.end_step, environment))
+        with self._ledger.spend(Cause.START_UP, "restoring the checkpoint"):
+            self._restore(saver, run.take_checkpoint() if isinstance(run, RunFolder) else None)
+        # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
+        with workers.stop.while_busy():
+            try:
+                return self._run_stage(saver, schedule, recipe)
+            finally:
+                # Once more, with the clips that were replaced during training.
+                data.report.write_json(run.path / DROP_REPORT_NAME)
+
+    def _restore(self, saver: CheckpointSaver, saved: TrainingCheckpoint | None) -> None:
+        with get_device_context(self.model_device):
+            if saved is not None:
+                saver.restore(saved)
+            self._workers.share_start(saver)
+
+    def _run_stage(self, saver: CheckpointSaver, schedule: Schedule, recipe: BatchRecipe) -> StageResult:
+        run, is_asked_for = saver.run, saver.run.stage == self.config.training.stage
+        # The codec that a GPT run trains first is not what was measured.
+        predicted_s = self._choice.step_s if self._choice is not None and is_asked_for else None
+        with get_device_context(self.model_device):
+            log = open_run_log(saver, schedule, self.plan, self._ledger, predicted_s)
+        with log, get_device_context(self.model_device):
+            self._run_log, self._is_in_loop = log, True
+            try:
+                ending = self._run_loop(saver, schedule, recipe, log)
+            except BaseException:
+                log.summarise(saver.progress.step, "failed")
+                raise
+            finally:
+                self._is_in_loop = False
+            summary = log.summarise(saver.progress.step, "finished" if ending.is_finished else "stopped")
+        if ending.is_finished and isinstance(run, RunFolder):
+            run.finish(ending.reason, is_early=ending.is_early)
+        return StageResult(ending, saver.progress.step, summary, run.path, choose_board(run, self.config))
+
+    def _run_loop(self, saver: CheckpointSaver, schedule: Schedule, recipe: BatchRecipe, log: RunLog) -> Ending:
+        """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
+        assert self._updates is not None
+        stop, failed_at = self._workers.stop, None
+        while saver.progress.step < schedule.end_step or not saver.progress.is_validated:
+            try:
+                stop.check()
+                cause = Cause.START_UP if failed_at is None else Cause.RECOVERY
+                with self._ledger.spend(cause, "opening the pipeline"):
+                    self._source = source = self._open_batches(saver, recipe)
+            except StopNow:
+                if self._workers.size > 1:
+                    # The others wait for a batch, and are to hear why it does not come.
+                    raise
+                assert stop.signal is not None
+                return describe_stop(stop.signal)
+            try:
+                return TrainingLoop(source, self._updates, saver, schedule, log, self._workers).run()
+            except UpdateMemoryError as error:
+                failed_at = self._recover(error, failed_at, saver, log)
+            finally:
+                source.close()
+        return Ending(ALL_DONE, is_finished=True)
+
+    def _open_batches(self, saver: CheckpointSaver, recipe: BatchRecipe) -> Batches:
+        progress, data = saver.progress, saver.data
+        failures = tuple(saver.journal.list_failures(progress.step))
+        self._data = data
+        self._recipe = replace(recipe, first_step=progress.step, is_validated=progress.is_validated, failures=failures)
+        return open_batches(
+            self._recipe,
+            data,
+            folder=saver.run.path / PRODUCER_FOLDER,
+            # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
+            waiting=self._workers.stop.while_idle,
+        )
+
+    def _recover(self, error: UpdateMemoryError, failed_at: int | None, saver: CheckpointSaver, log: RunLog) -> int:
+        """Goes back to the last checkpoint after an update that ran out of memory. Returns the update's number.
+
+        Raises the error, with the ways out, where that is hopeless or not wanted.
+        """
+        step, saved = saver.progress.step, saver.saved_step
+        is_hopeless = failed_at == step or saved is None
+        # Others have made the update, or wait for it: only all of them together can go back.
+        if saver.config.training.on_oom == "stop" or is_hopeless or self._workers.size > 1:
+            raise _explain_way_out(error, saved) from error
+        assert self._updates is not None
+        assert isinstance(saver.run, RunFolder), "of a run that is trained alone"
+        self._updates.parts *= 2
+        _log.warning(
+            "Out of memory inside the update of step %d. Going on from the checkpoint of step %d, in parts half as large.",
+            step,
+            saved,
+        )
+        with log.ledger.spend(Cause.RECOVERY):
+            latest = saver.run.store.latest()
+            assert latest is not None, "one was saved"
+            self._restore(saver, read_training_checkpoint(latest.path, verify_checksums=False))
+        log.rewind(saver.progress.step, saver.progress.is_validated)
+        return step
+
+    def _speak_at_end(self, run: AnyRun, data: RunData, result: StageResult) -> Spoken | None:
+        stop, spoken = self._workers.stop, None
+        is_wanted = self.config.training.speak and self._workers.is_chief
+        # Somebody who wants the process gone does not wait for a sentence.
+        if result.ending.is_finished and is_wanted and stop.signal is None:
+            with self._ledger.spend(Cause.OTHER, "speaking"), suppress(StopNow):
+                spoken = speak_at_end(run.path, data.train)
+        # Nobody goes before the chief is done: whoever watches over workers starts only those again that failed.
+        with stop.while_busy(), self._ledger.spend(Cause.OTHER_WORKERS, "waiting for all workers at the end"):
+            self._workers.sum_numbers("end", [])
+        return spoken
+
+    def _open_watchdog(self) -> Watchdog:
+        limits = TimeLimits.from_setting(self.config.training.watchdog_seconds)
+        start_s = limits.setup_s
+        if self._cluster is not None:
+            # Others may be started late.
+            start_s = max(start_s, self._cluster.rendezvous_s)
+
+        def read_work() -> Work:
+            if self._is_in_loop and self._run_log is not None:
+                return self._run_log.read_work(self._source, start_s)
+            return read_start_work(self._ledger, start_s)
+
+        def note_stall(text: str) -> None:
+            if self._run_log is not None:
+                self._run_log.note_later(STALLED, text)
+
+        def note_last_word(text: str) -> None:
+            if self._run_log is not None:
+                self._run_log.note_last_word(STALLED, text)
+
+        return Watchdog(read_work, limits, advise=self._advise, on_warning=note_stall, on_force=note_last_word)
+
+    def _advise(self) -> str:
+        """How to go on after a hang. Nothing is looked up for it: the disk may be what hangs."""
+        if self._run is None:
+            return "Nothing was trained in this session. Start it again with the same command."
+        return f"To go on from the last checkpoint:\n  {self._run.resume_command}"
 
     def _explain_stop(self, signal: Signals) -> RunStoppedError:
         """The error that says how far the run is."""
@@ -223,19 +503,46 @@ class XTTSTrainer:
             run.resume_command,
         )
 
-    def _run_stage(self, request: StageRequest) -> StageResult:
-        self._stage = StageRun(request)
-        return self._stage.run()
-
     def _train_step_impl(self, batch: Batch) -> Any:
         """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""
-        if self._stage is None:
+        if self._updates is None:
             raise NotTrainingError("There is no model to train a step of: train() builds it. Call that first.")
-        return self._stage.updates.add(batch.tensors, batch.info.facts)
+        return self._updates.add(batch.tensors, batch.info.facts)
 
     def _log_pipeline_performance(self) -> None:
         """Says how long steps took and, where they vary much, which stage waits and what to change."""
-        stage = self._stage
-        if stage is None or stage.watch is None or stage.source is None:
-            return
-        _log.info("%s", stage.watch.format_performance(stage.source.read_facts()))
+        if self._run_log is not None and self._source is not None:
+            _log.info("%s", self._run_log.format_performance(self._source.read_facts()))
+
+
+def _begin(run: AnyRun, end_step: int, environment: Mapping[str, Any]) -> int:
+    assert isinstance(run, RunFolder), "the chief's"
+    return run.begin(end_step, environment)
+
+
+def _describe_data(data: RunData, *, has_fixed_shapes: bool) -> str:
+    """What is trained on, in a line."""
+    buckets = len(data.sampler.plan.buckets)
+    shapes = f"{buckets} batch shapes" if has_fixed_shapes else f"a shape for every batch of {buckets} groups by length"
+    return (
+        f"{len(data.train)} clips ({data.train.total_seconds / 60:.1f} min) to train on, {len(data.validation)} to validate "
+        f"with; {shapes}, {data.sampler.steps_per_epoch} updates per epoch, "
+        f"{data.sampler.plan.waste.audio_share:.1%} padding at {SAMPLE_RATE_HZ} Hz."
+    )
+
+
+def _describe_disk(need: DiskNeed, folder: Path) -> str:
+    room = f"{need.peak_bytes / 1e6:.0f} MB in {folder} ({need.kept} kept, {need.checkpoint_bytes / 1e6:.0f} MB each)"
+    free = f"{need.free_bytes / 1e9:.1f} GB are free"
+    return f"Checkpoints need {room}; {free}." + ("" if need.is_met else " That is too little: a save will fail.")
+
+
+def _explain_way_out(error: UpdateMemoryError, saved: int | None) -> UpdateMemoryError:
+    begins = "from step 0, as there is no checkpoint yet" if saved is None else f"from the checkpoint of step {saved}"
+    smaller = (
+        "Before the first checkpoint the settings may still be changed: half the --batch-size and twice the --grad-accum, or a "
+        "smaller --model-size, need less."
+        if saved is None
+        else "A run that needs less has a smaller --batch-size and a larger --grad-accum, and another --checkpoint-dir."
+    )
+    return UpdateMemoryError(f"{error} Started again, the run goes on {begins}. {smaller}")

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.run_data import RunData
 from myxtts.monitoring.memory_watch import Phase
 from myxtts.monitoring.time_ledger import Cause
 from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.order import RunOrder
-from myxtts.reports.pages import note_clip
 from myxtts.training.errors import ValidationMemoryError
-from myxtts.training.keeper import RunProgress
-from myxtts.training.listening import Listener
+from myxtts.training.model import CheckpointSaver
 from myxtts.training.placement import check_result
-from myxtts.training.run_watch import RunWatch
-from myxtts.training.team import Team
-from myxtts.training.trained_model import TrainedModel
-from myxtts.training.updates import UpdateMaker
-
-_log = logging.getLogger(__name__)
+from myxtts.training.run_log import RunLog
+from myxtts.training.step import UpdateMaker
+from myxtts.training.workers import SingleWorker
 
 
 class RoundResult(NamedTuple):
@@ -40,44 +33,25 @@ class RoundResult(NamedTuple):
 class ValidationRound:
     """Adds up the batches of one round after another. While a round is under way the model holds its averaged weights, if it
     has any.
-
-    Args:
-        trained: what is validated.
-        updates: evaluates a batch.
-        order: says when a round is due and which batch is its last.
-        data: knows the text of the clip that is listened to.
-        watch: is told of samples and losses.
-        listener: makes the samples.
-        device: that trains.
-        progress: where the best loss and the rounds without a better one are counted.
-        team: adds up the sums of all who train.
-        advance: lets the source go on while the device evaluates.
     """
 
     def __init__(
         self,
-        *,
-        trained: TrainedModel,
+        source: Batches,
         updates: UpdateMaker,
+        saver: CheckpointSaver,
         order: RunOrder,
-        data: RunData,
-        watch: RunWatch,
-        listener: Listener,
-        device: str,
-        progress: RunProgress,
-        team: Team,
-        advance: Callable[[], None],
+        log: RunLog,
+        workers: SingleWorker,
     ):
-        self._trained = trained
+        self._source = source
         self._updates = updates
+        self._trained = saver.trained
+        self._corpus = saver.data.validation
+        self._progress = saver.progress
         self._order = order
-        self._data = data
-        self._watch = watch
-        self._listener = listener
-        self._device = device
-        self._progress = progress
-        self._team = team
-        self._advance = advance
+        self._log = log
+        self._workers = workers
         self._sums: list[tf.Tensor] = []
         """Of the batches of the round under way, still on the device."""
         self._averaged = ExitStack()
@@ -97,9 +71,6 @@ class ValidationRound:
 
         Raises `ValidationMemoryError` where the round cannot be made. The weights are their own again then, and the caller is to
         save them: the error says that the run is saved.
-
-        Args:
-            is_new: whether no batch had its shape before.
         """
         try:
             phase = self._evaluate(batch, is_new)
@@ -110,7 +81,7 @@ class ValidationRound:
             return None
         sums = np.asarray(tf.add_n(self._sums)).tolist()
         self.abandon()
-        sums = self._team.sum_numbers(f"validation after {batch.info.facts.updates} updates", sums)
+        sums = self._workers.sum_numbers(f"validation after {batch.info.facts.updates} updates", sums)
         return self._rank(sums, phase)
 
     def abandon(self) -> None:
@@ -123,13 +94,13 @@ class ValidationRound:
         if not self.is_open:
             self._begin(batch)
         phase = self._trained.step.objective.choose_phase(batch.info.facts.updates - 1)
-        with self._watch.ledger.spend(Cause.VALIDATION) as span:
+        with self._log.ledger.spend(Cause.VALIDATION) as span:
             span.is_first = is_new
             self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, phase))
             if is_new:
-                check_result(self._sums[-1], self._device)
-            self._advance()
-        self._watch.clock.leave_out()
+                check_result(self._sums[-1], self._trained.device)
+            self._source.advance()
+        self._log.clock.leave_out()
         return phase
 
     def _begin(self, batch: Batch) -> None:
@@ -142,24 +113,8 @@ class ValidationRound:
                 f"Out of memory before the validation after {batch.info.facts.updates} updates: there is no room for the weights beside "
                 "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
             ) from error
-        if self._team.is_chief:
-            self._listen(batch)
-
-    def _listen(self, batch: Batch) -> None:
-        step = self._progress.step
-        with self._watch.ledger.spend(Cause.VALIDATION) as span:
-            # Made by functions of its own, which the first sample traces.
-            span.is_first = True
-            try:
-                paths = self._listener.hear(step, batch.tensors, self._watch.board)
-            except tf.errors.ResourceExhaustedError:
-                # Nothing depends on it: a run is worth more than a sample of it.
-                _log.warning("Out of memory while the sample of step %d was made: there is none to listen to.", step)
-                return
-        for path in paths:
-            self._watch.note(step, "sample", str(path.relative_to(self._watch.folder)))
-        clip, validation = batch.info.clip_numbers[0], self._data.validation
-        note_clip(self._watch.folder, validation.text[clip], validation.find_file(clip))
+        if self._workers.is_chief:
+            self._log.listen(self._progress.step, batch, self._corpus)
 
     def _rank(self, sums: list[float], phase: str) -> RoundResult:
         progress, objective = self._progress, self._trained.step.objective
@@ -172,6 +127,6 @@ class ValidationRound:
             progress.best_loss = loss if is_best else progress.best_loss
             progress.rounds_without_better = 0 if is_best else progress.rounds_without_better + 1
         progress.is_validated = True
-        self._watch.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
-        self._watch.end_phase(progress.step, Phase.VALIDATION)
+        self._log.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
+        self._log.end_phase(progress.step, Phase.VALIDATION)
         return RoundResult(loss, is_best)

@@ -20,9 +20,9 @@ from myxtts.monitoring.errors import MemoryBillError
 from myxtts.monitoring.words import UNKNOWN
 from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.slots import SLOTS
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
+from myxtts.training.placement import apply_devices
 from myxtts.training.profiling.run import Profiler, SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.step import TrainStep

@@ -35,7 +35,7 @@ from myxtts.monitoring.advice import USUAL_READERS, split_batch
 from myxtts.monitoring.card_summary import CardSummary, summarise_cards, summarise_host
 from myxtts.monitoring.machine_sampler import MachineSample, MachineSampler
 from myxtts.monitoring.profile_facts import Part, Profile, Rule
-from myxtts.monitoring.settings_in_force import Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts
 from myxtts.monitoring.software_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
 from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
 from myxtts.training.mode import Tell
@@ -267,7 +267,7 @@ def measure_corpus(corpus: Corpus, plan: BucketPlan, set_aside: int) -> CorpusFa
 
 def check_set_up(config: XTTSConfig, machine: Machine, software: SoftwareFacts, links: Sequence[Link]) -> Iterator[Issue]:
     """What can be said before anything is read or run."""
-    around = Surroundings.of_machine(machine)
+    around = MachineFacts.of_machine(machine)
     if software.tensorflow is None:
         yield Issue(SERIOUS, "TensorFlow is not installed: nothing can be trained, rehearsed or measured",
                     "Python finds no package of that name",

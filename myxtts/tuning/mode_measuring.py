@@ -35,13 +35,13 @@ from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.ring import time_ring
 from myxtts.training.cluster_rules import find_refusal
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.lengths import count_updates
 from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run
 from myxtts.training.mode import WORKERS, Layout, StageCosts
+from myxtts.training.placement import apply_devices
 from myxtts.training.profiling.run import Profiler, SyncedTraining
 from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
-from myxtts.training.updates import split_rows
+from myxtts.training.step import split_rows
 from myxtts.utils.commons import get_device_context
 
 READ_AHEAD = 4

@@ -20,7 +20,7 @@ from myxtts.errors import NvmlError
 from myxtts.files import open_scratch_folder
 from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
 from myxtts.monitoring.profile_facts import Profile, ProfiledRun, RoleMemoryFacts, Verdict, judge_profile
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.training.mode import Layout, Tell, fix_cache, plan_run
 from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
 
@@ -65,12 +65,12 @@ def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequ
 def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: Tell) -> tuple[Profile, Verdict]:
     """The profile of a planned run, and the verdict on it with the settings in force."""
     profile = measure(planned, steps, tell)
-    return profile, judge_profile(profile, Settings.of_config(planned.config, Surroundings.of_machine(machine)))
+    return profile, judge_profile(profile, Settings.of_config(planned.config, MachineFacts.of_machine(machine)))
 
 
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     """The profile of a planned run; `tell` hears what is being done."""
-    from myxtts.training.devices_in_force import apply_devices
+    from myxtts.training.placement import apply_devices
     from myxtts.training.profiling.run import Profiler, SyncedTraining
     from myxtts.training.profiling.setup import set_up_profile
     from myxtts.utils.commons import get_device_context

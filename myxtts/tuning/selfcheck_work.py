@@ -42,11 +42,10 @@ from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, list_losses, read
 from myxtts.monitoring.metrics_rows import EventRow
 from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
 from myxtts.processes import make_importable
-from myxtts.training.devices_in_force import apply_devices
 from myxtts.training.mode import PlannedRun, plan_run
-from myxtts.training.placement import check_batch, check_variables
+from myxtts.training.placement import apply_devices, check_batch, check_variables
 from myxtts.training.profiling.setup import set_up_profile
-from myxtts.training.run_record import read_record
+from myxtts.training.run_folder import read_record
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.selfcheck import POOL_MIB, CheckFailedError, Seen, Situation
@@ -398,8 +397,7 @@ def _describe_effects(situation: Situation, trainer: XTTSTrainer, config: XTTSCo
         _require(bool(parts), "The device was full, but no batch was cut into parts.")
         return f"after running out of memory, in {parts[-1]} parts"
     if config.data.cache != "off":
-        source = None if trainer._stage is None else trainer._stage.source
-        meters = None if source is None else source.read_facts().meters
+        meters = None if trainer._source is None else trainer._source.read_facts().meters
         if meters is None or not meters.cache_hits:
             raise CheckFailedError("Codes were to be kept, but those of no clip were found again.")
         return f"the codes of {meters.cache_hits} of {meters.cache_hits + meters.cache_misses} clips were found again"

@@ -15,7 +15,7 @@ from myxtts.cli.main import main
 from myxtts.errors import UserError
 from myxtts.files import read_text
 from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.training.run_record import read_record
+from myxtts.training.run_folder import read_record
 from tests.monitoring.runs import make_run_row, make_train_row
 
 DEEP = b'{"a":' * 100_000

@@ -12,7 +12,7 @@ from myxtts.config.resolve import GivenValue
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import choose_mode
 from myxtts.monitoring.advice import advise_faster, advise_smaller_batch, advise_steadier, split_batch
-from myxtts.monitoring.settings_in_force import Settings, Surroundings, settle_sections
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings, settle_sections
 
 STAGES = ("read", "prepare", "transfer", "train")
 CARDS = [(), (0,), (0, 1), (3, 1)]
@@ -82,7 +82,7 @@ def parse_flags(flags: str) -> dict[str, GivenValue]:
 def test_advice_can_be_followed_on_this_machine_and_changes_what_is_in_force(name: str) -> None:
     config = XTTSConfig(**CONFIGS[name])
     for cards, processors in product(CARDS, PROCESSORS):
-        around = Surroundings(cards, processors)
+        around = MachineFacts(cards, processors)
         mode = find_mode(config)
         for advice in list_advice(Settings.of_config(config, around), mode):
             followed = follow(config, advice)
@@ -137,7 +137,7 @@ def test_what_makes_a_stage_faster_depends_on_machine_and_settings(
 ) -> None:
     config = XTTSConfig(**CONFIGS[name])
     mode = find_mode(config)
-    assert advise_faster(stage, mode, Settings.of_config(config, Surroundings(cards, processors))) == advice
+    assert advise_faster(stage, mode, Settings.of_config(config, MachineFacts(cards, processors))) == advice
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_makes_a_stage_faster_depends_on_machine_and_settings(
 def test_what_makes_steps_steadier_depends_on_who_is_waited_for(name: str, stage: str, advice: str | None) -> None:
     config = XTTSConfig(**CONFIGS[name])
     mode = find_mode(config)
-    assert advise_steadier(stage, mode, Settings.of_config(config, Surroundings((), 6))) == advice
+    assert advise_steadier(stage, mode, Settings.of_config(config, MachineFacts((), 6))) == advice
 
 
 def test_what_is_not_known_is_not_advised_on() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from myxtts.monitoring.findings import RunFacts, find_limit, find_timing_variation
 from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.monitoring.speed_up import measure_speed_up
 from myxtts.monitoring.step_clock import measure_durations
 from myxtts.monitoring.time_ledger import Cause
@@ -12,7 +12,7 @@ from tests.monitoring.runs import SETTINGS, make_flow
 JITTER = measure_durations([1.0, 3.0] * 20)
 LONG = measure_durations([1.0, 1.1] * 100)
 STEADY = measure_durations([1.0, 1.1] * 20)
-TWO_CARDS = Surroundings((0, 1), 16)
+TWO_CARDS = MachineFacts((0, 1), 16)
 
 
 def make_facts(mode="isolated", settings=None, **changes):

@@ -9,7 +9,7 @@ import pytest
 from myxtts.devices.nvml import CardActivity
 from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
 from myxtts.monitoring.profile_facts import BatchTimes, Part, RoleMemoryFacts, judge_profile
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.tuning.profile_page import format_page
 from myxtts.tuning.profile_view import LANES, format_json, format_profile, format_trace
@@ -17,7 +17,7 @@ from tests.monitoring.profiles import Stages, make_profile, make_run
 
 SETTINGS = Settings(
     {"data": {"num_workers": 2, "cache": "off", "prefetch_buffer_size": 4, "pipeline_buffer_size": 50, "max_clip_seconds": 12}},
-    Surroundings((), 8),
+    MachineFacts((), 8),
 )  # fmt: skip
 HOST = HostActivity(0.5, 3 << 30, 2e6, 8 << 30)
 BUSY_CARD = CardActivity(1, 95, 9000, 300.0, 350.0, 1700, 1980, 81, ("power limit",))
@@ -110,7 +110,7 @@ def test_advice_is_a_flag_computed_from_the_settings_in_force():
 @pytest.mark.parametrize("mode", ["single", "dual", "isolated", "split"])
 @pytest.mark.parametrize("slow", ["read", "prepare", "transfer", "train"])
 def test_every_broken_rule_has_something_to_say_even_where_no_setting_is_left(mode, slow):
-    nothing_left = Settings({"data": {"cache": "auto"}}, Surroundings((), 1))
+    nothing_left = Settings({"data": {"cache": "auto"}}, MachineFacts((), 1))
     jitter = make_profile(alternate(Stages(), Stages(**{slow: 200})), mode=mode)
     for profile in (make_profile(Stages(**{slow: 60}), mode=mode), jitter):
         for rule in judge_profile(profile, nothing_left).rules:

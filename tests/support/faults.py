@@ -13,13 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 SEAMS = {
     "importing": "myxtts.processes:watch_import",
     "choosing the mode": "myxtts.training.mode:plan_run",
-    "setting up devices": "myxtts.training.devices_in_force:apply_devices",
+    "setting up devices": "myxtts.training.placement:apply_devices",
     "scanning": "myxtts.data.run_data:collect_run_data",
     "reading a codec": "myxtts.training.starting_point:read_codec",
     "computing gradients": "myxtts.training.step:TrainStep.compute",
@@ -27,7 +26,7 @@ SEAMS = {
     "evaluating": "myxtts.training.step:TrainStep.evaluate",
     "making a sample": "myxtts.training.listening:Listener.hear",
     "saving": "myxtts.checkpoints.store:CheckpointStore.save",
-    "speaking": "myxtts.training.closing_speech:speak_at_end",
+    "speaking": "myxtts.training.listening:speak_at_end",
     "reading device memory": "myxtts.devices.runtime:read_pool_bytes",
     "preparing in the producer": "myxtts.pipeline.maker:PreparationTask.prepare",
 }
@@ -154,14 +153,9 @@ def _replace_everywhere(module: str, name: str, other: Any) -> Undo:
 
 def _spoil_producer() -> None:
     """Makes the producer of a run start with `make_spoilt_task`."""
-    from myxtts.pipeline import isolated_source
+    from myxtts.pipeline import batches
 
-    describe = isolated_source.describe_task
-
-    def describe_spoilt(*arguments: Any) -> Any:
-        return replace(describe(*arguments), factory=f"tests.support.faults:{make_spoilt_task.__name__}")
-
-    isolated_source.describe_task = describe_spoilt
+    batches.PRODUCER_TASK = f"tests.support.faults:{make_spoilt_task.__name__}"
 
 
 def make_spoilt_task(*arguments: Any) -> Any:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config import XTTSConfig
-from myxtts.training import previous_runs
-from myxtts.training.previous_runs import complete_interrupted_move, keep_run_aside
-from myxtts.training.run_folder import open_run
+from myxtts.training import run_folder as previous_runs
+from myxtts.training.run_folder import complete_interrupted_move, keep_run_aside, open_run
 from tests.checkpoints.training_states import save
 from tests.support.kills import kill_before_line, run_killed
 

@@ -6,7 +6,7 @@ import soundfile
 
 from myxtts.errors import UserError
 from myxtts.inference.loading import load_synthesizer
-from myxtts.training import closing_speech
+from myxtts.training import listening as closing_speech
 from tests.data.reading import scan_small
 from tests.data.shared import write_clips, write_metadata
 from tests.inference.builders import write_small_model

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from myxtts.config import ModelConfig
 from myxtts.models.build import build_dvae
-from myxtts.training.codec_objective import QUANTISED, UNQUANTISED, CodecObjective
+from myxtts.training.objectives import QUANTISED, UNQUANTISED, CodecObjective
 
 ROWS, FRAMES = 3, 64
 

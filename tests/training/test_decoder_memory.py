@@ -5,7 +5,7 @@ import numpy as np
 from myxtts.models.discriminators import Rivals, choose_rival_size
 from myxtts.models.sizes import DecoderSize
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.training import decoder_memory
+from myxtts.training import memory_estimate as decoder_memory
 
 SIZE = DecoderSize(latent_width=16, width=32, speaker_width=8)
 

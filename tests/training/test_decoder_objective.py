@@ -14,8 +14,9 @@ from myxtts.models.names import to_checkpoint
 from myxtts.models.sizes import DecoderSize
 from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.training.decoder_objective import BETAS, DecoderObjective
-from myxtts.training.step import StepSettings, TrainStep, Turn
+from myxtts.training.objectives import DecoderObjective
+from myxtts.training.optimizer import BETAS
+from myxtts.training.step import MicroStep, StepSettings, TrainStep
 from tests.models.small import SIZE
 
 ROWS, FRAMES, TEXT, CODES = 2, 24, 6, 12
@@ -74,7 +75,7 @@ def read_weights(model):
 
 
 def update(step, batch, number=0, rate=1e-3):
-    return step.name_results(step.apply(step.compute(batch, Turn(number, 0, 1)), rate))
+    return step.name_results(step.apply(step.compute(batch, MicroStep(number, 0, 1)), rate))
 
 
 def test_the_mel_comes_closer_and_the_gpt_stays_bit_for_bit():
@@ -102,7 +103,7 @@ def test_each_side_is_moved_by_its_own_loss_alone(monkeypatch, usual, side):
     own = len(usual.step.optimizer.variables)
     other = make_step(clip_norm=1.0)
     exaggerate(monkeypatch, other.objective, side)
-    computed = other.compute(usual.batch, Turn(0, 0, 1))
+    computed = other.compute(usual.batch, MicroStep(0, 0, 1))
     sides = [(found[:own], found[own:]) for found in (computed.gradients, usual.gradients)]
     (moved, before), (kept, expected) = zip(*(each if side == 0 else each[::-1] for each in sides), strict=True)
     for found, wanted in zip(kept, expected, strict=True):
@@ -120,7 +121,7 @@ def test_each_side_is_moved_by_its_own_loss_alone(monkeypatch, usual, side):
 def usual():
     """The first update of a step: its gradients, and the decoder after it."""
     step, batch = make_step(clip_norm=1.0), make_batch()
-    computed = step.compute(batch, Turn(0, 0, 1))
+    computed = step.compute(batch, MicroStep(0, 0, 1))
     step.apply(computed, 1e-3)
     return SimpleNamespace(
         step=step, batch=batch, gradients=computed.gradients, updated=read_weights(step.objective.model)
@@ -147,8 +148,8 @@ def test_parts_of_a_batch_give_its_update():
     halves = [
         {name: value if name == "totals_2" else value[row : row + 1] for name, value in batch.items()} for row in (0, 1)
     ]
-    first = parts.compute(halves[0], Turn(0, 0, 2))
-    parts.apply(parts.compute(halves[1], Turn(0, 1, 2), first), 1e-3)
+    first = parts.compute(halves[0], MicroStep(0, 0, 2))
+    parts.apply(parts.compute(halves[1], MicroStep(0, 1, 2), first), 1e-3)
     for side in ("decoder", "rivals"):
         for name, array in read_weights(list_parts(whole)[side]).items():
             np.testing.assert_allclose(read_weights(list_parts(parts)[side])[name], array, atol=2e-4, err_msg=name)

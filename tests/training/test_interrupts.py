@@ -7,8 +7,7 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.training.errors import RunStoppedError
-from myxtts.training.interrupts import StopNow, StopRequests
-from myxtts.training.polite_stop import stops_politely
+from myxtts.training.stopping import StopNow, StopRequests, stops_politely
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

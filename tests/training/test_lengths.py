@@ -8,12 +8,7 @@ from myxtts.config import XTTSConfig
 from myxtts.config.resolve import resolve_config
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.sampler import IndexSampler
-from myxtts.training.lengths import (
-    choose_checkpoint_interval,
-    choose_validation_interval,
-    count_free_steps,
-    count_updates,
-)
+from myxtts.training.lengths import count_free_steps, count_updates, plan_schedule
 
 
 def make_sampler(clips, batch=4, accumulation=1):
@@ -45,17 +40,16 @@ def test_epochs_given_by_a_flag_count_as_given():
 
 
 def test_intervals_follow_the_epochs_of_a_small_corpus():
-    training = XTTSConfig().training
-    interval = choose_validation_interval(training, make_sampler(120))
-    assert interval == 120
-    assert interval % make_sampler(120).steps_per_epoch == 0
-    assert choose_checkpoint_interval(training, interval) == interval
+    schedule = plan_schedule(XTTSConfig(), make_sampler(120), "gpt")
+    assert schedule.validation_interval == 120
+    assert schedule.validation_interval % make_sampler(120).steps_per_epoch == 0
+    assert schedule.checkpoint_interval == 120
 
 
 def test_intervals_that_were_given_are_kept():
-    training = XTTSConfig(training={"validation_interval": 7, "checkpoint_interval": 3}).training
-    assert choose_validation_interval(training, make_sampler(40)) == 7
-    assert choose_checkpoint_interval(training, 7) == 3
+    config = XTTSConfig(training={"validation_interval": 7, "checkpoint_interval": 3})
+    schedule = plan_schedule(config, make_sampler(40), "gpt")
+    assert (schedule.validation_interval, schedule.checkpoint_interval) == (7, 3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from myxtts.checkpoints.errors import NoWholeCheckpointError
 from myxtts.config import XTTSConfig
-from myxtts.training import previous_runs
+from myxtts.training import run_folder as previous_runs
 from myxtts.training.errors import NoRunError, RunChangedError, RunFinishedError, RunFolderError, RunInUseError
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, save

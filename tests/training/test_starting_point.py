@@ -17,6 +17,8 @@ from myxtts.models.names import CheckpointMismatchError
 from myxtts.pipeline.codes import load_codec
 from myxtts.training import starting_point
 from myxtts.training.errors import StartingPointError
+from myxtts.training.model import TrainedModel
+from myxtts.training.run_folder import RunFolder
 from myxtts.training.starting_point import (
     _SHAPE_NAMES,
     Codec,
@@ -26,9 +28,7 @@ from myxtts.training.starting_point import (
     read_codec,
     read_starting_point,
     require_grown_vocabulary,
-    require_same_codec,
 )
-from myxtts.training.trained_model import TrainedModel
 from tests.inference.builders import CONFIG, write_small_model
 
 
@@ -52,19 +52,19 @@ def files(tmp_path, monkeypatch):
 
 def test_another_file_given_before_the_first_checkpoint_is_imported(files):
     first, second, run = files
-    assert read_starting_point(first, run, is_resumed=False).notice == "first"
-    assert read_starting_point(second, run, is_resumed=False).notice == "second"
+    assert read_starting_point(first, run, is_resumed=False).directory.manifest.facts.notice == "first"
+    assert read_starting_point(second, run, is_resumed=False).directory.manifest.facts.notice == "second"
 
 
 def test_a_resumed_run_keeps_what_it_has_imported(files):
     first, second, run = files
     read_starting_point(first, run, is_resumed=False)
-    assert read_starting_point(second, run, is_resumed=True).notice == "first"
+    assert read_starting_point(second, run, is_resumed=True).directory.manifest.facts.notice == "first"
 
 
 def test_a_codec_must_have_the_codes_that_the_model_speaks(tmp_path):
     model = ModelConfig(size="tiny")
-    start = StartingPoint(tmp_path, model, {})
+    start = StartingPoint(SimpleNamespace(path=tmp_path, config=XTTSConfig(model={"size": "tiny"}), model={}))
     fitting = ModelConfig(size="tiny", dvae_width=96)
     assert fit_model_config(XTTSConfig(), start, fitting, 99).model.dvae_width == 96
     other = ModelConfig(size="tiny", audio_codes=model.audio_codes // 2)
@@ -83,11 +83,13 @@ def test_a_run_goes_on_with_the_codec_it_has_learnt_the_codes_of(tmp_path, chang
         "statistics": (weights, norms * 2),
     }[change]
     codec = Codec(tmp_path / "codec", ModelConfig(), *changed)
+    saved = SimpleNamespace(model=read_model_directory(tmp_path / "step-1"))
+    run = SimpleNamespace(open_checkpoint=lambda: saved)
     if change == "nothing":
-        require_same_codec(codec, tmp_path / "step-1")
+        RunFolder.require_codec(run, codec)
     else:
         with pytest.raises(StartingPointError, match="is not the one this run has learnt the codes of"):
-            require_same_codec(codec, tmp_path / "step-1")
+            RunFolder.require_codec(run, codec)
 
 
 def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path):

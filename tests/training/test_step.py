@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from myxtts.models.gpt import GPT
 from myxtts.models.initialise import initialise_weights
-from myxtts.training.average import WeightAverage
 from myxtts.training.objectives import GPTObjective
-from myxtts.training.step import StepSettings, TrainStep, Turn
+from myxtts.training.optimizer import WeightAverage
+from myxtts.training.step import MicroStep, StepSettings, TrainStep
 from tests.models.small import SIZE
 
 ROWS, FRAMES, TEXT, CODES = 6, 24, 9, 12
@@ -57,13 +57,13 @@ def read_weights(step):
 
 def accumulate(step, batch):
     """The update of a batch whose first row comes alone."""
-    first = step.compute(cut_rows(batch, 0, 1), Turn(0, 0, 2))
-    step.apply(step.compute(cut_rows(batch, 1, ROWS), Turn(0, 1, 2), first), 1e-2)
+    first = step.compute(cut_rows(batch, 0, 1), MicroStep(0, 0, 2))
+    step.apply(step.compute(cut_rows(batch, 1, ROWS), MicroStep(0, 1, 2), first), 1e-2)
     return read_weights(step)
 
 
 def update(step, batch, number=0):
-    return step.name_results(step.apply(step.compute(batch, Turn(number, 0, 1)), 1e-2).numpy())
+    return step.name_results(step.apply(step.compute(batch, MicroStep(number, 0, 1)), 1e-2).numpy())
 
 
 def assert_weights(step, expected, atol=0.0):
@@ -82,7 +82,7 @@ def test_micro_batches_of_any_cut_give_the_update_of_the_big_batch_unless_their_
 def test_rows_that_only_fill_a_batch_count_nothing():
     batch, step = make_tensors(), make_step()
     filled = batch | {"weights_B": tf.constant([1, 1, 1, 1, 0, 0], tf.float32)}
-    full, short = (step.compute(each, Turn(0, 0, 1)) for each in (filled, cut_rows(batch, 0, 4)))
+    full, short = (step.compute(each, MicroStep(0, 0, 1)) for each in (filled, cut_rows(batch, 0, 4)))
     np.testing.assert_allclose(full.sums, short.sums, rtol=1e-5)
     for left, right in zip(full.gradients, short.gradients, strict=True):
         np.testing.assert_allclose(left, right, atol=1e-5)
@@ -120,7 +120,7 @@ def test_scaling_the_loss_changes_no_update_and_an_overflow_is_no_failure_of_the
 def test_the_dropout_of_a_step_depends_on_its_place_alone_and_computing_changes_nothing():
     batch, step = make_tensors(), make_step(dropout=0.2)
     before = read_weights(step)
-    turns = Turn(0, 0, 2), Turn(0, 1, 2), Turn(1, 0, 2)
+    turns = MicroStep(0, 0, 2), MicroStep(0, 1, 2), MicroStep(1, 0, 2)
     losses = [float(step.compute(batch, turn).loss) for turn in (*turns, *turns)]
     assert losses[:3] == losses[3:]
     assert float(make_step(dropout=0.2).compute(batch, turns[1]).loss) == losses[1]
@@ -132,7 +132,7 @@ def test_the_dropout_of_a_step_depends_on_its_place_alone_and_computing_changes_
 def test_the_first_update_is_adam_with_decoupled_decay_and_the_average_follows():
     step, name = make_step(ema_decay=0.9), "blocks.0.qkv.kernel"
     before = read_weights(step)
-    gradients = step.compute(make_tensors(), Turn(0, 0, 1))
+    gradients = step.compute(make_tensors(), MicroStep(0, 0, 1))
     step.apply(gradients, 1e-2)
     names, own = list(step.optimizer.variables), read_weights(step)
     for each in (name, "blocks.0.qkv.bias", "text_embedding"):

@@ -1,5 +1,6 @@
 """What workers decide together: two of them in one process, over real connections."""
 
+import signal
 import threading
 from types import SimpleNamespace
 
@@ -8,12 +9,14 @@ import tensorflow as tf
 
 from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.data.replacements import Failure, ReplacementJournal
+from myxtts.monitoring.time_ledger import TimeLedger
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.pipeline.order import Kind
 from myxtts.training.errors import RunFinishedError
-from myxtts.training.keeper import RunProgress
+from myxtts.training.model import RunProgress
 from myxtts.training.step import Gradients
-from myxtts.training.team import Alone, ClusterTeam
+from myxtts.training.stopping import StopRequests
+from myxtts.training.workers import ClusterWorkers, SingleWorker
 from tests.cluster.test_link import links, run_all
 
 __all__ = ["links"]
@@ -35,7 +38,7 @@ class NoExchange:
 
 @pytest.fixture
 def teams(links):
-    return [ClusterTeam(link, NoExchange()) for link in links()]
+    return [ClusterWorkers(link, NoExchange(), StopRequests()) for link in links()]
 
 
 def make_batch(clips, totals, updates=3):
@@ -46,47 +49,56 @@ def make_batch(clips, totals, updates=3):
     return Batch({"totals_2": None, "x": 1}, info)
 
 
-def run_both(teams, work):
-    return run_all(*(lambda n=n, team=team: work(n, team) for n, team in enumerate(teams)))
-
-
-@pytest.mark.parametrize("asked", [None, 0, 1])
-def test_a_batch_has_the_totals_of_all_rows_and_whoever_is_asked_to_stop_all_hear_it(teams, asked):
+def test_a_batch_has_the_totals_and_counts_of_all_rows(teams):
     batches = make_batch(4, [10, 200]), make_batch(3, [6, 150])
-    for batch, stops in run_both(teams, lambda n, team: team.merge(batches[n], n == asked)):
+    merged = run_all(*(lambda t=t, b=b: t.merge(b) for t, b in zip(teams, batches, strict=True)))
+    for batch in merged:
         assert batch.tensors["totals_2"].numpy().tolist() == [16, 350]
         assert (batch.info.facts.clips, batch.info.facts.samples, batch.info.facts.padded_samples) == (7, 700, 1600)
-        assert stops == (asked is not None)
-    assert [(team.share.part, team.share.parts) for team in teams] == [(0, 2), (1, 2)], "the rows of each are its own"
+    assert not any(team.is_stopping for team in teams)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_whoever_is_asked_to_stop_all_hear_it_with_the_same_batch(teams, asked):
+    teams[asked].stop.signal = signal.SIGTERM
+    run_all(*(lambda t=t: t.merge(make_batch(1, [1, 1])) for t in teams))
+    assert [team.is_stopping for team in teams] == [True, True]
+
+
+def test_the_rows_of_workers_are_different_ones(teams):
+    assert [(team.share.part, team.share.parts) for team in teams] == [(0, 2), (1, 2)]
 
 
 def test_all_start_where_the_chief_is(teams):
     journals = ReplacementJournal([Failure(9, 1, 5)]), ReplacementJournal()
-    keepers = [
-        SimpleNamespace(journal=journal, saved_step=step) for journal, step in zip(journals, (8, None), strict=True)
-    ]
     trained = SimpleNamespace(list_variables=lambda: [("a", 1), ("b", 2)])
-    progress = [RunProgress(step=8, best_loss=1.5), RunProgress()]
-    found = run_both(teams, lambda n, team: team.start_from(progress[n], keepers[n], trained))
-    assert found == [RunProgress(step=8, best_loss=1.5)] * 2
-    assert keepers[1].journal.list_failures() == [Failure(9, 1, 5)]
-    assert keepers[1].saved_step == 8
+    progress = RunProgress(step=8, best_loss=1.5), RunProgress()
+    savers = [
+        SimpleNamespace(trained=trained, journal=journal, saved_step=step, progress=done)
+        for journal, step, done in zip(journals, (8, None), progress, strict=True)
+    ]
+    run_all(*(lambda n=n, t=t: t.share_start(savers[n]) for n, t in enumerate(teams)))
+    assert [saver.progress for saver in savers] == [RunProgress(step=8, best_loss=1.5)] * 2
+    assert savers[1].journal.list_failures() == [Failure(9, 1, 5)]
+    assert savers[1].saved_step == 8
     assert teams[1]._exchange.spread_names == [1, 2]
 
 
 def test_the_chief_learns_which_clips_others_could_not_read(teams):
     journals = ReplacementJournal([Failure(9, 0, 1)]), ReplacementJournal([Failure(9, 5, 2), Failure(3, 1, 1)])
-    run_both(teams, lambda n, team: team.join_failures(5, journals[n]))
+    run_all(*(lambda n=n, t=t: t.join_failures(5, journals[n]) for n, t in enumerate(teams)))
     assert journals[0].list_failures() == [Failure(9, 0, 1), Failure(9, 5, 2)], "what lies behind is of no use"
 
 
 def test_what_differs_is_named_to_all(teams):
     facts = {"training.seed": 1, "data.batch_size": 4}, {"training.seed": 2, "data.batch_size": 4}
-    for error in run_both(teams, lambda n, team: team.require_equal("settings", facts[n], "Give the same.")):
+    errors = run_all(
+        *(lambda n=n, t=t: t.require_equal("settings", facts[n], "Give the same.") for n, t in enumerate(teams))
+    )
+    for error in errors:
         assert isinstance(error, ClusterError)
         assert str(error) == (
-            "All workers must have the same settings, but worker 1 differs from the chief: training.seed is 2 instead of 1. "
-            "Give the same."
+            "All workers must have the same settings, but worker 1 differs from the chief: training.seed is 2 instead of 1. Give the same."
         )
 
 
@@ -101,16 +113,18 @@ def test_a_run_that_is_finished_is_finished_for_all(teams, tmp_path):
     assert [type(error) for error in errors] == [RunFinishedError] * 2
     assert errors[1].step == 5
     assert run_all(lambda: teams[0].lead("begin", lambda: 3), lambda: teams[1].lead("begin", never)) == [3, 3]
-    assert run_both(teams, lambda n, team: team.require_sums()) == [None, None], (
-        "a first one, before anything is trained"
-    )
 
 
 def test_alone_nothing_is_added():
-    alone, batch = Alone(), make_batch(2, [1, 2])
-    assert alone.merge(batch, True) == (batch, True)
+    alone, batch = SingleWorker(StopRequests()), make_batch(2, [1, 2])
+    assert alone.take(SimpleNamespace(take=lambda: batch), TimeLedger()) is batch
     assert alone.sum_numbers("x", [1.0]) == [1.0]
     assert alone.lead("x", lambda: 4) == 4
+
+
+def test_a_first_sum_is_made_before_anything_is_trained(teams):
+    assert run_all(*(team.require_sums for team in teams)) == [None, None]
+    assert teams[0]._exchange.summed == [1.0]
 
 
 def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
@@ -127,7 +141,7 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
             assert self.is_aborted.wait(60)
             raise tf.errors.UnavailableError(None, None, "aborted")
 
-    teams = [ClusterTeam(link, Hanging()) for link in links(rendezvous_s=1.0)]
+    teams = [ClusterWorkers(link, Hanging(), StopRequests()) for link in links(rendezvous_s=1.0)]
     for error in run_all(*(team.require_sums for team in teams)):
         assert isinstance(error, WorkerLostError)
         assert str(error).startswith("A first sum over all workers was not made within 1 s")
@@ -138,7 +152,9 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
     ("kind", "is_told"),
     [
         (tf.errors.UnavailableError, True),
+        (tf.errors.AbortedError, True),
         (tf.errors.CancelledError, True),
+        (tf.errors.DeadlineExceededError, True),
         (tf.errors.InvalidArgumentError, False),
     ],
 )

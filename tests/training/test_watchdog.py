@@ -13,9 +13,9 @@ from myxtts.errors import WorkStalledError
 from myxtts.monitoring.step_clock import StepClock
 from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.worker import FINAL, TimeLimits, Work
-from myxtts.training import watchdog
-from myxtts.training.run_work import read_run_work
-from myxtts.training.watchdog import EXIT_CODE, StalledNow, Watchdog
+from myxtts.training import stopping as watchdog
+from myxtts.training.run_log import RunLog
+from myxtts.training.stopping import EXIT_CODE, StalledNow, Watchdog
 from tests.pipeline.clocks import ManualClock
 
 TOO_LONG_S = 30
@@ -171,7 +171,7 @@ def test_first_calls_tracing_and_saving_have_a_limit_of_their_own(
     with ledger.spend(cause) as span:
         span.is_first = is_first
         run: Any = SimpleNamespace(ledger=ledger, clock=clock)
-        work = read_run_work(run, None, 600.0)
+        work = RunLog.read_work(run, None, 600.0)
     assert (work.name, work.is_first) == (name, expected)
 
 

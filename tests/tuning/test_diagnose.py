@@ -16,7 +16,7 @@ from myxtts.errors import NvmlError
 from myxtts.monitoring import software_facts
 from myxtts.monitoring.card_summary import CardSummary
 from myxtts.monitoring.profile_facts import judge_profile
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.monitoring.software_facts import (
     Library,
     SoftwareFacts,
@@ -222,7 +222,7 @@ def test_less_padding_keeps_the_clips_of_an_update(batch_size, accumulation, rem
 
 def test_broken_rules_of_a_profile_become_issues_by_what_they_cost():
     profile = make_profile(Stages(read=40))
-    (rule, *_) = judge_profile(profile, Settings({"data": {"num_workers": 2}}, Surroundings((), 8))).rules
+    (rule, *_) = judge_profile(profile, Settings({"data": {"num_workers": 2}}, MachineFacts((), 8))).rules
     issue = diagnose.describe_rule(rule, is_rehearsal=False)
     assert (issue.severity, issue.observation) == (SERIOUS, "Data loading bottleneck")
     assert issue.share == pytest.approx(profile.costs["Data Load"].share)

@@ -14,14 +14,14 @@ import pytest
 
 from myxtts.checkpoints import write_model_directory
 from myxtts.cli.main import run_command
-from myxtts.config import ModelConfig, XTTSConfig
+from myxtts.config import XTTSConfig
 from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.monitoring.profile_facts import Part, judge_profile
-from myxtts.monitoring.settings_in_force import Settings, Surroundings
+from myxtts.monitoring.settings_in_force import MachineFacts, Settings
 from myxtts.pipeline import batches, transfer
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PipedBatches
@@ -192,7 +192,7 @@ def profile(source, pace, mode):
 
         profiler = make_profiler(source, train, steps=STEPS, read_ahead=4, shapes=2)
         measured = measure_three_runs(profiler, make_run(mode), make_plan(mode), lambda _: None)
-    return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), Surroundings((), 8)))
+    return measured, judge_profile(measured, Settings.of_config(XTTSConfig(), MachineFacts((), 8)))
 
 
 SLOW = [
@@ -261,7 +261,7 @@ def test_a_run_that_traces_every_step_cannot_be_profiled():
 
 
 def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
-    start = StartingPoint(tmp_path, ModelConfig(size="tiny"), {})
+    start = StartingPoint(SimpleNamespace(path=tmp_path, config=XTTSConfig(model={"size": "tiny"}), model={}))
     config = fit_model_config(XTTSConfig(), start, start.config, start.config.text_tokens)
     data, codec = MagicMock(), Mock()
     data.sampler.plan.waste.audio_share = 0.1
@@ -274,7 +274,7 @@ def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
 
 def test_a_model_without_its_codec_is_refused_with_the_advice_of_a_run(tmp_path, monkeypatch):
     write_model_directory(tmp_path / "model", config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)})
-    start = StartingPoint(tmp_path / "model", ModelConfig(size="tiny"), {})
+    start = StartingPoint(Mock(path=tmp_path / "model", dvae=None))
     monkeypatch.setattr(profile_setup, "read_starting_point", lambda *_, **__: start)
     monkeypatch.setattr(profile_setup, "collect_run_data", Mock())
     config = XTTSConfig(training={"init_from": str(tmp_path / "model"), "rehearsal": True})

@@ -19,7 +19,7 @@ from myxtts.pipeline.batches import Batches, PipelineFacts
 from myxtts.pipeline.slots import SLOTS
 from myxtts.training.errors import ProfileError
 from myxtts.training.profiling.setup import ProfileSetup
-from myxtts.training.updates import UpdateMaker
+from myxtts.training.step import UpdateMaker
 
 FILL_BATCHES = 2 * SLOTS + 2
 """Batches until a pipeline that stood still, with its slots full, is at its own speed."""

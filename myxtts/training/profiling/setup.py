@@ -18,6 +18,7 @@ from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
 from myxtts.pipeline.code_choice import FOLDER_NAME, choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
+from myxtts.training.model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.training.profiling.plan import refuse_decoder
 from myxtts.training.starting_point import (
     MEL_STATISTICS,
@@ -28,7 +29,6 @@ from myxtts.training.starting_point import (
     read_codec,
     read_starting_point,
 )
-from myxtts.training.trained_model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6

@@ -1,4 +1,4 @@
-"""Everybody who trains the same run: one process alone, or the workers of a cluster.
+"""All who train the same run: one process alone, or the workers of a cluster.
 
 All workers walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
 validation losses and requests to stop, is added up over all of them, so that all come to the same conclusions at the same step.
@@ -6,24 +6,39 @@ validation losses and requests to stop, is added up over all of them, so that al
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import tensorflow as tf
 
+from myxtts import __version__
+from myxtts.checkpoints.tensor import read_array
+from myxtts.cluster.doors import require_open_doors
 from myxtts.cluster.errors import ClusterError, WorkerLostError
 from myxtts.cluster.exchange import Exchange
-from myxtts.cluster.link import Link
+from myxtts.cluster.link import Link, open_link
+from myxtts.cluster.spec import ClusterSpec
+from myxtts.config import XTTSConfig
+from myxtts.data.code_cache import digest_arrays
 from myxtts.data.replacements import Failure, ReplacementJournal
 from myxtts.data.sampler import WHOLE, RowShare
+from myxtts.devices.plan import DevicePlan
+from myxtts.monitoring.time_ledger import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batches import Batches
+from myxtts.training.cluster_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.errors import RunFinishedError
-from myxtts.training.keeper import Keeper, RunProgress
+from myxtts.training.model import CheckpointSaver, RunProgress
+from myxtts.training.placement import apply_devices
+from myxtts.training.starting_point import MEL_STATISTICS, Codec
 from myxtts.training.step import Gradients
-from myxtts.training.trained_model import TrainedModel
+from myxtts.training.stopping import StopRequests
+
+_log = logging.getLogger(__name__)
 
 _BROKEN = (
     tf.errors.UnavailableError,
@@ -34,90 +49,58 @@ _BROKEN = (
 """What a sum fails with where it is another worker, or the way to it, that failed."""
 
 
-class Merged(NamedTuple):
-    """A batch with what is known about the whole of it."""
+class SingleWorker:
+    """All who train a run: one process by itself, or those of a cluster. Every method is called by all of them at the same places."""
 
-    batch: Batch
-    """This worker's rows, with totals and counts of all rows."""
-    stops: bool
-    """Whether any worker was asked to stop."""
+    size = 1
+    is_chief = True
+    """Whether this one keeps the run's folder."""
+    share = WHOLE
+    """The rows of every batch that this one works on."""
 
-
-class Team(Protocol):
-    """What a run needs to know of the others who train it. Every method is called by all of them at the same places."""
-
-    @property
-    def size(self) -> int:
-        """Processes that train."""
+    def __init__(self, stop: StopRequests):
+        self.stop = stop
 
     @property
-    def is_chief(self) -> bool:
-        """Whether this one keeps the run's folder."""
+    def is_stopping(self) -> bool:
+        """Whether anybody was asked to stop before the batch taken last: all must end at the same update."""
+        return self.stop.signal is not None
 
-    @property
-    def share(self) -> RowShare:
-        """The rows of every batch that this one works on."""
-
-    def merge(self, batch: Batch, wants_stop: bool) -> Merged:
-        """A batch with the totals of all its rows, and whether anybody was asked to stop."""
+    def take(self, source: Batches, ledger: TimeLedger) -> Batch:
+        """The next batch: this worker's rows, with totals and counts of all rows. Raises what a source does."""
+        # Nothing is lost where a signal ends the wait: micro-batches of a step that is not made are summed up again.
+        with ledger.spend(Cause.DATA_STALL), self.stop.while_idle():
+            return source.take()
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         """The gradients of all rows."""
+        return gradients
 
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
         """Sums over all."""
+        return numbers
 
-    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
-        """The chief's progress; the model and everything else that is saved become the chief's too."""
+    def share_start(self, saver: CheckpointSaver) -> None:
+        """Progress, model and everything else that is saved become the chief's."""
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         """Adds the failures that others have found to the chief's journal."""
 
     def lead(self, what: str, action: Callable[[], Any]) -> Any:
         """What the chief's action gives; the others do not act. Raises `RunFinishedError` on all of them."""
+        return action()
 
     def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
         """Raises `ClusterError`, on every worker, where one has other facts than the chief."""
 
 
-class Alone:
-    """One process that trains by itself."""
+class ClusterWorkers(SingleWorker):
+    """The workers of a cluster, as one of them sees them."""
 
-    size = 1
-    is_chief = True
-    share = WHOLE
+    is_stopping = False
 
-    def merge(self, batch: Batch, wants_stop: bool) -> Merged:
-        return Merged(batch, wants_stop)
-
-    def sum_gradients(self, gradients: Gradients) -> Gradients:
-        return gradients
-
-    def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
-        return numbers
-
-    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
-        return progress
-
-    def join_failures(self, step: int, journal: ReplacementJournal) -> None:
-        pass
-
-    def lead(self, what: str, action: Callable[[], Any]) -> Any:
-        return action()
-
-    def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
-        pass
-
-
-class ClusterTeam:
-    """The workers of a cluster, as one of them sees them.
-
-    Args:
-        link: for small numbers and words.
-        exchange: for tensors.
-    """
-
-    def __init__(self, link: Link, exchange: Exchange):
+    def __init__(self, link: Link, exchange: Exchange, stop: StopRequests):
+        super().__init__(stop)
         self._link = link
         self._exchange = exchange
         self.size = link.spec.size
@@ -137,13 +120,22 @@ class ClusterTeam:
             (total,) = self._exchange.sum([tf.ones([])])
             assert float(total) == self.size, "every worker counts once"
 
-    def merge(self, batch: Batch, wants_stop: bool) -> Merged:
-        facts = batch.info.facts
+    def take(self, source: Batches, ledger: TimeLedger) -> Batch:
+        # Not ended by a signal: the others wait for this batch too, and have to be met first.
+        with ledger.spend(Cause.DATA_STALL):
+            batch = source.take()
+        with ledger.spend(Cause.OTHER_WORKERS):
+            return self.merge(batch)
+
+    def merge(self, batch: Batch) -> Batch:
+        """A batch with the totals of all its rows. Hears whether anybody was asked to stop."""
+        facts, wants_stop = batch.info.facts, self.stop.signal is not None
         own = [wants_stop, *batch.info.totals, facts.clips, facts.samples, facts.padded_samples]
         stops, *totals, clips, samples, padded = self._link.add_up(f"batch {facts.number}", own)
+        self.is_stopping = stops > 0
         whole = facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded))
-        merged = Batch({**batch.tensors, "totals_2": tf.constant(totals, tf.float32)}, replace(batch.info, facts=whole))
-        return Merged(merged, stops > 0)
+        tensors = {**batch.tensors, "totals_2": tf.constant(totals, tf.float32)}
+        return Batch(tensors, replace(batch.info, facts=whole))
 
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         with self._naming_losses():
@@ -153,14 +145,15 @@ class ClusterTeam:
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
         return self._link.add_up(what, numbers)
 
-    def start_from(self, progress: RunProgress, keeper: Keeper, trained: TrainedModel) -> RunProgress:
-        failures = [astuple(failure) for failure in keeper.journal.list_failures(progress.step)]
-        told = self._link.hand_out("start", [asdict(progress), failures, keeper.saved_step])
-        keeper.journal = ReplacementJournal(Failure(*failure) for failure in told[1])
-        keeper.saved_step = told[2]
+    def share_start(self, saver: CheckpointSaver) -> None:
+        progress = saver.progress
+        failures = [astuple(failure) for failure in saver.journal.list_failures(progress.step)]
+        told = self._link.hand_out("start", [asdict(progress), failures, saver.saved_step])
+        saver.journal = ReplacementJournal(Failure(*failure) for failure in told[1])
+        saver.saved_step = told[2]
         with self._naming_losses():
-            self._exchange.spread(variable for _, variable in trained.list_variables())
-        return RunProgress(**told[0])
+            self._exchange.spread(variable for _, variable in saver.trained.list_variables())
+        saver.progress = RunProgress(**told[0])
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         own = [astuple(failure) for failure in journal.list_failures(step)]
@@ -209,3 +202,35 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
         return None
     shown = ", ".join(f"{key} is {facts.get(key)!r} instead of {of_chief[key]!r}" for key in differing[:5])
     return f"worker {index} differs from the chief: {shown}"
+
+
+@contextmanager
+def gather_workers(
+    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests
+) -> Iterator[SingleWorker]:
+    """All who train, with the device plan in force. Whatever ends the block ends the others too."""
+    if spec is None:
+        apply_devices(config, plan)
+        yield SingleWorker(stop)
+        return
+    refuse_settings(config)
+    refuse_plan(plan)
+    with open_link(spec) as link:
+        require_open_doors(link)
+        # Nothing may make a tensor before.
+        apply_devices(config, plan)
+        workers = ClusterWorkers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
+        workers.require_sums()
+        versions = {"myxtts": __version__, "tensorflow": tf.__version__}
+        workers.require_equal("versions", versions, "Install the same ones everywhere.")
+        workers.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
+        idle = describe_idle_workers(config, spec.size)
+        if idle is not None and spec.is_chief:
+            _log.warning("%s", idle)
+        yield workers
+
+
+def describe_codec(codec: Codec) -> dict[str, str]:
+    """What two codecs have alike only if their codes mean the same."""
+    weights = {name: read_array(tensor) for name, tensor in codec.weights.items()}
+    return {"digest": digest_arrays({**weights, MEL_STATISTICS: codec.mel_norms})}

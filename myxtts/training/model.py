@@ -1,0 +1,412 @@
+"""The model that a run trains, on its device, and what of it goes into a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from myxtts.audio.filterbanks import DVAE_MEL
+from myxtts.audio.mels import compute_dvae_mel
+from myxtts.checkpoints.errors import DamagedFileError
+from myxtts.checkpoints.model_directory import ModelContent
+from myxtts.checkpoints.store import (
+    TENSORS_NAME,
+    Checkpoint,
+    TrainingCheckpoint,
+    TrainingState,
+)
+from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
+from myxtts.config import XTTSConfig
+from myxtts.config.presets import name_size
+from myxtts.config.resolve import dump_sections
+from myxtts.data.clip_loading import find_clip_file, load_clip
+from myxtts.data.corpus import Corpus
+from myxtts.data.errors import NothingToTrainOnError
+from myxtts.data.replacements import ReplacementJournal
+from myxtts.data.resume import SamplerPosition, load_position, save_position
+from myxtts.data.run_data import RunData
+from myxtts.files import read_text
+from myxtts.hashing import hash_words
+from myxtts.inference.generation import choose_penalty
+from myxtts.models.build import build_decoder, build_dvae, build_gpt, build_rivals
+from myxtts.models.discriminators import choose_rival_size, list_rival_weights
+from myxtts.models.dvae import DVAE
+from myxtts.models.gpt import GPT
+from myxtts.models.names import (
+    LoadReport,
+    count_parameters,
+    find_variable,
+    load_checkpoint_arrays,
+    to_checkpoint_layout,
+)
+from myxtts.models.sizes import read_sizes
+from myxtts.models.vocabulary import grow_text_vocabulary
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, Weight, list_decoder_weights
+from myxtts.pipeline.recipe import choose_augmentation
+from myxtts.training.listening import (
+    CodeSounds,
+    Listener,
+    encode_row,
+    predict_codes,
+    render_codes,
+    render_speech,
+    speak_codes,
+)
+from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective
+from myxtts.training.optimizer import BETAS
+from myxtts.training.run_folder import AnyRun, RunFolder
+from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
+from myxtts.training.step import StepSettings, TrainStep
+from myxtts.utils.commons import get_device_context
+
+_log = logging.getLogger(__name__)
+
+OWN_WEIGHTS = "own"
+"""Where the weights themselves are kept when the model's file holds their average."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A step, and the frame of the checkpoints it is saved in."""
+
+    step: TrainStep
+    prefix: str
+    """Before the names of the trained weights."""
+    frame: ModelContent
+    """Everything of a model directory but the trained weights."""
+    make_listener: Callable[[Path], Listener]
+    """Makes what is listened to, in a run's folder."""
+    frozen: tuple[Any, ...] = ()
+    """Models that the step asks and does not change."""
+
+    def list_variables(self) -> Iterator[tuple[str, Any]]:
+        """Every variable that must be on the model device, by name."""
+        for model in (self.step.objective.model, *self.frozen):
+            for variable in model.variables:
+                yield variable.path, variable.value
+        yield from self.step.list_state()
+
+    @property
+    def device(self) -> str:
+        """The logical device it was built on."""
+        return f"/{self.step.optimizer.updates.device.rpartition('device:')[2]}"
+
+    def collect_content(self) -> ModelContent:
+        """The model, its average where one is kept. Each weight is fetched when it is read."""
+        average = self.step.average
+        trained = self._list_weights({} if average is None else dict(average.list_state()))
+        if self.prefix:
+            return {**self.frame, "model": {**self.frame["model"], **trained}}
+        return {**self.frame, "dvae": trained}
+
+    def collect_tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint needs beside the model."""
+        tensors: dict[str, Tensor] = {
+            # Fetched one by one when they are written: a large model's state is not held on the host a second time.
+            name: LazyTensor(tuple(variable.shape), np.dtype(variable.dtype.as_numpy_dtype), variable.numpy)
+            for name, variable in self.step.list_state()
+        }
+        if self.step.average is not None:
+            tensors |= {f"{OWN_WEIGHTS}/{name}": tensor for name, tensor in self._list_weights({}).items()}
+        return tensors
+
+    def restore(self, saved: TrainingCheckpoint) -> None:
+        """Takes model and state from a checkpoint."""
+        model = self.step.objective.model
+        mark = f"{OWN_WEIGHTS}/"
+        own = {name.removeprefix(mark): tensor for name, tensor in saved.tensors.items() if name.startswith(mark)}
+        weights = own or (saved.model.model if self.prefix else saved.model.dvae)
+        load_checkpoint_arrays(model, weights or {}, prefix=self.prefix).require_complete()
+        state = dict(self.step.list_state())
+        source = saved.model.path / TENSORS_NAME
+        shapes = {
+            name: (tuple(variable.shape), saved.tensors[name].shape)
+            for name, variable in state.items()
+            if name in saved.tensors
+        }
+        LoadReport(
+            missing=[name for name in state if name not in shapes],
+            mis_shaped=[(name, need, found) for name, (need, found) in shapes.items() if need != found],
+        ).require_complete(str(source))
+        for name, variable in state.items():
+            values = read_array(saved.tensors[name])
+            if values.dtype != variable.dtype.as_numpy_dtype or not np.isfinite(values).all():
+                raise DamagedFileError(
+                    source,
+                    f"holds {name} as {values.dtype}, or with numbers that are not finite; it must be {variable.dtype.name}. Go on "
+                    "from an older checkpoint.",
+                )
+            variable.assign(values)
+
+    def _list_weights(self, instead: Mapping[str, Any]) -> dict[str, LazyTensor]:
+        """The model's weights under their names in a checkpoint, each as it is when it is read.
+
+        Args:
+            instead: variables that stand for the model's own, by their path in it.
+        """
+        model = self.step.objective.model
+        tensors = {}
+        for weight in model.list_weights():
+            variable = instead.get(weight.variable)
+            variable = find_variable(model, weight.variable) if variable is None else variable
+            fetch = partial(_fetch, weight, variable)
+            tensors[self.prefix + weight.key] = LazyTensor(weight.shape, np.dtype(weight.dtype), fetch)
+        return tensors
+
+
+def _fetch(weight: Weight, variable: Any) -> NDArray[Any]:
+    return to_checkpoint_layout(weight, variable.numpy())
+
+
+def build_gpt_step(
+    config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None, gpt: GPT | None = None
+) -> TrainedModel:
+    """The GPT of a configuration, fresh, given, or from a starting point. Call it under the model device's scope."""
+    gpt = gpt or _build_gpt(config, data, seed=config.training.seed if start is None else None)
+    if start is not None:
+        own = {name: tensor for name, tensor in start.weights.items() if name.startswith(GPT_PREFIX)}
+        if start.config.text_tokens != config.model.text_tokens:
+            arrays = {name: read_array(tensor) for name, tensor in own.items()}
+            tokens, seed = config.model.text_tokens, config.training.seed
+            own = dict(grow_text_vocabulary(arrays, tokens, seed=seed, prefix=GPT_PREFIX))
+        load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()
+    objective = GPTObjective(gpt, loss_mean=config.training.loss_mean, blank_prompt=config.training.blank_prompt)
+    frame = _make_frame(config, data, codec, start, GPT_PREFIX)
+
+    def make_listener(folder: Path) -> Listener:
+        with get_device_context("/CPU:0"):
+            dvae = build_dvae(codec.config, seed=None)
+            load_checkpoint_arrays(dvae, codec.weights).require_complete()
+            sounds = CodeSounds(dvae, codec.mel_norms)
+        speak = None
+        if config.training.speak:
+            penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in frame["model"]))
+            speak = render_codes(speak_codes(objective.model, penalty), sounds)
+        return Listener(render_codes(predict_codes(objective), sounds), folder, speak=speak)
+
+    return TrainedModel(build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame, make_listener)
+
+
+def build_codec_step(
+    config: XTTSConfig, mel_norms: NDArray[np.float32], *, steps: int, free_steps: int
+) -> TrainedModel:
+    """A fresh DVAE. Call it under the model device's scope."""
+    dvae: DVAE = build_dvae(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
+    objective = CodecObjective(dvae, seed=config.training.seed, free_steps=free_steps, total_steps=steps)
+    frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
+
+    return TrainedModel(
+        build_step(objective, config, dropout=0.0),
+        "",
+        frame,
+        lambda folder: Listener(render_codes(encode_row(dvae), CodeSounds(dvae, mel_norms)), folder),
+    )
+
+
+def build_step(
+    objective: Objective, config: XTTSConfig, *, dropout: float, betas: tuple[float, float] = BETAS
+) -> TrainStep:
+    """The step that makes updates as a configuration says."""
+    training = config.training
+    return TrainStep(
+        objective,
+        StepSettings(
+            seed=training.seed,
+            weight_decay=training.weight_decay,
+            betas=betas,
+            clip_norm=training.clip_norm,
+            ema_decay=training.ema_decay,
+            uses_dropout=dropout > 0,
+            uses_loss_scale=config.data.mixed_precision == "mixed_float16",
+            uses_xla=config.data.enable_xla,
+        ),
+    )
+
+
+def build_decoder_step(config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint) -> TrainedModel:
+    """The decoder of a starting point, or a fresh one where that has none. Call it under the model device's scope."""
+    if choose_augmentation(config.data) is not None:
+        _log.warning("Augmentation is left out: a decoder must learn to sound like the recordings themselves.")
+    gpt = _build_gpt(config, data, seed=None)
+    load_checkpoint_arrays(gpt, start.weights, prefix=GPT_PREFIX).require_complete()
+    decoder = _build_decoder(config, start)
+    rivals = build_rivals(config.model, seed=config.training.seed, dtype=config.data.mixed_precision)
+    objective = DecoderObjective(decoder, rivals, gpt)
+    return TrainedModel(
+        build_step(objective, config, dropout=0.0, betas=DECODER_BETAS),
+        DECODER_PREFIX,
+        _make_frame(config, data, codec, start, DECODER_PREFIX),
+        lambda folder: Listener(render_speech(objective), folder),
+        frozen=(gpt,),
+    )
+
+
+def _make_frame(
+    config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None, prefix: str
+) -> ModelContent:
+    """Everything of a model directory but the weights under a prefix, which are trained."""
+    kept: dict[str, Tensor] = {}
+    if start is not None:
+        kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(prefix)}
+    frame: ModelContent = {
+        "config": config,
+        "model": {**kept, MEL_STATISTICS: codec.mel_norms},
+        "dvae": codec.weights,
+        "vocabulary": read_text(data.tokenizer_path),
+    }
+    if start is not None:
+        directory = start.directory
+        frame |= {"speakers": directory.speakers, "source_config": directory.source_config}
+        frame["notice"] = directory.manifest.facts.notice
+    return frame
+
+
+def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
+    return build_gpt(
+        config.model,
+        seed=seed,
+        dtype=config.data.mixed_precision,
+        start_text_token=data.start_text_token,
+        stop_text_token=data.stop_text_token,
+    )
+
+
+def describe_model(config: XTTSConfig, start: StartingPoint | None, stage: str) -> str:
+    """What a run trains, in a line."""
+    if stage == "decoder":
+        assert start is not None, "a decoder is trained for a GPT"
+        sizes = read_sizes(config.model)
+        rivals = sum(weight.elements for weight in list_rival_weights(choose_rival_size(sizes.decoder)))
+        own = sum(weight.elements for weight in list_decoder_weights(sizes.decoder))
+        origin = "going on with the one" if start.has_decoder else "from scratch, for the GPT"
+        kept = shlex.quote(str(start.folder))
+        return f"Decoder: {own / 1e6:.1f} M parameters, {rivals / 1e6:.1f} M in its rivals, {origin} kept in {kept}"
+    counts = count_parameters(config.model)
+    parts = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in counts.items() if name in ("gpt", "dvae"))
+    origin = "from scratch" if start is None else f"fine-tuned from {shlex.quote(str(start.folder))}"
+    own_size = f"a size of its own, {config.model.gpt_layers} layers of width {config.model.gpt_width}"
+    return f"Model: {name_size(config.model.model_dump()) or own_size} ({parts} parameters), {origin}"
+
+
+def _build_decoder(config: XTTSConfig, start: StartingPoint) -> WaveformDecoder:
+    seed = None if start.has_decoder else config.training.seed
+    decoder = build_decoder(config.model, seed=seed, dtype=config.data.mixed_precision)
+    if start.has_decoder:
+        load_checkpoint_arrays(decoder, start.weights, prefix=DECODER_PREFIX).require_complete()
+        if decoder.hears_speakers:
+            _log.warning(
+                "The decoder of %s hears speaker embeddings. It is trained on without them, and will sound alike for every one: "
+                "the voice is then what the codes carry of it.",
+                start.folder,
+            )
+    else:
+        _log.info(
+            "The decoder is trained without speaker embeddings, because there is no trained speaker encoder: the voice is what "
+            "the codes carry of it."
+        )
+    decoder.forget_speakers()
+    return decoder
+
+
+MOST_CLIPS = 1000
+"""More change the third digit."""
+_PICK = 211
+"""Sets these hashes apart from others with the same seed."""
+
+
+def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
+    """The mean size of the log mel in each band, over all clips or a thousand of them."""
+    bands = DVAE_MEL.bands
+    ones = np.ones(bands, np.float32)
+    total, frames = np.zeros(bands), 0
+    for clip in _pick_clips(len(corpus), seed):
+        samples = int(corpus.samples[clip])
+        wav_1S = np.zeros((1, samples), np.float32)
+        if load_clip(find_clip_file(corpus, clip), wav_1S[0]) is not None:
+            continue
+        mel_1FM, _ = compute_dvae_mel(tf.constant(wav_1S), tf.constant([samples]), ones)
+        own_FM = mel_1FM.numpy()[0, : samples // DVAE_MEL.hop_samples]
+        total += np.abs(own_FM).sum(axis=0, dtype=np.float64)
+        frames += len(own_FM)
+    if frames == 0:
+        raise NothingToTrainOnError(f"{corpus.root}: none of the clips looked at for the mel statistics could be read.")
+    _log.info("Mel statistics are taken from %d frames of the corpus.", frames)
+    return (total / frames).astype(np.float32)
+
+
+def _pick_clips(count: int, seed: int) -> list[int]:
+    if count <= MOST_CLIPS:
+        return list(range(count))
+    order = np.argsort(hash_words(seed, _PICK, np.arange(count)), kind="stable")
+    picked: list[int] = np.sort(order[:MOST_CLIPS]).tolist()
+    return picked
+
+
+@dataclass
+class RunProgress:
+    """How far a run is, beyond its weights."""
+
+    step: int = 0
+    """Updates done."""
+    is_validated: bool = True
+    """Whether the validation due after the last update, if one is, was finished."""
+    best_loss: float | None = None
+    """Of all validations."""
+    rounds_without_better: int = 0
+    skipped: int = 0
+    """Updates left out because scaled gradients overflowed."""
+
+
+class CheckpointSaver:
+    """Saves a run into its folder, and reads it back."""
+
+    def __init__(
+        self, run: AnyRun, config: XTTSConfig, trained: TrainedModel, data: RunData, environment: Mapping[str, Any]
+    ):
+        self.run = run
+        self.config = config
+        self.trained = trained
+        self.data = data
+        self.environment = environment
+        self.progress = RunProgress()
+        self.journal = ReplacementJournal()
+        """Clips that failed at places still ahead, besides those a reader finds by itself."""
+        self.saved_step: int | None = None
+        """Of the checkpoint saved or restored last."""
+
+    def save(self, metrics: Mapping[str, float]) -> Checkpoint | None:
+        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where another worker keeps the run."""
+        step, saved = self.progress.step, None
+        if isinstance(self.run, RunFolder):
+            position = SamplerPosition(step, self.journal)
+            state = TrainingState(
+                step=step,
+                metrics=metrics,
+                position=save_position(position, self.data.fingerprint, self.data.sampler),
+                config=dump_sections(self.config),
+                environment=self.environment,
+                extra=asdict(self.progress),
+            )
+            saved = self.run.store.save(
+                model=self.trained.collect_content(), tensors=self.trained.collect_tensors(), state=state
+            )
+        self.saved_step = step
+        return saved
+
+    def restore(self, saved: TrainingCheckpoint) -> None:
+        """Takes weights, optimizer, position and progress from a checkpoint of this run."""
+        position = load_position(saved.state.position, self.data.fingerprint)
+        self.trained.restore(saved)
+        self.journal = position.journal
+        self.saved_step = saved.state.step
+        self.progress = RunProgress(**saved.state.extra)
