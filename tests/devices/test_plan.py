@@ -35,6 +35,48 @@ def cards_of(plan, process=Process.TRAINER):
     return [(card.physical_id, card.tf_index, card.memory) for card in plan.process(process).cards]
 
 
+@pytest.mark.parametrize(
+    ("data", "model", "data_device", "model_device"),
+    [
+        (0, 1, "/GPU:0", "/GPU:1"),
+        (1, 0, "/GPU:1", "/GPU:0"),
+        (2, 3, "/GPU:0", "/GPU:1"),
+        (3, 1, "/GPU:1", "/GPU:0"),
+    ],
+)
+def test_dual_keeps_the_roles_in_any_order_of_ids(data, model, data_device, model_device):
+    made = plan(data_gpu=data, model_gpu=model)
+    assert made.mode is Mode.DUAL
+    assert (made.data.device, made.data.physical_id) == (data_device, data)
+    assert (made.model.device, made.model.physical_id) == (model_device, model)
+    assert cards_of(made) == [(id, id, Growth()) for id in sorted((data, model))]
+
+
+@pytest.mark.parametrize(("data", "model"), [(0, 1), (1, 0), (3, 1)])
+def test_isolated_gives_each_process_one_card_with_its_limit(data, model):
+    made = plan(data_gpu=data, model_gpu=model, isolation=True)
+    assert made.mode is Mode.ISOLATED
+    assert cards_of(made) == [(model, model, Limit(16384))]
+    assert cards_of(made, Process.PRODUCER) == [(data, 0, Limit(8192))]
+    assert dict(made.process(Process.PRODUCER).environ) == {"CUDA_VISIBLE_DEVICES": f"GPU-{data:04d}-aaaa"}
+    assert (made.data.device, made.model.device) == ("/GPU:0", "/GPU:0")
+    assert (made.data.process, made.model.process) == (Process.PRODUCER, Process.TRAINER)
+
+
+def test_isolation_inside_one_process_shows_both_cards_with_limits():
+    made = plan(in_process=True, data_gpu=3, model_gpu=1, isolation=True, data_limit_mib=4096)
+    assert cards_of(made) == [(1, 1, Limit(16384)), (3, 3, Limit(4096))]
+    assert (made.data.device, made.model.device) == ("/GPU:1", "/GPU:0")
+    assert len(made.processes) == 1
+
+
+def test_one_card_is_split_when_both_limits_fit():
+    made = plan(data_gpu=2, model_gpu=2, data_limit_mib=6000, model_limit_mib=12000)
+    assert made.mode is Mode.SPLIT
+    assert cards_of(made) == [(2, 2, Limit(12000))]
+    assert cards_of(made, Process.PRODUCER) == [(2, 0, Limit(6000))]
+
+
 LOST = ((PhysicalId(1), "The NVIDIA driver could not tell GPU 1: GPU is lost."),)
 ISOLATED = {"data_gpu": 0, "model_gpu": 1, "isolation": True}
 REHEARSED = {"rehearsal": True, "mode": "isolated"}

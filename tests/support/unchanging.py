@@ -67,6 +67,8 @@ UNCHANGING: dict[str, dict[str, tuple[str, ...]]] = {
             "test_insufficient_gpus_names_what_is_there_and_the_command_that_works",
         ),
         "tests/devices/test_plan.py": (
+            "test_dual_keeps_the_roles_in_any_order_of_ids",
+            "test_isolated_gives_each_process_one_card_with_its_limit",
             "test_what_cannot_be_had_is_an_error_that_says_what_can",
             "test_cards_that_do_not_exist_are_an_error_with_the_command_that_works",
             "test_visible_devices_of_a_container_shift_the_index_but_not_the_id",
@@ -126,7 +128,7 @@ UNCHANGING: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_log_on_two_gpus_has_the_lines_people_look_for",
             "test_the_log_of_an_isolated_trainer_speaks_of_its_one_card",
         ),
-        "tests/pipeline/test_sources.py": ("test_the_log_says_what_is_in_force",),
+        "tests/pipeline/test_batches.py": ("test_the_log_says_what_is_in_force",),
     },
     "blocks of the pages": {
         "tests/docs/test_blocks.py": ("test_commands_parse", "test_yaml_is_a_configuration_or_a_cluster"),
