@@ -2,7 +2,7 @@
 
 import os
 
-from myxtts.devices.environment import VISIBLE_DEVICES, prepare_environment
+from myxtts.devices.machine import VISIBLE_DEVICES, prepare_environment
 
 # Here, before any bench or child of one imports TensorFlow. The figures are of the processor, and TensorFlow would take the
 # memory of each card that it sees.

@@ -15,12 +15,11 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.measuring import print_load, print_machine, report_result, run_bench, run_together, write_cluster
-from myxtts.cluster.errors import ClusterError
-from myxtts.cluster.link import open_link
-from myxtts.cluster.private_network import enter_private_network
+from myxtts.cluster.launch import enter_private_network
+from myxtts.cluster.meeting import open_link
 from myxtts.cluster.spec import find_cluster
-from myxtts.monitoring.metrics_log import read_metrics
-from myxtts.monitoring.metrics_rows import TrainRow
+from myxtts.errors import ClusterError
+from myxtts.monitoring.metrics import TrainRow, read_metrics
 
 PAIR = 2
 SUM_MB, SUM_ROUNDS = (0, 1, 16, 64), 7

@@ -24,29 +24,26 @@ import numpy as np
 from benchmarks.measuring import Windows, answer_questions, print_load, print_machine, run_bench, start_module
 from myxtts.audio.reading import inspect_clip, read_clip
 from myxtts.audio.resampling import resample_clip
-from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.cli.parser import Parser
 from myxtts.config import DataConfig, XTTSConfig, resolve_config
-from myxtts.config.flags import add_setting_flags
-from myxtts.data.batch_maker import BatchMaker
+from myxtts.config.sources import add_setting_flags
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.corpus import Corpus
+from myxtts.data.corpus import Corpus, TextIds
 from myxtts.data.drops import DropReport
-from myxtts.data.loading import LoadingEngine
-from myxtts.data.open_engine import (
+from myxtts.data.host_batches import BatchMaker, BatchReader
+from myxtts.data.loaders import (
     Engine,
+    LoadingEngine,
     choose_engine,
     choose_read_ahead,
     choose_workers,
     explain_no_native_loading,
     start_engine,
 )
-from myxtts.data.positions import Position, follow_position
-from myxtts.data.reader import BatchReader
 from myxtts.data.run_data import collect_run_data
-from myxtts.data.sampler import IndexSampler
-from myxtts.data.text_ids import TextIds
+from myxtts.data.sampler import IndexSampler, Position, follow_position
 from myxtts.text.tokenizer import Tokenizer
+from myxtts.units import SAMPLE_RATE_HZ
 
 SHOWN = (
     "data.train_data", "data.language", "data.vocabulary", "data.batch_size", "data.num_workers",

@@ -14,10 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from myxtts.cluster.errors import ClusterError
-from myxtts.cluster.loopback import make_cluster_file
-from myxtts.cluster.process_group import Command, ProcessGroup
-from myxtts.errors import MyXTTSError
+from myxtts.cluster.launch import Command, ProcessGroup, make_cluster_file
+from myxtts.errors import ClusterError, MyXTTSError
 from myxtts.processes import end_child, make_importable
 
 T = TypeVar("T")

@@ -25,14 +25,13 @@ import tensorflow as tf
 
 from benchmarks.measuring import Child, print_load, print_machine, run_bench
 from myxtts.config import ModelConfig
-from myxtts.models.decoding import generate
-from myxtts.models.dropout import make_dropout_key
+from myxtts.models.attention import make_dropout_key
+from myxtts.models.decoding import Sampling, generate
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT, GPTBatch
-from myxtts.models.initialise import initialise_weights
-from myxtts.models.names import count_parameters, find_variable
-from myxtts.models.sampling import Sampling
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, DVAESize, GPTSize
+from myxtts.models.weights import count_parameters, find_variable
+from myxtts.models.xtts import initialise_weights
 from myxtts.training.optimizer import AdamW, list_decayed_paths, list_trained_variables
 
 THREADS, ROWS, TEXT_TOKENS = 2, 4, 100

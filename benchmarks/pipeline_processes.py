@@ -34,16 +34,14 @@ from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
 from myxtts.devices.planning import plan_devices
 from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.batches import Batches, PipedBatches
+from myxtts.pipeline.batches import Batches, PipedBatches, place_batch
 from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.slots import SLOTS, Handoff
-from myxtts.pipeline.transfer import place_batch
 from myxtts.pipeline.worker import Feed, WorkerThread
 from myxtts.training import trainer
-from myxtts.training.profiling.run import SyncedTraining
-from myxtts.training.profiling.setup import NEVER, ProfileSetup, set_up_profile
 from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.tuning.profiling import NEVER, ProfileSetup, SyncedTraining, set_up_profile
 from myxtts.utils.commons import get_device_context
 
 INTRA_OP, INTER_OP = 1, 8

@@ -28,11 +28,11 @@ from benchmarks.measuring import (
     write_cluster,
 )
 from benchmarks.paced import BATCH_BYTES, SERIES, hold, make_batch, run_paced
-from myxtts.cluster.link import open_link
+from myxtts.cluster.meeting import open_link
 from myxtts.cluster.spec import find_cluster
 from myxtts.pipeline.ring import time_ring
 from myxtts.training.mode import WORKERS, Candidate, Circumstances, Layout, StageCosts, choose_mode
-from myxtts.training.profiling.run import WINDOWS
+from myxtts.tuning.profiling import WINDOWS
 
 MOST_REGRET = 0.05
 """How much slower than the best the choice may be."""

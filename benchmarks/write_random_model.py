@@ -18,14 +18,20 @@ import tensorflow as tf  # noqa: E402
 
 from myxtts.checkpoints import write_model_directory  # noqa: E402
 from myxtts.config import ModelConfig, XTTSConfig  # noqa: E402
-from myxtts.models.build import build_decoder, build_dvae, build_gpt  # noqa: E402
-from myxtts.models.decoding import generate  # noqa: E402
-from myxtts.models.initialise import initialise_weights  # noqa: E402
-from myxtts.models.names import to_checkpoint  # noqa: E402
-from myxtts.models.sampling import Greedy  # noqa: E402
+from myxtts.models.decoding import (  # noqa: E402
+    Greedy,
+    generate,
+)
 from myxtts.models.sizes import SpeakerSize  # noqa: E402
 from myxtts.models.speaker import SpeakerEncoder  # noqa: E402
-from myxtts.models.xtts import XTTS  # noqa: E402
+from myxtts.models.weights import to_checkpoint  # noqa: E402
+from myxtts.models.xtts import (  # noqa: E402
+    XTTS,
+    build_decoder,
+    build_dvae,
+    build_gpt,
+    initialise_weights,
+)
 from myxtts.text.tokenizer import Tokenizer  # noqa: E402
 
 VOICE, TEXT, CODES = "Somebody", "hello there", 20

@@ -14,8 +14,7 @@ import os
 import sys
 
 from myxtts.config import XTTSConfig
-from myxtts.devices.environment import prepare_environment
-from myxtts.devices.machine import read_machine
+from myxtts.devices.machine import prepare_environment, read_machine
 from myxtts.errors import MyXTTSError
 
 parser = argparse.ArgumentParser(description="Train a small model with memory isolation.")
@@ -46,7 +45,7 @@ def train() -> None:
     )
 
     # TensorFlow comes with these, and takes some seconds: what is wrong with the settings has been said by now.
-    from myxtts.training.errors import RunFinishedError
+    from myxtts.errors import RunFinishedError
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
     from myxtts.utils.commons import setup_logging
 

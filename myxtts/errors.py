@@ -2,8 +2,14 @@
 
 Two families, so that a caller (and the command line's exit code) can tell whose turn it is:
 `UserError` is for input that somebody can correct, `MachineError` for a machine that cannot do what was asked.
-Messages say what must be, what is, and what to do.
-"""
+Messages say what must be, what is, and what to do."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from signal import Signals
 
 
 class MyXTTSError(Exception):
@@ -64,3 +70,307 @@ class WorkStalledError(MachineError):
 
 class ProducerFailedError(MachineError):
     """The producer process cannot go on: it died too often, or failed in a way a restart cannot mend."""
+
+
+CONVERT = "Convert it: ffmpeg -i INPUT OUTPUT.flac"
+COPY = "Copy it anew from its source, or take it out of the metadata."
+REPLACE = "Replace the file, or take it out of the metadata."
+
+
+class ClipProblem(StrEnum):
+    """The reasons a clip is set aside for, as drop reports name them."""
+
+    MISSING = "missing"
+    """There is no such file."""
+    UNREADABLE = "unreadable"
+    """It may not be opened, the disk gives errors, or something else than a file stands there."""
+    EMPTY = "empty"
+    """A file without a single sample."""
+    UNSUPPORTED = "unsupported"
+    """Sound, but in a form that cannot be read here; converting the file helps."""
+    CORRUPT = "corrupt"
+    TRUNCATED = "truncated"
+    """The file ends before the sound its header promises."""
+    NAN = "nan"
+    """Samples that are not numbers, or infinite."""
+    SILENT = "silent"
+    TOO_LONG = "too_long"
+
+
+class ClipError(UserError):
+    """A clip that cannot be used.
+
+    Args:
+        path: the file.
+        problem: the reason, for counting.
+        text: what is wrong with this file, with the value found, and what to do.
+    """
+
+    def __init__(self, path: Path, problem: ClipProblem, text: str):
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {text}")
+
+
+class MetadataError(UserError):
+    """A corpus's metadata cannot be found or read."""
+
+
+class DroppedClipsError(UserError):
+    """Clips had to be set aside, and the user asked for that to be an error."""
+
+
+class NothingToTrainOnError(UserError):
+    """No clip of a corpus can be used."""
+
+
+class BatchPlanError(UserError):
+    """The batches asked for cannot be made from these clips."""
+
+
+class ResumeError(UserError):
+    """A saved position belongs to another corpus or to other batch settings."""
+
+
+class IndexFolderError(MachineError):
+    """There is no folder to remember a scan in."""
+
+
+class WorkerError(MachineError):
+    """A worker process failed in a way that is not a property of the file it read."""
+
+
+class TooManyFailuresError(MachineError):
+    """Too many clips that a scan found usable cannot be read any more."""
+
+
+class SnapshotError(MachineError):
+    """What a run reads was not written down, or cannot be read back."""
+
+
+class JudgeRequestError(UserError):
+    """A judge that is not known, not installed, or cannot be called as it was asked for."""
+
+
+class JudgeFailedError(MachineError):
+    """A judge gave no answer, or none that can be used."""
+
+
+class NothingEvaluatedError(MachineError):
+    """Not one sentence could be spoken."""
+
+
+class NothingToEvaluateError(UserError):
+    """No sentence is left to be spoken."""
+
+
+class UnsupportedLanguageError(UserError):
+    """A language MyXTTS has no cleaning for."""
+
+
+class MissingLanguagePackageError(MachineError):
+    """A package that only some languages need is not installed."""
+
+
+class VocabularyError(UserError):
+    """A vocabulary file that cannot be read, is not a vocabulary, or lacks what XTTS needs."""
+
+
+class MissingLanguageTagError(VocabularyError):
+    """A vocabulary without the tag of the language asked for."""
+
+
+class SpeechRequestError(UserError):
+    """A text or a setting that nothing can be said with."""
+
+
+class SpeechSettingError(SpeechRequestError):
+    """A setting with a value that is none of its.
+
+    Args:
+        name: the setting's, as `SpeechSettings` has it.
+        problem: what must be, what is and what to do, as a sentence that follows the name.
+    """
+
+    def __init__(self, name: str, problem: str):
+        self.name = name
+        self.problem = problem
+        super().__init__(f"{name} {problem}")
+
+
+class VoiceError(UserError):
+    """A reference, voice file or name that gives no voice."""
+
+
+class UnableToSpeakError(UserError):
+    """A model that lacks what speaking takes."""
+
+
+class MetricsFileError(UserError):
+    """A file that should hold the metrics of a run cannot be read as such."""
+
+
+class MetricsWriteError(MachineError):
+    """A row could not be written to the metrics file. What was there before is whole."""
+
+
+class MemoryBillError(UserError):
+    """What a run needs does not fit into the memory of a device."""
+
+
+class NotARunError(UserError):
+    """What should be the folder of a run is none."""
+
+
+class ClusterError(UserError):
+    """The cluster that was described cannot be used as it is."""
+
+
+class RendezvousError(MachineError):
+    """Not all workers of a cluster have met in time."""
+
+
+class WorkerLostError(MachineError):
+    """Another worker of the cluster has died, failed or fallen silent, so the run cannot go on."""
+
+
+class OutOfStepError(MachineError):
+    """Workers of a cluster are not at the same place of the run."""
+
+
+class FrameError(MachineError):
+    """What came over a connection is no message of ours."""
+
+
+class CheckpointError(UserError):
+    """A model file or a checkpoint cannot be used as it is."""
+
+
+class ModelFileError(CheckpointError):
+    """A file is not the model file it should be: another format, cut short, damaged, or made to do harm.
+
+    Args:
+        path: the file.
+        problem: what is wrong and what to do, as a sentence that follows the file's name.
+    """
+
+    def __init__(self, path: Path | str, problem: str):
+        self.path = Path(path)
+        self.problem = problem
+        super().__init__(f"{path}: {problem}")
+
+
+class DamagedFileError(ModelFileError):
+    """Part of a sealed directory is missing, cut short, changed or unreadable on the disk: an older copy may do."""
+
+
+class UnsafeModelFileError(ModelFileError):
+    """A model file names a Python object that is not in the reader's closed list.
+
+    Args:
+        path: the file.
+        global_name: the object's dotted name, as the file spells it.
+    """
+
+    def __init__(self, path: Path | str, global_name: str):
+        self.global_name = global_name
+        super().__init__(
+            path,
+            f"asks for the Python object {global_name!r}, which no model file needs. Nothing was executed. "
+            "Get the file from its publisher; if it is your own, save only tensors, numbers and text in it.",
+        )
+
+
+class NoWholeCheckpointError(CheckpointError):
+    """A folder had checkpoints, and none of them can be used any more."""
+
+
+class RunFolderError(UserError):
+    """The folder of the run cannot be used as it is."""
+
+
+class RunInUseError(RunFolderError):
+    """Another process trains in the folder."""
+
+
+class NoRunError(RunFolderError):
+    """There is no run to resume."""
+
+
+class RunChangedError(RunFolderError):
+    """The settings with these dotted keys would change the result of the run that is to go on."""
+
+    def __init__(self, message: str, keys: tuple[str, ...]):
+        self.keys = keys
+        super().__init__(message)
+
+
+class RunFinishedError(MyXTTSError):
+    """The run in a folder is finished, with so many updates, and nothing more was asked of it. Not a failure: a job that is
+    started again ends well."""
+
+    exit_code = 0
+
+    def __init__(self, message: str, folder: Path, step: int):
+        self.folder = folder
+        self.step = step
+        super().__init__(message)
+
+
+class RunStoppedError(MyXTTSError):
+    """A signal asked for an end while no update was being made. Not a failure: nothing is lost. Without a command where
+    nothing was trained that could be resumed."""
+
+    def __init__(self, message: str, signal: Signals, resume_command: str | None):
+        self.signal = signal
+        self.resume_command = resume_command
+        self.exit_code = choose_exit_code(signal)
+        super().__init__(message)
+
+
+def choose_exit_code(signal: Signals | None, *, is_worker: bool = False) -> int:
+    """The exit code of a run that was asked to stop and did: who sends SIGTERM wants that, who presses Ctrl-C breaks it off."""
+    if signal != Signals.SIGTERM:
+        return 128 + Signals.SIGINT
+    # Kubernetes would take 0 from a pod that has to move for a run that is done, and never start it again.
+    return os.EX_TEMPFAIL if is_worker else 0
+
+
+class GradientMemoryError(MachineError):
+    """Out of memory while gradients were computed, in the smallest parts that are allowed. Nothing was changed."""
+
+
+class UpdateMemoryError(MachineError):
+    """Out of memory inside an update: the model in memory is of no use any more."""
+
+
+class ValidationMemoryError(MachineError):
+    """Out of memory while a validation batch was evaluated, in the smallest parts that are allowed. Nothing was changed."""
+
+
+class PlacementError(MachineError):
+    """Something is not on the device the plan says."""
+
+
+class NotFiniteError(MachineError):
+    """A loss or gradient was not finite; the update was not made."""
+
+
+class CodecMissingError(UserError):
+    """A GPT cannot be trained without a codec, and there is none."""
+
+
+class StartingPointError(UserError):
+    """The model to start from does not fit what was asked for, or is none."""
+
+
+class NotTrainingError(UserError):
+    """What a training makes was asked for before there was one."""
+
+
+class ProfileError(UserError):
+    """A run that cannot be profiled as asked."""
+
+
+class CodePreparationError(UserError):
+    """Codes that no run with these settings would read."""

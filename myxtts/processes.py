@@ -3,8 +3,7 @@
 A child is a module of ours started anew, not forked (TensorFlow's threads do not survive a fork) and not `multiprocessing`
 (whose locks stay locked when a process is killed, and which imports the user's main module anew). It has a session of its
 own: Ctrl-C is for the parent, which ends its children. What it writes is kept in memory and read when it dies. However its
-parent ends, the kernel kills it.
-"""
+parent ends, the kernel kills it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,9 @@ import contextlib
 import faulthandler
 import fcntl
 import json
+import mmap
 import os
+import resource
 import select
 import signal
 import socket
@@ -21,10 +22,12 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from myxtts.errors import MachineError
+from myxtts.units import format_bytes
 
 Message = dict[str, Any]
 
@@ -58,7 +61,7 @@ class ChildProcess:
     """A started module of ours, which calls `enter_child` first.
 
     Args:
-        kind: of the socket that leads to it. One of SOCK_SEQPACKET keeps messages apart (`Connection`).
+        kind: of the socket that leads to it. One of SOCK_SEQPACKET keeps messages apart (`ChildConnection`).
         descriptors: what else it needs; they keep their numbers.
         environment: its environment variables; by default those of this process.
     """
@@ -186,7 +189,7 @@ def _die_with_parent(pipe: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Connection:
+class ChildConnection:
     """Small JSON objects over one end of a SOCK_SEQPACKET pair.
 
     A process killed while it sends has sent its message whole or not at all. The end of the stream is the news of its end;
@@ -273,3 +276,76 @@ def watch_import(limit_s: float = IMPORT_S, descriptor: int = 2) -> Iterator[Non
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """What a process held at one moment."""
+
+    resident_bytes: int
+    peak_bytes: int
+    """The most it ever held."""
+    address_space_bytes: int
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.resident_bytes)} resident, {format_bytes(self.peak_bytes)} at most"
+
+
+def read_process_memory(pid: int) -> ProcessMemory | None:
+    """The memory of a process, or None when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if line.startswith("Vm"))
+    if "VmRSS" not in fields:
+        # Dead, and not yet waited for.
+        return None
+    sizes = {name: int(value.split()[0]) * 1024 for name, value in fields.items()}
+    return ProcessMemory(sizes["VmRSS"], sizes["VmHWM"], sizes["VmSize"])
+
+
+def read_private_bytes(pid: int) -> int | None:
+    """What a process holds by itself, or None when it is gone: without files and shared memory that it has mapped, which
+    come and go with what the kernel caches. Takes some microseconds."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            _, resident, shared, *_ = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return (int(resident) - int(shared)) * mmap.PAGESIZE
+
+
+def count_oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since the machine started."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def limit_own_memory(limit_bytes: int, before_bytes: int) -> None:
+    """Limits what this process may take. Raises `MemoryError` when it already holds more.
+
+    The operating system can limit address space only, most of which a process with many threads never uses. So what is
+    held so far is counted by what is resident, and the address space may grow by the rest of the limit.
+
+    Args:
+        before_bytes: what was resident before the limited work began; it does not count.
+    """
+    now = read_process_memory(os.getpid())
+    assert now is not None
+    left_bytes = limit_bytes - (now.resident_bytes - before_bytes)
+    if left_bytes < 0:
+        raise MemoryError(
+            f"{format_bytes(now.resident_bytes - before_bytes)} are in use after warm-up; the limit is {format_bytes(limit_bytes)}"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now.address_space_bytes + left_bytes, hard))
+
+
+def lift_own_memory_limit() -> None:
+    """Undoes `limit_own_memory`: a process that ran out of memory needs some to say so."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.devices.environment import prepare_environment
+from myxtts.devices.machine import prepare_environment
 from tests.support.nvml import COMPILER, NO_COMPILER, StubCard, StubMachine, build_stub
 from tests.support.processes import CHANGES_BEHAVIOUR
 

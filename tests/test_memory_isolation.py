@@ -10,9 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `python tests/...` straight from a checkout
 
 from myxtts.devices.machine import Machine
-from myxtts.devices.memory import Limit
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest, Process
+from myxtts.devices.plan import Limit, Mode, PlanRequest, Process
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError
 from tests.support.processes import clean_environ, run_code
@@ -77,8 +76,8 @@ from pathlib import Path
 from myxtts.config import XTTSConfig
 from myxtts.utils.gpu_memory import setup_gpu_memory_isolation
 setup_gpu_memory_isolation(data_gpu_id=0, model_gpu_id=1)
-from myxtts.monitoring.metrics_log import read_metrics
-from myxtts.training.errors import NotTrainingError
+from myxtts.monitoring.metrics import read_metrics
+from myxtts.errors import NotTrainingError
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
 model = {"gpt_layers": 1, "gpt_width": 16, "gpt_heads": 2, "dvae_width": 16, "audio_codes": 32}

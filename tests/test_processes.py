@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from myxtts.processes import MESSAGE_BYTES, Connection, MessageError, PeerGone, make_importable, watch_import
+from myxtts.processes import MESSAGE_BYTES, ChildConnection, MessageError, PeerGone, make_importable, watch_import
 from tests.support.processes import ROOT, clean_environ
 
 
@@ -21,12 +21,12 @@ def ends():
     """One end as the trainer uses it, and the bare socket of the other."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        yield Connection(ours, blocking=False), theirs
+        yield ChildConnection(ours, blocking=False), theirs
 
 
 def test_messages_arrive_one_by_one_and_whole(ends):
     trainer, theirs = ends
-    producer = Connection(theirs, blocking=True)
+    producer = ChildConnection(theirs, blocking=True)
     messages = [{"event": "a", "text": "سلام \udc80 \n"}, {"event": "b", "list": [1, 2.5, None]}, {}]
     for message in messages:
         producer.send(message)
@@ -36,7 +36,7 @@ def test_messages_arrive_one_by_one_and_whole(ends):
 
 def test_the_longest_message_passes_and_a_longer_one_is_refused(ends):
     trainer, theirs = ends
-    producer = Connection(theirs, blocking=True)
+    producer = ChildConnection(theirs, blocking=True)
     text = "x" * (MESSAGE_BYTES - len(json.dumps({"t": ""}, separators=(",", ":"))))
     producer.send({"t": text})
     assert trainer.receive() == {"t": text}
@@ -58,7 +58,7 @@ def test_what_was_sent_before_the_death_is_still_read():
     # With orders it never read in its queue, as a killed process leaves them: the kernel then reports a reset first.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
-        trainer = Connection(ours, blocking=False)
+        trainer = ChildConnection(ours, blocking=False)
         trainer.send({"order": "never read"})
         theirs.send(b'{"event":"last word"}')
         theirs.close()

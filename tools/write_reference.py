@@ -6,18 +6,17 @@ A test compares the pages with what this would write.
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.cli.main import COMMANDS, MODULES
+from myxtts.cli.main import COMMANDS, find_command
 from myxtts.config.config import SECTIONS
-from myxtts.config.flags import CollectValue
 from myxtts.config.presets import MODEL_SIZES, START_BATCHES, START_LEARNING_RATES
-from myxtts.config.setting import GIVEN, Flag, read_setting_info, spell_value
+from myxtts.config.settings import GIVEN, Flag, read_setting_info, spell_value
+from myxtts.config.sources import CollectValue
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
@@ -186,12 +185,12 @@ def _describe_commands(words: Words) -> Iterator[str]:
     for name, help in COMMANDS.items():
         yield f"### `myxtts {name}`"
         yield help
-        yield from _describe_flags(MODULES.get(name, name), words)
+        yield from _describe_flags(name, words)
 
 
-def _describe_flags(module: str, words: Words) -> Iterator[str]:
-    parser = importlib.import_module(f"myxtts.cli.{module.replace('-', '_')}").build_parser(module)
-    takes_settings = parser.get_default("given") is not None and module != "train"
+def _describe_flags(command: str, words: Words) -> Iterator[str]:
+    parser = find_command(command, "build_parser")(command)
+    takes_settings = parser.get_default("given") is not None and command != "train"
     rows = list(_list_own_flags(parser, left_out=("--config", "--set") if takes_settings else ()))
     if rows:
         yield _draw_table(words.flag_columns, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
+from myxtts.units import HOP_SAMPLES, SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +80,22 @@ def make_filterbank(spec: MelSpec) -> NDArray[np.float32]:
     # Cached, so shared: nobody may write to it.
     filterbank.flags.writeable = False
     return filterbank
+
+
+POWER_FLOOR = 1e-5
+"""As in the model's own mels: what is quieter is silence."""
+
+
+def compute_log_mel(samples_S: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Natural logarithms of the mel power (F, M) of a clip at 22.05 kHz; frame t is centred on sample t * hop."""
+    spec = DVAE_MEL
+    padded = np.pad(np.asarray(samples_S, np.float32), spec.window_samples // 2)
+    windows_FW = np.lib.stride_tricks.sliding_window_view(padded, spec.window_samples)[:: spec.hop_samples]
+    power_FB = np.square(np.abs(np.fft.rfft(windows_FW * make_window(spec), spec.fft_samples)))
+    mel_FM = power_FB.astype(np.float32) @ make_filterbank(spec)
+    log_FM: NDArray[np.float32] = np.log(np.maximum(mel_FM, np.float32(POWER_FLOOR)))
+    return log_FM
+
+
+SILENT_LOG_POWER = math.log(POWER_FLOOR)
+"""The darkest value of a picture."""

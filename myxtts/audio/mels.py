@@ -29,8 +29,8 @@ from myxtts.audio.filterbanks import (
     make_filterbank,
     make_window,
 )
-from myxtts.audio.tiles import mark_positions, multiply_in_tiles, read_size
-from myxtts.audio.units import FRAMES_PER_CODE, SAMPLES_PER_CODE
+from myxtts.audio.on_device import mark_positions, multiply_in_tiles, read_size
+from myxtts.units import FRAMES_PER_CODE, SAMPLES_PER_CODE
 
 TAIL_CODES = 8
 TAIL_SAMPLES = TAIL_CODES * SAMPLES_PER_CODE  # 8192

@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Required, TypedDict, TypeVar, Unpack
 
 from myxtts import __version__
-from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
-from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
-from myxtts.checkpoints.tensor import LazyTensor, Tensor
+from myxtts.checkpoints.tensors import LazyTensor, Tensor, open_safetensors, write_safetensors
 from myxtts.config.config import XTTSConfig
-from myxtts.config.resolve import dump_sections, resolve_config
-from myxtts.config.yaml_file import dump_yaml
+from myxtts.config.sources import dump_sections, dump_yaml, resolve_config
+from myxtts.errors import DamagedFileError, ModelFileError
 from myxtts.files import (
     FileError,
     MissingFileError,
@@ -42,9 +40,15 @@ from myxtts.files import (
     recover_folder,
     require_free_folder,
 )
-from myxtts.models.names import compare_arrays
 from myxtts.models.sizes import read_sizes
-from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, list_dvae_weights, list_xtts_weights
+from myxtts.models.weights import (
+    DECODER_PREFIX,
+    GPT_PREFIX,
+    SPEAKER_PREFIX,
+    compare_arrays,
+    list_dvae_weights,
+    list_xtts_weights,
+)
 
 Content = TypeVar("Content")
 

@@ -30,8 +30,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from myxtts.checkpoints.errors import CheckpointError, ModelFileError
-from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
+from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_array
 from myxtts.checkpoints.unpickling import (
     MAX_DEPTH,
     MAX_TEXT_BYTES,
@@ -40,6 +39,7 @@ from myxtts.checkpoints.unpickling import (
     PickleMachine,
     Storage,
 )
+from myxtts.errors import CheckpointError, ModelFileError
 from myxtts.files import FileError, open_file
 
 _ZIP_START = b"PK\x03\x04"

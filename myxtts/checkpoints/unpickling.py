@@ -29,8 +29,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.errors import ModelFileError, UnsafeModelFileError
-from myxtts.checkpoints.tensor import MAX_DIMENSIONS, LazyTensor, is_countable
+from myxtts.checkpoints.tensors import MAX_DIMENSIONS, LazyTensor, is_countable
+from myxtts.errors import ModelFileError, UnsafeModelFileError
 
 MAX_PICKLE_BYTES = 32 * 2**20
 MAX_WORK = 500_000

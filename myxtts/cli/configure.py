@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.files import check_writable, write_text
+from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_text
 from myxtts.cli.parser import Parser, spell_command
-from myxtts.cli.path_checks import check_corpora, check_models
 from myxtts.cli.profile import SHOWN
-from myxtts.cli.telling import tell
 from myxtts.config import resolve_config
-from myxtts.config.flags import add_setting_flags
+from myxtts.config.sources import add_setting_flags
 
 if TYPE_CHECKING:
     from myxtts.tuning.configure import TrialResult, Tuned, Verification
@@ -46,11 +44,10 @@ def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
-    from myxtts.devices.environment import prepare_environment
-    from myxtts.devices.machine import read_machine
+    from myxtts.devices.machine import prepare_environment, read_machine
     from myxtts.devices.planning import plan_devices
-    from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
     from myxtts.tuning.configure import format_variables, format_yaml, tune
+    from myxtts.tuning.profile import describe_workers, refuse_decoder, request_one
 
     refuse_decoder(config)
     notes, output, variables = describe_workers(config), arguments.output, arguments.output.with_suffix(".env.sh")
@@ -73,7 +70,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
     """What was found, and why; `notes` say what of the run that was asked for was not measured."""
-    from myxtts.monitoring.words import wrap_titled
+    from myxtts.units import wrap_titled
 
     lines = ["SETTINGS", *textwrap.wrap(_describe_before(tuned), 80)]
     lines += [*(row for note in notes for row in wrap_titled("Note:", note, indent=2)), ""]
@@ -144,7 +141,7 @@ def _describe_origin(tuned: Tuned) -> list[str]:
 
 
 def _format_median(results: Sequence[TrialResult]) -> str:
-    from myxtts.monitoring.words import format_step_time
     from myxtts.tuning.configure import find_median_s
+    from myxtts.units import format_step_time
 
     return format_step_time(find_median_s(results))

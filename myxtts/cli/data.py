@@ -1,22 +1,30 @@
-"""`myxtts data`: looks at a corpus before a run does, and shows what is in it and what is set aside."""
+"""`myxtts data` and `myxtts data-prepare`: a corpus at a glance, and its codes made before a run."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.parser import Parser
-from myxtts.cli.path_checks import check_corpora
-from myxtts.cli.telling import quiet_scan, show_progress
+from myxtts.cli.output import check_corpora, check_models, quiet_scan, show_progress
+from myxtts.cli.parser import Parser, spell_command
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.config.flags import add_setting_flags
+from myxtts.config.sources import add_setting_flags
+from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.data.corpus import Corpus
+    from myxtts.data.drops import Drop
     from myxtts.data.scan import ScanResult
+    from myxtts.pipeline.recipe import ClipPart
+    from myxtts.training.code_preparation import PreparedCodes
+
 
 SHOWN = (
     "data.train_data", "data.val_data", "data.language", "data.vocabulary", "data.batch_size", "data.num_workers", "data.min_clip_seconds",
@@ -24,7 +32,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-def build_parser(prog: str) -> Parser:
+def build_parser_data(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Look at a corpus: durations, speakers, languages, what is set aside and why, and what batching costs. "
@@ -36,13 +44,12 @@ def build_parser(prog: str) -> Parser:
     return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run_data(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser_data(prog).parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.data_view import format_overview
-    from myxtts.cli.files import check_writable, write_text
-    from myxtts.data.overview import describe_corpus
+    from myxtts.cli.output import check_writable, write_text
+    from myxtts.data.overview import describe_corpus, format_overview
     from myxtts.reports.pages import format_corpus_page
 
     check_writable(arguments.html, arguments.json)
@@ -69,7 +76,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | None) -> tuple[Corpus, Corpus]:
     """What a run would train on, and what it would validate with."""
-    from myxtts.data.split import split_corpus
+    from myxtts.data.run_data import split_corpus
 
     if validation is not None:
         return result.corpus, validation.corpus
@@ -97,8 +104,8 @@ def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
 
 def _find_vocabulary(config: XTTSConfig) -> Path | None:
     """The vocabulary that a run is given; None where it makes its own."""
-    from myxtts.checkpoints.finding import find_model_directory
     from myxtts.checkpoints.model_directory import VOCABULARY_NAME
+    from myxtts.checkpoints.store import find_model_directory
 
     if config.data.vocabulary:
         return Path(config.data.vocabulary)
@@ -111,3 +118,111 @@ def _find_vocabulary(config: XTTSConfig) -> Path | None:
 
 def _show_scan(kind: str, done: int, total: int) -> None:
     show_progress(f"Looking at {kind}:", done, total)
+
+
+SHOWN_TO_PREPARE = (
+    "data.train_data",
+    "data.val_data",
+    "data.language",
+    "data.num_workers",
+    "data.strict",
+    "data.follow_symlinks",
+    "training.codec",
+    "training.init_from",
+    "training.deterministic",
+)
+_LISTED_CLIPS = 3
+
+
+def build_parser_data_prepare(prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description="Make the codes of all clips of a corpus before it is trained on, or those of one --part of them on each of "
+        "several machines, with --codec, or with --init-from a model that has one, and keep them where a run with --cache disk finds "
+        "them. Give the flags and the --config of that run.",
+    )
+    parser.add_argument(
+        "--part", metavar="K/N", help="make the codes of the K-th of N equal parts of the clips (default: of all)"
+    )
+    add_setting_flags(parser, show=SHOWN_TO_PREPARE)
+    return parser
+
+
+def run_data_prepare(words: Sequence[str], prog: str) -> int:
+    arguments = build_parser_data_prepare(prog).parse_all(words)
+    config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
+    part = _choose_part(arguments.part)
+    if config.training.codec is None and config.training.init_from is None:
+        raise CommandLineError("Codes are made by a codec: give --codec DIR, or --init-from a model that has one.")
+    # Not imported above: --help needs none of it.
+    from myxtts.cli.devices import describe_single_device
+    from myxtts.devices.machine import prepare_environment, read_machine
+    from myxtts.processes import watch_import
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    check_corpora(config)
+    prepare_environment(os.environ)
+    with watch_import():
+        from myxtts.training.code_preparation import plan_preparing_device, prepare_codes, require_use
+    require_use(config)
+    check_models(config)
+    plan = plan_preparing_device(config, read_machine(), spell_command(prog, words))
+    print(describe_single_device(plan), file=sys.stderr, flush=True)
+    with quiet_scan():
+        prepared = prepare_codes(config, plan, part, _show_preparing)
+    print(format_prepared_codes(prepared, part))
+    print(f"Train on them with {' '.join(_list_run_flags(config))}")
+    return 0
+
+
+def _choose_part(text: str | None) -> ClipPart:
+    from myxtts.pipeline.recipe import MOST_PARTS, ClipPart
+
+    if text is None:
+        return ClipPart()
+    found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    number, parts = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= parts <= MOST_PARTS:
+        raise CommandLineError(
+            f"--part must be like 2/4, the second of four parts: from 1/4 to 4/4, and of {MOST_PARTS} parts at most. It is {text!r}."
+        )
+    return ClipPart(number, parts)
+
+
+def format_prepared_codes(prepared: PreparedCodes, part: ClipPart) -> str:
+    """What was made and set aside, and which runs will find it."""
+    filled = prepared.filled
+    which = "" if part.parts == 1 else f"Part {part.number} of {part.parts} has {filled.clips} of "
+    lines = [f"{which}{prepared.clips} clips: {filled.made} codes made, {filled.known} were there already."]
+    if filled.failed:
+        lines.append(f"{len(filled.failed)} could not be read: {_list_clips(filled.failed)}.")
+    if prepared.report.drops:
+        lines.append(f"Set aside, and not among them:\n{prepared.report.format_table()}")
+    if prepared.unused is not None:
+        lines.append(prepared.unused)
+    width = max(map(len, prepared.depends_on))
+    lines.append(f"They are in {prepared.folder}")
+    if not prepared.folder.is_relative_to(prepared.corpus):
+        lines.append("which is not beside the corpus: other machines find them only if they share it.")
+    lines.append("A run finds them there if it has the same:")
+    lines += [f"  {name:<{width}}  {value}" for name, value in prepared.depends_on.items()]
+    return "\n".join(lines)
+
+
+def _list_clips(failed: Sequence[Drop]) -> str:
+    names = [f"{drop.file} ({drop.reason}: {drop.detail.removesuffix('.')})" for drop in failed[:_LISTED_CLIPS]]
+    more = len(failed) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _list_run_flags(config: XTTSConfig) -> list[str]:
+    """The flags by which a run finds the codes, apart from those it has anyway."""
+    given = {"--train-data": config.data.train_data, "--val-data": config.data.val_data}
+    given |= {"--init-from": config.training.init_from, "--codec": config.training.codec}
+    words = [word for flag, value in given.items() if value for word in (flag, shlex.quote(value))]
+    return [*words, *(["--deterministic"] if config.training.deterministic else []), "--cache", "disk"]
+
+
+def _show_preparing(kind: str, done: int, total: int) -> None:
+    show_progress(f"{'Making' if kind == 'codes' else 'Writing'} {kind}:", done, total)

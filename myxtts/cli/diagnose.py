@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.data import list_parts, scan_corpora
-from myxtts.cli.files import check_writable, write_text
+from myxtts.cli.output import check_writable, quiet_scan, tell, write_text
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.profile import SHOWN
-from myxtts.cli.telling import quiet_scan, tell
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.config.flags import add_setting_flags
+from myxtts.config.sources import add_setting_flags
 
 if TYPE_CHECKING:
     from myxtts.data.buckets import BucketPlan
@@ -37,7 +36,7 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     check_writable(arguments.json)
     # Not imported above: --help needs none of it.
-    from myxtts.devices.environment import prepare_environment
+    from myxtts.devices.machine import prepare_environment
     from myxtts.tuning.diagnose import diagnose, format_diagnosis, format_diagnosis_json
 
     environ = dict(os.environ)

@@ -9,14 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from myxtts.cli.output import quiet_scan, show_progress, tell
 from myxtts.cli.parser import Parser
-from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.speaking_flags import add_checkpoint_flag, add_speaking_flags, read_speech_settings, tell_code_limit
-from myxtts.cli.telling import quiet_scan, show_progress, tell
+from myxtts.cli.speaking import (
+    add_checkpoint_flag,
+    add_speaking_flags,
+    open_speaking_device,
+    read_speech_settings,
+    tell_code_limit,
+)
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
-    from myxtts.evaluation.request import EvaluationRequest, Material
+    from myxtts.evaluation.judges import EvaluationRequest, Material
 
 DEFAULT_LIMIT = 20
 
@@ -86,9 +91,8 @@ def _add_judge_flags(parser: Parser) -> None:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     request = _make_request(arguments)
-    from myxtts.cli.evaluation_view import format_evaluation
-    from myxtts.evaluation.request import choose_material, open_judges
-    from myxtts.evaluation.results import dump_evaluation
+    from myxtts.evaluation.judges import choose_material, open_judges
+    from myxtts.evaluation.results import dump_evaluation, format_evaluation
 
     with open_judges(request) as judges:
         with quiet_scan():
@@ -96,8 +100,8 @@ def run(words: Sequence[str], prog: str) -> int:
         _make_folder(request.out)
         tell(describe_work(material, hears_voices=judges[1] is not None))
         with open_speaking_device(rehearsal=arguments.rehearsal):
-            from myxtts.evaluation.run import JSON_NAME, PAGE_NAME, run_evaluation
-            from myxtts.inference.loading import load_synthesizer
+            from myxtts.evaluation.evaluate import JSON_NAME, PAGE_NAME, run_evaluation
+            from myxtts.inference.synthesizer import load_synthesizer
 
             synthesizer = load_synthesizer(material.directory, vocoder=arguments.vocoder)
             tell_code_limit(request.settings, synthesizer.most_codes)
@@ -111,9 +115,8 @@ def run(words: Sequence[str], prog: str) -> int:
 
 
 def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
-    from myxtts.data.demo_corpus import demo_corpus_path
-    from myxtts.evaluation.judges import JudgeChoice
-    from myxtts.evaluation.request import EvaluationRequest
+    from myxtts.data.ljspeech import demo_corpus_path
+    from myxtts.evaluation.judges import EvaluationRequest, JudgeChoice
 
     if arguments.limit < 0:
         raise CommandLineError(f"--limit must be 0 (all) or more, but is {arguments.limit}.")

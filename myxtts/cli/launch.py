@@ -10,12 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from myxtts.cli.output import check_run_paths
 from myxtts.cli.parser import Parser
-from myxtts.cli.path_checks import check_run_paths
-from myxtts.cluster.loopback import make_cluster_file
+from myxtts.cluster.launch import make_cluster_file
 from myxtts.cluster.spec import LAUNCH_COMMAND
 from myxtts.config import resolve_config
-from myxtts.config.gpu_ids import parse_gpu_ids
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.errors import CommandLineError, DevicePlanError, UserError
 
 MOST_WORKERS = 64
@@ -73,11 +73,10 @@ def launch(
         launched_as: the command that was given, to be shown as the way to resume.
     """
     from myxtts.cli import train
-    from myxtts.cluster.private_network import enter_private_network
-    from myxtts.cluster.process_group import Command, ProcessGroup
+    from myxtts.cluster.launch import Command, ProcessGroup, enter_private_network
     from myxtts.files import open_scratch_folder
     from myxtts.processes import make_importable
-    from myxtts.training.cluster_rules import refuse_settings
+    from myxtts.training.resume_rules import refuse_settings
 
     if not 2 <= workers <= MOST_WORKERS:
         raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
@@ -146,8 +145,7 @@ def become_launcher(
 
 def find_uuids(gpus: Sequence[int]) -> list[str]:
     """What CUDA knows cards by, whatever is counted anew inside a container. Raises `DevicePlanError` for those that are not there."""
-    from myxtts.devices.environment import select_visible
-    from myxtts.devices.machine import read_machine
+    from myxtts.devices.machine import read_machine, select_visible
 
     machine = read_machine()
     found = {int(card.physical_id): card.uuid for card in select_visible(machine.cards, machine.environ)}
@@ -168,8 +166,7 @@ def _describe_end(code: int) -> str:
 
 
 def _refuse_shared_cards(workers: int) -> None:
-    from myxtts.devices.environment import select_visible
-    from myxtts.devices.machine import read_machine
+    from myxtts.devices.machine import read_machine, select_visible
 
     machine = read_machine()
     ids = [int(card.physical_id) for card in select_visible(machine.cards, machine.environ)]

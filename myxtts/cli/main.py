@@ -8,12 +8,14 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-# Little is imported here: what Ctrl-C hits before `_guard` stands ends in a traceback.
 from myxtts import __version__
 from myxtts.errors import CommandLineError, MyXTTSError
+
+# Little is imported here: what Ctrl-C hits before `_guard` stands ends in a traceback.
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
@@ -34,15 +36,17 @@ COMMANDS: Mapping[str, str] = {
     "import": "convert a Coqui XTTS checkpoint to a model directory",
     "export": "write a model's weights for others: safetensors, or the files Coqui's tools load",
 }
-"""Command -> its line of help. Each is a module of this package with `run(words, prog)`."""
+"""Command -> its line of help."""
 
 MODULES: Mapping[str, str] = {
-    "import": "import_model",
-    "export": "export_model",
-    "bug-report": "bug_report",
-    "data-prepare": "data_prepare",
+    "import": "models",
+    "export": "models",
+    "compare": "runs",
+    "listen": "runs",
+    "bug-report": "runs",
+    "data-prepare": "data",
 }
-"""Commands whose name no module can have."""
+"""The module of a command that is not called like it."""
 
 
 FAULT = (
@@ -65,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def run_command(name: str, words: Sequence[str], prog: str) -> int:
     """Runs one command; errors raised on purpose become a message on standard error, never a traceback."""
-    return _guard(prog, lambda: int(_load_command(name).run(words, prog)))
+    return _guard(prog, lambda: int(find_command(name, "run")(words, prog)))
 
 
 def _answer(words: Sequence[str]) -> int:
@@ -88,7 +92,7 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
         # Here, where a failure can still be told: the interpreter's own flush at exit cannot.
         sys.stdout.flush()
     except MyXTTSError as error:
-        from myxtts.cli.wrapping import wrap_message
+        from myxtts.cli.parser import wrap_message
 
         print(wrap_message(f"{prog}: error: {error}", sys.stderr), file=sys.stderr)
         return error.exit_code
@@ -106,7 +110,7 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
 
 def _show_only_text() -> None:
     """What the terminal cannot show, or would be steered by, is escaped from now on: a corpus may have any name."""
-    from myxtts.cli.wrapping import PlainStream
+    from myxtts.cli.parser import PlainStream
 
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -136,7 +140,7 @@ def _report_os_error(prog: str, error: OSError) -> int:
 
 def format_help() -> str:
     """The overview of commands."""
-    from myxtts.cli.wrapping import wrap_table
+    from myxtts.cli.parser import wrap_table
 
     lines = [
         "usage: myxtts COMMAND [flags]",
@@ -150,15 +154,36 @@ def format_help() -> str:
     return "\n".join(lines)
 
 
-def _load_command(name: str) -> Any:
+def find_command(name: str, part: str) -> Callable[..., Any]:
+    """`run(words, prog)` or `build_parser(prog)` of a command; where a module has several, their names are behind it."""
     if name not in COMMANDS:
-        from myxtts.config.section import nearest_name
+        from myxtts.config.settings import nearest_name
 
         near = nearest_name(name, COMMANDS)
         hint = f"Did you mean `myxtts {near}`?" if near else f"Commands: {', '.join(COMMANDS)}."
         raise CommandLineError(f"There is no command {name!r}. {hint}")
-    return importlib.import_module(f"myxtts.cli.{MODULES.get(name, name)}")
+    module = importlib.import_module(f"myxtts.cli.{MODULES.get(name, name)}")
+    function: Callable[..., Any] = getattr(module, part, None) or getattr(module, f"{part}_{name.replace('-', '_')}")
+    return function
 
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+@contextmanager
+def end_on_sigterm() -> Iterator[None]:
+    """A block that SIGTERM leaves by an exception, so that what stands in `finally` is done before the process ends.
+
+    For the main thread, which alone may say what a signal does.
+    """
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        # None where a library had taken the signal outside of Python.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)

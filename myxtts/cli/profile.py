@@ -7,12 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.files import check_writable, write_text
+from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_text
 from myxtts.cli.parser import Parser, spell_command
-from myxtts.cli.path_checks import check_corpora, check_models
-from myxtts.cli.telling import tell
 from myxtts.config import resolve_config
-from myxtts.config.flags import add_setting_flags
+from myxtts.config.sources import add_setting_flags
 
 STEPS = 100
 FEWEST_STEPS = 5
@@ -46,13 +44,10 @@ def run(words: Sequence[str], prog: str) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     check_writable(arguments.json, arguments.html, arguments.trace)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.plan_view import format_plan
-    from myxtts.devices.environment import prepare_environment
-    from myxtts.devices.machine import read_machine
-    from myxtts.training.profiling.plan import refuse_decoder
+    from myxtts.cli.devices import format_plan
+    from myxtts.devices.machine import prepare_environment, read_machine
     from myxtts.tuning import profile as profiling
-    from myxtts.tuning.profile_page import format_page
-    from myxtts.tuning.profile_view import format_json, format_profile, format_trace
+    from myxtts.tuning.profile import format_json, format_page, format_profile, format_trace, refuse_decoder
 
     refuse_decoder(config)
     check_corpora(config)

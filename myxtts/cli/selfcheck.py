@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.files import check_writable, write_text
+from myxtts.cli.output import check_writable, write_text
 from myxtts.cli.parser import Parser
 from myxtts.errors import CommandLineError, DevicePlanError
 
@@ -66,8 +66,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None, folder: str) -> Situation:
     """The cards that take part: those given, else the first two in sight. Without a card there must be a rehearsal."""
-    from myxtts.devices.environment import select_visible
-    from myxtts.devices.machine import read_machine
+    from myxtts.devices.machine import read_machine, select_visible
     from myxtts.tuning.selfcheck import Situation
 
     if (data_gpu is None) != (model_gpu is None):
@@ -92,8 +91,8 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
 
 
 def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
-    from myxtts.monitoring.redaction import make_redactor
-    from myxtts.tuning.selfcheck import Status, format_outcome, format_report, run_checks
+    from myxtts.monitoring.machine_facts import make_redactor
+    from myxtts.tuning.selfcheck import CheckStatus, format_outcome, format_report, run_checks
 
     outcomes = []
     for outcome in run_checks(checks, situation):
@@ -105,4 +104,4 @@ def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
     write_text(out, redactor.clean(page))
     write_text(figures, redactor.clean(facts))
     print(f"\n{end}\n\nReport   {out}\nFigures  {figures}")
-    return int(any(outcome.status is Status.FAILED for outcome in outcomes))
+    return int(any(outcome.status is CheckStatus.FAILED for outcome in outcomes))

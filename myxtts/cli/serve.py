@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
-from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.speaking_flags import CONSENT, add_checkpoint_flag, add_vocoder_flag
+from myxtts.cli.speaking import CONSENT, add_checkpoint_flag, add_vocoder_flag, open_speaking_device
 from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
@@ -124,14 +123,14 @@ def read_settings(arguments: argparse.Namespace) -> ServerSettings:
 
 def make_opener(arguments: argparse.Namespace) -> Callable[[], AbstractContextManager[Synthesizer]]:
     """What loads the model, in the thread that will use it. Raises at once where there is none that can speak."""
-    from myxtts.inference.speaking_model import find_speaking_model
+    from myxtts.inference.speech import find_speaking_model
 
     model = find_speaking_model(arguments.checkpoint)
 
     @contextlib.contextmanager
     def open_synthesizer() -> Iterator[Synthesizer]:
         with open_speaking_device(rehearsal=arguments.rehearsal):
-            from myxtts.inference.loading import load_synthesizer
+            from myxtts.inference.synthesizer import load_synthesizer
 
             yield load_synthesizer(model, vocoder=arguments.vocoder)
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from myxtts.cli.main import end_on_sigterm
 from myxtts.cli.parser import Parser
-from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.cli.speaking_flags import (
+from myxtts.cli.speaking import (
     CONSENT,
     add_checkpoint_flag,
     add_speaking_flags,
+    open_speaking_device,
     read_speech_settings,
     tell_code_limit,
 )
-from myxtts.cli.termination import end_on_sigterm
 from myxtts.errors import CommandLineError
 from myxtts.files import MOST_TEXT_BYTES, FileError, WriteError, open_file_atomically, read_text
 
@@ -70,10 +70,8 @@ def build_parser(prog: str) -> Parser:
 def run(words: Sequence[str], prog: str) -> int:
     arguments = build_parser(prog).parse_all(words)
     # What is wrong with the request is said before a model is loaded.
-    from myxtts.inference.pieces import check_text
-    from myxtts.inference.references import read_references
-    from myxtts.inference.speaking_model import find_speaking_model
-    from myxtts.inference.voices import load_voice, save_voice
+    from myxtts.inference.speech import check_text, find_speaking_model
+    from myxtts.inference.voices import load_voice, read_references, save_voice
 
     settings = read_speech_settings(arguments)
     if arguments.out:
@@ -89,7 +87,7 @@ def run(words: Sequence[str], prog: str) -> int:
     kept = load_voice(arguments.voice) if arguments.voice else None
     model = find_speaking_model(arguments.checkpoint)
     with open_speaking_device(rehearsal=arguments.rehearsal):
-        from myxtts.inference.loading import load_synthesizer
+        from myxtts.inference.synthesizer import load_synthesizer
 
         synthesizer = load_synthesizer(model, vocoder=arguments.vocoder)
         _tell(synthesizer.vocoder.how)

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
+from myxtts.cli.output import check_run_paths, tell
 from myxtts.cli.parser import Parser, spell_command
-from myxtts.cli.path_checks import check_run_paths
-from myxtts.cli.telling import tell
 from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.config.display import format_config
-from myxtts.config.flags import CONFIGURATION, PARALLEL, add_setting_flags
+from myxtts.config.sources import CONFIGURATION, PARALLEL, add_setting_flags, format_config
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
-    from myxtts.training.errors import RunStoppedError
+    from myxtts.errors import RunStoppedError
     from myxtts.training.mode import PlannedRun
 
 _AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null")
@@ -75,9 +73,9 @@ def run(words: Sequence[str], prog: str) -> int:
     if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
         return _train_parallel(config, config.training.model_gpus, words, command, open_ports=arguments.open_ports)
     # Not imported above: --help needs none of it.
-    from myxtts.cli.plan_view import format_plan
-    from myxtts.devices.environment import prepare_environment
-    from myxtts.training.errors import RunStoppedError
+    from myxtts.cli.devices import format_plan
+    from myxtts.devices.machine import prepare_environment
+    from myxtts.errors import RunStoppedError
     from myxtts.training.mode import format_choice, load_choice, plan_run
     from myxtts.training.stopping import stops_politely
 
@@ -105,7 +103,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def _check_cluster(config: XTTSConfig) -> bool:
     """Whether this process is to be a worker of a cluster. What such a run cannot be is refused before TensorFlow is loaded."""
-    from myxtts.training.cluster_rules import refuse_settings
+    from myxtts.training.resume_rules import refuse_settings
 
     training = config.training
     is_worker = find_cluster(training.cluster, training.worker_index, os.environ) is not None
@@ -126,7 +124,7 @@ def _train_parallel(
 ) -> int:
     """Data-parallel training on cards of this machine: a worker for each."""
     from myxtts.cli.launch import launch
-    from myxtts.config.gpu_ids import parse_gpu_ids
+    from myxtts.config.settings import parse_gpu_ids
 
     gpus = parse_gpu_ids(ids)
     is_real = not config.training.rehearsal
@@ -156,10 +154,10 @@ def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
 
 
 def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:
-    from myxtts.monitoring.summary_view import format_summary
+    from myxtts.errors import RunFinishedError, RunStoppedError, choose_exit_code
+    from myxtts.monitoring.summary import format_summary
     from myxtts.processes import watch_import
     from myxtts.reports.pages import LISTENING_PAGE
-    from myxtts.training.errors import RunFinishedError, RunStoppedError, choose_exit_code
     from myxtts.training.stopping import stops_politely
     from myxtts.utils.commons import setup_logging
 
@@ -193,7 +191,7 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
 
 def _report_stop(stopped: RunStoppedError, is_worker: bool) -> int:
     """Says where a signal stopped the run and how it goes on; returns the exit code."""
-    from myxtts.training.errors import choose_exit_code
+    from myxtts.errors import choose_exit_code
 
     print(f"\n{stopped}")
     if stopped.resume_command is not None:

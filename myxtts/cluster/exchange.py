@@ -1,24 +1,42 @@
 """Sums over all workers by TensorFlow's own collectives: NCCL between GPUs (never run yet), a ring over gRPC between CPUs.
 
 The strategy is `MultiWorkerMirroredStrategy` with one replica in each process. It owns no variables: a worker's model is built
-and trained by the same code as a model that is trained alone, and stays equal to the others because all apply the same sums.
-"""
+and trained by the same code as a model that is trained alone, and stays equal to the others because all apply the same sums."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from myxtts.cluster.errors import RendezvousError
-from myxtts.cluster.interfaces import has_other_interfaces
-from myxtts.cluster.nccl import confine_nccl
+from myxtts.cluster.meeting import find_own_interface, has_other_interfaces, name_interface
 from myxtts.cluster.spec import ClusterSpec
+from myxtts.errors import RendezvousError
 
 _log = logging.getLogger(__name__)
+
+
+SOCKET_INTERFACE = "NCCL_SOCKET_IFNAME"
+
+
+def confine_nccl(spec: ClusterSpec, environ: MutableMapping[str, str]) -> None:
+    """Keeps NCCL to the interface that the cluster's file names, unless the user has chosen one.
+
+    Left to itself NCCL listens, at any free port, on an interface that is not loopback, also where all workers are on loopback. Where
+    this machine cannot tell its own address from the file, NCCL is left to itself.
+
+    Args:
+        environ: of this process; NCCL reads it at the first sum.
+    """
+    own = find_own_interface(spec)
+    name = None if own is None else name_interface(own)
+    if name is not None:
+        # With "=" it is this very one; without, every one whose name begins so.
+        environ.setdefault(SOCKET_INTERFACE, f"={name}")
+
 
 PACK_BYTES = 32 << 20
 """Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""

@@ -17,11 +17,9 @@ from typing import Any
 
 from pydantic import field_validator
 
-from myxtts.cluster.errors import ClusterError
-from myxtts.config.address import MOST_PORT, Address, parse_address
-from myxtts.config.section import Section
-from myxtts.config.yaml_file import read_yaml
-from myxtts.errors import ConfigError
+from myxtts.config.settings import MOST_PORT, Address, Section, parse_address
+from myxtts.config.sources import read_yaml
+from myxtts.errors import ClusterError, ConfigError
 
 TF_CONFIG = "TF_CONFIG"
 WORKER_INDEX = "MYXTTS_WORKER_INDEX"

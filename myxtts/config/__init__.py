@@ -2,7 +2,7 @@
 
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.data import LANGUAGES
-from myxtts.config.resolve import resolve_config
+from myxtts.config.sources import resolve_config
 
 __all__ = [
     "LANGUAGES",

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from myxtts.config import presets, rules
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
-from myxtts.config.section import NOT_A_SETTING, Section, nearest_name
+from myxtts.config.settings import NOT_A_SETTING, Section, nearest_name
 from myxtts.config.training import TrainingConfig
 from myxtts.errors import ConfigError
 

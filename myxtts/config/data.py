@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from myxtts.config.section import Section, nearest_name
-from myxtts.config.setting import Auto, Flag, setting, switch
+from myxtts.config.settings import Auto, Flag, Section, nearest_name, setting, switch
 from myxtts.errors import ConfigError
 
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]

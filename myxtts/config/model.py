@@ -7,8 +7,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from myxtts.config import presets
-from myxtts.config.section import Section
-from myxtts.config.setting import Flag, setting, switch
+from myxtts.config.settings import Flag, Section, setting, switch
 from myxtts.errors import ConfigError
 
 ModelSize = Literal["tiny", "small", "base", "big"]

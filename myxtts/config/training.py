@@ -6,9 +6,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from myxtts.config.gpu_ids import parse_gpu_ids
-from myxtts.config.section import Section
-from myxtts.config.setting import Auto, Flag, setting, switch
+from myxtts.config.settings import Auto, Flag, Section, parse_gpu_ids, setting, switch
 
 RequestedMode = Literal["auto", "single", "dual", "isolated"]
 

@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
-from myxtts.data.errors import NothingToTrainOnError
+from myxtts.errors import NothingToTrainOnError
+from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MAX_BUCKETS = 16
 ENOUGH_WASTE = 0.08

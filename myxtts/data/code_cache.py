@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.devices.host_memory import read_free_memory_bytes
+from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.errors import MachineError, UserError
 from myxtts.files import FileError, WriteError, open_file_atomically, read_bytes, read_json, recover_folder
 

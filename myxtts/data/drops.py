@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from myxtts.data.errors import DroppedClipsError
+from myxtts.errors import DroppedClipsError
 from myxtts.files import open_file_atomically
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.data.errors import IndexFolderError
+from myxtts.errors import IndexFolderError
 from myxtts.files import FileError, open_file
 from myxtts.hashing import digest64
 

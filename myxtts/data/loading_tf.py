@@ -16,10 +16,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.clip_loading import ClipFile, is_unchanged
 from myxtts.data.dataset_optimizer import get_optimized_dataset_options
-from myxtts.data.loading import InProcessEngine, Load
-from myxtts.data.pcm_wav import BYTES_PER_SAMPLE, FIRST_CHUNK, FORMAT_CHUNK, PCM_SCALE
+from myxtts.data.loaders import (
+    BYTES_PER_SAMPLE,
+    FIRST_CHUNK,
+    FORMAT_CHUNK,
+    PCM_SCALE,
+    ClipFile,
+    InProcessEngine,
+    Load,
+    is_unchanged,
+)
 from myxtts.utils.commons import get_device_context
 
 HEAD_BYTES = 1024

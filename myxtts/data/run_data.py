@@ -4,28 +4,187 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import plan_shared_buckets
-from myxtts.data.corpus import Corpus, Progress, digest_parts, read_snapshot, write_snapshot
+from myxtts.data.corpus import Corpus, Progress, TextIds, collect_text_ids, digest_parts, read_snapshot, write_snapshot
 from myxtts.data.drops import DropReport
-from myxtts.data.errors import ResumeError
 from myxtts.data.index import choose_index_folder
-from myxtts.data.resume import Fingerprint, take_fingerprint
-from myxtts.data.sampler import IndexSampler
+from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal
 from myxtts.data.scan import choose_scan_workers, make_vocabulary_task, scan_train_data, scan_val_data
-from myxtts.data.split import split_corpus
-from myxtts.data.text_ids import TextIds, collect_text_ids
-from myxtts.data.workers import Task
-from myxtts.files import WriteError, open_file_atomically, read_text
-from myxtts.text.errors import UnsupportedLanguageError, VocabularyError
-from myxtts.text.languages import resolve_language
+from myxtts.data.workers import WorkerTask
+from myxtts.errors import ResumeError, UnsupportedLanguageError, VocabularyError
+from myxtts.files import WriteError, open_file_atomically, read_bytes, read_text
+from myxtts.hashing import digest64, hash_words
+from myxtts.text.normalise import resolve_language
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 
 _log = logging.getLogger(__name__)
+
+
+VALIDATION_SHARE = 0.02
+FEW_VALIDATION_CLIPS = 4
+"""Set apart from a small corpus, but no more than a tenth of it: the loss of a single clip is mostly chance."""
+MOST_VALIDATION_CLIPS = 512
+"""More tell nothing new about the loss, and every validation pays for them."""
+
+_SPLIT = 101
+"""Sets these hashes apart from others with the same seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusSplit:
+    """Clip numbers of the two parts, each in rising order. A corpus of one clip has nothing to validate on."""
+
+    train: NDArray[np.intp]
+    validation: NDArray[np.intp]
+
+
+def split_corpus(corpus: Corpus, seed: int) -> CorpusSplit:
+    """Set some clips apart for validation, and say so in the log.
+
+    Which ones follows from the seed and the clips' paths, whatever the order of the metadata's lines.
+    """
+    clips = len(corpus)
+    few = min(FEW_VALIDATION_CLIPS, clips // 10)
+    count = max(0, min(max(1, few, round(clips * VALIDATION_SHARE)), MOST_VALIDATION_CLIPS, clips - 1))
+    keys = np.fromiter(map(digest64, corpus.audio.iter_bytes()), dtype=np.int64, count=len(corpus))
+    order = np.lexsort([keys, hash_words(seed, _SPLIT, keys)])
+    validation, train = np.sort(order[:count]), np.sort(order[count:])
+    _log.info(
+        "Validation: %d of %d clips (%.1f of %.1f min) are set apart from training, chosen by seed %d%s.",
+        count,
+        len(corpus),
+        corpus.take(validation).total_seconds / 60,
+        corpus.total_seconds / 60,
+        seed,
+        f", such as {corpus.audio[int(validation[0])]}" if count else "",
+    )
+    return CorpusSplit(train, validation)
+
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What the batches of a run depend on. Kept in parts, so that a difference can be named."""
+
+    clips: int
+    seconds: float
+    names: str
+    lengths: str
+    texts: str
+    speakers: str
+    shapes: str
+    accumulation: int
+    seed: int
+    validation: str
+    """Of the validation clips: they share the shapes, and decide what is best and when to stop."""
+    vocabulary: str
+    validation_speakers: str
+    """Prompts may be cut from other clips of the same speaker."""
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerPosition:
+    """Where a run is: the next global step, and the failures that still lie ahead of it."""
+
+    step: int
+    journal: ReplacementJournal
+
+
+def take_fingerprint(corpus: Corpus, sampler: IndexSampler, *, validation: Corpus, vocabulary: Path) -> Fingerprint:
+    """The fingerprint of a corpus's kept clips, how they are batched, and what they are validated and tokenised with."""
+    shapes = [[b.rows, b.samples, b.tokens] for b in sampler.plan.buckets]
+    # Speakers are who shares clips with whom, not their names: these may come from a folder that was moved.
+    return Fingerprint(
+        clips=len(corpus),
+        seconds=round(corpus.total_seconds, 3),
+        names=digest_parts(*corpus.audio.parts),
+        lengths=digest_parts(corpus.samples, corpus.tokens),
+        texts=digest_parts(*corpus.text.parts),
+        speakers=digest_parts(corpus.speaker.codes, *corpus.language.parts),
+        shapes=digest_parts(np.array(shapes, dtype=np.int64)),
+        accumulation=sampler.accumulation,
+        seed=sampler.seed,
+        validation=digest_parts(
+            *validation.audio.parts,
+            validation.samples,
+            validation.tokens,
+            *validation.text.parts,
+            *validation.language.parts,
+        ),
+        vocabulary=digest_parts(read_bytes(vocabulary)),
+        validation_speakers=digest_parts(validation.speaker.codes),
+    )
+
+
+def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: IndexSampler) -> dict[str, Any]:
+    """The position as a small dict of JSON values. Failures behind it are left out: nothing asks for them again."""
+    return {
+        "version": _VERSION,
+        "seed": sampler.seed,
+        "epoch": sampler.find_epoch(position.step),
+        "step": position.step,
+        "fingerprint": asdict(fingerprint),
+        "failures": [astuple(failure) for failure in position.journal.list_failures(position.step)],
+    }
+
+
+def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> SamplerPosition:
+    """The position in a saved dict. Raises `ResumeError`, naming what changed, when it is of another corpus or plan."""
+    if state.get("version") != _VERSION:
+        raise ResumeError(
+            f"The saved position has version {state.get('version')}, but this MyXTTS reads version {_VERSION}. "
+            "Resume with the MyXTTS that saved it, or start anew with --reset-training."
+        )
+    changes = _describe_changes(Fingerprint(**state["fingerprint"]), fingerprint)
+    if changes:
+        raise ResumeError(
+            "The run cannot go on where it stopped, because its batches would be other ones:\n"
+            + "\n".join(f"  - {change}" for change in changes)
+            + "\nBring back what the run was started with, or start anew with --reset-training."
+        )
+    return SamplerPosition(state["step"], ReplacementJournal(Failure(*entry) for entry in state["failures"]))
+
+
+def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
+    changes: list[str] = []
+    if saved.clips != now.clips:
+        changes.append(
+            f"{now.clips} clips ({now.seconds:.1f} s) can be used, but there were {saved.clips} ({saved.seconds:.1f} s)"
+        )
+    elif saved.names != now.names:
+        changes.append("clips were renamed, exchanged or put in another order")
+    elif saved.lengths != now.lengths:
+        changes.append("clips or texts have other lengths (audio was edited, or the vocabulary is another one)")
+    if saved.clips == now.clips and saved.texts != now.texts:
+        changes.append("texts in the metadata were changed")
+    if saved.clips == now.clips and saved.speakers != now.speakers:
+        changes.append("speakers or languages in the metadata were changed")
+    if saved.seed != now.seed:
+        changes.append(f"the seed is {now.seed}, but was {saved.seed}")
+    if saved.accumulation != now.accumulation:
+        changes.append(f"--grad-accum is {now.accumulation}, but was {saved.accumulation}")
+    if not changes and saved.vocabulary != now.vocabulary:
+        changes.append("the vocabulary has other tokens")
+    if not changes and saved.validation != now.validation:
+        changes.append("the validation clips, their lengths or their texts are other ones")
+    if not changes and saved.validation_speakers != now.validation_speakers:
+        changes.append("the speakers of the validation clips were changed")
+    if not changes and saved.shapes != now.shapes:
+        changes.append("the batch size, or the number of ranks it is shared by, is another one")
+    return changes
+
 
 SNAPSHOT_NAME = "run_data.npz"
 
@@ -173,7 +332,7 @@ class TextMeasure:
         assert self._chosen is not None, "a scan has found clips"
         return self._chosen
 
-    def choose_task(self, corpus: Corpus) -> Task:
+    def choose_task(self, corpus: Corpus) -> WorkerTask:
         """How the texts of clips are measured; see `scan.TextTaskMaker`."""
         self._chosen = self._given or keep_vocabulary(corpus, self._folder, most_tokens=self._most_tokens)
         return make_vocabulary_task(self._chosen)

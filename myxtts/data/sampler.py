@@ -6,8 +6,7 @@ slices there are, so a run can be resumed with others.
 
 An epoch sees every clip exactly once. The clips of a bucket that do not fill a batch move on to the next longer bucket
 (which ones is part of the shuffle); at the end one micro-batch may be short, and the last global batch of an epoch may
-have fewer micro-batches. Nothing is carried from one epoch to the next.
-"""
+have fewer micro-batches. Nothing is carried from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -16,11 +15,15 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.audio.augment import Purpose, draw_integers
+from myxtts.audio.prompts import Slices, choose_evaluation_slices, draw_slices
 from myxtts.data.buckets import Bucket, BucketPlan
+from myxtts.data.corpus import Corpus, NameColumn
 from myxtts.hashing import hash_words
 
 EMPTY_ROW = -1
@@ -224,3 +227,146 @@ class IndexSampler:
         if len(self._orders) > _KEPT_EPOCHS:
             self._orders.popitem(last=False)
         return order
+
+
+class Position(NamedTuple):
+    """A micro-batch's place in a run. Places compare in the order in which they are trained on."""
+
+    step: int
+    """Global step, from 0 over all epochs."""
+    micro_batch: int = 0
+
+
+def count_micro_batches(sampler: IndexSampler, step: int) -> int:
+    """Micro-batches of a global step: as many as gradients are accumulated over, fewer at the end of an epoch."""
+    before = step % sampler.steps_per_epoch * sampler.accumulation
+    return min(sampler.accumulation, sampler.plan.batches_per_epoch - before)
+
+
+def follow_position(sampler: IndexSampler, position: Position) -> Position:
+    """The place after this one."""
+    if position.micro_batch + 1 < count_micro_batches(sampler, position.step):
+        return Position(position.step, position.micro_batch + 1)
+    return Position(position.step + 1)
+
+
+def number_position(sampler: IndexSampler, position: Position) -> int:
+    """How many micro-batches come before this place."""
+    epoch, step = divmod(position.step, sampler.steps_per_epoch)
+    return epoch * sampler.plan.batches_per_epoch + step * sampler.accumulation + position.micro_batch
+
+
+def find_position(sampler: IndexSampler, number: int) -> Position:
+    """The place that so many micro-batches come before."""
+    epoch, batch = divmod(number, sampler.plan.batches_per_epoch)
+    step, micro_batch = divmod(batch, sampler.accumulation)
+    return Position(epoch * sampler.steps_per_epoch + step, micro_batch)
+
+
+@dataclass(frozen=True, order=True)
+class Failure:
+    """A clip that could not be used at one place of the run."""
+
+    step: int
+    row: int
+    """The row's number in the global batch, as `MicroBatch.first_row` counts; `name_prompt` of it, where the clip was only to be
+    heard as that row's voice prompt."""
+    clip: int
+
+
+def name_prompt(row: int) -> int:
+    """The place of a row's voice prompt in a journal."""
+    return -1 - row
+
+
+class ReplacementJournal:
+    """The failures of a run so far."""
+
+    def __init__(self, failures: Iterable[Failure] = ()):
+        self._failures: dict[tuple[int, int], set[int]] = {}
+        for failure in failures:
+            self.record(failure)
+
+    def record(self, failure: Failure) -> None:
+        """Note a failure. Noting it twice changes nothing."""
+        self._failures.setdefault((failure.step, failure.row), set()).add(failure.clip)
+
+    def find_failed(self, step: int, row: int) -> set[int]:
+        """The clips that failed at a place."""
+        return set(self._failures.get((step, row), ()))
+
+    def list_failures(self, first_step: int = 0) -> list[Failure]:
+        """All failures at or after a step, sorted."""
+        places = sorted(place for place in self._failures if place[0] >= first_step)
+        return [failure for place in places for failure in self.list_failures_at(*place)]
+
+    def list_failures_at(self, step: int, row: int) -> list[Failure]:
+        """The failures at a place, sorted."""
+        return [Failure(step, row, clip) for clip in sorted(self.find_failed(step, row))]
+
+
+def replace_failed(batch: GlobalBatch, sampler: IndexSampler, journal: ReplacementJournal) -> GlobalBatch:
+    """The batch with every clip that failed at its place replaced."""
+    present = set(batch.clips.tolist())
+    replaced: list[MicroBatch] = []
+    for micro_batch in batch.micro_batches:
+        clips = micro_batch.clips.copy()
+        for row, clip in enumerate(clips.tolist(), start=micro_batch.first_row):
+            failed = journal.find_failed(batch.step, row)
+            if clip in failed:
+                substitutes = sampler.draw_substitutes(batch, row, micro_batch.bucket_number).tolist()
+                # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
+                fitting = (each for each in substitutes if each not in present | failed)
+                clips[row - micro_batch.first_row] = next(fitting, EMPTY_ROW)
+        replaced.append(replace(micro_batch, clips=clips))
+    return replace(batch, micro_batches=tuple(replaced))
+
+
+Clips = NDArray[np.int32]
+
+
+def choose_prompt_slices(
+    corpus: Corpus, clips: Clips, prompts: Clips, *, seed: int, epoch: int, for_validation: bool
+) -> Slices:
+    """The parts of prompts that clips hear.
+
+    Args:
+        prompts: the clip that each one's prompt is cut from; itself, where it hears a part of itself.
+        for_validation: the parts are always the same, instead of drawn anew in each epoch.
+    """
+    # Of another clip no more than the row has room for, whatever the bucket.
+    samples = np.minimum(corpus.samples[clips], corpus.samples[prompts])
+    if for_validation:
+        return choose_evaluation_slices(samples)
+    return draw_slices(samples, seed=seed, epoch=epoch, sample_ids=clips)
+
+
+class SpeakerPrompts:
+    """For each clip another one of the same speaker, or itself where the speaker has no other.
+
+    Args:
+        speakers: of a corpus.
+        seed: of the run.
+        is_fixed: always the same other clip, instead of one drawn anew in each epoch.
+    """
+
+    def __init__(self, speakers: NameColumn, *, seed: int, is_fixed: bool = False):
+        self._seed = seed
+        self._is_fixed = is_fixed
+        codes = speakers.codes
+        self._by_speaker = np.argsort(codes, kind="stable").astype(np.int32)
+        sizes = np.bincount(codes, minlength=len(speakers.names))
+        firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        self._size, self._first = sizes[codes], firsts[codes]
+        self._rank = np.empty(len(codes), np.int64)
+        self._rank[self._by_speaker] = np.arange(len(codes))
+        self._rank -= self._first
+
+    def choose(self, epoch: int, clips: Clips) -> Clips:
+        """The clips whose parts are the prompts of these."""
+        others = np.maximum(self._size[clips] - 1, 1)
+        steps = np.ones(len(clips), np.int64)
+        if not self._is_fixed:
+            steps = draw_integers(self._seed, epoch, clips, Purpose.PROMPT_CLIP, 1, others[:, None])[:, 0]
+        chosen: Clips = self._by_speaker[self._first[clips] + (self._rank[clips] + steps) % self._size[clips]]
+        return chosen

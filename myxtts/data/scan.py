@@ -21,29 +21,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts import __version__
-from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import check_clip, inspect_clip
-from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus, LazyItems, Progress
-from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.data.errors import NothingToTrainOnError, WorkerError
 from myxtts.data.index import MOST_ROWS, Index, choose_index_folder
-from myxtts.data.ljspeech import LocatedClips, Metadata, Split, locate_clips, read_metadata
-from myxtts.data.workers import CHUNK_ITEMS, Crashed, Task, Work, count_workers, run_task
+from myxtts.data.ljspeech import LocatedClips, Metadata, Split, demo_corpus_path, locate_clips, read_metadata
+from myxtts.data.workers import CHUNK_ITEMS, Crashed, Work, WorkerTask, count_workers, run_task
+from myxtts.errors import (
+    ClipError,
+    MissingLanguageTagError,
+    NothingToTrainOnError,
+    UnsupportedLanguageError,
+    WorkerError,
+)
 from myxtts.files import read_bytes
 from myxtts.hashing import digest64
-from myxtts.text.errors import MissingLanguageTagError, UnsupportedLanguageError
-from myxtts.text.languages import CHARACTER_LIMITS
+from myxtts.text.normalise import CHARACTER_LIMITS
 from myxtts.text.tokenizer import Tokenizer
+from myxtts.units import SAMPLE_RATE_HZ
 
 _log = logging.getLogger(__name__)
 
-TextTaskMaker = Callable[[Corpus], Task]
+TextTaskMaker = Callable[[Corpus], WorkerTask]
 """Chooses how texts are measured, given the clips that can be used as far as their audio is concerned."""
 
-CLIP_TASK = Task("myxtts.data.scan:make_clip_check")
+CLIP_TASK = WorkerTask("myxtts.data.scan:make_clip_check")
 """Takes a path; gives frames, rate in Hz, and a `ClipProblem` or nothing."""
 
 LONGEST_DECODED_SECONDS = 120.0
@@ -101,21 +104,21 @@ class ScanResult:
 
 
 def scan_train_data(
-    config: XTTSConfig, text_task: Task | TextTaskMaker, progress: Progress | None = None
+    config: XTTSConfig, text_task: WorkerTask | TextTaskMaker, progress: Progress | None = None
 ) -> ScanResult:
     """The clips of `data.train_data`, or of the demo corpus where none is given."""
     path = Path(config.data.train_data) if config.data.train_data else demo_corpus_path()
     return _scan_as_asked(config, path, "train", text_task, progress)
 
 
-def scan_val_data(config: XTTSConfig, text_task: Task, progress: Progress | None = None) -> ScanResult:
+def scan_val_data(config: XTTSConfig, text_task: WorkerTask, progress: Progress | None = None) -> ScanResult:
     """The clips of `data.val_data`, which must be given."""
     assert config.data.val_data
     return _scan_as_asked(config, Path(config.data.val_data), "eval", text_task, progress)
 
 
 def _scan_as_asked(
-    config: XTTSConfig, path: Path, split: Split, text_task: Task | TextTaskMaker, progress: Progress | None
+    config: XTTSConfig, path: Path, split: Split, text_task: WorkerTask | TextTaskMaker, progress: Progress | None
 ) -> ScanResult:
     data = config.data
     return scan_corpus(
@@ -146,8 +149,8 @@ def scan_corpus(
     split: Split = "train",
     language: str = "en",
     limits: ClipLimits | None = None,
-    text_task: Task | TextTaskMaker | None = None,
-    clip_task: Task = CLIP_TASK,
+    text_task: WorkerTask | TextTaskMaker | None = None,
+    clip_task: WorkerTask = CLIP_TASK,
     follow_symlinks: bool = True,
     strict: bool = False,
     workers: int | None = None,
@@ -180,7 +183,7 @@ def scan_corpus(
     judge = partial(_judge_lines, metadata, clips, follow_symlinks)
     limits = limits or ClipLimits()
     audio, checked = ask(_ask_about_audio(metadata, clips, is_wanted, clip_task))
-    if not isinstance(text_task, Task | None):
+    if not isinstance(text_task, WorkerTask | None):
         usable, _ = judge(audio, _count_characters(metadata), replace(limits, max_tokens=sys.maxsize))
         text_task = text_task(usable) if len(usable) else None
     texts = ask(_ask_about_texts(metadata, text_task))[0] if text_task else _count_characters(metadata)
@@ -208,12 +211,12 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
 # What workers are asked.
 
 
-def make_vocabulary_task(vocabulary: Path) -> Task:
+def make_vocabulary_task(vocabulary: Path) -> WorkerTask:
     """Measures texts in tokens of a vocabulary."""
     # A file that is no vocabulary is refused here, once, and not by every worker.
     Tokenizer(vocabulary)
     digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
-    return Task("myxtts.data.scan:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
+    return WorkerTask("myxtts.data.scan:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
 
 
 def make_clip_check() -> Work:
@@ -253,7 +256,7 @@ class _Question:
     """What is to be known about every row."""
 
     kind: str
-    task: Task
+    task: WorkerTask
     keys: NDArray[np.int64]
     stamps: NDArray[np.int64]
     """A row of numbers for each key, with which what is remembered must agree."""
@@ -268,7 +271,9 @@ class _Question:
     """So many items pay for starting a process; with fewer, this process does them."""
 
 
-def _ask_about_audio(metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: Task) -> _Question:
+def _ask_about_audio(
+    metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: WorkerTask
+) -> _Question:
     """Frames, rate in Hz and a key of `_PROBLEMS`. A file is read again only when its size or time of change is another one."""
     return _Question(
         kind="audio",
@@ -294,7 +299,7 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
     return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
 
 
-def _ask_about_texts(metadata: Metadata, task: Task) -> _Question:
+def _ask_about_texts(metadata: Metadata, task: WorkerTask) -> _Question:
     """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
     texts, languages = metadata.text, metadata.language
     prefixes = [f"{name}\0".encode() for name in languages.names]

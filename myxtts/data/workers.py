@@ -1,8 +1,7 @@
 """Worker processes that do items of work: `python -m myxtts.data.workers`.
 
 A worker talks over a socket pair in lines of JSON; the socket's end is the news of the end on both sides. A worker that a
-file crashes is replaced, and the file named.
-"""
+file crashes is replaced, and the file named."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from typing import Any
 
 import psutil
 
-from myxtts.data.errors import WorkerError
-from myxtts.errors import MachineError, MyXTTSError, UserError
+from myxtts.errors import MachineError, MyXTTSError, UserError, WorkerError
 from myxtts.processes import ChildProcess, enter_child
 
 Work = Callable[[Any], Any]
@@ -38,7 +36,7 @@ _ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """What workers do, in words that another process understands.
 
     Args:
@@ -70,7 +68,7 @@ def count_workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_task(task: Task, items: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
+def run_task(task: WorkerTask, items: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
     """Pairs of an item's position and its result, in the order in which they become ready.
 
     Args:
@@ -92,7 +90,7 @@ def run_task(task: Task, items: Sequence[Any], workers: int) -> Iterator[tuple[i
         while waiting or under_way:
             while waiting and under_way < _CHUNKS_AHEAD * workers:
                 positions = waiting.pop()
-                pool.add([Job([items[position] for position in positions], owner=positions)])
+                pool.add([WorkerJob([items[position] for position in positions], owner=positions)])
                 under_way += 1
             for job, results in pool.receive():
                 under_way -= 1
@@ -106,7 +104,7 @@ def run_task(task: Task, items: Sequence[Any], workers: int) -> Iterator[tuple[i
 
 
 @dataclass(eq=False)
-class Job:
+class WorkerJob:
     """Items that one worker does together."""
 
     items: list[Any]
@@ -130,7 +128,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        task: Task,
+        task: WorkerTask,
         workers: int,
         *,
         descriptors: Sequence[int] = (),
@@ -144,7 +142,7 @@ class WorkerPool:
         self._most_faults, self._most_kills = most_faults, most_kills
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[WorkerJob] = deque()
         self._deaths_in_a_row = 0
         try:
             for _ in range(workers):
@@ -153,7 +151,7 @@ class WorkerPool:
             self.close()
             raise
 
-    def add(self, jobs: Sequence[Job], *, comes_first: bool = False) -> None:
+    def add(self, jobs: Sequence[WorkerJob], *, comes_first: bool = False) -> None:
         """Queue jobs behind the others, or before them."""
         if comes_first:
             self._waiting.extendleft(reversed(jobs))
@@ -161,15 +159,15 @@ class WorkerPool:
             self._waiting.extend(jobs)
         self._feed()
 
-    def withdraw(self, is_unwanted: Callable[[Job], bool]) -> list[Job]:
+    def withdraw(self, is_unwanted: Callable[[WorkerJob], bool]) -> list[WorkerJob]:
         """Strike off jobs that no worker was told of yet."""
         unwanted = [job for job in self._waiting if is_unwanted(job)]
         self._waiting = deque(job for job in self._waiting if not is_unwanted(job))
         return unwanted
 
-    def receive(self, *, wait: bool = True) -> list[tuple[Job, Any]]:
+    def receive(self, *, wait: bool = True) -> list[tuple[WorkerJob, Any]]:
         """Jobs that were done, each with the list of its results or `Crashed`. There may be none yet."""
-        done: list[tuple[Job, Any]] = []
+        done: list[tuple[WorkerJob, Any]] = []
         for key, _ in self._selector.select(None if wait else 0):
             worker: _Worker = key.data
             for results in worker.receive():
@@ -201,7 +199,7 @@ class WorkerPool:
         for worker in self._workers:
             worker.send_jobs()
 
-    def _replace(self, worker: _Worker) -> list[tuple[Job, Any]]:
+    def _replace(self, worker: _Worker) -> list[tuple[WorkerJob, Any]]:
         """Start another worker, which gets the dead one's jobs; not the one it died of, where that is known to kill."""
         self._selector.unregister(worker.socket)
         self._workers.remove(worker)
@@ -213,7 +211,7 @@ class WorkerPool:
                 f"({self._task.factory}). The machine may be out of memory, or a library is broken."
             )
         self._start_worker()
-        crashed: list[tuple[Job, Any]] = []
+        crashed: list[tuple[WorkerJob, Any]] = []
         if worker.is_ready and worker.jobs:
             # They are done in order, so the oldest one without an answer was under way.
             suspect = worker.jobs[0]
@@ -232,7 +230,7 @@ class WorkerProcess:
         is_one_core: whether numeric libraries get one core. A run that is measured has what any run has.
     """
 
-    def __init__(self, task: Task, pass_fds: Sequence[int] = (), *, is_one_core: bool = True):
+    def __init__(self, task: WorkerTask, pass_fds: Sequence[int] = (), *, is_one_core: bool = True):
         self.is_closed = False
         self.is_ready = False
         """Whether it has begun with what it was given. One that died before that did not die of an item."""
@@ -313,13 +311,13 @@ class WorkerProcess:
 class _Worker(WorkerProcess):
     """A worker of a pool and the jobs it was given, oldest first."""
 
-    def __init__(self, task: Task, descriptors: Sequence[int]):
+    def __init__(self, task: WorkerTask, descriptors: Sequence[int]):
         super().__init__(task, descriptors)
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[WorkerJob] = deque()
         self.cost = 0
         self._unsent: list[list[Any]] = []
 
-    def add_job(self, job: Job) -> None:
+    def add_job(self, job: WorkerJob) -> None:
         """Put a job behind the others; `send_jobs` tells the process."""
         self.jobs.append(job)
         self.cost += job.cost
@@ -330,7 +328,7 @@ class _Worker(WorkerProcess):
             self.give(*self._unsent)
             self._unsent.clear()
 
-    def pop_job(self) -> Job:
+    def pop_job(self) -> WorkerJob:
         job = self.jobs.popleft()
         self.cost -= job.cost
         return job
@@ -345,7 +343,7 @@ def serve(connection: socket.socket) -> None:
             try:
                 reply: Any = {"ready": ""}
                 if work is None:
-                    work = Task(**message).load()
+                    work = WorkerTask(**message).load()
                 else:
                     reply = [work(item) for item in message]
             except MyXTTSError as error:

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 
-from myxtts.devices.host_memory import read_free_memory_bytes
-from myxtts.devices.nvml import MIB, Card, CardScan, scan_cards
+import psutil
+
+from myxtts.devices.nvml import MIB, Card, CardScan, Nvml, PhysicalId, scan_cards
+from myxtts.errors import DevicePlanError
+
+
+def read_free_memory_bytes(
+    proc: Path = Path("/proc/self/cgroup"), control_groups: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Memory this process could still take: what the host has, or less where a container or a job is limited."""
+    free = int(psutil.virtual_memory().available)
+    for group in _list_control_groups(proc, control_groups):
+        room = _read_group_room(group)
+        if room is not None:
+            free = min(free, room)
+    return max(0, free)
+
+
+def _list_control_groups(proc: Path, control_groups: Path) -> list[Path]:
+    """The control group of this process and those above it: each may have a limit."""
+    try:
+        lines = proc.read_text().splitlines()
+    except OSError:
+        return []
+    # "0::/path" is the unified hierarchy; the numbered lines are those of version 1.
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    if name is None:
+        return []
+    parts = Path(name).parts
+    return [control_groups.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _read_group_room(group: Path) -> int | None:
+    """Bytes below the group's limit; None where there is no limit."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((group / "memory.current").read_text())
+        facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # Cached file pages count as used, but the kernel gives them back when memory is asked for.
+        return int(limit) - used + int(facts.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -31,3 +77,147 @@ def read_machine(environ: Mapping[str, str] | None = None) -> Machine:
         host_free_mib=read_free_memory_bytes() // MIB,
         environ=dict(os.environ if environ is None else environ),
     )
+
+
+DEVICE_ORDER = "CUDA_DEVICE_ORDER"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+ALLOCATOR = "TF_GPU_ALLOCATOR"
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_THREAD_MODE", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_XLA_FLAGS", "XLA_FLAGS",
+    "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC", "OMP_NUM_THREADS", "MYXTTS_REHEARSAL",
+)  # fmt: skip
+"""Of the environment, what changes how TensorFlow works."""
+_DRIVER_MARKS = ("/proc/driver/nvidia/version", "/dev/dxg")
+"""Where the NVIDIA driver shows itself on Linux and in WSL."""
+
+
+def prepare_environment(environ: MutableMapping[str, str]) -> None:
+    """Makes CUDA count cards as `nvidia-smi` does, Keras use TensorFlow, and TensorFlow the faster kernels of a CPU. Call
+    before TensorFlow is imported."""
+    # CUDA's own order is by speed, so without this `--data-gpu 0` could be nvidia-smi's GPU 1.
+    environ[DEVICE_ORDER] = "PCI_BUS_ID"
+    environ["KERAS_BACKEND"] = "tensorflow"
+    # Without a driver TensorFlow complains at every start that it finds none, as an error; the plan says it once, in words.
+    environ.setdefault(LOG_LEVEL, "1" if any(map(os.path.exists, _DRIVER_MARKS)) else "3")
+    # TensorFlow leaves oneDNN's kernels out on processors without AVX-512 VNNI; its own took 1.3 to 1.5 times as long there.
+    environ.setdefault(ONEDNN, "1")
+
+
+def select_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[Card, ...]:
+    """The cards a process with this environment sees, in the order in which TensorFlow will list them.
+
+    Follows CUDA's reading of CUDA_VISIBLE_DEVICES: unset shows all, entries are numbers or (beginnings of) UUIDs, the
+    first entry that names no card hides itself and all that follow, and a card named twice hides everything.
+    """
+    text = environ.get(VISIBLE_DEVICES)
+    if text is None:
+        return tuple(cards)
+    visible: list[Card] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if entry.startswith("MIG-"):
+            raise DevicePlanError(
+                f"{VISIBLE_DEVICES}={text} names a slice of a card (MIG), but MyXTTS plans with whole cards. "
+                f"Set {VISIBLE_DEVICES} to ids from `nvidia-smi -L`."
+            )
+        card = _find_card(cards, entry)
+        if card is None:
+            break
+        if card in visible:
+            return ()
+        visible.append(card)
+    return tuple(visible)
+
+
+def _find_card(cards: Sequence[Card], entry: str) -> Card | None:
+    if entry.isascii() and entry.isdecimal():
+        return next((card for card in cards if str(card.physical_id) == (entry.lstrip("0") or "0")), None)
+    matches = [card for card in cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+class CardConnection(StrEnum):
+    """The path between two cards, in the words of `nvidia-smi topo -m`."""
+
+    NVLINK = "NVLink"
+    SAME_BOARD = "PSB"
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+    SYS = "SYS"
+    UNKNOWN = "unknown"
+
+
+_LEVELS = {
+    0: CardConnection.SAME_BOARD,
+    10: CardConnection.PIX,
+    20: CardConnection.PXB,
+    30: CardConnection.PHB,
+    40: CardConnection.NODE,
+    50: CardConnection.SYS,
+}
+
+_MEANINGS = {
+    CardConnection.NVLINK: "batches cross at full speed",
+    CardConnection.SAME_BOARD: "two chips on one board: batches cross at full speed",
+    CardConnection.PIX: "behind one PCIe switch: batches cross at PCIe speed without passing the processor",
+    CardConnection.PXB: "behind several PCIe switches: nearly as good as one switch",
+    CardConnection.PHB: "on one PCIe root: batches cross through the processor's bridge; good enough for prepared batches",
+    CardConnection.NODE: "on different PCIe roots of one NUMA node: slow; expect more from one card, or from caching the codes",
+    CardConnection.SYS: "on different NUMA nodes: slow; expect more from one card, or from caching the codes",
+    CardConnection.UNKNOWN: "the driver does not say how they are connected",
+}
+
+
+@dataclass(frozen=True)
+class CardLink:
+    """How two cards of the machine are connected."""
+
+    first: PhysicalId
+    second: PhysicalId
+    connection: CardConnection
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether moving batches between these cards is likely to cost more than it saves."""
+        return self.connection in (CardConnection.NODE, CardConnection.SYS)
+
+    def explain(self) -> str:
+        return f"GPU {self.first} - GPU {self.second}: {self.connection}, {_MEANINGS[self.connection]}"
+
+
+def read_link(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> CardLink:
+    """The connection between two cards."""
+    if nvml.is_linked(first, second):
+        return CardLink(first, second, CardConnection.NVLINK)
+    level = nvml.read_common_ancestor(first, second)
+    return CardLink(
+        first, second, CardConnection.UNKNOWN if level is None else _LEVELS.get(level, CardConnection.UNKNOWN)
+    )
+
+
+def read_links(ids: Sequence[PhysicalId]) -> list[CardLink]:
+    """The connections among cards, pair by pair; none where there are fewer than two."""
+    if len(ids) < 2:
+        return []
+    with Nvml() as nvml:
+        return [read_link(nvml, first, second) for first, second in itertools.combinations(ids, 2)]
+
+
+def find_bus_ids(descriptions: Sequence[str]) -> list[str]:
+    """The PCI addresses in TensorFlow's descriptions of cards; "unknown" where one has none."""
+    found = [re.search(r"pci bus id: ([0-9a-fA-F:.]+)", text) for text in descriptions]
+    return [match[1] if match else "unknown" for match in found]
+
+
+def is_same_bus_id(first: str, second: str) -> bool:
+    """Whether two PCI addresses are one: the driver writes `00000000:0A:00.0` what is `0000:0a:00.0` to CUDA."""
+    return _split_bus_id(first) == _split_bus_id(second)
+
+
+def _split_bus_id(bus_id: str) -> tuple[str, str]:
+    domain, _, rest = bus_id.lower().partition(":")
+    return domain.lstrip("0"), rest

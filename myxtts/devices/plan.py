@@ -2,13 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from myxtts.config import XTTSConfig
-from myxtts.devices.memory import Limit, LimitRequest, Memory
-from myxtts.devices.nvml import PhysicalId
+from myxtts.config.presets import find_card_preset
+from myxtts.devices.nvml import Card, PhysicalId
+from myxtts.errors import DevicePlanError
+from myxtts.files import fit_shape
+
+
+class DefaultMib(int):
+    """A limit nobody asked for. Unlike a given one, it is computed anew where it does not fit."""
+
+
+DEFAULT_DATA_MIB = DefaultMib(8192)
+DEFAULT_MODEL_MIB = DefaultMib(16384)
+CONTEXT_MIB = 512
+"""Kept free on a card for every process that uses it: a limit caps TensorFlow's pool, not the CUDA context."""
+OWN_CARD_SHARE = 0.85
+REHEARSAL_SHARE = 0.8
+REHEARSAL_LEAST_MIB = 512
+"""TensorFlow alone takes about so much of a process."""
+STEP_MIB = 64
+
+
+@dataclass(frozen=True)
+class Limit:
+    """TensorFlow's pool on this device never exceeds this."""
+
+    mib: int
+
+    def __str__(self) -> str:
+        return f"limit {self.mib} MB"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """TensorFlow takes memory as it needs it. Excludes a limit on the same device."""
+
+    def __str__(self) -> str:
+        return "memory growth"
+
+
+Memory = Limit | Growth
+
+
+@dataclass(frozen=True)
+class LimitRequest:
+    """A role's limit as asked for: a number, or None for the default."""
+
+    role: str
+    asked_mib: int | None
+    flag: str
+    """What it is called by whoever asks: a flag, or a setting."""
+
+    @property
+    def default_mib(self) -> int:
+        return DEFAULT_DATA_MIB if self.role == "data" else DEFAULT_MODEL_MIB
+
+
+def choose_own_card_limit(request: LimitRequest, card: Card) -> tuple[Limit, str | None]:
+    """The limit of a role that has a card to itself, and the note to print when it is not what a reader would expect."""
+    room = find_room_mib(card, processes=1)
+    if room is None:
+        limit = Limit(request.asked_mib or request.default_mib)
+        return limit, f"GPU {card.physical_id}: free memory unknown, {limit} is not checked."
+    if request.asked_mib is not None:
+        if request.asked_mib > room:
+            raise DevicePlanError(
+                f"{request.flag} {request.asked_mib} does not fit: GPU {card.physical_id} ({card.name}) has {card.free_mib} "
+                f"MB free, of which {CONTEXT_MIB} MB are kept for CUDA. Give at most {room}, or free the card "
+                "(`nvidia-smi` shows who uses it)."
+            )
+        return Limit(request.asked_mib), None
+    if request.default_mib <= room:
+        return Limit(request.default_mib), None
+    preset = find_card_preset(card.name, card.total_mib or 0)
+    computed = _round_down(OWN_CARD_SHARE * room)
+    if preset is not None:
+        from_table = preset.data_mib if request.role == "data" else preset.model_mib
+        computed = from_table if from_table <= room else computed
+    return Limit(computed), (
+        f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free: the {request.role} limit is {computed} MB "
+        f"instead of the default {request.default_mib} MB."
+    )
+
+
+def check_split_card(data: LimitRequest, model: LimitRequest, card: Card) -> tuple[Limit, Limit]:
+    """Both limits of one shared card; they must be given and fit together."""
+    if data.asked_mib is None or model.asked_mib is None:
+        sums = "" if card.free_mib is None else f" (they may sum to {max(0, card.free_mib - 2 * CONTEXT_MIB)} MB now)"
+        raise DevicePlanError(
+            f"Both roles are to be on GPU {card.physical_id}. One card can be split between two processes only with both limits "
+            f"given. Give two ids from `nvidia-smi -L`, or {data.flag} and {model.flag} that fit this card together{sums}."
+        )
+    room = find_room_mib(card, processes=2)
+    if room is not None and data.asked_mib + model.asked_mib > room:
+        raise DevicePlanError(
+            f"{data.flag} {data.asked_mib} and {model.flag} {model.asked_mib} together do not fit GPU "
+            f"{card.physical_id} ({card.name}): it has {card.free_mib} MB free, of which {2 * CONTEXT_MIB} MB are kept for CUDA. "
+            f"Give limits that sum to at most {room}."
+        )
+    return Limit(data.asked_mib), Limit(model.asked_mib)
+
+
+def choose_rehearsal_limits(data: LimitRequest, model: LimitRequest, host_free_mib: int) -> tuple[Limit, Limit]:
+    """Limits in host memory: given ones must fit, defaults are scaled to what is free."""
+    asked = (data.asked_mib or 0) + (model.asked_mib or 0)
+    if asked > host_free_mib:
+        raise DevicePlanError(
+            f"{data.flag} and {model.flag} ask for {asked} MB, but this rehearsal has {host_free_mib} MB of host "
+            "memory free. Give smaller limits, or leave them out: they are then scaled to this machine."
+        )
+    open_requests = [request for request in (data, model) if request.asked_mib is None]
+    wanted = sum(request.default_mib for request in open_requests)
+    scale = min(1.0, REHEARSAL_SHARE * (host_free_mib - asked) / wanted) if wanted else 1.0
+
+    def choose(request: LimitRequest) -> Limit:
+        if request.asked_mib is not None:
+            return Limit(request.asked_mib)
+        mib = _round_down(request.default_mib * scale)
+        if mib < REHEARSAL_LEAST_MIB:
+            raise DevicePlanError(
+                f"This rehearsal has {host_free_mib} MB of host memory free, of which {asked} MB are asked for: too little is "
+                f"left for the {request.role} role ({mib} MB). Give smaller limits, or free some memory."
+            )
+        return Limit(mib)
+
+    return choose(data), choose(model)
+
+
+def find_room_mib(card: Card, processes: int) -> int | None:
+    """Free memory less what CUDA takes for so many processes; None when unknown. A card without room is an error."""
+    if card.free_mib is None:
+        return None
+    room = card.free_mib - processes * CONTEXT_MIB
+    if room < STEP_MIB:
+        raise DevicePlanError(
+            f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free, too little to work with. "
+            "Free the card (`nvidia-smi` shows who uses it) or choose another id."
+        )
+    return room
+
+
+def _round_down(mib: float) -> int:
+    return max(STEP_MIB, int(mib) // STEP_MIB * STEP_MIB)
 
 
 class Mode(StrEnum):
@@ -32,7 +173,7 @@ class Role(StrEnum):
     MODEL = "model"
 
 
-class Task(StrEnum):
+class DeviceUse(StrEnum):
     """What the devices are for, as notes name it."""
 
     TRAIN = "Training"
@@ -153,7 +294,7 @@ class PlanRequest:
     rehearsal: bool = False
     command: tuple[str, ...] = ()
     """The command as given, for advice that can be pasted; none where Python asks, which is advised by the names of settings."""
-    task: Task = Task.TRAIN
+    task: DeviceUse = DeviceUse.TRAIN
     limit_names: tuple[str, str] = ("data.data_gpu_memory", "data.model_gpu_memory")
     """What the limits are called where Python asks."""
 
@@ -175,3 +316,13 @@ class PlanRequest:
     def limits(self) -> tuple[LimitRequest, LimitRequest]:
         data, model = ("--data-gpu-memory", "--model-gpu-memory") if self.command else self.limit_names
         return LimitRequest("data", self.data_limit_mib, data), LimitRequest("model", self.model_limit_mib, model)
+
+
+def dump_plan(plan: DevicePlan) -> dict[str, Any]:
+    """The whole plan; `load_plan` gives an equal one."""
+    return asdict(plan)
+
+
+def load_plan(values: Mapping[str, Any]) -> DevicePlan:
+    """The plan that `dump_plan` was given."""
+    return fit_shape(dict(values), DevicePlan)

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.devices.environment import DEVICE_ORDER, prepare_environment
-from myxtts.devices.memory import Limit
+from myxtts.devices.machine import DEVICE_ORDER, find_bus_ids, prepare_environment
 from myxtts.devices.native_stderr import drop_lines
-from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, RolePlan
-from myxtts.devices.topology import find_bus_ids
+from myxtts.devices.plan import DevicePlan, Limit, Mode, Process, ProcessPlan, RolePlan
 from myxtts.errors import DeviceMismatchError, DevicePlanError, DevicesInUseError
 
 # CUDA counts cards once. Where TensorFlow was there first, it may have counted them by speed already.

@@ -1,28 +1,145 @@
 """Who listens: recognisers, which write down what they hear, and speaker judges, which say whose voice it is.
 
 A judge is one that MyXTTS knows by name, a Python function (`module:function`), or a command. Known ones run in a process
-of their own, by any Python that has their package. All hear the same files: wav, 16 kHz, mono, 16 bit.
-"""
+of their own, by any Python that has their package. All hear the same files: wav, 16 kHz, mono, 16 bit."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import logging
 import os
+import select
 import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.config.section import nearest_name
-from myxtts.evaluation.errors import JudgeFailedError, JudgeRequestError
-from myxtts.evaluation.judge_process import JudgeProcess, run_command
+from myxtts.audio.reading import read_clip
+from myxtts.audio.resampling import resample_clip
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
+from myxtts.checkpoints.store import find_model_directory
+from myxtts.config.settings import nearest_name
+from myxtts.data.scan import ScanResult, make_vocabulary_task, scan_train_data
+from myxtts.errors import JudgeFailedError, JudgeRequestError, MyXTTSError
+from myxtts.evaluation.results import SPOKEN, FailedFigure, NotMeasured
+from myxtts.evaluation.scores import Likeness, Vector, compare_voices
+from myxtts.evaluation.sentences import (
+    PromptKind,
+    Recordings,
+    Sentence,
+    Split,
+    choose_part,
+    choose_recordings,
+    choose_sentences,
+    find_other_voices,
+    write_wav,
+)
+from myxtts.inference.speech import SpeechSettings, require_able_to_speak
+from myxtts.inference.voices import read_references
+from myxtts.processes import end_child, read_end
+from myxtts.units import SAMPLE_RATE_HZ
+
+_log = logging.getLogger(__name__)
+
+
+START_SECONDS = 300.0
+ANSWER_SECONDS = 300.0
+STOP_SECONDS = 10.0
+_TOLD_BYTES = 2000
+_READ_BYTES = 1 << 16
+
+
+class JudgeProcess:
+    """A started `judge_worker`, by the Python that has the judge's package."""
+
+    def __init__(self, python: str | Path, name: str):
+        self.name = name
+        worker = Path(__file__).with_name("judge_worker.py")
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+        self._unread = b""
+        try:
+            self._process = subprocess.Popen(
+                [str(python), str(worker), name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                bufsize=0,
+                # Ctrl-C is ours to answer: the judge ends when we close its input.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise JudgeRequestError(
+                f"The judge {name} must be run by a Python, but {python} cannot be started: {error.strerror}. Give one with "
+                "--judge-python."
+            ) from None
+
+    def read_greeting(self) -> dict[str, Any]:
+        """The first line: `ready`, or what is `missing`."""
+        return self._read(START_SECONDS)
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a question. Raises `JudgeFailedError` where there is none."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        except BrokenPipeError:
+            raise self._explain("is no longer there") from None
+        return self._read(ANSWER_SECONDS)
+
+    def close(self) -> None:
+        """Ends the process."""
+        end_child(self._process, STOP_SECONDS)
+        self._log.close()
+
+    def _read(self, seconds: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._process.kill()
+                raise self._explain(f"gave no answer within {seconds:g} s")
+            fresh = os.read(descriptor, _READ_BYTES)
+            if not fresh:
+                raise self._explain("ended without an answer")
+            self._unread += fresh
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _explain(self, what: str) -> JudgeFailedError:
+        told = read_end(self._log.fileno(), _TOLD_BYTES)
+        last = f" Its last words: {told}" if told else ""
+        return JudgeFailedError(f"The judge {self.name} {what}.{last}")
+
+
+def run_command(words: Sequence[str]) -> str:
+    """What a command prints. Raises `JudgeFailedError` where it fails."""
+    try:
+        result = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
+    except OSError as error:
+        raise JudgeFailedError(f"`{words[0]}` cannot be run: {error.strerror}.") from None
+    if result.returncode:
+        told = result.stderr.strip()[-_TOLD_BYTES:]
+        raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
+    return result.stdout
+
 
 JUDGE_RATE_HZ = 16_000
 JUDGE_PYTHON = "MYXTTS_JUDGE_PYTHON"
@@ -202,3 +319,183 @@ def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
             raise JudgeFailedError(f"{name}: {type(error).__name__}: {error}") from error
 
     return Judge(name, ask)
+
+
+LANGUAGE_OF_OTHERS = "en"
+"""Told to a speaker judge that wants a language, of recordings that have none."""
+
+
+class Jury:
+    """Asks the judges.
+
+    Args:
+        recogniser: None leaves transcripts out.
+        speaker_judge: None leaves voices out.
+        folder: where what they hear is written.
+
+    Attributes:
+        failures: what could not be had, in the order it happened.
+        speakers: the voices that are known.
+    """
+
+    def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None, folder: Path):
+        self.recogniser, self.speaker_judge = recogniser, speaker_judge
+        self.failures: list[FailedFigure] = []
+        self.speakers: dict[str, dict[str, Vector]] = {}
+        self._wav = folder / "clip.wav"
+
+    def meet_speakers(self, recordings: Mapping[str, Mapping[str, Path]]) -> None:
+        """Hears recordings of each speaker, by name; one that cannot be heard is a failure, not an error."""
+        if self.speaker_judge is None:
+            return
+        for speaker, files in recordings.items():
+            for name, path in files.items():
+                try:
+                    wav = self._write(read_clip(path, JUDGE_RATE_HZ))
+                    vector = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
+                except MyXTTSError as error:
+                    self._note(name, "likeness", error)
+                else:
+                    self.speakers.setdefault(speaker, {})[name] = vector
+
+    def understands(self, language: str) -> bool:
+        """Whether there is a recogniser for a language."""
+        judge = self.recogniser
+        return judge is not None and (judge.languages is None or language in judge.languages)
+
+    def transcribe(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> str | None:
+        """What the recogniser hears; None where there is none for the language, or it failed."""
+        if self.recogniser is None or not self.understands(sentence.language):
+            return None
+        try:
+            return transcribe(self.recogniser, self._resample(samples), sentence.language)
+        except JudgeFailedError as error:
+            self._note(sentence.name, f"transcript of {kind}", error)
+            return None
+
+    def compare_voice(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> Likeness | None:
+        """Whose voice it is; None where no judge was asked, it failed, or the voice was given and this is a recording."""
+        if self.speaker_judge is None or (kind != SPOKEN and sentence.prompt_kind is PromptKind.GIVEN):
+            return None
+        try:
+            vector = embed_voice(self.speaker_judge, self._resample(samples), sentence.language)
+        except JudgeFailedError as error:
+            self._note(sentence.name, f"likeness of {kind}", error)
+            return None
+        return compare_voices(self.speakers, vector, sentence.voice_speaker, sentence.name)
+
+    def _resample(self, samples: NDArray[np.float32]) -> Path:
+        return self._write(resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ))
+
+    def _write(self, samples: NDArray[np.float32]) -> Path:
+        write_wav(self._wav, samples, JUDGE_RATE_HZ)
+        return self._wav
+
+    def _note(self, name: str, what: str, error: MyXTTSError) -> None:
+        _log.warning("%s: no %s: %s", name, what, error)
+        self.failures.append(FailedFigure(name, what, str(error)))
+
+
+def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> list[NotMeasured]:
+    """Every figure that this evaluation leaves out."""
+    gaps: list[tuple[str, str, str]] = []
+    what = "Word and character error rates"
+    unknown = [sentence.language for sentence in sentences if not jury.understands(sentence.language)]
+    if jury.recogniser is None:
+        gaps.append((what, "no recogniser was asked.", _explain_judge(RECOGNISER)))
+    elif unknown:
+        why = (
+            f"{jury.recogniser.name} does not understand {', '.join(dict.fromkeys(unknown))}, the language of {len(unknown)} of "
+            f"{len(sentences)} sentences."
+        )
+        gaps.append((what, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}"))
+    if jury.speaker_judge is None:
+        gaps.append(("Whose voice it is", "no speaker judge was asked.", _explain_judge(SPEAKER_JUDGE)))
+    elif len(jury.speakers) == 1:
+        how = "Give a folder with a folder of recordings for each of some others with --other-voices."
+        gaps.append(("How alike the voice is to other speakers", "there is only one speaker.", how))
+    if jury.speaker_judge is not None and any(sentence.prompt_kind is PromptKind.GIVEN for sentence in sentences):
+        why = "the voice was given (--reference), and theirs is another."
+        gaps.append(("The voices of recordings and copies", why, "Leave --reference out to compare them."))
+    if not has_codec:
+        why = "the model has no DVAE, which makes codes of recordings."
+        gaps.append(("The codec's copy and the codes predicted", why, "Import it again with --dvae."))
+    return [NotMeasured(*gap) for gap in gaps]
+
+
+def _explain_judge(kind: JudgeKind) -> str:
+    name, known = next(iter(kind.known.items()))
+    languages = f" (for {', '.join(known.languages)})" if known.languages else ""
+    return (
+        f"Give {kind.flag} {name}{languages} after `{known.install}` in an environment of its own, named with --judge-python; "
+        f"or another: {_explain_others(kind)}"
+    )
+
+
+def _explain_others(kind: JudgeKind) -> str:
+    return f"{kind.flag} module:function, or {kind.flag}-command 'COMMAND {{wav}}'."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """What is to be evaluated, and how."""
+
+    checkpoint: Path
+    """A model directory, or the folder of a run."""
+    data: Path
+    out: Path
+    limit: int | None
+    """The most sentences; None for all."""
+    split: Split = "all"
+    language: str | None = None
+    """Of lines of the metadata that name none; None for what the model was trained with."""
+    references: tuple[Path, ...] = ()
+    other_voices: Path | None = None
+    recogniser: JudgeChoice = field(default_factory=JudgeChoice)
+    speaker_judge: JudgeChoice = field(default_factory=JudgeChoice)
+    settings: SpeechSettings = field(default_factory=SpeechSettings)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What will be spoken, known before a model is loaded."""
+
+    directory: Path
+    sentences: list[Sentence]
+    recordings: Recordings
+    scan: ScanResult
+
+
+def choose_material(request: EvaluationRequest) -> Material:
+    """Looks at the data and chooses the sentences; what is wrong with the request is said here, before a model is loaded."""
+    if request.references:
+        read_references(request.references)
+    others = find_other_voices(request.other_voices) if request.other_voices else {}
+    directory = read_model_directory(find_model_directory(request.checkpoint), verify_checksums=False)
+    scan = _scan(request, directory)
+    clips = choose_part(scan.corpus, request.split, directory.config.training.seed)
+    sentences = choose_sentences(scan.corpus, clips, request.limit, request.references)
+    recordings = choose_recordings(scan.corpus, sentences, request.references)
+    return Material(directory.path, sentences, {**others, **recordings}, scan)
+
+
+Judges = tuple[Judge | None, Judge | None]
+"""Recogniser and speaker judge; None also where the model's own speaker encoder is to be asked."""
+
+
+@contextmanager
+def open_judges(request: EvaluationRequest) -> Iterator[Judges]:
+    """The judges that do not need the model, ready to listen; closed at the end of the block."""
+    speaker_judge = JudgeChoice() if request.speaker_judge.name == OWN else request.speaker_judge
+    with open_judge(RECOGNISER, request.recogniser) as recogniser, open_judge(SPEAKER_JUDGE, speaker_judge) as speaker:
+        yield recogniser, speaker
+
+
+def _scan(request: EvaluationRequest, directory: ModelDirectory) -> ScanResult:
+    """The clips of the data that this model can read, as its training would have chosen them."""
+    require_able_to_speak(directory)
+    changed: dict[str, Any] = {"train_data": str(request.data), "strict": False}
+    if request.language is not None:
+        changed["language"] = request.language
+    config = directory.config.replace(data=changed)
+    return scan_train_data(config, make_vocabulary_task(directory.path / VOCABULARY_NAME))

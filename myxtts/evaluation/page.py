@@ -8,14 +8,12 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from myxtts.evaluation import words
-from myxtts.evaluation.results import KINDS, Evaluation, SpokenSentence
-from myxtts.evaluation.scoring_text import split_words
-from myxtts.evaluation.verdict import judge_summary
-from myxtts.monitoring.metrics_rows import Row
-from myxtts.monitoring.words import format_share
-from myxtts.reports.embed import embed_file
-from myxtts.reports.pages import draw_losses, render_page
+from myxtts.evaluation import results as words
+from myxtts.evaluation.results import KINDS, Evaluation, SpokenSentence, judge_summary
+from myxtts.evaluation.scores import split_words
+from myxtts.monitoring.metrics import Row
+from myxtts.reports.pages import draw_losses, embed_file, render_page
+from myxtts.units import format_share
 
 MOST_PLAYED = 30
 """Sentences with players: more make a page that no browser likes to open. The files of all are beside it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from myxtts.evaluation.error_rates import Errors, add_errors, score_transcript
-from myxtts.evaluation.likeness import Likeness
+from myxtts.evaluation.scores import Errors, Likeness, add_errors, score_transcript
+from myxtts.units import format_share
 
 SCHEMA = "myxtts evaluation"
 VERSION = 2
@@ -215,3 +216,147 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _divide(total: float, count: float) -> float | None:
     return total / count if count else None
+
+
+ACCEPTED_LOSS = 0.15
+"""A word error rate so much above that of the recordings is still speech that is understood."""
+TELLING_RATE = 0.7
+"""Below it against wrong texts, a recogniser writes down what fits anything."""
+DEAF_RATE = 0.5
+"""A recogniser that gets more words of the recordings themselves wrong does not know their language, or their sound."""
+MANY_STOP_FAILURES = 0.2
+SHORT_SPEECH = 0.6
+"""Speech that lasts so much less than the recordings came to an end before its text did."""
+
+
+def judge_summary(summary: Summary) -> str:
+    """What limits the speech."""
+    original, copy, spoken = (summary.kinds[kind].word_error_rate for kind in (ORIGINAL, COPY, SPOKEN))
+    if spoken is None or original is None:
+        return f"No recogniser has listened, so it is not known whether the speech is understood. {_describe_stops(summary)}"
+    wrong = summary.word_error_rate_against_wrong_texts
+    if wrong is not None and wrong < TELLING_RATE:
+        return (
+            f"The word error rate tells little: against wrong texts it is {wrong:.2f}, where it should be "
+            "near 1. Evaluate more, and more different, sentences."
+        )
+    if original > DEAF_RATE:
+        return (
+            f"The recogniser does not understand the recordings themselves: word error rate {original:.2f}. What it says of the "
+            f"speech ({spoken:.2f}) tells nothing. Give one that knows their language (--recogniser, --recogniser-command)."
+        )
+    loss = spoken - original
+    if loss <= ACCEPTED_LOSS:
+        return f"The speech is understood: word error rate {spoken:.2f}, of the recordings {original:.2f}. {_describe_stops(summary)}"
+    if copy is not None and copy - original > loss / 2:
+        return (
+            f"The codec loses most: word error rate {copy:.2f} when the recordings only go through its codes and back, "
+            f"{original:.2f} before, {spoken:.2f} for speech. Train the codec longer first (--codec-steps)."
+        )
+    culprit, advice = _find_culprit(summary)
+    return (
+        f"{culprit} is at fault: word error rate {spoken:.2f}, where the codec's copies have "
+        f"{'an unknown one' if copy is None else f'{copy:.2f}'} and the recordings {original:.2f}. {advice}"
+    )
+
+
+def _find_culprit(summary: Summary) -> tuple[str, str]:
+    """Who makes bad speech of a good codec, and what to do."""
+    wrong_length = _describe_length(summary)
+    if wrong_length is not None:
+        return "The GPT", wrong_length
+    if summary.uses_decoder:
+        # The copies do not go through the decoder, so they say nothing of it.
+        advice = (
+            "Evaluate with --vocoder griffin-lim to tell them apart: if that is understood, train the decoder longer."
+        )
+        return "The GPT or its waveform decoder", advice
+    accuracy = summary.code_accuracy
+    known = f"Led by the true codes it predicts {accuracy:.0%} of them. " if accuracy is not None else ""
+    return "The GPT", f"{known}Train longer, or on more speech; --temperature and --repetition-penalty are worth a try."
+
+
+def _describe_length(summary: Summary) -> str | None:
+    """What is wrong with the length of the speech, which is the GPT's doing whatever makes the sound."""
+    if summary.stop_failures > MANY_STOP_FAILURES * summary.sentences:
+        return f"{_describe_stops(summary)} Train longer, or try a lower --temperature."
+    if summary.length_ratio is not None and summary.length_ratio < SHORT_SPEECH:
+        return f"It stops too early: the speech lasts {summary.length_ratio:.0%} of the recordings' time. Train longer."
+    return None
+
+
+def _describe_stops(summary: Summary) -> str:
+    if not summary.stop_failures:
+        return "Every sentence came to its end by itself."
+    return f"{summary.stop_failures} of {summary.sentences} sentences ran into the length limit."
+
+
+DASH = "–"
+KIND_NAMES = {ORIGINAL: "Recording", COPY: "Codec alone", SPOKEN: "Spoken"}
+
+
+def format_rate(rate: float | None) -> str:
+    return DASH if rate is None else f"{rate:.3f}"
+
+
+def format_errors(errors: Errors | None) -> str:
+    return DASH if errors is None else f"{errors.errors} of {errors.length}"
+
+
+def format_cosine(cosine: float | None) -> str:
+    return DASH if cosine is None else f"{cosine:.2f}"
+
+
+def format_decibels(distance_db: float | None) -> str:
+    return DASH if distance_db is None else f"{distance_db:.1f} dB"
+
+
+WIDTH = 80
+MOST_FAILURES = 5
+_COLUMNS = (("words wrong", 12), ("chars wrong", 12), ("own voice", 10), ("other voice", 12), ("mel distance", 13))
+
+
+def format_evaluation(evaluation: Evaluation) -> str:
+    """The summary, what is missing from it, and what failed."""
+    summary = evaluation.summary
+    facts = evaluation.facts
+    lines = [
+        f"{facts['checkpoint']['name']}: {summary.sentences} sentences of {facts['data']['name']} ({facts['data']['split']})",
+        *textwrap.wrap(facts["checkpoint"]["sound"], WIDTH),
+        "",
+        f"{'':<18}" + "".join(f"{name:>{width}}" for name, width in _COLUMNS),
+        *(_format_kind(KIND_NAMES[kind], figures) for kind, figures in summary.kinds.items() if figures.sentences),
+        "",
+        *_list_figures(summary),
+        "",
+        *textwrap.wrap(judge_summary(summary), WIDTH),
+    ]
+    for gap in evaluation.not_measured:
+        lines += ["", *textwrap.wrap(f"Not measured: {gap.what}; {gap.why} {gap.how}", WIDTH, subsequent_indent="  ")]
+    if evaluation.failures:
+        lines += ["", f"Could not be had: {len(evaluation.failures)}"]
+        lines += [
+            f"  {failure.name}, {failure.what}: {failure.reason}" for failure in evaluation.failures[:MOST_FAILURES]
+        ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _format_kind(name: str, figures: KindSummary) -> str:
+    values = (
+        format_rate(figures.word_error_rate),
+        format_rate(figures.character_error_rate),
+        format_cosine(figures.likeness_to_own_speaker),
+        format_cosine(figures.likeness_to_nearest_other_speaker),
+        format_decibels(figures.mel_distance_db),
+    )
+    return f"{name:<18}" + "".join(f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True))
+
+
+def _list_figures(summary: Summary) -> Iterator[str]:
+    yield f"Codes predicted   {format_share(summary.code_accuracy)} (led by the true ones)"
+    if summary.real_time_factor is not None:
+        yield f"Real-time factor  {summary.real_time_factor:.2f} s for a second of speech"
+    yield f"Did not stop      {summary.stop_failures} of {summary.sentences}"
+    yield f"Length            {format_share(summary.length_ratio)} of the recordings' time"
+    if summary.failed:
+        yield f"Left out          {summary.failed}"

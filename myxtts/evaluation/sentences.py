@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.ljspeech import AUDIO_SUFFIXES
-from myxtts.data.split import split_corpus
-from myxtts.evaluation.errors import NothingToEvaluateError
+from myxtts.data.run_data import split_corpus
+from myxtts.errors import NothingToEvaluateError
+from myxtts.inference.speech import to_pcm16
 
 Split = Literal["all", "train", "validation"]
 
@@ -136,3 +138,12 @@ def _make_sentence(corpus: Corpus, clip: int, references: Sequence[Path]) -> Sen
         prompts=prompts,
         prompt_kind=kind,
     )
+
+
+def write_wav(path: Path, samples: NDArray[np.float32], rate_hz: int) -> None:
+    """Writes a sound file in place of what is there."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate_hz)
+        file.writeframes(to_pcm16(samples))

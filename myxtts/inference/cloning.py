@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from myxtts.audio.mels import compute_conditioning_mel, compute_speaker_mel
 from myxtts.audio.resampling import resample_clip
-from myxtts.audio.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
-from myxtts.inference.references import SHORTEST_SECONDS, read_references
-from myxtts.inference.voices import Voice
+from myxtts.inference.voices import SHORTEST_SECONDS, Voice, read_references
 from myxtts.models.xtts import XTTS
+from myxtts.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
 
 PROMPT_SECONDS = 30.0
 """As much of all recordings together makes the prompt."""

@@ -13,12 +13,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.inference.pieces import choose_bucket, choose_rows
-from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechSettings, choose_bucket, choose_rows
 from myxtts.inference.voices import Voice
-from myxtts.models.decoding import Decoding, continue_decoding, specify_decoding, start_decoding
+from myxtts.models.decoding import Decoding, Greedy, Sampling, continue_decoding, specify_decoding, start_decoding
 from myxtts.models.gpt import GPT
-from myxtts.models.sampling import Greedy, Sampling
 from myxtts.models.sizes import PROMPT_LATENTS, GPTSize
 
 PUBLISHED_PENALTY = 5.0

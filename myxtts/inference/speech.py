@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
+from myxtts.checkpoints.store import find_model_directory
+from myxtts.errors import SpeechRequestError, SpeechSettingError, UnableToSpeakError
+from myxtts.models.weights import GPT_PREFIX
+from myxtts.text.normalise import character_limit, resolve_language
+from myxtts.text.sentences import split_sentences
+from myxtts.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -51,3 +61,249 @@ class Speech:
 def to_pcm16(samples: NDArray[np.float32]) -> bytes:
     """Samples as 16-bit integers, little-endian; what is beyond full scale is clipped."""
     return (np.clip(samples, -1.0, 1.0) * 32767.0).round().astype("<i2").tobytes()
+
+
+WHOLE_LIMIT = 2**31
+"""Whole numbers reach the device as 32 bits."""
+
+_SHOWN = 40
+"""Characters of a number in a message. (As a float, a whole number of 400 digits is none.)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechSettings:
+    """How codes are drawn and how fast they are spoken. The defaults are those of the published v2 model."""
+
+    temperature: float = 0.75
+    """Below 1 keeps to what is likely, above 1 strays from it."""
+    top_k: int = 50
+    """So many of the likeliest codes take part in a draw; 0 lets all."""
+    top_p: float = 0.85
+    """The likeliest codes that make up this share take part in a draw."""
+    repetition_penalty: float | None = None
+    """How much less likely a code becomes once it was said; 1 changes nothing. None is what suits the model."""
+    greedy: bool = False
+    """Always the likeliest code: nothing is drawn, and only the repetition penalty counts."""
+    speed: float = 1.0
+    """Above 1 speaks faster."""
+    seed: int = 0
+    """Equal seeds say the same in the same way."""
+    max_codes: int | None = None
+    """Longest piece in codes of 46 ms; without it, what the model can say at most."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("temperature", 0.01, 10.0),
+            ("top_k", 0, WHOLE_LIMIT - 1),
+            ("top_p", 0.0, 1.0),
+            ("repetition_penalty", 0.1, 100.0),
+            ("speed", 0.25, 4.0),
+            ("seed", 0, WHOLE_LIMIT - 1),
+            ("max_codes", 1, math.inf),
+        ):
+            self._check_range(name, least, most)
+
+    def _check_range(self, name: str, least: float, most: float) -> None:
+        value = getattr(self, name)
+        if value is None or least <= value <= most:
+            return
+        bounds = f"at least {least}" if most == math.inf else f"from {_show(least)} to {_show(most)}"
+        default: float | None = getattr(type(self), name)
+        hint = "Leave it out to get what suits the model" if default is None else f"The usual value is {_show(default)}"
+        raise SpeechSettingError(name, f"must be {bounds}, but is {str(value)[:_SHOWN]}. {hint}.")
+
+
+def _show(number: float) -> str:
+    # In full where it is whole: a bound such as 2.14748e+09 is none that somebody could give.
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+def find_speaking_model(path: Path) -> Path:
+    """The model directory that a path means, as `find_model_directory` has it. Raises `UnableToSpeakError` where it cannot speak."""
+    directory = read_model_directory(find_model_directory(path), verify_checksums=False)
+    require_able_to_speak(directory)
+    return directory.path
+
+
+def require_able_to_speak(directory: ModelDirectory) -> None:
+    """Raises `UnableToSpeakError` for a model that lacks what all speaking takes."""
+    if not any(name.startswith(GPT_PREFIX) for name in directory.model):
+        raise UnableToSpeakError(
+            f"To speak, {directory.path} must have a GPT, but is a codec alone. Give the folder of the run that trained a GPT for it."
+        )
+    if directory.vocabulary is None:
+        raise UnableToSpeakError(
+            f"To speak, {directory.path} must have a vocabulary, but has no {VOCABULARY_NAME}. Import the model again with --vocab."
+        )
+
+
+OVERLAP_SAMPLES = 1024
+EDGE_SECONDS = 0.005
+PAUSE_SECONDS = 0.2
+"""Silence between two pieces of a text."""
+
+
+class CrossFader:
+    """Joins renderings of which each repeats the end of the one before.
+
+    The end of a rendering is held back until the next one, which knows better what follows, is faded in over it.
+    Samples are counted from the start of the piece.
+
+    Args:
+        overlap_samples: how much is held back, and the length of a fade.
+    """
+
+    def __init__(self, overlap_samples: int = OVERLAP_SAMPLES):
+        self._overlap = overlap_samples
+        self._held: NDArray[np.float32] = np.zeros(0, np.float32)
+        self._emitted = 0
+
+    def join(self, samples: NDArray[np.float32], first: int, *, is_last: bool) -> NDArray[np.float32]:
+        """The samples that are final now.
+
+        Args:
+            samples: a rendering that covers what is held back.
+            first: the position of its first sample, at most what was given out so far.
+            is_last: nothing follows, so nothing is held back.
+        """
+        assert first <= self._emitted, "a rendering must not leave a gap"
+        fresh = samples[self._emitted - first :]
+        end = len(fresh) if is_last else len(fresh) - self._overlap
+        if end < min(len(self._held), len(fresh)):
+            # Too little is new to finish the fade. Giving out half of a fade is how the reference repeats sound.
+            return np.zeros(0, np.float32)
+        faded = self._fade(fresh)
+        self._held = faded[end:].copy()
+        self._emitted += end
+        return faded[:end]
+
+    def _fade(self, fresh: NDArray[np.float32]) -> NDArray[np.float32]:
+        length = min(len(self._held), len(fresh))
+        if not length:
+            return fresh
+        rise = np.linspace(0.0, 1.0, length, dtype=np.float32)
+        faded = fresh.copy()
+        faded[:length] = fresh[:length] * rise + self._held[:length] * rise[::-1]
+        return faded
+
+
+class EdgeSoftener:
+    """Fades the first and the last few milliseconds of a piece, which otherwise may start or end with a click."""
+
+    def __init__(self, rate_hz: int):
+        self._edge = round(EDGE_SECONDS * rate_hz)
+        self._passed = 0
+
+    def soften(self, samples: NDArray[np.float32], *, is_last: bool) -> NDArray[np.float32]:
+        """The next samples of the piece. The last ones must not be fewer than a fade, or it is cut short."""
+        softened = samples.copy()
+        rise = np.arange(self._passed, self._passed + len(samples), dtype=np.float32) / self._edge
+        softened *= np.minimum(rise, 1.0)
+        if is_last:
+            fall = np.arange(len(samples) - 1, -1, -1, dtype=np.float32) / self._edge
+            softened *= np.minimum(fall, 1.0)
+        self._passed += len(samples)
+        return softened
+
+
+def make_pause(rate_hz: int) -> NDArray[np.float32]:
+    """The silence between two pieces."""
+    return np.zeros(round(PAUSE_SECONDS * rate_hz), np.float32)
+
+
+MOST_CHARACTERS = 100_000
+"""Longest text of one request: about two hours of speech."""
+
+PUBLISHED_CODES = 602
+PUBLISHED_CLIP_SECONDS = 11.6
+"""The languages' character limits were made for a model that says so many codes and was trained on clips so long."""
+
+FEWEST_CHARACTERS = 20
+"""Pieces are never made shorter than this, however small a model is: its language tag and a few words."""
+
+SHORTEST_BUCKET = 32
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text, spoken in one go."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PieceLimits:
+    """What a model can say in one go."""
+
+    tokens: int
+    """Text tokens, the language tag included."""
+    codes: int
+    """The most codes it generates."""
+    clip_seconds: float = PUBLISHED_CLIP_SECONDS
+    """The longest clip it may have been trained on."""
+    joins_sentences: bool = True
+    """Whether a piece may have several sentences. A model trained from scratch has heard one at a time, as most corpora have
+    them: of five in one go it said the first words and stopped, and the rest was lost."""
+
+    def count_characters(self, language: str) -> int:
+        """Characters of a piece: the language's limit, less for a model that says or has heard less at a time."""
+        share = min(1.0, self.codes / PUBLISHED_CODES, self.clip_seconds / PUBLISHED_CLIP_SECONDS)
+        return max(FEWEST_CHARACTERS, int(character_limit(language) * share))
+
+
+def split_text(text: str, language: str, tokenizer: Tokenizer, limits: PieceLimits) -> list[Piece]:
+    """The pieces of a text, cut at sentences where possible.
+
+    Raises `SpeechRequestError` for a text without anything to say or with too much.
+    """
+    check_text(text, language)
+    return _split_to_fit(text, language, tokenizer, limits, limits.count_characters(language))
+
+
+def check_text(text: str, language: str) -> None:
+    """Raises an error for what no model can say: an unknown language, an empty text, or one that is too long."""
+    resolve_language(language)
+    if len(text) > MOST_CHARACTERS:
+        raise SpeechRequestError(
+            f"A text may have {MOST_CHARACTERS} characters at most, but has {len(text)}. Split it, at chapters for example."
+        )
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise SpeechRequestError(
+            "The text must be Unicode, but holds half of a character. It was cut or decoded wrongly: give it as UTF-8."
+        )
+    if not any(character.isalnum() for character in text):
+        raise SpeechRequestError("The text must have something to say, but has no letter or digit. Give a text.")
+
+
+def _split_to_fit(text: str, language: str, tokenizer: Tokenizer, limits: PieceLimits, characters: int) -> list[Piece]:
+    pieces: list[Piece] = []
+    for part in split_sentences(text, language, characters, join=limits.joins_sentences):
+        if not any(character.isalnum() for character in part):
+            continue
+        ids = tuple(tokenizer.encode(part, language))
+        if len(ids) <= limits.tokens:
+            pieces.append(Piece(part, ids))
+        elif characters > 1:
+            # Numbers grow when they are written out, and some scripts take several tokens for a character.
+            shorter = min(characters, len(part)) // 2
+            pieces += _split_to_fit(part, language, tokenizer, limits, max(1, shorter))
+        else:
+            raise SpeechRequestError(
+                f"A piece of text may have {limits.tokens} tokens at most in this model, but {part!r} alone has {len(ids)}. "
+                "Leave it out, or use a model with a larger max_text_tokens."
+            )
+    return pieces
+
+
+def choose_bucket(tokens: int, most: int) -> int:
+    """The length a text of so many tokens is padded to: doubled from 32 on, so that few shapes are ever compiled."""
+    bucket = SHORTEST_BUCKET
+    while bucket < tokens:
+        bucket *= 2
+    return min(bucket, most)
+
+
+def choose_rows(rows: int) -> int:
+    """The number of rows a group of so many is filled up to: a power of two."""
+    return 1 << (rows - 1).bit_length()

@@ -1,30 +1,52 @@
 """Text and a voice -> speech: whole, many texts at once, or as a stream.
 
-The caller opens the device scope, once, around building the model and everything asked of it.
-"""
+The caller opens the device scope, once, around building the model and everything asked of it."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.tensor import Tensor
+from myxtts.audio.mels import compute_dvae_mel
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory, require_weights
+from myxtts.checkpoints.store import count_decoder_updates, find_model_directory
+from myxtts.checkpoints.tensors import Tensor
+from myxtts.devices.machine import read_free_memory_bytes
+from myxtts.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
-from myxtts.inference.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
-from myxtts.inference.joining import EdgeSoftener, make_pause
-from myxtts.inference.mel_vocoder import MelVocoder
-from myxtts.inference.pieces import PUBLISHED_CLIP_SECONDS, Piece, PieceLimits, split_text
-from myxtts.inference.settings import SpeechSettings
-from myxtts.inference.speech import Speech, SpeechChunk, SpokenPiece
-from myxtts.inference.vocoder_choice import VocoderChoice, choose_vocoder
+from myxtts.inference.speech import (
+    PUBLISHED_CLIP_SECONDS,
+    EdgeSoftener,
+    Piece,
+    PieceLimits,
+    Speech,
+    SpeechChunk,
+    SpeechSettings,
+    SpokenPiece,
+    make_pause,
+    require_able_to_speak,
+    split_text,
+)
+from myxtts.inference.vocoders import MelVocoder, VocoderChoice, choose_vocoder
 from myxtts.inference.voices import Voice, find_voice
+from myxtts.models.dvae import DVAE
+from myxtts.models.gpt import GPT, check_length, frame_audio
+from myxtts.models.sizes import read_sizes
+from myxtts.models.speaker import SpeakerEncoder
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import DECODER_PREFIX, SPEAKER_PREFIX, load_checkpoint_arrays
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import Tokenizer
+from myxtts.units import SAMPLES_PER_CODE
 
 STREAM_CODES = 20
 """Codes between two chunks of a stream, 0.93 s."""
@@ -228,3 +250,144 @@ class Synthesizer:
                 yield SpeechChunk(samples, report)
             elif len(samples):
                 yield SpeechChunk(samples)
+
+
+class SpeechCopier:
+    """Copies recordings with a model's DVAE. Raises `UnableToSpeakError` for a model that has none."""
+
+    def __init__(self, xtts: XTTS):
+        if xtts.dvae is None:
+            raise UnableToSpeakError(
+                "Copying a recording takes the model's DVAE, but there is none. Import one (--dvae)."
+            )
+        self._dvae, self._mel_norms = xtts.dvae, xtts.mel_norms.numpy()
+        self._vocoder = MelVocoder(self._dvae, self._mel_norms)
+
+    def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int32]:
+        """The codes of a recording at 22.05 kHz."""
+        count = len(samples)
+        mel, _ = compute_dvae_mel(tf.constant(samples[None]), tf.constant([count]), self._mel_norms)
+        codes_1M: NDArray[np.int32] = self._dvae.encode(mel).numpy().astype(np.int32)
+        return codes_1M[0, : -(-count // SAMPLES_PER_CODE)]
+
+    def copy(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A recording at 22.05 kHz after it went through the model's codes and back, at the same rate and length.
+
+        What is lost here no GPT can bring back: listen to it first when speech is bad.
+        """
+        return self._vocoder.start(None, 1.0).render(self.encode(samples), is_last=True)[: len(samples)]
+
+
+@dataclass(frozen=True)
+class CodeHits:
+    """Codes that were predicted rightly, of how many."""
+
+    correct: int
+    count: int
+
+
+class TeacherForcing:
+    """Leads a model through recordings."""
+
+    def __init__(self, xtts: XTTS):
+        self._gpt = xtts.gpt
+        size = xtts.gpt.size
+        self._count = tf.function(
+            self._trace_count,
+            input_signature=[
+                tf.TensorSpec([1, None, size.width]),
+                tf.TensorSpec([1, None], tf.int32),
+                tf.TensorSpec([1, None], tf.int32),
+            ],
+            autograph=False,
+        )
+
+    @property
+    def traces(self) -> int:
+        """How often it was compiled."""
+        return int(self._count.experimental_get_tracing_count())
+
+    def count_hits(self, codes_M: NDArray[np.int32], ids: list[int], voice: Voice) -> CodeHits:
+        """The hits among a clip's own codes, its end included; raises `SequenceTooLongError` for more than the model takes."""
+        # Checked on what is known: inside the graph no length is.
+        size = self._gpt.size
+        check_length("A clip", len(codes_M), size.max_audio_tokens - 2, "codes")
+        check_length("A text", len(ids), size.max_text_tokens, "tokens")
+        prompt_1PC, ids_1T = tf.constant(voice.prompt_PC[None]), tf.constant([ids], tf.int32)
+        return CodeHits(int(self._count(prompt_1PC, ids_1T, tf.constant(codes_M[None], tf.int32))), len(codes_M) + 1)
+
+    def _trace_count(self, prompt_1PC: Any, ids_1T: Any, codes_1M: Any) -> Any:
+        # As it speaks, not as it is trained: there the end of the text is hidden.
+        text = self._gpt.frame_prefix_text(ids_1T)
+        audio = frame_audio(codes_1M, tf.shape(codes_1M)[1:], self._gpt.size)
+        _, logits_1LV = self._gpt.compute_logits(prompt_1PC, text, audio)
+        hits_1L = tf.argmax(logits_1LV, -1, output_type=tf.int32) == audio.targets_BL
+        # The codes and one stop token; the further ones say nothing new.
+        return tf.reduce_sum(tf.cast(hits_1L[:, : tf.shape(codes_1M)[1] + 1], tf.int32))
+
+
+def load_synthesizer(
+    path: str | os.PathLike[str], *, verify_checksums: bool = True, vocoder: VocoderChoice = "auto"
+) -> Synthesizer:
+    """The model in a directory, ready to speak: an imported one, or a checkpoint of a training run.
+
+    Args:
+        path: the directory, or the folder of a run, whose best checkpoint then speaks.
+        verify_checksums: reads every byte once more, which takes seconds for a full-size model.
+        vocoder: what makes the sound.
+    """
+    directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
+    require_able_to_speak(directory)
+    tokenizer = Tokenizer(directory.path / VOCABULARY_NAME)
+    _require_vocabulary(directory, tokenizer)
+    data = directory.config.data
+    return Synthesizer(
+        build_parts(directory, tokenizer),
+        tokenizer,
+        speakers=directory.speakers,
+        clip_seconds=data.max_clip_seconds,
+        chunk_seconds=min(CHUNK_SECONDS, data.prompt_seconds),
+        vocoder=vocoder,
+        decoder_updates=count_decoder_updates(directory),
+    )
+
+
+def build_parts(directory: ModelDirectory, tokenizer: Tokenizer) -> XTTS:
+    """The parts that a directory has, with their weights. Raises before anything is built where these are not as it says."""
+    require_weights(directory)
+    _require_memory(directory)
+    sizes = read_sizes(directory.config.model, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
+    xtts = XTTS(
+        GPT(sizes.gpt),
+        decoder=WaveformDecoder(sizes.decoder) if _has_part(directory.model, DECODER_PREFIX) else None,
+        speaker_encoder=SpeakerEncoder(sizes.speaker) if _has_part(directory.model, SPEAKER_PREFIX) else None,
+        dvae=DVAE(sizes.dvae) if directory.dvae is not None else None,
+    )
+    load_checkpoint_arrays(xtts, directory.model).require_complete()
+    if xtts.dvae is not None and directory.dvae is not None:
+        load_checkpoint_arrays(xtts.dvae, directory.dvae).require_complete()
+    return xtts
+
+
+def _require_vocabulary(directory: ModelDirectory, tokenizer: Tokenizer) -> None:
+    tokens = directory.config.model.text_tokens
+    if tokenizer.text_tokens != tokens:
+        raise UnableToSpeakError(
+            f"The vocabulary of {directory.path} must have the {tokens} tokens that its model knows, but has "
+            f"{tokenizer.text_tokens}. Import the model again, with its own vocab.json."
+        )
+
+
+def _require_memory(directory: ModelDirectory) -> None:
+    groups = (directory.model, directory.dvae or {})
+    needed = sum(tensor.size for group in groups for tensor in group.values()) * np.dtype(np.float32).itemsize
+    free = read_free_memory_bytes()
+    if needed > free:
+        raise UnableToSpeakError(
+            f"The weights of {directory.path} take {needed / 2**30:.1f} GiB of memory, but only {free / 2**30:.1f} GiB are free. "
+            "End what else needs memory, or take a smaller model."
+        )
+
+
+def _has_part(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in tensors)

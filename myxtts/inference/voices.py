@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.audio.reading import SILENCE_SPAN, read_clip
 from myxtts.checkpoints.coqui import find_voice_problem
-from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.safetensors_file import open_safetensors, write_safetensors
-from myxtts.checkpoints.tensor import Tensor, read_array
-from myxtts.config.section import nearest_name
+from myxtts.checkpoints.tensors import Tensor, open_safetensors, read_array, write_safetensors
+from myxtts.config.settings import nearest_name
+from myxtts.errors import COPY, REPLACE, ClipError, ModelFileError, VoiceError
 from myxtts.files import WriteError, open_file_atomically
-from myxtts.inference.errors import VoiceError
-from myxtts.models.names import find_value_problem
+from myxtts.models.weights import find_value_problem
+from myxtts.units import SAMPLE_RATE_HZ
 
 PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 """Names of the two tensors, as in the published file of named voices."""
@@ -111,3 +111,46 @@ def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice
         else f"It has: {', '.join(itertools.islice(speakers, _SHOWN_NAMES))}{', ...' * (len(speakers) > _SHOWN_NAMES)}."
     )
     raise VoiceError(f"This model has no voice {name!r}. {hint}")
+
+
+REFERENCE_SECONDS = 30.0
+"""As much of each recording is heard."""
+SHORTEST_SECONDS = 0.33
+"""A recording below it is refused, a chunk of one left out."""
+ANOTHER = "Give another recording."
+
+
+def read_references(paths: Sequence[str | os.PathLike[str]]) -> list[NDArray[np.float32]]:
+    """The first seconds of each recording at 22.05 kHz.
+
+    Raises `ClipError` for a file that cannot be read, `VoiceError` for one that gives no voice.
+    """
+    if not paths:
+        raise VoiceError("A voice must have at least one recording, but none was given. Give a reference.")
+    return [_read_reference(path) for path in paths]
+
+
+@contextmanager
+def advise_another() -> Iterator[None]:
+    """What is wrong with a recording read in here, with the advice for a reference: it stands in no metadata."""
+    try:
+        yield
+    except ClipError as error:
+        text = str(error).removeprefix(f"{error.path}: ").replace(REPLACE, ANOTHER).replace(COPY, ANOTHER)
+        raise ClipError(error.path, error.problem, text) from error
+
+
+def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+    with advise_another():
+        samples = read_clip(path, most_seconds=REFERENCE_SECONDS)
+    seconds = len(samples) / SAMPLE_RATE_HZ
+    if seconds < SHORTEST_SECONDS:
+        raise VoiceError(
+            f"{path}: a reference must last at least {SHORTEST_SECONDS:g} s, but lasts {seconds:.2f} s. Give a recording of "
+            "one speaker, best of 6 to 30 s."
+        )
+    if float(np.ptp(samples)) < SILENCE_SPAN:
+        raise VoiceError(
+            f"{path}: a reference must hold a voice, but its first {REFERENCE_SECONDS:g} s are silent. {ANOTHER}"
+        )
+    return samples

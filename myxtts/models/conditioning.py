@@ -9,9 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.models.attention import attend
+from myxtts.models.attention import attend, recompute
 from myxtts.models.layers import Dense, GroupNorm, Part, RMSNorm, measure, read
-from myxtts.models.recompute import recompute
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, GPTSize
 
 

@@ -5,8 +5,7 @@ Some look at every second, third, fifth ... sample, where the pitch shows; some 
 Each is a stack of two-dimensional convolutions. What every layer of a stack says of recordings and of speech is compared,
 too.
 
-Shape suffixes: B batch, S samples, T time, P samples side by side, F frequency bins, C channels, I in, O out.
-"""
+Shape suffixes: B batch, S samples, T time, P samples side by side, F frequency bins, C channels, I in, O out."""
 
 from __future__ import annotations
 
@@ -18,9 +17,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from myxtts.audio.filterbanks import MelSpec, make_filterbank
+from myxtts.audio.on_device import multiply_in_tiles
 from myxtts.models.layers import Part, read
-from myxtts.models.sizes import DecoderSize
-from myxtts.models.weights import Start, Weight
+from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, DecoderSize
+from myxtts.models.weights import FreshWeight, Weight
 
 SLOPE = 0.1
 POWER_OFFSET = 1e-9
@@ -174,9 +175,70 @@ def cut_frames(wav_BS: tf.Tensor, window: int, hop: int) -> tf.Tensor:
 
 def _list_layer(path: str, layer: Layer) -> Iterator[Weight]:
     shape = (*layer.kernel, layer.inputs, layer.outputs)
-    start = Start("uniform", 1 / math.sqrt(math.prod(shape[:-1])))
+    start = FreshWeight("uniform", 1 / math.sqrt(math.prod(shape[:-1])))
     own_layout = (0, 1, 2, 3)
     yield Weight(f"{path}.directions", shape, f"{path}.directions", start, own_layout, decays=True)
-    norm = Start("norm", source=f"{path}.directions")
+    norm = FreshWeight("norm", source=f"{path}.directions")
     yield Weight(f"{path}.lengths", (layer.outputs,), f"{path}.lengths", norm, decays=True)
     yield Weight(f"{path}.bias", (layer.outputs,), f"{path}.bias", start)
+
+
+SPEECH_MEL = MelSpec(
+    rate_hz=SPEECH_RATE_HZ,
+    fft_samples=4 * SAMPLES_PER_FRAME,
+    window_samples=4 * SAMPLES_PER_FRAME,
+    hop_samples=SAMPLES_PER_FRAME,
+    window="hann",
+    bands=80,
+    top_hz=SPEECH_RATE_HZ / 2,
+    unit_area=True,
+)
+MAGNITUDE_FLOOR = 1e-5
+
+MEL_WEIGHT = 45.0
+FEATURE_WEIGHT = 2.0
+
+Said = Sequence[Sequence[tf.Tensor]]
+"""What each layer of each discriminator says, as `Rivals` gives it."""
+
+
+def compute_speech_mel(wav_BS: tf.Tensor) -> tf.Tensor:
+    """Log-mel magnitudes (B, T, M) of speech at 24 kHz, of whole windows inside it; they have a gradient."""
+    magnitudes = compute_magnitudes(wav_BS, SPEECH_MEL.fft_samples)
+    # In tiles: as a plain product it was the one figure whose last bits differed between two runs of the same step.
+    return tf.math.log(tf.maximum(multiply_in_tiles(magnitudes, make_filterbank(SPEECH_MEL)), MAGNITUDE_FLOOR))
+
+
+def measure_mel_distance(real_BS: tf.Tensor, speech_BS: tf.Tensor) -> tf.Tensor:
+    """(B,): mean distance of the log mels."""
+    return tf.reduce_mean(tf.abs(compute_speech_mel(real_BS) - compute_speech_mel(speech_BS)), [1, 2])
+
+
+def measure_deception(of_speech: Said) -> tf.Tensor:
+    """(B,): how far the rivals are from taking speech for a recording. The decoder makes it small."""
+    return tf.add_n([_mean_by_row(tf.square(said[-1] - 1.0)) for said in of_speech])
+
+
+def measure_discernment(of_real: Said, of_speech: Said) -> tf.Tensor:
+    """(B,): how far the rivals are from telling recordings and speech apart. They make it small."""
+    return tf.add_n(
+        [
+            _mean_by_row(tf.square(real[-1] - 1.0)) + _mean_by_row(tf.square(speech[-1]))
+            for real, speech in zip(of_real, of_speech, strict=True)
+        ]
+    )
+
+
+def measure_feature_distance(of_real: Said, of_speech: Said) -> tf.Tensor:
+    """(B,): how differently the rivals' inner layers see recordings and speech."""
+    return tf.add_n(
+        [
+            _mean_by_row(tf.abs(real - speech))
+            for each in zip(of_real, of_speech, strict=True)
+            for real, speech in zip(each[0][:-1], each[1][:-1], strict=True)
+        ]
+    )
+
+
+def _mean_by_row(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(values, list(range(1, values.shape.rank)))

@@ -1,14 +1,15 @@
 """The numbers each part of the network is made of, without TensorFlow.
 
 A part takes its size and nothing else, so that a test can build it at width 8 and a checkpoint at its own width;
-`read_sizes` is the one place that turns a configuration into sizes.
-"""
+`read_sizes` is the one place that turns a configuration into sizes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from myxtts.config import ModelConfig
+from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ
 
 MEL_CHANNELS = 80
 """Channels of the conditioning mel and of the DVAE's mel."""
@@ -159,3 +160,19 @@ def read_sizes(config: ModelConfig, *, start_text_token: int = 261, stop_text_to
         decoder=DecoderSize(latent_width=config.gpt_width, width=config.decoder_width, speaker_width=speaker.width),
         speaker=speaker,
     )
+
+
+SPEECH_RATE_HZ = 24_000
+"""Rate of what the decoder says."""
+RATE_CHANGE = SPEECH_RATE_HZ / SAMPLE_RATE_HZ
+FRAMES_PER_LATENT = float(FRAMES_PER_CODE)
+SAMPLES_PER_FRAME = HOP_SAMPLES
+
+SEGMENT_FRAMES = 32
+"""As much of a clip as one step of the decoder's training hears."""
+SEGMENT_SAMPLES = SEGMENT_FRAMES * SAMPLES_PER_FRAME  # 8192, or 0.34 s
+
+
+def count_frames(latents: int) -> int:
+    """Frames that the decoder makes of so many latents."""
+    return math.floor(math.floor(latents * FRAMES_PER_LATENT) * RATE_CHANGE)

@@ -1,23 +1,76 @@
 """The HiFi-GAN decoder: GPT latents and a speaker -> 24 kHz speech.
 
 Shape suffixes: B batch, L latents (one per code), T time (of frames or samples), C channels, G speaker
-channels, K kernel, I in, O out.
-"""
+channels, K kernel, I in, O out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.branches import average, hand_out
-from myxtts.models.dilation import convolve
 from myxtts.models.layers import Conv1D, Dense, Part, measure, read
-from myxtts.models.sizes import DecoderSize
-from myxtts.models.speech_units import FRAMES_PER_LATENT, RATE_CHANGE
+from myxtts.models.sizes import FRAMES_PER_LATENT, RATE_CHANGE, DecoderSize
 from myxtts.models.weights import Weight, list_decoder_weights
+
+
+def convolve(x_BTI: tf.Tensor, kernel_KIO: tf.Tensor, dilation: int = 1) -> tf.Tensor:
+    """The convolution over time (B, T, O) with an odd kernel and zeros around."""
+    if dilation == 1:
+        return tf.nn.conv1d(x_BTI, kernel_KIO, 1, "SAME")
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def run(x_BTI: tf.Tensor, kernel_KIO: tf.Tensor) -> Any:
+        def differentiate(upstream_BTO: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            turned_KOI = tf.transpose(tf.reverse(kernel_KIO, [0]), [0, 2, 1])
+            of_x = tf.nn.conv1d(upstream_BTO, turned_KOI, 1, "SAME", dilations=dilation)
+            return of_x, _differentiate_kernel(x_BTI, upstream_BTO, kernel_KIO.shape, dilation)
+
+        return tf.nn.conv1d(x_BTI, kernel_KIO, 1, "SAME", dilations=dilation), differentiate
+
+    return run(x_BTI, kernel_KIO)
+
+
+def _differentiate_kernel(x_BTI: tf.Tensor, upstream_BTO: tf.Tensor, shape: tf.TensorShape, dilation: int) -> tf.Tensor:
+    gradient_1KIO = tf.raw_ops.Conv2DBackpropFilter(
+        input=_part(x_BTI, dilation)[:, None],
+        filter_sizes=[1, *shape],
+        out_backprop=_part(upstream_BTO, dilation)[:, None],
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+    )
+    return gradient_1KIO[0]
+
+
+def _part(x_BTC: tf.Tensor, dilation: int) -> tf.Tensor:
+    """Rows of every `dilation`-th frame, zeros at their ends where they are not equally long."""
+    batch, time, channels = measure(x_BTC)
+    filled = tf.pad(x_BTC, [[0, 0], [0, -time % dilation], [0, 0]])
+    grid = tf.reshape(filled, [batch, -1, dilation, channels])
+    return tf.reshape(tf.transpose(grid, [0, 2, 1, 3]), [batch * dilation, -1, channels])
+
+
+def hand_out(x: tf.Tensor, ways: int) -> tuple[tf.Tensor, ...]:
+    """`x` so many times, for each way its own; their gradients are added in order."""
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def run(x: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable[..., tf.Tensor]]:
+        def differentiate(*upstream: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(tf.stack(upstream), 0)
+
+        return tuple(tf.identity(x) for _ in range(ways)), differentiate
+
+    handed: tuple[tf.Tensor, ...] = run(x)
+    return handed
+
+
+def average(ways: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The mean of equally shaped tensors, added in order."""
+    return tf.reduce_mean(tf.stack(ways), 0)
+
 
 SLOPE = 0.1
 LAST_SLOPE = 0.01

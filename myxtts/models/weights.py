@@ -1,17 +1,23 @@
 """Every weight of every part: its name and shape in Coqui's checkpoints, its variable here, how a fresh one starts.
 
 One table serves loading, exporting, counting, weight decay and initialisation. No TensorFlow: a table for the
-published size costs nothing.
-"""
+published size costs nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol
 
-from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, DecoderSize, DVAESize, GPTSize, SpeakerSize
+import ml_dtypes
+import numpy as np
+
+from myxtts.audio.filterbanks import PREEMPHASIS, SPEAKER_MEL, make_filterbank, make_window
+from myxtts.config import ModelConfig
+from myxtts.errors import UserError
+from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, DecoderSize, DVAESize, GPTSize, SpeakerSize, read_sizes
 
 GPT_PREFIX = "gpt."
 DECODER_PREFIX = "hifigan_decoder.waveform_decoder."
@@ -24,7 +30,7 @@ CONV1D = (2, 1, 0)
 CONV2D = (2, 3, 1, 0)
 
 
-class Start(NamedTuple):
+class FreshWeight(NamedTuple):
     """How a fresh weight starts: `normal` by deviation, `uniform` by bound, `constant` by value; `norm` and `copy`
     follow another variable (the length of its vectors, its value); `front_end` is a constant of the speaker mel."""
 
@@ -33,8 +39,8 @@ class Start(NamedTuple):
     source: str = ""
 
 
-ZERO = Start("constant", 0.0)
-ONE = Start("constant", 1.0)
+ZERO = FreshWeight("constant", 0.0)
+ONE = FreshWeight("constant", 1.0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Weight:
     """Shape in the checkpoint."""
     variable: str
     """Where the variable is: attribute names and list positions from the part on, joined by dots."""
-    start: Start
+    start: FreshWeight
     axes: tuple[int, ...] = (0,)
     """The checkpoint's axes in the variable's order. Axes left out are trailing ones of length 1."""
     dtype: str = "float32"
@@ -96,13 +102,13 @@ def list_dvae_weights(size: DVAESize) -> list[Weight]:
         *_conv(f"decoder.{1 + size.blocks}.0.conv", "decoder.up.0", wide, wide, 3),
         *_conv(f"decoder.{2 + size.blocks}.0.conv", "decoder.up.1", wide, narrow, 3),
         *_conv(f"decoder.{3 + size.blocks}", "decoder.project", narrow, size.mel_channels, 1),
-        Weight("codebook.embed", (narrow, size.codes), "codebook.vectors", Start("normal", 1.0), MATRIX),
+        Weight("codebook.embed", (narrow, size.codes), "codebook.vectors", FreshWeight("normal", 1.0), MATRIX),
         Weight("codebook.cluster_size", (size.codes,), "codebook.cluster_size", ZERO),
         Weight(
             "codebook.embed_avg",
             (narrow, size.codes),
             "codebook.vector_sums",
-            Start("copy", source="codebook.vectors"),
+            FreshWeight("copy", source="codebook.vectors"),
             MATRIX,
         ),
     ]
@@ -186,7 +192,7 @@ def _list_encoder(size: GPTSize) -> Iterator[Weight]:
 def _list_perceiver(size: GPTSize) -> Iterator[Weight]:
     key, ours, width, inner = "conditioning_perceiver", "perceiver", size.width, size.perceiver_inner_width
     hidden = size.perceiver_hidden_width
-    latents = Start("normal", 0.02)
+    latents = FreshWeight("normal", 0.02)
     yield Weight(f"{key}.latents", (PROMPT_LATENTS, width), f"{ours}.latents", latents, (0, 1), decays=True)
     for layer in range(size.perceiver_layers):
         attention, forward = f"{key}.layers.{layer}.0", f"{key}.layers.{layer}.1"
@@ -237,7 +243,7 @@ def _list_speaker_block(size: SpeakerSize, stage: int, block: int, inputs: int, 
 
 
 def _list_front_end(size: SpeakerSize) -> Iterator[Weight]:
-    start = Start("front_end")
+    start = FreshWeight("front_end")
     key = "torch_spec.1"
     yield Weight("torch_spec.0.filter", (1, 1, 2), "front_end.emphasis", start, (0, 1, 2))
     yield Weight(f"{key}.spectrogram.window", (size.window_samples,), "front_end.window", start)
@@ -245,7 +251,7 @@ def _list_front_end(size: SpeakerSize) -> Iterator[Weight]:
 
 
 def _table(key: str, variable: str, rows: int, width: int, deviation: float) -> Weight:
-    return Weight(key, (rows, width), variable, Start("normal", deviation), (0, 1))
+    return Weight(key, (rows, width), variable, FreshWeight("normal", deviation), (0, 1))
 
 
 def _norm(key: str, variable: str, width: int) -> Iterator[Weight]:
@@ -261,7 +267,7 @@ def _batch_norm(key: str, variable: str, width: int) -> Iterator[Weight]:
 
 
 def _dense(key: str, variable: str, inputs: int, outputs: int, *, bias: bool = True) -> Iterator[Weight]:
-    start = Start("uniform", 1 / math.sqrt(inputs))
+    start = FreshWeight("uniform", 1 / math.sqrt(inputs))
     yield Weight(f"{key}.weight", (outputs, inputs), f"{variable}.kernel", start, MATRIX, decays=True)
     if bias:
         yield Weight(f"{key}.bias", (outputs,), f"{variable}.bias", start)
@@ -270,7 +276,7 @@ def _dense(key: str, variable: str, inputs: int, outputs: int, *, bias: bool = T
 def _hf_conv1d(key: str, variable: str, inputs: int, outputs: int, deviation: float) -> Iterator[Weight]:
     # Stored (in, out), unlike every other matrix of the checkpoint. Some are square: a wrong transpose is silent.
     yield Weight(
-        f"{key}.weight", (inputs, outputs), f"{variable}.kernel", Start("normal", deviation), (0, 1), decays=True
+        f"{key}.weight", (inputs, outputs), f"{variable}.kernel", FreshWeight("normal", deviation), (0, 1), decays=True
     )
     yield Weight(f"{key}.bias", (outputs,), f"{variable}.bias", ZERO)
 
@@ -284,9 +290,9 @@ def _conv(
     *,
     spatial: int = 1,
     bias: bool = True,
-    start: Start | None = None,
+    start: FreshWeight | None = None,
 ) -> Iterator[Weight]:
-    start = start or Start("uniform", 1 / math.sqrt(inputs * kernel**spatial))
+    start = start or FreshWeight("uniform", 1 / math.sqrt(inputs * kernel**spatial))
     # A convolution over single frames is a matrix here.
     axes = CONV2D if spatial == 2 else MATRIX if kernel == 1 else CONV1D
     shape = (outputs, inputs, *(kernel,) * spatial)
@@ -300,12 +306,12 @@ def _weight_norm(
 ) -> Iterator[Weight]:
     # Torch takes the fan-in of a transposed convolution from its output channels, and norms it over its inputs.
     normed, summed = (inputs, outputs) if transposed else (outputs, inputs)
-    start = Start("uniform", 1 / math.sqrt(summed * kernel))
+    start = FreshWeight("uniform", 1 / math.sqrt(summed * kernel))
     yield Weight(
         f"{key}.parametrizations.weight.original0",
         (normed, 1, 1),
         f"{variable}.lengths",
-        Start("norm", source=f"{variable}.directions"),
+        FreshWeight("norm", source=f"{variable}.directions"),
         decays=True,
     )
     yield Weight(
@@ -317,3 +323,222 @@ def _weight_norm(
         decays=True,
     )
     yield Weight(f"{key}.bias", (outputs,), f"{variable}.bias", start)
+
+
+OPTIONAL = re.compile(r"(\.num_batches_tracked|(^|\.)torch_spec\.[^ ]+|(^|\.)discrete_loss\.[^ ]+)$")
+"""Buffers a file may lack: they take no part in any computation."""
+
+FLOAT_DTYPES = frozenset(map(np.dtype, (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)))
+LARGEST_WEIGHT = 1e9
+"""Far beyond what training leaves anywhere: a network with a larger number in it computes nothing but infinities."""
+_CHUNK_ELEMENTS = 1 << 16
+"""Looked at together: what the processor's cache holds, so that a weight is fetched from memory once."""
+
+
+class Named(Protocol):
+    """A built part that can list its weights."""
+
+    def list_weights(self) -> list[Weight]: ...
+
+
+class CheckpointMismatchError(UserError):
+    """The weights in a checkpoint are not those of the model."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What does not fit of arrays that were compared, or loaded. Everything else was loaded."""
+
+    missing: list[str] = field(default_factory=list)
+    """Keys the model has and the arrays lack; their variables kept their values."""
+    unexpected: list[str] = field(default_factory=list)
+    """Keys of the arrays the model does not know."""
+    mis_shaped: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    """(key, shape the model needs, shape found); their variables kept their values."""
+    unusable: list[str] = field(default_factory=list)
+    """Sentences on arrays whose type or values no weight has; their variables kept their values."""
+
+    @property
+    def is_complete(self) -> bool:
+        return not (self.missing or self.unexpected or self.mis_shaped or self.unusable)
+
+    def require_complete(self, source: str = "The checkpoint") -> None:
+        """Raises `CheckpointMismatchError`, with the first few differences, unless everything fitted.
+
+        Args:
+            source: what was loaded, to begin a sentence with.
+        """
+        if self.is_complete:
+            return
+        if self.unusable:
+            raise CheckpointMismatchError(
+                f"{source} is damaged, or its training failed: {shorten(self.unusable)}. Give another checkpoint."
+            )
+        raise CheckpointMismatchError(
+            f"{source} must hold the weights of this model, but does not: {self.describe()}. "
+            "Give the model the checkpoint's own sizes (vocabulary, layers, widths), or another checkpoint."
+        )
+
+    def describe(self) -> str:
+        """The first few differences, and how many more there are."""
+        lines = [f"{key} must have shape {need}, but has {found}" for key, need, found in self.mis_shaped]
+        lines += [f"{key} is missing" for key in self.missing] + [f"{key} is unknown" for key in self.unexpected]
+        return shorten(lines)
+
+
+def shorten(lines: list[str], shown: int = 5) -> str:
+    """The first few of several findings, and how many more there are."""
+    return "; ".join(f"{line:.200}" for line in lines[:shown]) + (
+        f"; and {len(lines) - shown} more" if len(lines) > shown else ""
+    )
+
+
+def compare_arrays(weights: Iterable[Weight], arrays: Mapping[str, Any], *, prefix: str = "") -> LoadReport:
+    """What does not fit between the weights of a part and arrays, by names, shapes and types; no value is read.
+
+    For files whose configuration may be wrong: a network is built only for weights that are there. Arguments as for
+    `load_checkpoint_arrays`.
+    """
+    report = LoadReport()
+    known = set()
+    for weight in weights:
+        key = prefix + weight.key
+        known.add(key)
+        if key not in arrays:
+            if not OPTIONAL.search(key):
+                report.missing.append(key)
+            continue
+        array = arrays[key]
+        if tuple(array.shape) != weight.shape:
+            report.mis_shaped.append((key, weight.shape, tuple(array.shape)))
+        elif weight.dtype == "float32" and array.dtype not in FLOAT_DTYPES:
+            report.unusable.append(f"{key} must be floating-point numbers, but is {array.dtype}")
+    report.unexpected.extend(key for key in arrays if key.startswith(prefix) and key not in known)
+    return report
+
+
+def find_value_problem(array: np.ndarray) -> str | None:
+    """What an array holds that no weight is, such as "holds nan"; None where all is well."""
+    if array.dtype not in FLOAT_DTYPES:
+        return None
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK_ELEMENTS):
+        chunk = flat[start : start + _CHUNK_ELEMENTS]
+        # NumPy has no fast way through numbers of two bytes.
+        largest = np.abs(chunk.astype(np.float32) if chunk.itemsize < 4 else chunk).max()
+        if not largest <= LARGEST_WEIGHT:
+            return f"holds {largest:g}, which no weight is"
+    return None
+
+
+def load_checkpoint_arrays(model: Named, arrays: Mapping[str, Any], *, prefix: str = "") -> LoadReport:
+    """Loads arrays by their checkpoint names and tells what did not fit.
+
+    Args:
+        arrays: checkpoint name -> array, or what has a shape and a dtype and becomes one by `np.asarray`. Each is read once, one
+            at a time, and all its values are looked at.
+        prefix: load the keys under this prefix only, such as `GPT_PREFIX` to take the GPT out of `model.pth`.
+    """
+    weights = model.list_weights()
+    report = compare_arrays(weights, arrays, prefix=prefix)
+    if report.unusable:
+        return report
+    refused = {key for key, _, _ in report.mis_shaped}
+    for weight in weights:
+        key = prefix + weight.key
+        if key not in arrays or key in refused:
+            continue
+        array = np.asarray(arrays[key])
+        problem = find_value_problem(array)
+        if problem is not None:
+            report.unusable.append(f"{key} {problem}")
+            continue
+        find_variable(model, weight.variable).assign(to_variable_layout(weight, array))
+    return report
+
+
+def to_checkpoint(model: Named, *, prefix: str = "") -> dict[str, np.ndarray]:
+    """All weights of a built part under their checkpoint names, as copies."""
+    return {
+        prefix + weight.key: to_checkpoint_layout(weight, find_variable(model, weight.variable).numpy())
+        for weight in model.list_weights()
+    }
+
+
+def count_parameters(config: ModelConfig) -> dict[str, int]:
+    """Elements of each part's weights and buffers, without building anything."""
+    sizes = read_sizes(config)
+    tables = {
+        "gpt": list_gpt_weights(sizes.gpt),
+        "dvae": list_dvae_weights(sizes.dvae),
+        "decoder": list_decoder_weights(sizes.decoder),
+        "speaker_encoder": list_speaker_weights(sizes.speaker),
+    }
+    return {part: sum(weight.elements for weight in weights) for part, weights in tables.items()}
+
+
+def to_variable_layout(weight: Weight, array: np.ndarray) -> np.ndarray:
+    """A checkpoint's array as its variable stores it."""
+    kept = weight.shape[: len(weight.axes)]
+    return np.array(array.reshape(kept).transpose(weight.axes), order="C")
+
+
+def to_checkpoint_layout(weight: Weight, array: np.ndarray) -> np.ndarray:
+    """A variable's array as the checkpoint stores it."""
+    return np.array(array.transpose(np.argsort(weight.axes)).reshape(weight.shape), order="C")
+
+
+def find_variable(model: Named, path: str) -> Any:
+    """The variable at a path of attribute names and list positions, such as `blocks.0.qkv.kernel`."""
+    found: Any = model
+    for step in path.split("."):
+        found = found[int(step)] if step.isdecimal() else getattr(found, step)
+    return found
+
+
+def make_front_end_constant(weight: Weight) -> np.ndarray:
+    """A buffer of the reference's speaker mel, which our networks do not read and an exported file must have."""
+    constants = {
+        "emphasis": np.array([-PREEMPHASIS, 1.0], np.float32),
+        "window": make_window(SPEAKER_MEL),
+        "filterbank": make_filterbank(SPEAKER_MEL),
+    }
+    return constants[weight.variable.rpartition(".")[2]].astype(np.float32).reshape(weight.shape)
+
+
+EMBEDDING, HEAD, HEAD_BIAS = "text_embedding.weight", "text_head.weight", "text_head.bias"
+
+
+class VocabularyShrinkError(UserError):
+    """A vocabulary is smaller than the one it should extend."""
+
+
+def grow_text_vocabulary(
+    arrays: Mapping[str, np.ndarray], tokens: int, *, seed: int, prefix: str = ""
+) -> dict[str, np.ndarray]:
+    """Checkpoint arrays with text embedding and text head for `tokens` tokens; everything else as it was.
+
+    Old rows stay. New ones are drawn as in the reference, from N(0, 1), with a bias of 0; and, also as in the
+    reference, the last new row repeats the last old one.
+
+    Args:
+        seed: of the new rows.
+        prefix: what stands before `text_embedding` in the names.
+    """
+    old = len(arrays[prefix + EMBEDDING])
+    if tokens < old:
+        raise VocabularyShrinkError(
+            f"A vocabulary can only grow: the new one must have at least {old} tokens, but has {tokens}. "
+            "Give the vocabulary file that extends the checkpoint's own."
+        )
+    if tokens == old:
+        return dict(arrays)
+    generator = np.random.default_rng(seed)
+    grown = dict(arrays)
+    for name in (EMBEDDING, HEAD, HEAD_BIAS):
+        table = arrays[prefix + name]
+        shape = (tokens - old, *table.shape[1:])
+        rows = np.zeros(shape) if name == HEAD_BIAS else generator.standard_normal(shape)
+        rows[-1] = table[-1]
+        grown[prefix + name] = np.concatenate([table, rows.astype(table.dtype)])
+    return grown

@@ -2,15 +2,229 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
-from myxtts.monitoring.advice import advise_faster, advise_smaller_batch, advise_steadier
-from myxtts.monitoring.flow import TRAINING, Flow, find_slowest
-from myxtts.monitoring.progress import ENOUGH_STEPS
-from myxtts.monitoring.settings_in_force import Settings
-from myxtts.monitoring.step_clock import StepTimes
-from myxtts.monitoring.time_ledger import Cause, Spent, measure_elapsed
-from myxtts.monitoring.words import format_share
+from myxtts.config import XTTSConfig
+from myxtts.config.sources import dump_sections
+from myxtts.data.loaders import MOST_AUTO_WORKERS
+from myxtts.devices.machine import Machine, select_visible
+from myxtts.errors import DevicePlanError
+from myxtts.files import fit_shape
+from myxtts.monitoring.clock import (
+    ENOUGH_STEPS,
+    TRAINING,
+    Cause,
+    Flow,
+    Spent,
+    StepTimes,
+    find_slowest,
+    measure_elapsed,
+    measure_training,
+)
+from myxtts.units import format_share
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What a machine has for a run. None is unknown."""
+
+    cards: tuple[int, ...] | None = None
+    """Physical ids of the cards that a run can use, in TensorFlow's order."""
+    processors: int | None = None
+    """Those that the run may use."""
+
+    @classmethod
+    def of_machine(cls, machine: Machine) -> Self:
+        """Those of this machine."""
+        try:
+            cards = select_visible(machine.cards, machine.environ)
+        except DevicePlanError:
+            # Ids in CUDA_VISIBLE_DEVICES that are not there: no card can be used before that is put right.
+            cards = ()
+        return cls(tuple(int(card.physical_id) for card in cards), len(os.sched_getaffinity(0)))
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"cards": None if self.cards is None else list(self.cards), "processors": self.processors}
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """From JSON values, in which things may be missing; what is none of a machine is unknown."""
+        try:
+            return fit_shape(values, cls)
+        except ValueError:
+            return cls()
+
+
+UNKNOWN_MACHINE = MachineFacts()
+
+
+class Settings:
+    """The settings of a run by dotted key; None for those that are not known.
+
+    Args:
+        sections: by section and name, as a metrics file has them: with what `auto` came to.
+        around: the machine.
+    """
+
+    def __init__(self, sections: Mapping[str, Any], around: MachineFacts = UNKNOWN_MACHINE):
+        self._sections = sections
+        self.around = around
+
+    @classmethod
+    def of_config(cls, config: XTTSConfig, around: MachineFacts) -> Self:
+        """Those that a configuration has on a machine."""
+        return cls(settle_sections(config, around), around)
+
+    def find(self, key: str) -> Any:
+        section, _, name = key.partition(".")
+        return self._sections.get(section, {}).get(name)
+
+    def find_number(self, key: str) -> int | None:
+        """A whole number; None also for `auto`."""
+        value = self.find(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def settle_sections(config: XTTSConfig, around: MachineFacts) -> dict[str, dict[str, Any]]:
+    """Every setting by section and name, with what `auto` comes to on a machine as far as that is known before a run."""
+    sections = dump_sections(config)
+    sections["data"]["prefetch_buffer_size"] = config.data.prefetch_depth
+    if config.data.num_workers == "auto" and around.processors is not None:
+        sections["data"]["num_workers"] = min(around.processors, MOST_AUTO_WORKERS)
+    return sections
+
+
+READING = "read"
+PREPARING = "prepare"
+TRANSFER = "transfer"
+
+USUAL_READERS = 4
+MOST_PREFETCHED = 8
+"""Batches on the data device: a copy gets no faster by more of them waiting for it."""
+MOST_AHEAD = 65536
+"""The setting allows no more."""
+SHORTER = 0.75
+_WAVE_CHANGES = ("augment_gain_db", "augment_speed")
+
+
+def advise_faster(stage: str, mode: str, settings: Settings) -> str | None:
+    """The flag that makes a stage faster, by the stage's name; None when there is none left to try."""
+    if stage == READING:
+        return _advise_readers(settings)
+    if stage == PREPARING:
+        return _advise_cache(settings) or _advise_second_card(mode, settings)
+    if stage == TRANSFER:
+        return _advise_prefetch(mode, settings)
+    return _advise_training(settings) if stage == TRAINING else None
+
+
+def advise_steadier(stage: str, mode: str, settings: Settings) -> str | None:
+    """The flag that makes step times more even, by the stage that is waited for; None when there is none left to try."""
+    if stage == READING:
+        return _advise_ahead(settings)
+    if stage == PREPARING:
+        return _advise_prefetch(mode, settings) or _advise_cache(settings)
+    if stage == TRANSFER:
+        return _advise_prefetch(mode, settings)
+    if settings.find("data.pad_to_fixed_length") is False:
+        return "--enable-static-shapes"
+    # Nobody waits: the batches themselves differ, as short and long clips do.
+    return _advise_shorter_clips(settings)
+
+
+def advise_smaller_batch(settings: Settings) -> str | None:
+    """A smaller batch and more accumulation: the same update from less memory and less padding. None for batches of one clip."""
+    return split_batch(
+        settings.find_number("data.batch_size"), settings.find_number("training.gradient_accumulation_steps")
+    )
+
+
+def split_batch(batch_size: int | None, accumulation: int | None) -> str | None:
+    """Flags for as many clips per update in smaller batches; None where they are not known, or cannot be smaller."""
+    if batch_size is None or accumulation is None or batch_size < 2:
+        return None
+    parts = next(number for number in range(2, batch_size + 1) if batch_size % number == 0)
+    return f"--batch-size {batch_size // parts} --grad-accum {accumulation * parts}"
+
+
+def _advise_readers(settings: Settings) -> str | None:
+    readers, processors = settings.find_number("data.num_workers"), settings.around.processors
+    # One processor has none to spare.
+    if readers is None or processors is None or processors < 2:
+        return None
+    more = min(processors, readers * 2 if readers else USUAL_READERS)
+    return f"--num-workers {more}" if more > readers else None
+
+
+def _advise_ahead(settings: Settings) -> str | None:
+    if settings.find_number("data.num_workers") == 0:
+        # Where this process reads, there is nobody to read ahead.
+        return _advise_readers(settings)
+    ahead = settings.find_number("data.pipeline_buffer_size")
+    return None if ahead is None or ahead >= MOST_AHEAD else f"--buffer-size {min(MOST_AHEAD, ahead * 2)}"
+
+
+def _advise_prefetch(mode: str, settings: Settings) -> str | None:
+    depth = settings.find_number("data.prefetch_buffer_size")
+    # One device has no second one to be ahead on, and between processes there are three slots in any case.
+    if mode != "dual" or depth is None or depth >= MOST_PREFETCHED:
+        return None
+    return f"--prefetch-buffer-size {min(MOST_PREFETCHED, depth * 2)}"
+
+
+def _advise_cache(settings: Settings) -> str | None:
+    """`auto` weighs the cost itself: only where nothing may be kept is there something to allow."""
+    if settings.find("training.mode") == "auto":
+        # It has weighed keeping codes against every mode, and `off` may be its own answer.
+        return None
+    makes_codes = settings.find("training.stage") in (None, "gpt")
+    changes_waves = settings.find("data.augment_noise_db") is not None or any(
+        settings.find(f"data.{name}") for name in _WAVE_CHANGES
+    )
+    return "--cache auto" if settings.find("data.cache") == "off" and makes_codes and not changes_waves else None
+
+
+def _advise_second_card(mode: str, settings: Settings) -> str | None:
+    if settings.find("training.mode") == "auto":
+        # It has measured that one does not pay.
+        return None
+    cards = settings.around.cards or ()
+    is_alone = (
+        mode == "single" and settings.find("training.model_gpus") is None and not settings.find("training.cluster")
+    )
+    if not is_alone or len(cards) < 2 or settings.find("training.rehearsal"):
+        return None
+    # The first one trains where no ids are given.
+    asked = "--mode dual " if settings.find("training.mode") is not None else ""
+    return f"{asked}--data-gpu {cards[1]} --model-gpu {cards[0]}"
+
+
+def _advise_training(settings: Settings) -> str | None:
+    has_card = bool(settings.around.cards) and settings.find("training.rehearsal") is False
+    if has_card and settings.find("data.mixed_precision") == "float32":
+        return "--mixed-precision"
+    if settings.find("data.pad_to_fixed_length") is False:
+        return "--enable-static-shapes"
+    if settings.find("data.enable_xla") is False:
+        return "--enable-xla"
+    batch_size = settings.find_number("data.batch_size")
+    accumulation = settings.find_number("training.gradient_accumulation_steps")
+    if batch_size is not None and accumulation is not None and accumulation % 2 == 0:
+        return f"--batch-size {batch_size * 2} --grad-accum {accumulation // 2}"
+    return None
+
+
+def _advise_shorter_clips(settings: Settings) -> str | None:
+    longest_s, shortest_s = settings.find("data.max_clip_seconds"), settings.find("data.min_clip_seconds") or 0.0
+    if not isinstance(longest_s, int | float):
+        return None
+    shorter_s = float(f"{SHORTER * longest_s:.3g}")
+    return f"--max-clip-seconds {shorter_s:g}" if shorter_s > shortest_s else None
+
 
 HIGH_VARIATION = 0.3
 """Standard deviation over mean of the step time."""
@@ -171,3 +385,34 @@ def _find_rounds(facts: RunFacts, cause: Cause, title: str, name: str) -> Findin
         f"and {steps} were made"
     )
     return Finding(TOO_SHORT, evidence, LONGER, found.share)
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Preparing and training side by side, against one after the other."""
+
+    prepare_s: float
+    """Per batch, as is `train_s`."""
+    train_s: float
+    reached: float
+    """Time of both in series over the time a batch really took."""
+
+    @property
+    def bound(self) -> float:
+        """1 + min/max: no way of overlapping the two gains more."""
+        return 1 + min(self.prepare_s, self.train_s) / max(self.prepare_s, self.train_s)
+
+
+def measure_speed_up(flow: Flow | None, spent: Spent, batches: int) -> SpeedUp | None:
+    """Bound and what was reached over some batches; None while preparing or training has not been measured.
+
+    Batches that something was traced for do not count, since their time is not that of steps.
+    The first of the stages, reading included, is what runs on the data device; copying counts to neither.
+    """
+    train_s = spent.get(Cause.STEP, 0.0)
+    prepared = [stage for stage in flow.stages if stage.name != "transfer" and stage.items] if flow is not None else []
+    prepare_s = sum(stage.busy_s / stage.items for stage in prepared)
+    if not batches or prepare_s <= 0 or train_s <= 0:
+        return None
+    per_batch_s = measure_training(spent) / batches
+    return SpeedUp(prepare_s, train_s / batches, (prepare_s + train_s / batches) / per_batch_s)

@@ -13,11 +13,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
-from myxtts.monitoring.progress import Progress
-from myxtts.monitoring.step_clock import StepTimes
-from myxtts.monitoring.words import (
+from myxtts.monitoring.clock import Flow, Progress, StepTimes
+from myxtts.monitoring.metrics import TrainRow, ValidationRow
+from myxtts.units import (
     UNKNOWN,
     format_count,
     format_duration,

@@ -1,8 +1,7 @@
 """What a profile has measured, and what it shows.
 
 When each batch was read, prepared, copied and trained on; the stage that limits the run, and every rule that it breaks, with the
-change worth trying.
-"""
+change worth trying."""
 
 from __future__ import annotations
 
@@ -14,16 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.monitoring.advice import advise_faster, advise_steadier
-from myxtts.monitoring.findings import HIGH_VARIATION
-from myxtts.monitoring.machine_sampler import MachineSample
-from myxtts.monitoring.progress import ENOUGH_STEPS
-from myxtts.monitoring.settings_in_force import Settings
-from myxtts.monitoring.speed_up import SpeedUp
-from myxtts.monitoring.step_clock import StepTimes, measure_durations
-from myxtts.monitoring.words import format_share, format_step_time
+from myxtts.monitoring.clock import ENOUGH_STEPS, StepTimes, measure_durations
+from myxtts.monitoring.findings import HIGH_VARIATION, Settings, SpeedUp, advise_faster, advise_steadier
+from myxtts.monitoring.sampler import MachineSample
 from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.pipeline.slots import HandoffFacts
+from myxtts.units import format_share, format_step_time
 
 MOST_LOAD = 0.20
 MOST_PREPARATION = 0.20
@@ -36,7 +31,7 @@ STALLED = 0.10
 NO_BOTTLENECK = "NO MAJOR BOTTLENECKS DETECTED"
 
 
-class Part(StrEnum):
+class StepPart(StrEnum):
     """What a step's time goes into, by the names users know."""
 
     LOAD = "Data Load"
@@ -46,7 +41,12 @@ class Part(StrEnum):
     HAND_OFF = "Hand-off"
 
 
-STAGES: dict[Part, str] = {Part.LOAD: "read", Part.PREPARE: "prepare", Part.TRANSFER: "transfer", Part.TRAIN: "train"}
+STAGES: dict[StepPart, str] = {
+    StepPart.LOAD: "read",
+    StepPart.PREPARE: "prepare",
+    StepPart.TRANSFER: "transfer",
+    StepPart.TRAIN: "train",
+}
 """Part -> the stage that does it, as the pipeline calls it."""
 
 
@@ -62,15 +62,15 @@ class BatchTimes(NamedTuple):
     def step_s(self) -> float:
         return self.train.ended_s - self.wait.began_s
 
-    def measure_own(self) -> dict[Part, float]:
+    def measure_own(self) -> dict[StepPart, float]:
         """How long each stage worked on it."""
         return {part: span.seconds for part, span in zip(STAGES, (*self.spans, self.train), strict=True)}
 
-    def split_step(self) -> dict[Part, float]:
+    def split_step(self) -> dict[StepPart, float]:
         """Where its step's time went: training, and the wait by what was being done to the batch meanwhile."""
         parts = {part: _overlap(self.wait, span) for part, span in zip(STAGES, self.spans, strict=False)}
-        parts[Part.TRAIN] = self.train.seconds
-        return {**parts, Part.HAND_OFF: max(0.0, self.step_s - sum(parts.values()))}
+        parts[StepPart.TRAIN] = self.train.seconds
+        return {**parts, StepPart.HAND_OFF: max(0.0, self.step_s - sum(parts.values()))}
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class Profile:
         return times
 
     @cached_property
-    def costs(self) -> dict[Part, Cost]:
+    def costs(self) -> dict[StepPart, Cost]:
         """By part, in the order of the flow."""
         costs = {}
-        for part in Part:
+        for part in StepPart:
             own_N = np.array([batch.measure_own().get(part, 0.0) for batch in self.real])
             step_N = np.array([batch.split_step()[part] for batch in self.real])
             own_s, own_std_s, step_s, step_std_s = map(float, (own_N.mean(), own_N.std(), step_N.mean(), step_N.std()))
@@ -183,12 +183,12 @@ class Profile:
     @property
     def training_share(self) -> float:
         """How busy the model device is, as the training sees it."""
-        return self.costs[Part.TRAIN].share
+        return self.costs[StepPart.TRAIN].share
 
     @property
     def data_share(self) -> float | None:
         """How busy the data device is; None where the model device prepares as well."""
-        return min(1.0, self.costs[Part.PREPARE].own_s / self.times.mean_s) if self.run.has_two_devices else None
+        return min(1.0, self.costs[StepPart.PREPARE].own_s / self.times.mean_s) if self.run.has_two_devices else None
 
     @property
     def cached_mean_s(self) -> float:
@@ -215,13 +215,13 @@ class Profile:
     @property
     def interference(self) -> float:
         """How much longer a batch trains beside the pipeline than alone, as a share."""
-        return self.costs[Part.TRAIN].own_s / self.cached_mean_s - 1
+        return self.costs[StepPart.TRAIN].own_s / self.cached_mean_s - 1
 
     @property
     def speed_up(self) -> SpeedUp:
         """What a second device can gain over one that does everything in turn, and what is reached."""
-        prepare_s = self.costs[Part.LOAD].own_s + self.costs[Part.PREPARE].own_s
-        train_s = self.costs[Part.TRAIN].own_s
+        prepare_s = self.costs[StepPart.LOAD].own_s + self.costs[StepPart.PREPARE].own_s
+        train_s = self.costs[StepPart.TRAIN].own_s
         return SpeedUp(prepare_s, train_s, (prepare_s + train_s) / self.times.mean_s)
 
 
@@ -230,14 +230,14 @@ def _overlap(first: Span, second: Span) -> float:
 
 
 @dataclass(frozen=True)
-class Rule:
+class BrokenRule:
     """One broken rule."""
 
     title: str
     evidence: str
     advice: tuple[str, ...]
     """Each a whole sentence; the first is worth trying first."""
-    part: Part
+    part: StepPart
     share: float
 
 
@@ -245,8 +245,8 @@ class Rule:
 class Verdict:
     """What limits the run, and the rules it breaks, the dearest first."""
 
-    limit: Part
-    rules: tuple[Rule, ...]
+    limit: StepPart
+    rules: tuple[BrokenRule, ...]
     is_balanced: bool
     """Nothing is broken and the training takes most of the time."""
 
@@ -264,25 +264,27 @@ def judge_profile(profile: Profile, settings: Settings) -> Verdict:
     return Verdict(_find_limit(profile), rules, not rules and profile.training_share > LEAST_TRAINING)
 
 
-def _find_limit(profile: Profile) -> Part:
+def _find_limit(profile: Profile) -> StepPart:
     """The stage the training waits for longest, or the training itself when it hardly waits.
 
     On one device, where everything takes its turn, the stage that takes most of a step.
     """
-    stages = [Part.LOAD, Part.PREPARE, Part.TRANSFER]
+    stages = [StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER]
     if not profile.run.has_two_devices:
-        stages.append(Part.TRAIN)
+        stages.append(StepPart.TRAIN)
     elif profile.wait_s / profile.times.mean_s < STALLED:
-        return Part.TRAIN
+        return StepPart.TRAIN
     return max(stages, key=lambda part: profile.costs[part].step_s)
 
 
-def _judge_wait(profile: Profile, part: Part, most: float, title: str, what: str, advice: Sequence[str]) -> Rule | None:
+def _judge_wait(
+    profile: Profile, part: StepPart, most: float, title: str, what: str, advice: Sequence[str]
+) -> BrokenRule | None:
     share = profile.costs[part].share
     if share <= most:
         return None
     evidence = f"the training waits for {what} {format_share(share)} of the time (rule: at most {most:.0%})"
-    return Rule(title, evidence, tuple(advice), part, share)
+    return BrokenRule(title, evidence, tuple(advice), part, share)
 
 
 def _advise(what: str, stage: str, profile: Profile, settings: Settings) -> list[str]:
@@ -290,18 +292,18 @@ def _advise(what: str, stage: str, profile: Profile, settings: Settings) -> list
     return [f"{what}: {flag}"] if flag else []
 
 
-def _judge_load(profile: Profile, settings: Settings) -> Rule | None:
+def _judge_load(profile: Profile, settings: Settings) -> BrokenRule | None:
     advice = [
         *_advise("More readers", "read", profile, settings),
         "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
         "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
     ]
-    return _judge_wait(profile, Part.LOAD, MOST_LOAD, "DATA LOADING BOTTLENECK", "files", advice)
+    return _judge_wait(profile, StepPart.LOAD, MOST_LOAD, "DATA LOADING BOTTLENECK", "files", advice)
 
 
-def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
+def _judge_preparation(profile: Profile, settings: Settings) -> BrokenRule | None:
     """Both that the training waits for preparation, and that the data device has no reserve."""
-    share, busy = profile.costs[Part.PREPARE].share, profile.data_share
+    share, busy = profile.costs[StepPart.PREPARE].share, profile.data_share
     is_saturated = busy is not None and busy > MOST_DATA_BUSY
     if share <= MOST_PREPARATION and not is_saturated:
         return None
@@ -317,10 +319,10 @@ def _judge_preparation(profile: Profile, settings: Settings) -> Rule | None:
     if not advice:
         advice.append("No setting would change that here: only a faster device would prepare faster.")
     title = "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK"
-    return Rule(title, evidence, tuple(advice), Part.PREPARE, share)
+    return BrokenRule(title, evidence, tuple(advice), StepPart.PREPARE, share)
 
 
-def _judge_transfer(profile: Profile, settings: Settings) -> Rule | None:
+def _judge_transfer(profile: Profile, settings: Settings) -> BrokenRule | None:
     if profile.run.is_rehearsal:
         copies = "A rehearsal copies within host memory, which tells nothing about cards."
     elif not profile.run.has_two_devices:
@@ -331,10 +333,10 @@ def _judge_transfer(profile: Profile, settings: Settings) -> Rule | None:
             "PCIe root, copy faster."
         )
     advice = [*_advise("More batches ahead", "transfer", profile, settings), copies]
-    return _judge_wait(profile, Part.TRANSFER, MOST_TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", advice)
+    return _judge_wait(profile, StepPart.TRANSFER, MOST_TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", advice)
 
 
-def _judge_variation(profile: Profile, settings: Settings) -> Rule | None:
+def _judge_variation(profile: Profile, settings: Settings) -> BrokenRule | None:
     times = profile.times
     if times.steps < ENOUGH_STEPS or times.variation is None or times.variation <= HIGH_VARIATION:
         return None
@@ -346,4 +348,4 @@ def _judge_variation(profile: Profile, settings: Settings) -> Rule | None:
         f"steps vary by {format_share(times.variation)} of their mean (rule: at most {HIGH_VARIATION:.0%}), most of it from "
         f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)"
     )
-    return Rule("HIGH TIMING VARIATION", evidence, (advice,), part, max(0.0, 1 - times.p50_s / times.mean_s))
+    return BrokenRule("HIGH TIMING VARIATION", evidence, (advice,), part, max(0.0, 1 - times.p50_s / times.mean_s))

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from myxtts.audio.filterbanks import CONDITIONING_MEL
-from myxtts.audio.units import HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.data.buckets import Bucket
-from myxtts.data.replacements import Failure
-from myxtts.models.speech_units import SEGMENT_SAMPLES
-from myxtts.pipeline.order import Kind
-from myxtts.pipeline.process_memory import read_private_bytes
+from myxtts.data.order import Kind
+from myxtts.data.sampler import Failure
+from myxtts.models.sizes import SEGMENT_SAMPLES
 from myxtts.pipeline.recipe import PreparationSettings, Target
 from myxtts.pipeline.worker import WorkerFacts
+from myxtts.processes import read_private_bytes
+from myxtts.units import HOP_SAMPLES, SAMPLES_PER_CODE
 
 INFO = "info_U"
 """The array of a slot that holds a batch's record."""

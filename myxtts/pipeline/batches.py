@@ -1,8 +1,7 @@
 """The batches of a run, in order, on the device that trains: the same ones by three ways. Who prepares them is the plan's choice.
 
 One device does both in the thread that trains; a data thread prepares on a device of its own; or a producer process does that
-sees only its device. In the last two a transfer thread brings them to the model device.
-"""
+sees only its device. In the last two a transfer thread brings them to the model device."""
 
 from __future__ import annotations
 
@@ -12,9 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
 
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.run_data import RunData, save_run_data
@@ -22,12 +24,11 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
 from myxtts.devices.runtime import read_execution
 from myxtts.pipeline import maker
-from myxtts.pipeline.batch import Batch, BatchMeters, measure_slot_bytes
+from myxtts.pipeline.batch import Batch, BatchMeters, Span, measure_slot_bytes
 from myxtts.pipeline.maker import RECIPE_NAME, BatchFactory
 from myxtts.pipeline.producer_client import FilledSlot, ProducerEvent, ProducerProcess
 from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.slots import SLOTS, EndOfStream, Handoff, HandoffFacts
-from myxtts.pipeline.transfer import place_batch
 from myxtts.pipeline.worker import (
     Feed,
     TimeLimits,
@@ -38,8 +39,29 @@ from myxtts.pipeline.worker import (
     take_watched,
     wait_watched,
 )
+from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
+
+
+def place_batch(batch: Batch, device: str, began_s: float | None = None) -> Batch:
+    """The batch with its tensors on a device. Nothing of it shows the memory of the arrays any more.
+
+    Args:
+        began_s: when the transfer began, by `time.perf_counter`; now unless given.
+    """
+    began_s = time.perf_counter() if began_s is None else began_s
+    with get_device_context(device):
+        tensors = {name: _place(array) for name, array in batch.tensors.items()}
+    spans = batch.info.spans._replace(transfer=Span(began_s, time.perf_counter()))
+    return Batch(tensors, replace(batch.info, spans=spans))
+
+
+def _place(array: Any) -> Any:
+    # Out of a slot only by `tf.constant`, which copies. `tf.convert_to_tensor`, `tf.expand_dims`, `tf.squeeze`, dlpack,
+    # `numpy_function` and `from_generator` may go on showing the slot's memory, which the next batch overwrites.
+    return tf.constant(array) if isinstance(array, np.ndarray) else tf.identity(array)
+
 
 PRODUCER_FOLDER = "producer"
 """In the folder of a run."""

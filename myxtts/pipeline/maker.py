@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 
 from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.drops import DropReport
-from myxtts.data.host_batch import HostBatch
-from myxtts.data.prompts import choose_prompt_slices
+from myxtts.data.host_batches import HostBatch, HostSource
+from myxtts.data.order import Kind, Place
 from myxtts.data.run_data import RunData, load_run_data
+from myxtts.data.sampler import choose_prompt_slices
 from myxtts.devices.plan import Process
 from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_execution, read_pool_bytes
 from myxtts.errors import WorkFailedError
 from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchSpans, Span, read_batch_memory
-from myxtts.pipeline.code_choice import choose_code_width, identify_clips, make_code_key, open_cache
-from myxtts.pipeline.codes import load_codec
-from myxtts.pipeline.host_source import HostSource
-from myxtts.pipeline.order import Kind, Place
+from myxtts.pipeline.codes import choose_code_width, identify_clips, load_codec, make_code_key, open_cache
 from myxtts.pipeline.prepare import Preparer, StepTotals, count_totals, measure_spans
 from myxtts.pipeline.producer import ProducerTask, Report
 from myxtts.pipeline.recipe import BatchRecipe, read_recipe

@@ -18,26 +18,28 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, draw_augmentation
-from myxtts.audio.augment_tf import augment_wav, mask_mel
-from myxtts.audio.draws import Purpose, draw_integers
+from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, Purpose, draw_augmentation, draw_integers
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel, make_silent_frame
-from myxtts.audio.resampling_tf import resample_batch
-from myxtts.audio.slices import Slices
-from myxtts.audio.slices_tf import cut_slices
-from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+from myxtts.audio.on_device import augment_wav, cut_slices, mask_mel, resample_batch
+from myxtts.audio.prompts import Slices
 from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.corpus import Corpus
-from myxtts.data.host_batch import HostBatch
-from myxtts.data.positions import Position
+from myxtts.data.host_batches import HostBatch
+from myxtts.data.order import Kind
+from myxtts.data.sampler import Position
 from myxtts.models.dvae import DVAE
-from myxtts.models.sizes import STOP_CODES
-from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
-from myxtts.pipeline.code_choice import choose_code_width
-from myxtts.pipeline.codes import CACHED_ROWS, CodeMaker, Codes, ShapedFunction
-from myxtts.pipeline.order import Kind
+from myxtts.models.sizes import (
+    SAMPLES_PER_FRAME,
+    SEGMENT_FRAMES,
+    SEGMENT_SAMPLES,
+    SPEECH_RATE_HZ,
+    STOP_CODES,
+    count_frames,
+)
+from myxtts.pipeline.codes import CACHED_ROWS, CodeMaker, Codes, ShapedFunction, choose_code_width
 from myxtts.pipeline.recipe import PreparationSettings, Target
+from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 Lengths = NDArray[np.int32]
 Prepared = dict[str, Any]

@@ -23,11 +23,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 
-from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory, read_process_memory
 from myxtts.pipeline.ring import Arrays, Ring
 from myxtts.pipeline.slots import SLOTS, Handoff
 from myxtts.pipeline.worker import WorkerThread
-from myxtts.processes import Connection, Message, PeerGone, enter_child
+from myxtts.processes import (
+    ChildConnection,
+    Message,
+    PeerGone,
+    enter_child,
+    lift_own_memory_limit,
+    limit_own_memory,
+    read_process_memory,
+)
 
 LONGEST_TEXT = 8000
 """Characters of a message; each takes up to six bytes in it, and a message must stay whole."""
@@ -151,7 +158,7 @@ class Producer:
     already preparing the next batch meanwhile.
     """
 
-    def __init__(self, connection: Connection, board: StatusBoard, ring_descriptor: int):
+    def __init__(self, connection: ChildConnection, board: StatusBoard, ring_descriptor: int):
         self._connection = connection
         self._board = board
         self._ring_descriptor = ring_descriptor
@@ -237,7 +244,7 @@ class Producer:
 class CommitSink:
     """The packing worker's end: what it hands on goes to the trainer, which has granted the slot beforehand."""
 
-    def __init__(self, connection: Connection):
+    def __init__(self, connection: ChildConnection):
         self._connection = connection
 
     def reserve(self) -> None:
@@ -258,7 +265,7 @@ class CommitSink:
 
 
 def send_exit_message(
-    connection: Connection, error: BaseException, doing: str, position: int | None, *, is_limited: bool
+    connection: ChildConnection, error: BaseException, doing: str, position: int | None, *, is_limited: bool
 ) -> int:
     """Tells the trainer why this process ends, and returns the exit code it should end with."""
     if isinstance(error, PeerGone):
@@ -298,7 +305,7 @@ def is_out_of_memory(error: BaseException | None, *, is_limited: bool) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """Works for the trainer at the other end of these descriptors; returns the exit code."""
     end, (status, ring) = enter_child(arguments)
-    return Producer(Connection(end, blocking=True), StatusBoard(status), ring).run()
+    return Producer(ChildConnection(end, blocking=True), StatusBoard(status), ring).run()
 
 
 if __name__ == "__main__":

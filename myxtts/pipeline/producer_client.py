@@ -24,12 +24,20 @@ from numpy.typing import NDArray
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer
-from myxtts.pipeline.process_memory import MemoryReading, count_oom_kills, read_process_memory
 from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, Status, StatusBoard
 from myxtts.pipeline.ring import ArraySpec, Ring, SlotTable
 from myxtts.pipeline.slots import SLOTS, EndOfStream, HandoffFacts, Stopped, WaitMeter
 from myxtts.pipeline.worker import StallWatch, TimeLimits, Work
-from myxtts.processes import ChildProcess, ChildStuckError, Connection, Message, PeerGone
+from myxtts.processes import (
+    ChildConnection,
+    ChildProcess,
+    ChildStuckError,
+    Message,
+    PeerGone,
+    ProcessMemory,
+    count_oom_kills,
+    read_process_memory,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -293,9 +301,9 @@ class ProducerHandle:
         except BaseException:
             self._board.close()
             raise
-        self._connection = Connection(self._child.socket, blocking=False)
+        self._connection = ChildConnection(self._child.socket, blocking=False)
         # Not read yet: a process that has just been started has a few pages, which would look like its size.
-        self._memory: MemoryReading | None = None
+        self._memory: ProcessMemory | None = None
         self._memory_read_at = clock()
         try:
             self.give(orders)
@@ -443,7 +451,7 @@ class ProducerExit:
     """What it had last said it was doing."""
     position: int | None
     """The batch it was working on, if any."""
-    memory: MemoryReading | None
+    memory: ProcessMemory | None
     """Its last reading."""
     report: str
     """The end of what it wrote to its standard error."""

@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from myxtts.audio.augment import AugmentSettings
-from myxtts.audio.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.config import DataConfig, XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.data.code_cache import ClipIds
-from myxtts.data.replacements import Failure
+from myxtts.data.order import Kind, RunOrder
 from myxtts.data.run_data import RunData
-from myxtts.data.sampler import WHOLE, RowShare
+from myxtts.data.sampler import WHOLE, Failure, RowShare
 from myxtts.devices.plan import DevicePlan
 from myxtts.files import read_json
-from myxtts.pipeline.order import Kind, RunOrder
+from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MOST_PARTS = 9999
 _MOST_BYTES = 1 << 30

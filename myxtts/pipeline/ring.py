@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.devices.host_memory import read_free_memory_bytes
+from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.errors import MachineError, UserError
-from myxtts.pipeline.process_memory import format_bytes
+from myxtts.units import format_bytes
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -1,7 +1,6 @@
 """Small charts as inline SVG: lines, histograms, stacked bars, lanes over time. Colours are the page's (`c0`, `c1`, ...).
 
-Shapes are put together by `Markup.format`, which escapes whatever it is given.
-"""
+Shapes are put together by `Markup.format`, which escapes whatever it is given."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from myxtts.monitoring.words import format_step_time
+from myxtts.units import format_step_time
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40

@@ -11,12 +11,20 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from myxtts.monitoring import words
-from myxtts.monitoring.errors import NotARunError
-from myxtts.monitoring.metrics_log import FILE_NAME, Metrics, read_metrics
-from myxtts.monitoring.metrics_rows import RunRow, TrainRow, ValidationRow, name_infinities
-from myxtts.monitoring.run_summary import RUNNING, RunSummary, dump_summary, summarise_run
+from myxtts.errors import NotARunError
+from myxtts.monitoring.metrics import FILE_NAME, Metrics, RunRow, TrainRow, ValidationRow, name_infinities, read_metrics
+from myxtts.monitoring.summary import RUNNING, RunSummary, dump_summary, summarise_run
 from myxtts.reports.pages import render_page
+from myxtts.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_share,
+    format_step_time,
+    wrap_titled,
+)
 
 WIDTH, NAME_WIDTH = 80, 22
 MOST_COLUMNS = 4
@@ -98,7 +106,7 @@ def compare_runs(paths: Sequence[Path]) -> dict[str, Any]:
     runs = [_read_run(chr(ord("A") + number), path) for number, path in enumerate(paths)]
     obstacles = [reason for key, reason in _OBSTACLES.items() if len({str(run.settings.get(key)) for run in runs}) > 1]
     if len({run.summary.stage for run in runs}) > 1:
-        obstacles = [f"they are of different stages ({', '.join(run.summary.stage or words.UNKNOWN for run in runs)})"]
+        obstacles = [f"they are of different stages ({', '.join(run.summary.stage or UNKNOWN for run in runs)})"]
     is_equal_work = len({tuple(str(run.settings.get(key)) for key in _WORK) for run in runs}) == 1
     facts = [run.list_facts() for run in runs]
     texts = {key: [one.get(key, "not there") for one in facts] for one in facts for key in one}
@@ -118,10 +126,10 @@ def format_comparison(comparison: Mapping[str, Any]) -> str:
     """The comparison for a terminal of 80 columns: who is compared, what to know first, figures, settings that differ."""
     lines, count = [], len(comparison["runs"])
     for run in comparison["runs"]:
-        stage, mode = (run["summary"][key] or words.UNKNOWN for key in ("stage", "mode"))
+        stage, mode = (run["summary"][key] or UNKNOWN for key in ("stage", "mode"))
         lines.append(f"{run['name']}  {run['path']}: {stage}, {mode} mode, {run['summary']['status']}")
     for remark in comparison["remarks"]:
-        lines += words.wrap_titled("Note", remark, indent=6, breaks_words=False)
+        lines += wrap_titled("Note", remark, indent=6, breaks_words=False)
     for first in range(0, count, MOST_COLUMNS):
         lines += _list_block(comparison, range(first, min(first + MOST_COLUMNS, count)))
     return "\n".join(lines)
@@ -153,7 +161,7 @@ def _read_run(name: str, path: Path) -> ComparedRun:
 
 def _list_remarks(runs: Sequence[ComparedRun], obstacles: Sequence[str], is_equal_work: bool) -> Iterator[str]:
     for run in runs:
-        status, steps = run.summary.status, words.format_count(run.summary.step)
+        status, steps = run.summary.status, format_count(run.summary.step)
         if status != "finished":
             why = "it still runs, or was killed" if status == RUNNING else status
             yield f"{run.name} is unfinished ({why}): its figures are of the {steps} steps so far."
@@ -176,22 +184,22 @@ def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_step
     lower, higher = (min, max) if len({summary.stage for summary in summaries}) == 1 else (None, None)
     step_time = lower if ranks_steps else None
     table: list[tuple[str, Sequence[float | None], Callable[[Any], str], Any]] = [
-        ("steps", [each.step for each in summaries], words.format_count, None),
-        ("time", [each.elapsed_s for each in summaries], words.format_duration, None),
-        (f"train loss at {step}", [run.find_loss(step) for run in runs], words.format_number, loss),
-        (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], words.format_number, loss),
-        ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], words.format_number, loss),
-        ("step time p50", [each.p50_s if each else None for each in times], words.format_step_time, step_time),
-        ("step time p95", [each.p95_s if each else None for each in times], words.format_step_time, step_time),
-        ("variation", [each.variation if each else None for each in times], words.format_share, lower),
-        ("clips per s", [each.clips_per_s for each in summaries], partial(words.format_number, digits=3), higher),
-        ("audio-s per s", [each.audio_seconds_per_s for each in summaries], partial(words.format_number, digits=3), higher),
-        ("goodput", [each.goodput for each in summaries], words.format_share, higher),
-        ("data stall", [each.data_stall for each in summaries], words.format_share, lower),
-        ("padding", [each.padding_waste for each in summaries], words.format_share, lower),
-        ("retraces", [each.retraces for each in summaries], words.format_count, lower),
-        ("memory, data", [run.find_memory("data") for run in runs], words.format_bytes, lower),
-        ("memory, model", [run.find_memory("model") for run in runs], words.format_bytes, lower),
+        ("steps", [each.step for each in summaries], format_count, None),
+        ("time", [each.elapsed_s for each in summaries], format_duration, None),
+        (f"train loss at {step}", [run.find_loss(step) for run in runs], format_number, loss),
+        (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], format_number, loss),
+        ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], format_number, loss),
+        ("step time p50", [each.p50_s if each else None for each in times], format_step_time, step_time),
+        ("step time p95", [each.p95_s if each else None for each in times], format_step_time, step_time),
+        ("variation", [each.variation if each else None for each in times], format_share, lower),
+        ("clips per s", [each.clips_per_s for each in summaries], partial(format_number, digits=3), higher),
+        ("audio-s per s", [each.audio_seconds_per_s for each in summaries], partial(format_number, digits=3), higher),
+        ("goodput", [each.goodput for each in summaries], format_share, higher),
+        ("data stall", [each.data_stall for each in summaries], format_share, lower),
+        ("padding", [each.padding_waste for each in summaries], format_share, lower),
+        ("retraces", [each.retraces for each in summaries], format_count, lower),
+        ("memory, data", [run.find_memory("data") for run in runs], format_bytes, lower),
+        ("memory, model", [run.find_memory("model") for run in runs], format_bytes, lower),
     ]  # fmt: skip
     names = [run.name for run in runs]
     return [

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,21 +16,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
 
-from myxtts.audio.clip_errors import ClipError
+from myxtts.audio.filterbanks import SILENT_LOG_POWER, compute_log_mel
+from myxtts.audio.reading import read_clip
 from myxtts.data.overview import Overview
 from myxtts.data.scan import ScanResult
-from myxtts.files import FileError, MissingFileError, open_file_atomically, read_json
-from myxtts.monitoring import words
-from myxtts.monitoring.card_summary import CardSummary
-from myxtts.monitoring.errors import MetricsFileError
-from myxtts.monitoring.flow import TRAINING, list_stage_shares
-from myxtts.monitoring.metrics_log import FILE_NAME, Metrics, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, MachineRow, Row, RunRow, TrainRow, ValidationRow
-from myxtts.monitoring.run_summary import RunSummary, summarise_run
-from myxtts.monitoring.time_ledger import Cause
+from myxtts.errors import ClipError, MetricsFileError
+from myxtts.files import FileError, MissingFileError, open_file_atomically, read_bytes, read_json
+from myxtts.monitoring.clock import TRAINING, Cause, list_stage_shares
+from myxtts.monitoring.metrics import (
+    FILE_NAME,
+    EventRow,
+    MachineRow,
+    Metrics,
+    Row,
+    RunRow,
+    TrainRow,
+    ValidationRow,
+    read_metrics,
+)
+from myxtts.monitoring.sampler import CardSummary
+from myxtts.monitoring.summary import RunSummary, summarise_run
+from myxtts.monitoring.tensorboard import paint_mel
 from myxtts.reports.charts import (
     BarPart,
     Point,
@@ -37,7 +52,61 @@ from myxtts.reports.charts import (
     draw_lines,
     make_visible,
 )
-from myxtts.reports.embed import embed_clip, embed_file
+from myxtts.units import (
+    SAMPLE_RATE_HZ,
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_share,
+    format_step_time,
+)
+
+LOUD_LOG_POWER = 2.0
+"""Drawn brightest: the loudest vowels of a clip at full scale. The same in all pictures, so that they can be compared."""
+MOST_SOUND_BYTES = 64 << 20
+"""Of a sound in a page: a quarter of an hour of wav, more than a browser takes gladly."""
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_EIGHT_BIT_RGB = (8, 2, 0, 0, 0)
+_SOUND = Markup(
+    '<img alt="Spectrogram of {label}" src="data:image/png;base64,{picture}">'
+    '<audio controls preload="metadata" aria-label="{label}" src="data:audio/wav;base64,{wav}"></audio>'
+)
+
+
+def embed_file(path: Path, label: str) -> Markup:
+    """The spectrogram of a wav file and a player with the file inside it; needs no script."""
+    return _embed(read_clip(path), read_bytes(path, MOST_SOUND_BYTES), label)
+
+
+def embed_clip(path: Path, label: str) -> Markup:
+    """The same of a recording of any format, as the wav file that a run reads from it."""
+    samples, file = read_clip(path), io.BytesIO()
+    soundfile.write(file, samples, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
+    return _embed(samples, file.getvalue(), label)
+
+
+def encode_png(picture_HW3: NDArray[np.uint8]) -> bytes:
+    """An RGB picture as a PNG file."""
+    height, width, _ = picture_HW3.shape
+    # Each line begins with the number of its filter: 0 is none.
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), picture_HW3.reshape(height, -1)], axis=1)
+    header = struct.pack(">II5B", width, height, *_EIGHT_BIT_RGB)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    return _PNG_SIGNATURE + b"".join(_make_chunk(name, content) for name, content in chunks)
+
+
+def _embed(samples: NDArray[np.float32], wav: bytes, label: str) -> Markup:
+    picture = paint_mel(compute_log_mel(samples), scale=1, lowest=SILENT_LOG_POWER, highest=LOUD_LOG_POWER)
+    codes = {"picture": encode_png(picture), "wav": wav}
+    return _SOUND.format(label=label, **{name: base64.b64encode(code).decode() for name, code in codes.items()})
+
+
+def _make_chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
 
 MOST_EVENTS = 200
 SAMPLES_FOLDER = "samples"
@@ -87,12 +156,12 @@ def format_run_page(metrics: Metrics) -> str:
 
     return render_page(
         "run.html",
-        title=f"{summary.stage or 'run'}, {summary.mode or words.UNKNOWN} mode",
+        title=f"{summary.stage or 'run'}, {summary.mode or UNKNOWN} mode",
         metrics=metrics,
         summary=summary,
         losses=draw_losses(rows),
         **_list_causes(summary),
-        step_times=draw_histogram([s for row in trains for s in row.step_times_s], words.format_step_time) if summary.times else None,
+        step_times=draw_histogram([s for row in trains for s in row.step_times_s], format_step_time) if summary.times else None,
         stages=_draw_stages(summary),
         readiness=_draw_curves(
             ((handoff.name, row.step, handoff.readiness) for row in trains if row.flow for handoff in row.flow.handoffs), format_share, 1.0
@@ -171,14 +240,14 @@ def _open_templates() -> Environment:
         finalize=lambda value: make_visible(value if isinstance(value, Markup) else str(value)),
     )
     filters: dict[str, Callable[..., str]] = {
-        "bytes": words.format_bytes,
-        "count": words.format_count,
-        "duration": words.format_duration,
+        "bytes": format_bytes,
+        "count": format_count,
+        "duration": format_duration,
         "ms": lambda seconds: f"{seconds * 1000:.2f} ms",
         "moment": lambda time_s: f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC",
-        "number": words.format_number,
-        "share": words.format_share,
-        "step_time": words.format_step_time,
+        "number": format_number,
+        "share": format_share,
+        "step_time": format_step_time,
     }
     templates.filters |= filters
     return templates
@@ -272,8 +341,8 @@ def _choose_places(steps: Sequence[int], best: int | None) -> list[int]:
 
 def _hear(folder: Path, step: int, path: Path, loss: float | None, is_best: bool) -> dict[str, Any]:
     """What a model said at one validation, led and on its own; None is what cannot be played, or was not said."""
-    label = f"step {words.format_count(step)}"
-    marks = [f"loss {words.format_number(loss)}", *(["best"] if is_best else [])]
+    label = f"step {format_count(step)}"
+    marks = [f"loss {format_number(loss)}", *(["best"] if is_best else [])]
     if (folder / path.stem).is_dir():
         marks.append(f"checkpoint {path.stem}")
     free = path.with_name(name_sample(step, is_free=True))

@@ -25,9 +25,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from myxtts.serving.errors import (
+from myxtts.serving.limits import Places, RateLimiter, ServingLimits
+from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, Result
+from myxtts.serving.request import (
     BUSY,
     FOREIGN_HOST,
+    MODELS,
     SLOW_CLIENT,
     STOPPING,
     TOO_LARGE,
@@ -35,11 +38,12 @@ from myxtts.serving.errors import (
     WRONG_MEDIA_TYPE,
     WRONG_TOKEN,
     ApiError,
+    SpeechFacts,
+    SpeechRequest,
     answer_error,
+    read_request,
+    speak,
 )
-from myxtts.serving.limits import Places, RateLimiter, ServingLimits
-from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, Result
-from myxtts.serving.request import MODELS, SpeechFacts, SpeechRequest, read_request, speak
 from myxtts.serving.sounds import FORMATS
 from myxtts.serving.voices import Voices, clone_upload
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from myxtts.inference.pieces import MOST_CHARACTERS
-from myxtts.serving.errors import BUSY, TOO_MANY, ApiError, ServerStartError
+from myxtts.inference.speech import MOST_CHARACTERS
+from myxtts.serving.request import BUSY, TOO_MANY, ApiError, ServerStartError
 
 WINDOW_SECONDS = 60.0
 

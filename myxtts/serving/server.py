@@ -21,17 +21,27 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.voices import Voice
 from myxtts.serving.app import Service, build_application
-from myxtts.serving.errors import BUSY, SLOW_CLIENT, STOPPING, TOO_MANY, ApiError, ServerStartError, answer_error
 from myxtts.serving.limits import ServingLimits, name_client
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.request import choose_language
+from myxtts.serving.request import (
+    BUSY,
+    SLOW_CLIENT,
+    STOPPING,
+    TOO_MANY,
+    ApiError,
+    ServerStartError,
+    answer_error,
+    choose_language,
+)
 from myxtts.serving.voices import collect_voices
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
+
+_log = logging.getLogger(__name__)
 
 
 TOKEN_VARIABLE = "MYXTTS_SERVE_TOKEN"
@@ -106,8 +116,6 @@ def list_hosts(settings: ServerSettings) -> tuple[str, ...] | None:
         return None
     return (settings.host.lower(), *LOOPBACK_NAMES)
 
-
-_log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 3
 """What is being sent may end within it when the server stops."""

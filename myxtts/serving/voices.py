@@ -10,13 +10,11 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import check_duration, inspect_clip
-from myxtts.config.section import nearest_name
-from myxtts.inference.errors import VoiceError
-from myxtts.inference.references import advise_another, read_references
-from myxtts.inference.voices import VOICE_SUFFIX, Voice, load_voice
-from myxtts.serving.errors import UNKNOWN_VOICE, ApiError, ServerStartError
+from myxtts.config.settings import nearest_name
+from myxtts.errors import ClipError, VoiceError
+from myxtts.inference.voices import VOICE_SUFFIX, Voice, advise_another, load_voice, read_references
+from myxtts.serving.request import UNKNOWN_VOICE, ApiError, ServerStartError
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer

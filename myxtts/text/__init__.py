@@ -1,13 +1,12 @@
 """3. Speech in, the text half: cleaning, sentences, tokens and vocabularies. Never imports TensorFlow."""
 
-from myxtts.text.errors import (
+from myxtts.errors import (
     MissingLanguagePackageError,
     MissingLanguageTagError,
     UnsupportedLanguageError,
     VocabularyError,
 )
-from myxtts.text.languages import CHARACTER_LIMITS, character_limit, resolve_language
-from myxtts.text.normalise import clean_text, expand_text
+from myxtts.text.normalise import CHARACTER_LIMITS, character_limit, clean_text, expand_text, resolve_language
 from myxtts.text.persian import normalise_persian
 from myxtts.text.sentences import split_sentences
 from myxtts.text.tokenizer import Tokenizer

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from myxtts.errors import UserError
-from myxtts.text.abbreviations import ABBREVIATIONS
-from myxtts.text.english.written_forms import ENGLISH_ABBREVIATIONS
-from myxtts.text.languages import character_limit, resolve_language
+from myxtts.text.english import ENGLISH_ABBREVIATIONS
+from myxtts.text.normalise import ABBREVIATIONS, character_limit, resolve_language
 
 _CLOSING = r"[\"'’”»)\]」』）】]*"
 # These end a sentence wherever they stand; the marks of the Latin script only before a space. A run of marks is tried from its

@@ -12,10 +12,9 @@ from typing import Any
 
 from tokenizers import Tokenizer as BpeTokenizer
 
+from myxtts.errors import MissingLanguageTagError, VocabularyError
 from myxtts.files import FileError, MissingFileError, read_json
-from myxtts.text.errors import MissingLanguageTagError, VocabularyError
-from myxtts.text.languages import CHARACTER_LIMITS, resolve_language
-from myxtts.text.normalise import clean_text
+from myxtts.text.normalise import CHARACTER_LIMITS, clean_text, resolve_language
 
 START, STOP, UNKNOWN, SPACE = "[START]", "[STOP]", "[UNK]", "[SPACE]"
 SPECIAL_TOKENS = (STOP, UNKNOWN, SPACE, START)

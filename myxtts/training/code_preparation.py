@@ -13,15 +13,23 @@ from myxtts.data.drops import DropReport
 from myxtts.data.index import choose_index_folder, claim_corpus_folder
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.machine import Machine
-from myxtts.devices.plan import DevicePlan, PlanRequest, Task
+from myxtts.devices.plan import DevicePlan, DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.devices.runtime import read_execution
+from myxtts.errors import CodePreparationError
 from myxtts.files import open_scratch_folder
-from myxtts.pipeline.code_choice import choose_cache_folder, describe_key, explain_unused_codes, make_code_key
-from myxtts.pipeline.codes import CodeMaker, FilledCodes, fill_codes, load_codec
+from myxtts.pipeline.codes import (
+    CodeMaker,
+    FilledCodes,
+    choose_cache_folder,
+    describe_key,
+    explain_unused_codes,
+    fill_codes,
+    load_codec,
+    make_code_key,
+)
 from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
-from myxtts.training.errors import CodePreparationError
-from myxtts.training.placement import apply_devices
+from myxtts.training.model import apply_devices
 from myxtts.training.starting_point import Codec, find_codec, open_start, read_codec
 from myxtts.utils.commons import get_device_context
 
@@ -56,7 +64,7 @@ def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequenc
         isolation=False,
         data_limit_mib=None,
         model_limit_mib=None,
-        task=Task.PREPARE,
+        task=DeviceUse.PREPARE,
     )
     return plan_devices(alone, machine)
 

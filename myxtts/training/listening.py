@@ -16,23 +16,23 @@ import soundfile
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.data.corpus import Corpus
-from myxtts.data.prompts import SpeakerPrompts
+from myxtts.data.sampler import SpeakerPrompts
 from myxtts.errors import MyXTTSError
 from myxtts.inference.generation import CodeGenerator, Row
-from myxtts.inference.loading import load_synthesizer
-from myxtts.inference.mel_vocoder import MelVocoder
-from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechSettings
+from myxtts.inference.synthesizer import load_synthesizer
+from myxtts.inference.vocoders import MelVocoder
 from myxtts.inference.voices import Voice
+from myxtts.models.discriminators import compute_speech_mel
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.speech_losses import compute_speech_mel
-from myxtts.models.speech_units import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
-from myxtts.monitoring.tensorboard_writer import TensorBoardWriter
+from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
+from myxtts.monitoring.tensorboard import TensorBoardWriter
 from myxtts.reports.pages import SAMPLES_FOLDER, name_sample
 from myxtts.training.objectives import DecoderObjective, GPTObjective, Tensors
 from myxtts.training.step import take_rows
+from myxtts.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.utils.commons import get_device_context
 
 LONGEST_CODES = 10 * SAMPLE_RATE_HZ // SAMPLES_PER_CODE

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from myxtts.audio.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.devices.nvml import MIB
@@ -22,21 +21,13 @@ from myxtts.models.discriminators import (
     list_rival_weights,
     list_spectral_layers,
 )
-from myxtts.models.names import count_parameters
-from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, DecoderSize, read_sizes
-from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES
-from myxtts.models.weights import list_decoder_weights
-from myxtts.monitoring.memory_bill import (
-    BatchChoice,
-    BillItem,
-    DeviceBill,
-    check_bill,
-    format_bills,
-    suggest_batch,
-)
+from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, SEGMENT_FRAMES, SEGMENT_SAMPLES, DecoderSize, read_sizes
+from myxtts.models.weights import count_parameters, list_decoder_weights
+from myxtts.monitoring.memory import BatchChoice, BillItem, DeviceBill, check_bill, format_bills, suggest_batch
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import PreparationSettings
 from myxtts.pipeline.slots import SLOTS
+from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.utils.gpu_memory import read_room_mib
 
 FLOAT_BYTES = 4

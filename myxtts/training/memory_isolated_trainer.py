@@ -10,16 +10,13 @@ from typing import Any
 
 from myxtts.config import XTTSConfig
 from myxtts.devices import runtime
-from myxtts.devices.memory import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode
-from myxtts.errors import DevicePlanError
+from myxtts.devices.plan import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib, DevicePlan, Mode
+from myxtts.errors import DevicePlanError, NotTrainingError
 from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.batches import PipedBatches
+from myxtts.pipeline.batches import PipedBatches, place_batch
 from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.slots import SLOTS, Handoff
-from myxtts.pipeline.transfer import place_batch
-from myxtts.training.errors import NotTrainingError
 from myxtts.training.mode import plan_run
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.gpu_memory import RoleMemory, read_role_memory

@@ -22,20 +22,18 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from myxtts.cluster.private_network import has_private_network
+from myxtts.cluster.launch import has_private_network
 from myxtts.config import XTTSConfig
-from myxtts.data.workers import Task, WorkerProcess
-from myxtts.devices.environment import select_visible
-from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.plan import DevicePlan, PlanRequest
-from myxtts.devices.plan_json import dump_plan
+from myxtts.data.workers import WorkerProcess, WorkerTask
+from myxtts.devices.machine import Machine, read_machine, select_visible
+from myxtts.devices.plan import DevicePlan, PlanRequest, dump_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError, MachineError, MyXTTSError
 from myxtts.files import open_scratch_folder
-from myxtts.monitoring.words import format_step_time, wrap_titled
 from myxtts.processes import IMPORT_S
-from myxtts.training.cluster_rules import find_refusal
+from myxtts.training.resume_rules import find_refusal
 from myxtts.training.run_folder import locate_run, read_record
+from myxtts.units import format_step_time, wrap_titled
 
 _log = logging.getLogger(__name__)
 
@@ -351,11 +349,11 @@ def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[st
     """See `Measure`."""
     # Made here: a process that is killed takes nothing away.
     with open_scratch_folder("plan") as folder:
-        task = Task(_MEASURER, {"config": config.given_values(), "folder": str(folder)})
+        task = WorkerTask(_MEASURER, {"config": config.given_values(), "folder": str(folder)})
         return measure_in_process(task, [dump_plan(plan) for plan in plans], "--mode auto")
 
 
-def measure_in_process(task: Task, item: Any, purpose: str) -> Mapping[str, Any]:
+def measure_in_process(task: WorkerTask, item: Any, purpose: str) -> Mapping[str, Any]:
     """What a task measures, in a process of its own; `purpose` says for what. Raises `MeasuringError`, or the task's own error."""
     found = ask_process(task, item, MEASURING_S)
     if found.error is not None:
@@ -380,7 +378,7 @@ class ProcessAnswer(NamedTuple):
     is_killed: bool = False
 
 
-def ask_process(task: Task, item: Any, limit_s: float, import_s: float = IMPORT_S) -> ProcessAnswer:
+def ask_process(task: WorkerTask, item: Any, limit_s: float, import_s: float = IMPORT_S) -> ProcessAnswer:
     """What a task makes of an item, in a process of its own that ends with the call, whatever happens in it.
 
     TensorFlow's devices and threads cannot be changed once they are set: such a process works once and is thrown away.

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from myxtts.audio.filterbanks import DVAE_MEL
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.checkpoints.errors import DamagedFileError
 from myxtts.checkpoints.model_directory import ModelContent
 from myxtts.checkpoints.store import (
     TENSORS_NAME,
@@ -24,34 +25,41 @@ from myxtts.checkpoints.store import (
     TrainingCheckpoint,
     TrainingState,
 )
-from myxtts.checkpoints.tensor import LazyTensor, Tensor, read_array
+from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_array
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import name_size
-from myxtts.config.resolve import dump_sections
-from myxtts.data.clip_loading import find_clip_file, load_clip
+from myxtts.config.sources import dump_sections
 from myxtts.data.corpus import Corpus
-from myxtts.data.errors import NothingToTrainOnError
-from myxtts.data.replacements import ReplacementJournal
-from myxtts.data.resume import SamplerPosition, load_position, save_position
-from myxtts.data.run_data import RunData
+from myxtts.data.loaders import find_clip_file, load_clip
+from myxtts.data.run_data import RunData, SamplerPosition, load_position, save_position
+from myxtts.data.sampler import ReplacementJournal
+from myxtts.devices import runtime
+from myxtts.devices.machine import ONEDNN
+from myxtts.devices.plan import DevicePlan
+from myxtts.devices.runtime import read_execution
+from myxtts.errors import DamagedFileError, NothingToTrainOnError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
 from myxtts.inference.generation import choose_penalty
-from myxtts.models.build import build_decoder, build_dvae, build_gpt, build_rivals
 from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import (
+from myxtts.models.sizes import read_sizes
+from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import (
+    DECODER_PREFIX,
+    GPT_PREFIX,
+    SPEAKER_PREFIX,
     LoadReport,
+    Weight,
     count_parameters,
     find_variable,
+    grow_text_vocabulary,
+    list_decoder_weights,
     load_checkpoint_arrays,
     to_checkpoint_layout,
 )
-from myxtts.models.sizes import read_sizes
-from myxtts.models.vocabulary import grow_text_vocabulary
-from myxtts.models.waveform import WaveformDecoder
-from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, SPEAKER_PREFIX, Weight, list_decoder_weights
+from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
 from myxtts.pipeline.recipe import choose_augmentation
 from myxtts.training.listening import (
     CodeSounds,
@@ -62,7 +70,7 @@ from myxtts.training.listening import (
     render_speech,
     speak_codes,
 )
-from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective
+from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
 from myxtts.training.optimizer import BETAS
 from myxtts.training.run_folder import AnyRun, RunFolder
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
@@ -70,6 +78,7 @@ from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
+
 
 OWN_WEIGHTS = "own"
 """Where the weights themselves are kept when the model's file holds their average."""
@@ -410,3 +419,65 @@ class CheckpointSaver:
         self.journal = position.journal
         self.saved_step = saved.state.step
         self.progress = RunProgress(**saved.state.extra)
+
+
+def check_variables(variables: Iterable[tuple[str, Any]], device: str) -> None:
+    """Raises `PlacementError` for the first variable that is not on the device."""
+    for name, variable in variables:
+        _check(f"variable {name}", variable, device)
+
+
+def check_batch(batch: Tensors, device: str) -> None:
+    """Raises `PlacementError` for the first float tensor of a batch that is not on the device.
+
+    Not for whole numbers: TensorFlow keeps int32 in host memory even when a GPU computes with it.
+    """
+    for name, tensor in batch.items():
+        if tensor.dtype.is_floating:
+            _check(f"input {name}", tensor, device)
+
+
+def check_result(result: tf.Tensor, device: str) -> None:
+    """Raises `PlacementError` when a step's result is not on the device."""
+    _check("the step's result", result, device)
+
+
+def _check(what: str, tensor: Any, device: str) -> None:
+    # "/GPU:1" of the plan is "/job:localhost/replica:0/task:0/device:GPU:1" to TensorFlow.
+    if not tensor.device.endswith(f"device:{device.removeprefix('/')}"):
+        raise PlacementError(
+            f"{what[0].upper()}{what[1:]} must be on {device}, but is on {tensor.device or 'no device'}. "
+            "This is a fault of MyXTTS: please report it with the command and `myxtts devices`."
+        )
+
+
+DETERMINISTIC_THREADS = 2
+"""Of both roles in every mode: the number of threads decides about last bits."""
+
+
+def apply_devices(config: XTTSConfig, plan: DevicePlan) -> None:
+    """Puts the plan into force in this process, with equal threads and determinism where the run must be bit-exact."""
+    if config.training.deterministic:
+        runtime.set_thread_pools(DETERMINISTIC_THREADS, DETERMINISTIC_THREADS)
+        runtime.enable_determinism()
+    runtime.apply_plan(plan)
+
+
+def describe_environment(plan: DevicePlan, workers: int = 1) -> dict[str, Any]:
+    """The facts, of kinds that JSON knows.
+
+    Args:
+        workers: that share every batch: they make the same sums in another order.
+    """
+    execution = read_execution()
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "device_kind": plan.model.device[1:4],
+        "intra_op_threads": execution.intra_op,
+        "is_deterministic": execution.is_deterministic,
+        "onednn": os.environ.get(ONEDNN, "default"),
+        # Only where there are several: a run that was made before they could be must not differ from itself.
+        **({"workers": workers} if workers > 1 else {}),
+    }

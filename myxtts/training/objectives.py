@@ -10,25 +10,23 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from myxtts.audio.units import FRAMES_PER_CODE
-from myxtts.models.codebook import CodeUsage
-from myxtts.models.discriminators import Rivals
-from myxtts.models.dvae import DVAE
-from myxtts.models.gpt import GPT, GPTBatch, measure_losses
-from myxtts.models.layers import measure
-from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
-from myxtts.models.sequences import Framed
-from myxtts.models.speech_losses import (
+from myxtts.models.discriminators import (
     FEATURE_WEIGHT,
     MEL_WEIGHT,
+    Rivals,
     measure_deception,
     measure_discernment,
     measure_feature_distance,
     measure_mel_distance,
 )
-from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES
+from myxtts.models.dvae import DVAE, CodeUsage
+from myxtts.models.gpt import GPT, Framed, GPTBatch, measure_losses
+from myxtts.models.layers import measure
+from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
+from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES
 from myxtts.models.waveform import WaveformDecoder, stretch_latents
 from myxtts.pipeline.codes import ShapedFunction
+from myxtts.units import FRAMES_PER_CODE
 
 Tensors = Mapping[str, tf.Tensor]
 """A prepared batch by name, see `myxtts.pipeline.prepare`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.models.names import Named, find_variable
+from myxtts.models.weights import Named, find_variable
 
 BETAS = 0.9, 0.96
 """Share of the mean of gradients, and of their squares, that stays in each update: the reference's for the GPT."""

@@ -35,17 +35,18 @@ from typing import Any, Self
 import numpy as np
 from filelock import FileLock, Timeout
 
-from myxtts.checkpoints.finding import DECODER_FOLDER
 from myxtts.checkpoints.store import (
+    DECODER_FOLDER,
     Checkpoint,
     CheckpointReader,
     CheckpointStore,
     TrainingCheckpoint,
     read_training_checkpoint,
 )
-from myxtts.checkpoints.tensor import read_array
+from myxtts.checkpoints.tensors import read_array
 from myxtts.config import XTTSConfig
-from myxtts.config.resolve import dump_sections
+from myxtts.config.sources import dump_sections
+from myxtts.errors import NoRunError, RunFinishedError, RunFolderError, RunInUseError, StartingPointError
 from myxtts.files import (
     FileError,
     MissingFileError,
@@ -56,13 +57,6 @@ from myxtts.files import (
     read_text,
     recover_folder,
     require_makeable_folder,
-)
-from myxtts.training.errors import (
-    NoRunError,
-    RunFinishedError,
-    RunFolderError,
-    RunInUseError,
-    StartingPointError,
 )
 from myxtts.training.resume_rules import (
     Rule,

@@ -21,29 +21,33 @@ from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, RolePlan
-from myxtts.errors import NvmlError
-from myxtts.monitoring.card_summary import summarise_cards, summarise_host
-from myxtts.monitoring.findings import find_timing_variation
-from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.interval import IntervalMeter
+from myxtts.errors import NvmlError, RunFinishedError, RunFolderError
+from myxtts.monitoring.clock import Cause, Flow, ProgressMeter, StepClock, TimeLedger
+from myxtts.monitoring.findings import MachineFacts, find_timing_variation, settle_sections
 from myxtts.monitoring.live_view import Picture, open_view
-from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
-from myxtts.monitoring.memory_watch import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase
-from myxtts.monitoring.metrics_log import LOG_NAME, MetricsLog, open_metrics_log, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
-from myxtts.monitoring.progress import ProgressMeter
-from myxtts.monitoring.run_summary import RunSummary, dump_summary, read_settings, summarise_run
-from myxtts.monitoring.settings_in_force import MachineFacts, settle_sections
-from myxtts.monitoring.step_clock import StepClock
-from myxtts.monitoring.summary_view import format_performance
-from myxtts.monitoring.tensorboard_writer import open_tensorboard
-from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.monitoring.memory import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase
+from myxtts.monitoring.metrics import (
+    LOG_NAME,
+    EventRow,
+    IntervalMeter,
+    MachineRow,
+    MemoryUse,
+    MetricsLog,
+    RunRow,
+    SummaryRow,
+    TrainRow,
+    ValidationRow,
+    open_metrics_log,
+    read_metrics,
+)
+from myxtts.monitoring.sampler import MachineSampler, list_sampled_cards, summarise_cards, summarise_host
+from myxtts.monitoring.summary import RunSummary, dump_summary, format_performance, read_settings, summarise_run
+from myxtts.monitoring.tensorboard import open_tensorboard
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchMemory
 from myxtts.pipeline.batches import Batches, PipelineFacts
-from myxtts.pipeline.process_memory import read_private_bytes
 from myxtts.pipeline.worker import Work
+from myxtts.processes import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
-from myxtts.training.errors import RunFinishedError, RunFolderError
 from myxtts.training.lengths import Schedule
 from myxtts.training.listening import Listener
 from myxtts.training.model import CheckpointSaver

@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.finding import (
-    DECODER_FOLDER,
-    START_FOLDER,
-    find_model_directory,
-    find_own_model,
-    have_same_weights,
-)
-from myxtts.checkpoints.importing import import_coqui_files
+from myxtts.checkpoints.coqui import import_coqui_files
 from myxtts.checkpoints.model_directory import (
     VOCABULARY_NAME,
     ModelDirectory,
@@ -26,13 +19,19 @@ from myxtts.checkpoints.model_directory import (
     require_weights,
     write_model_directory,
 )
-from myxtts.checkpoints.tensor import Tensor, read_array
+from myxtts.checkpoints.store import (
+    DECODER_FOLDER,
+    START_FOLDER,
+    find_model_directory,
+    find_own_model,
+    have_same_weights,
+)
+from myxtts.checkpoints.tensors import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES, name_size
-from myxtts.models.names import find_value_problem
-from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX
+from myxtts.errors import CodecMissingError, StartingPointError
+from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, find_value_problem
 from myxtts.text.tokenizer import Tokenizer, read_vocabulary
-from myxtts.training.errors import CodecMissingError, StartingPointError
 
 _log = logging.getLogger(__name__)
 

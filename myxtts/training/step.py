@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from myxtts.models.dropout import make_dropout_key
+from myxtts.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
+from myxtts.models.attention import make_dropout_key
 from myxtts.models.layers import measure
 from myxtts.pipeline.batch import BatchFacts
-from myxtts.training.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.training.objectives import Objective, Tensors
 from myxtts.training.optimizer import BETAS, AdamW, LossScale, WeightAverage, list_decayed_paths, list_trained_variables
 

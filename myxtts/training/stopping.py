@@ -15,9 +15,8 @@ from types import FrameType
 from typing import Any, Self, TypeVar
 
 from myxtts.config import XTTSConfig
-from myxtts.errors import WorkStalledError
+from myxtts.errors import RunStoppedError, WorkStalledError
 from myxtts.pipeline.worker import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
-from myxtts.training.errors import RunStoppedError
 from myxtts.training.run_folder import describe_progress, locate_run, make_resume_command
 
 _log = logging.getLogger(__name__)

@@ -15,24 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.checkpoints.store import DiskNeed, TrainingCheckpoint, read_training_checkpoint
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
-from myxtts.config.flags import names_settings
+from myxtts.config.sources import names_settings
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
-from myxtts.errors import DevicePlanError
+from myxtts.errors import DevicePlanError, NotTrainingError, RunStoppedError, UpdateMemoryError
 from myxtts.models.gpt import GPT
-from myxtts.monitoring.run_summary import RunSummary
-from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.monitoring.clock import Cause, TimeLedger
+from myxtts.monitoring.summary import RunSummary
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
-from myxtts.pipeline.code_choice import choose_cache_folder
+from myxtts.pipeline.codes import choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.worker import TimeLimits, Work
-from myxtts.training.errors import NotTrainingError, RunStoppedError, UpdateMemoryError
 from myxtts.training.lengths import Schedule, count_free_steps, plan_schedule
 from myxtts.training.listening import Spoken, speak_at_end
 from myxtts.training.loop import ALL_DONE, Ending, TrainingLoop, describe_stop
@@ -44,10 +42,11 @@ from myxtts.training.model import (
     build_codec_step,
     build_decoder_step,
     build_gpt_step,
+    check_variables,
+    describe_environment,
     describe_model,
     measure_mel_norms,
 )
-from myxtts.training.placement import check_variables, describe_environment
 from myxtts.training.run_folder import AnyRun, FollowerFolder, RunFolder, open_run
 from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, open_run_log, read_start_work
 from myxtts.training.starting_point import (
@@ -63,6 +62,7 @@ from myxtts.training.starting_point import (
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop_before_run
 from myxtts.training.workers import SingleWorker, describe_codec, gather_workers
+from myxtts.units import SAMPLE_RATE_HZ
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)

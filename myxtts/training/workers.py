@@ -16,24 +16,20 @@ from typing import Any
 import tensorflow as tf
 
 from myxtts import __version__
-from myxtts.checkpoints.tensor import read_array
-from myxtts.cluster.doors import require_open_doors
-from myxtts.cluster.errors import ClusterError, WorkerLostError
+from myxtts.checkpoints.tensors import read_array
 from myxtts.cluster.exchange import Exchange
-from myxtts.cluster.link import Link, open_link
+from myxtts.cluster.meeting import Link, open_link, require_open_doors
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import digest_arrays
-from myxtts.data.replacements import Failure, ReplacementJournal
-from myxtts.data.sampler import WHOLE, RowShare
+from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
 from myxtts.devices.plan import DevicePlan
-from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
+from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
-from myxtts.training.cluster_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
-from myxtts.training.errors import RunFinishedError
-from myxtts.training.model import CheckpointSaver, RunProgress
-from myxtts.training.placement import apply_devices
+from myxtts.training.model import CheckpointSaver, RunProgress, apply_devices
+from myxtts.training.resume_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.starting_point import MEL_STATISTICS, Codec
 from myxtts.training.step import Gradients
 from myxtts.training.stopping import StopRequests

@@ -18,18 +18,16 @@ from pydantic import TypeAdapter
 
 from myxtts.config import XTTSConfig
 from myxtts.config.config import SECTIONS
-from myxtts.config.yaml_file import format_value
-from myxtts.data.workers import Task, Work
+from myxtts.config.sources import format_value
+from myxtts.data.workers import Work, WorkerTask
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode
-from myxtts.devices.plan_json import dump_plan, load_plan
+from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import MyXTTSError
-from myxtts.monitoring.errors import MemoryBillError
-from myxtts.monitoring.words import format_step_time
+from myxtts.errors import MemoryBillError, MyXTTSError
 from myxtts.training.mode import Layout, MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
-from myxtts.training.profiling.plan import refuse_decoder, request_one
+from myxtts.tuning.profile import refuse_decoder, request_one
+from myxtts.units import format_step_time
 
 INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
 GPU_THREAD_MODE, GPU_THREAD_COUNT = "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
@@ -267,7 +265,7 @@ def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialR
     """What a trial shows, in a process that has the variables and devices of it."""
     plan, given = _plan(config, machine, trial), trial.apply(config).given_values()
     settings = {"environ": dict(trial.environ), "is_whole": trial.is_whole}
-    task = Task(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
+    task = WorkerTask(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
     found = measure_in_process(task, dump_plan(plan), "the configurator")
     return TypeAdapter(TrialResult).validate_python(found)
 

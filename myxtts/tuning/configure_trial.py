@@ -11,23 +11,20 @@ import tensorflow as tf
 
 from myxtts.config import XTTSConfig
 from myxtts.data import workers
-from myxtts.data.open_engine import Engine, choose_engine, choose_read_ahead
+from myxtts.data.loaders import Engine, choose_engine, choose_read_ahead
 from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.devices.runtime import PoolSizes, list_logical_devices, start_devices
-from myxtts.errors import NvmlError
+from myxtts.errors import GradientMemoryError, MemoryBillError, NvmlError, UpdateMemoryError
 from myxtts.files import open_scratch_folder
-from myxtts.monitoring.errors import MemoryBillError
-from myxtts.monitoring.words import UNKNOWN
 from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.slots import SLOTS
-from myxtts.training.errors import GradientMemoryError, UpdateMemoryError
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
-from myxtts.training.placement import apply_devices
-from myxtts.training.profiling.run import Profiler, SyncedTraining
-from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
+from myxtts.training.model import apply_devices
 from myxtts.training.step import TrainStep
 from myxtts.tuning.configure import VARIABLES
 from myxtts.tuning.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape
+from myxtts.tuning.profiling import Profiler, ProfileSetup, SyncedTraining, set_up_profile
+from myxtts.units import UNKNOWN
 from myxtts.utils.commons import get_device_context
 from myxtts.utils.gpu_memory import read_role_memory
 

@@ -17,29 +17,33 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import inspect_clip
-from myxtts.audio.units import SAMPLE_RATE_HZ
 from myxtts.config import XTTSConfig
-from myxtts.config.gpu_ids import parse_gpu_ids
 from myxtts.config.presets import CARDS_BY_TOTAL_MIB, START_BATCHES
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
 from myxtts.data.scan import ScanResult
-from myxtts.devices.environment import ALLOCATOR, ONEDNN, VARIABLES, VISIBLE_DEVICES, select_visible
-from myxtts.devices.machine import Machine, read_machine
+from myxtts.devices.machine import (
+    ALLOCATOR,
+    ONEDNN,
+    VARIABLES,
+    VISIBLE_DEVICES,
+    CardLink,
+    Machine,
+    read_links,
+    read_machine,
+    select_visible,
+)
 from myxtts.devices.nvml import Card
-from myxtts.devices.topology import Link, read_links
-from myxtts.errors import DevicePlanError, MyXTTSError
-from myxtts.monitoring.advice import USUAL_READERS, split_batch
-from myxtts.monitoring.card_summary import CardSummary, summarise_cards, summarise_host
-from myxtts.monitoring.machine_sampler import MachineSample, MachineSampler
-from myxtts.monitoring.profile_facts import Part, Profile, Rule
-from myxtts.monitoring.settings_in_force import MachineFacts
-from myxtts.monitoring.software_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
-from myxtts.monitoring.words import UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
+from myxtts.errors import ClipError, DevicePlanError, MyXTTSError
+from myxtts.monitoring.findings import USUAL_READERS, MachineFacts, split_batch
+from myxtts.monitoring.machine_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
+from myxtts.monitoring.profile_facts import BrokenRule, Profile, StepPart
+from myxtts.monitoring.sampler import CardSummary, MachineSample, MachineSampler, summarise_cards, summarise_host
 from myxtts.training.mode import Tell
 from myxtts.tuning import profile as profiling
+from myxtts.units import SAMPLE_RATE_HZ, UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
 
 STEPS = 20
 """Of the speed test."""
@@ -120,7 +124,7 @@ class Diagnosis:
 
     software: SoftwareFacts
     machine: Machine
-    links: tuple[Link, ...]
+    links: tuple[CardLink, ...]
     settings: Mapping[str, str]
     """What decides about speed, as a run with this configuration has it."""
     corpus: CorpusFacts | None
@@ -265,7 +269,7 @@ def measure_corpus(corpus: Corpus, plan: BucketPlan, set_aside: int) -> CorpusFa
 # fmt: off
 
 
-def check_set_up(config: XTTSConfig, machine: Machine, software: SoftwareFacts, links: Sequence[Link]) -> Iterator[Issue]:
+def check_set_up(config: XTTSConfig, machine: Machine, software: SoftwareFacts, links: Sequence[CardLink]) -> Iterator[Issue]:
     """What can be said before anything is read or run."""
     around = MachineFacts.of_machine(machine)
     if software.tensorflow is None:
@@ -334,7 +338,7 @@ def check_devices(machine: Machine) -> Iterator[Issue]:
                         "nvidia-smi    # shows who uses it", "room for larger batches")
 
 
-def _check_links(config: XTTSConfig, links: Sequence[Link]) -> Iterator[Issue]:
+def _check_links(config: XTTSConfig, links: Sequence[CardLink]) -> Iterator[Issue]:
     """Issues of how cards are connected: worth changing between cards that the run asks for, which may also be none."""
     if config.training.model_gpus is not None:
         used, given = set(parse_gpu_ids(config.training.model_gpus)), "--model-gpus"
@@ -465,7 +469,7 @@ def check_cards(cards: Sequence[CardSummary]) -> Iterator[Issue]:
                         remedies.get(reason, "look at supply and connectors of the card"), gain)
 
 
-def describe_rule(rule: Rule, *, is_rehearsal: bool) -> Issue:
+def describe_rule(rule: BrokenRule, *, is_rehearsal: bool) -> Issue:
     """A rule that a profile breaks. In a rehearsal none is serious: it shares processors that no card would."""
     return Issue(SERIOUS if rule.share > SERIOUS_SHARE and not is_rehearsal else WORTH_CHANGING,
                  rule.title.capitalize().replace("Gpu", "GPU"), rule.evidence, rule.advice[0],
@@ -566,7 +570,7 @@ def _list_speed(profile: Profile | None) -> Iterator[str]:
         f"{format_step_time(times.mean_s)} (p50 {format_step_time(times.p50_s)}, p95 {format_step_time(times.p95_s)}), "
         f"{times.steps} batches in {profile.run.mode} mode on {profile.run.model_device}",
     )
-    yield from _wrap("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in Part))
+    yield from _wrap("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in StepPart))
     yield from _wrap("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more")
     for note in profile.run.notes:
         yield from _wrap("Note", note)

@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from myxtts import __version__
-from myxtts.data.ljspeech import find_metadata
-from myxtts.data.metadata_lines import MetadataLine, read_lines
-from myxtts.devices.environment import VARIABLES
+from myxtts.data.ljspeech import MetadataLine, find_metadata, read_lines
+from myxtts.devices.machine import VARIABLES
 from myxtts.errors import MyXTTSError
 from myxtts.files import FileError, open_file, read_json
-from myxtts.monitoring import redaction
-from myxtts.monitoring.hardware_facts import describe_hardware
-from myxtts.monitoring.markdown import fence
-from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, read_metrics
-from myxtts.monitoring.metrics_rows import dump_row
-from myxtts.monitoring.run_summary import summarise_run
-from myxtts.monitoring.software_facts import describe_software
-from myxtts.monitoring.summary_view import format_summary
+from myxtts.monitoring.machine_facts import (
+    LEFT_OUT,
+    describe_hardware,
+    describe_software,
+    fence,
+    make_redactor,
+    select_variables,
+)
+from myxtts.monitoring.metrics import FILE_NAME, LOG_NAME, dump_row, read_metrics
+from myxtts.monitoring.summary import format_summary, summarise_run
 
 ALSO = (
     "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "WSL_DISTRO_NAME", "SLURM_JOB_ID",
@@ -79,7 +80,7 @@ class _Drops:
 
 def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
     """The report on this machine, and on the run in a folder, clean of private things."""
-    variables = redaction.select_variables(environ, (*VARIABLES, *ALSO))
+    variables = select_variables(environ, (*VARIABLES, *ALSO))
     machine = {
         "Hardware": _list(describe_hardware(folder or Path.cwd())),
         "Software": _list(describe_software()),
@@ -93,10 +94,10 @@ def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
     head = [
         f"# MyXTTS {__version__}: bug report of {datetime.now().astimezone().isoformat(timespec='seconds')}",
         "What I did, what I expected, what happened instead: (please write it here)",
-        redaction.LEFT_OUT,
+        LEFT_OUT,
     ]
     text = "\n\n".join([*head, *(f"## {title}\n\n{content}" for title, content in sections.items())]) + "\n"
-    return redaction.make_redactor(environ, texts).clean(text)
+    return make_redactor(environ, texts).clean(text)
 
 
 def find_last_error(log: str) -> str | None:

@@ -22,26 +22,23 @@ import tensorflow as tf
 from myxtts.config import XTTSConfig
 from myxtts.data.sampler import RowShare
 from myxtts.data.workers import Work
-from myxtts.devices.plan import DevicePlan, put_on_one_device
-from myxtts.devices.plan_json import load_plan
+from myxtts.devices.plan import DevicePlan, load_plan, put_on_one_device
 from myxtts.devices.runtime import read_execution
-from myxtts.monitoring.errors import MemoryBillError
-from myxtts.monitoring.words import format_bytes
+from myxtts.errors import MemoryBillError
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.batches import Batches
-from myxtts.pipeline.code_choice import choose_cache_folder, count_code_bytes, decide_cache, make_code_key
-from myxtts.pipeline.codes import load_codec
+from myxtts.pipeline.codes import choose_cache_folder, count_code_bytes, decide_cache, load_codec, make_code_key
 from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.ring import time_ring
-from myxtts.training.cluster_rules import find_refusal
 from myxtts.training.lengths import count_updates
 from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run
 from myxtts.training.mode import WORKERS, Layout, StageCosts
-from myxtts.training.placement import apply_devices
-from myxtts.training.profiling.run import Profiler, SyncedTraining
-from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
+from myxtts.training.model import apply_devices
+from myxtts.training.resume_rules import find_refusal
 from myxtts.training.step import split_rows
+from myxtts.tuning.profiling import Profiler, ProfileSetup, SyncedTraining, set_up_profile
+from myxtts.units import format_bytes
 from myxtts.utils.commons import get_device_context
 
 READ_AHEAD = 4

@@ -1,32 +1,82 @@
 """Where the time of a training step goes: the user's own run, measured in three runs in a folder that is thrown away.
 
-Nothing here imports TensorFlow before something is measured: what cannot be is refused, and the plan shown, at once.
-"""
+Nothing here imports TensorFlow before something is measured: what cannot be is refused, and the plan shown, at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
+from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import name_size
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode, Process
+from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import NvmlError
+from myxtts.errors import NvmlError, ProfileError
 from myxtts.files import open_scratch_folder
-from myxtts.monitoring.machine_sampler import MachineSampler, list_sampled_cards
-from myxtts.monitoring.profile_facts import Profile, ProfiledRun, RoleMemoryFacts, Verdict, judge_profile
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings
+from myxtts.monitoring.findings import MachineFacts, Settings
+from myxtts.monitoring.profile_facts import (
+    NO_BOTTLENECK,
+    BatchTimes,
+    Profile,
+    ProfiledRun,
+    RoleMemoryFacts,
+    StepPart,
+    Verdict,
+    judge_profile,
+)
+from myxtts.monitoring.sampler import MachineSampler, list_sampled_cards, summarise_cards, summarise_host
+from myxtts.reports import charts
+from myxtts.reports.pages import format_size, render_page
 from myxtts.training.mode import Layout, Tell, fix_cache, plan_run
-from myxtts.training.profiling.plan import describe_workers, refuse_decoder, request_one
+from myxtts.units import UNKNOWN, format_bytes, format_share, format_step_time, wrap_titled
 
 if TYPE_CHECKING:
-    from myxtts.training.profiling.run import Profiler
-    from myxtts.training.profiling.setup import ProfileSetup
+    from myxtts.tuning.profiling import Profiler, ProfileSetup
+
+
+def request_one(config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
+    """What one process of the run asks for: with `--model-gpus` the first of those cards."""
+    request, gpus = PlanRequest.from_config(config, command), config.training.model_gpus
+    if gpus is None:
+        return request
+    # In a rehearsal ids name roles only, and a process that does everything has none.
+    return replace(request, mode="single", model_gpu=None if request.rehearsal else parse_gpu_ids(gpus)[0])
+
+
+def refuse_decoder(config: XTTSConfig) -> None:
+    """Raises `ProfileError` where a decoder would be trained."""
+    if config.training.stage == "decoder":
+        raise ProfileError(
+            "Only the training of a codec or a GPT can be measured, but --stage is decoder. Leave --stage out; reading is the same "
+            "for both."
+        )
+
+
+def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
+    """What a measurement leaves out where several workers would share every batch; nothing where one process trains."""
+    training = config.training
+    cluster = find_cluster(training.cluster, training.worker_index, os.environ)
+    if training.model_gpus is not None:
+        workers, asked = len(parse_gpu_ids(training.model_gpus)), f"--model-gpus {training.model_gpus}"
+    elif cluster is not None:
+        workers, asked = cluster.size, "the cluster"
+    else:
+        return ()
+    return (
+        f"One rank is measured, alone and with whole batches. With {asked}, {workers} workers share every batch and exchange their "
+        "gradients; neither is in these figures.",
+    )
 
 
 @dataclass(frozen=True)
@@ -70,9 +120,8 @@ def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: 
 
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     """The profile of a planned run; `tell` hears what is being done."""
-    from myxtts.training.placement import apply_devices
-    from myxtts.training.profiling.run import Profiler, SyncedTraining
-    from myxtts.training.profiling.setup import set_up_profile
+    from myxtts.training.model import apply_devices
+    from myxtts.tuning.profiling import Profiler, SyncedTraining, set_up_profile
     from myxtts.utils.commons import get_device_context
 
     plan = planned.plan
@@ -92,7 +141,7 @@ def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
 
 def describe_run(setup: ProfileSetup, notes: tuple[str, ...] = ()) -> ProfiledRun:
     """What is profiled, in words."""
-    from myxtts.models.names import count_parameters
+    from myxtts.models.weights import count_parameters
 
     config, plan, batches = setup.config, setup.plan, setup.data.sampler.plan
     name = "dvae" if setup.codec is None else "gpt"
@@ -155,3 +204,276 @@ def read_memory(plan: DevicePlan) -> Iterable[RoleMemoryFacts]:
         sizes_mb = (memory.used_mb, memory.peak_mb, memory.limit_mb, memory.pool_mb, process_mb, memory.context_mb)
         sizes = (None if mb is None else int(mb * MIB) for mb in sizes_mb)
         yield RoleMemoryFacts(str(role.role), role.device, *sizes)
+
+
+SHOWN_BATCHES = 8
+"""In the timeline: more would be too narrow to see."""
+PAGE_LANES = ("read", "prepare", "transfer", "train", "waits")
+
+
+def format_page(profile: Profile, verdict: Verdict) -> str:
+    """The page."""
+    shown = _choose_shown(profile.real)
+    parts = [charts.BarPart(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
+    return render_page(
+        "profile.html",
+        title=f"Profile, {profile.run.mode} mode",
+        profile=profile,
+        verdict=verdict,
+        no_bottleneck=NO_BOTTLENECK,
+        shown=shown,
+        breakdown=charts.draw_bars([("step", parts)]),
+        timeline=_draw_timeline(profile.real, shown),
+        step_times=charts.draw_histogram([batch.step_s for batch in profile.real], format_step_time),
+        waits=_draw_waits(profile.real),
+        cards=summarise_cards(profile.samples),
+        host=summarise_host(profile.samples),
+        memory=_draw_memory(profile),
+    )
+
+
+def _choose_shown(batches: Sequence[BatchTimes]) -> Sequence[BatchTimes]:
+    """Steps in the middle of the run, or before it: while they are trained on, batches that were measured are prepared."""
+    last_prepared_s = batches[-1].spans.prepare.ended_s
+    firsts = range(max(0, (len(batches) - SHOWN_BATCHES) // 2), 0, -1)
+    first = next((n for n in firsts if batches[n : n + SHOWN_BATCHES][-1].train.ended_s <= last_prepared_s), 0)
+    return batches[first : first + SHOWN_BATCHES]
+
+
+def _draw_timeline(batches: Sequence[BatchTimes], shown: Sequence[BatchTimes]) -> Markup:
+    """The time of some steps of the run. What is read and prepared meanwhile is of later batches."""
+    spans = [(str(batch.number), (*batch.spans, batch.train, batch.wait)) for batch in batches]
+    lanes = [
+        (name, [(batch, each[number].began_s, each[number].ended_s) for batch, each in spans])
+        for number, name in enumerate(PAGE_LANES)
+    ]
+    return charts.draw_timeline(lanes, shown[0].wait.began_s, shown[-1].train.ended_s)
+
+
+def _draw_waits(batches: Sequence[BatchTimes]) -> Markup:
+    split = [(float(batch.number), batch.split_step()) for batch in batches]
+    series = [
+        charts.Series(part, [(number, parts[part] * 1000) for number, parts in split])
+        for part in (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER, StepPart.TRAIN)
+    ]
+    return charts.draw_lines(series, "batch", lambda ms: f"{ms:.4g} ms", from_zero=True)
+
+
+def _draw_memory(profile: Profile) -> Markup:
+    if len(profile.samples) < 2:
+        return Markup()
+    origin_s = profile.samples[0].time_s
+    curves: dict[str, list[charts.Point]] = {}
+    for sample in profile.samples:
+        sizes: dict[str, float | None] = {"host, all processes": sample.host.rss_bytes / 2**30}
+        sizes |= {
+            f"GPU {card.physical_id}": None if card.used_mib is None else card.used_mib / 1024 for card in sample.cards
+        }
+        for name, size in sizes.items():
+            curves.setdefault(name, []).append((sample.time_s - origin_s, size))
+    series = [charts.Series(name, points) for name, points in curves.items()]
+    return charts.draw_lines(series, "seconds", format_size, from_zero=True)
+
+
+_wrap = partial(wrap_titled, indent=9)
+NOTABLE_INTERFERENCE = 0.1
+LANES = ("read", "prepare", "transfer", "wait", "train")
+"""Rows of the trace, in this order."""
+_SMALLEST_US = 0.1
+
+
+def format_profile(profile: Profile, verdict: Verdict) -> str:
+    """The whole report."""
+    parts = (_list_head, _list_breakdown, _list_runs, _list_utilisation, _list_memory)
+    sections = [*(part(profile) for part in parts), _list_verdict(profile, verdict)]
+    return "\n\n".join("\n".join(lines) for lines in sections)
+
+
+def _list_head(profile: Profile) -> Iterator[str]:
+    run = profile.run
+    yield "DUAL GPU BOTTLENECK PROFILE" if run.has_two_devices else "BOTTLENECK PROFILE"
+    rehearsal = ", rehearsal on logical CPU devices" if run.is_rehearsal else ""
+    yield from _wrap("Mode", f"{run.mode}: {run.roles}{rehearsal}")
+    yield from _wrap("Model", run.model)
+    per_update = "1 batch" if run.accumulation == 1 else f"{run.accumulation} batches"
+    yield from _wrap("Data", f"{run.corpus}; {run.batch_size} clips per batch, {per_update} per update")
+    if profile.cached_share is not None:
+        yield f"Cache    {format_share(profile.cached_share)} of the clips had their codes ready"
+    for note in run.notes:
+        yield from _wrap("Note", note)
+
+
+def _list_breakdown(profile: Profile) -> Iterator[str]:
+    times = profile.times
+    yield f"TIMING BREAKDOWN ({times.steps} batches; {times.left_out} more left out: filling up, tracing)"
+    yield f"{'':<14}{'own time, ms':>20}{'waited for, ms':>18}{'of a step':>12}"
+    for part, cost in profile.costs.items():
+        own = "" if part is StepPart.HAND_OFF else _format_spread(cost.own_s, cost.own_std_s)
+        yield f"{part:<14}{own:>20}{cost.step_s * 1000:>18.2f}{cost.share:>12.1%}"
+    std_s = times.std_s or 0.0
+    yield f"{'Total':<14}{_format_spread(times.mean_s, std_s):>20}{times.mean_s * 1000:>18.2f}{1:>12.1%}"
+    yield (
+        f"Steps    p50 {format_step_time(times.p50_s)}, p95 {format_step_time(times.p95_s)}, "
+        f"variation {format_share(times.variation)}"
+    )
+    yield (
+        f"Gaps     the training waits {format_step_time(profile.wait_s)} per batch, "
+        f"at most {format_step_time(profile.longest_wait_s)}"
+    )
+
+
+def _list_runs(profile: Profile) -> Iterator[str]:
+    two, names = profile.run.has_two_devices, ("fetch", "preparation", "transfer", "hand-off")
+    parts = (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER, StepPart.HAND_OFF)
+    waits = [f"{name} {profile.costs[part].step_s * 1000:.2f}" for part, name in zip(parts, names, strict=True)]
+    speed_up = profile.speed_up
+    yield "THREE RUNS, ms per batch"
+    yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
+    yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
+    yield f"{'both together':<24}{profile.times.mean_s * 1000:>9.2f}   a run as it is"
+    yield from _wrap("Waiting", f"{profile.wait_s * 1000:.2f} of both together: {', '.join(waits)}", indent=12)
+    yield f"Headspace   {format_share(profile.headspace)} of a step: a faster pipeline could gain no more"
+    yield f"Efficiency  {profile.efficiency:.2f} of what the {'slower of the two allows' if two else 'two in series allow'}"
+    reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
+    yield f"Speed-up    {reached if two else 'a second device for preparing would gain at most'} {speed_up.bound:.2f}x"
+    if profile.interference > NOTABLE_INTERFERENCE:
+        yield from _wrap(
+            "Sharing",
+            f"a batch trains {format_share(profile.interference)} slower beside the pipeline than alone: they share "
+            f"{'processors' if profile.run.is_rehearsal else 'the host or the device'}, or others use the machine.",
+            indent=12,
+        )
+
+
+def _list_utilisation(profile: Profile) -> Iterator[str]:
+    run = profile.run
+    yield "GPU UTILIZATION"
+    yield (
+        f"Model    {run.model_device} busy {format_share(profile.training_share)}, "
+        f"idle {format_share(1 - profile.training_share)}"
+    )
+    if run.has_two_devices:
+        yield f"Data     {run.data_device} busy {format_share(profile.data_share)}"
+    else:
+        yield "Data     the same device prepares: its part is in the idle time above"
+    cards = summarise_cards(profile.samples)
+    for card in cards:
+        yield from _wrap(f"GPU {card.physical_id}", card.describe())
+    if profile.card_problem:
+        yield from _wrap("Driver", profile.card_problem)
+    elif not cards:
+        yield f"Driver   {UNKNOWN}: no NVIDIA GPU takes part"
+    yield from _wrap("Host", summarise_host(profile.samples).describe())
+
+
+def _list_memory(profile: Profile) -> Iterator[str]:
+    yield "MEMORY"
+    for memory in profile.memory:
+        yield (
+            f"{memory.role.capitalize():<8} {memory.device}: {format_bytes(memory.used_bytes)} used, "
+            f"peak {format_bytes(memory.peak_bytes)}, limit {format_bytes(memory.limit_bytes)}"
+        )
+        yield (
+            f"{'':<9}TensorFlow's pool {format_bytes(memory.pool_bytes)}, process {format_bytes(memory.process_bytes)}, "
+            f"CUDA context {format_bytes(memory.context_bytes)}"
+        )
+    host = summarise_host(profile.samples)
+    yield f"Host     {format_bytes(host.peak_rss_bytes)} in all processes of the run, {format_bytes(host.least_free_bytes)} left free"
+
+
+def _list_verdict(profile: Profile, verdict: Verdict) -> Iterator[str]:
+    if verdict.is_balanced:
+        yield NO_BOTTLENECK
+        yield "Pipeline appears well-balanced"
+        yield f"Training utilization: {format_share(profile.training_share)}"
+        return
+    yield f"BOTTLENECKS: the run is limited by {verdict.limit} (stage {verdict.stage!r})"
+    for number, rule in enumerate(verdict.rules, start=1):
+        yield from _wrap(f"{number}", f"{rule.title}: {rule.evidence}", indent=3)
+    if not verdict.rules:
+        yield from _wrap(
+            "", f"No rule is broken, but only {format_share(profile.training_share)} of the time is training.", indent=3
+        )
+    advice = list(dict.fromkeys(sentence for rule in verdict.rules for sentence in rule.advice))
+    if advice:
+        yield ""
+        yield "RECOMMENDATIONS, the first worth trying first"
+        for number, sentence in enumerate(advice, start=1):
+            yield from _wrap(f"{number}", sentence, indent=3)
+
+
+def _format_spread(mean_s: float, std_s: float) -> str:
+    return f"{mean_s * 1000:.2f} +- {std_s * 1000:.2f}"
+
+
+def format_json(profile: Profile, verdict: Verdict) -> str:
+    """Figures, verdict and every batch in seconds, bytes and shares of 1; unknown values are null."""
+    figures = {name: getattr(profile, name) for name in ("headspace", "efficiency", "interference")}
+    cards, host = summarise_cards(profile.samples), summarise_host(profile.samples)
+    facts: dict[str, Any] = {
+        "run": asdict(profile.run),
+        "verdict": {"limited_by": verdict.limit, "stage": verdict.stage, **asdict(verdict)},
+        "costs": {part: asdict(cost) for part, cost in profile.costs.items()},
+        "step": {**asdict(profile.times), "variation": profile.times.variation},
+        "gaps": {"mean_s": profile.wait_s, "longest_s": profile.longest_wait_s},
+        "three_runs": {
+            "training_alone_s": profile.cached_mean_s,
+            "pipeline_alone_s": profile.pipeline_mean_s,
+            "together_s": profile.times.mean_s,
+            **figures,
+        },
+        "cached_share": profile.cached_share,
+        "speed_up": {"reached": profile.speed_up.reached, "bound": profile.speed_up.bound},
+        "utilization": {
+            "model": profile.training_share,
+            "data": profile.data_share,
+            "cards": [asdict(card) for card in cards],
+            "card_problem": profile.card_problem,
+            "host": asdict(host),
+        },
+        "handoffs": [asdict(handoff) for handoff in profile.handoffs],
+        "memory": [asdict(memory) for memory in profile.memory],
+        "batches": [
+            {"number": each.number, "step_s": each.step_s, "own_s": each.measure_own(), "split_s": each.split_step()}
+            for each in profile.real
+        ],
+    }
+    return json.dumps(facts, indent=1)
+
+
+def format_trace(profile: Profile) -> str:
+    """The real run, stage by stage and batch by batch, with cards and host as counters beside it."""
+    spans = [
+        (batch.number, lane, span)
+        for batch in profile.real
+        for lane, span in zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True)
+    ]
+    origin_s = min(span.began_s for _, _, span in spans)
+    name = f"myxtts profile, {profile.run.mode} mode"
+    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": name}}]
+    for number, lane in enumerate(LANES):
+        thread = {"ph": "M", "pid": 1, "tid": number}
+        events.append({"name": "thread_name", **thread, "args": {"name": lane}})
+        events.append({"name": "thread_sort_index", **thread, "args": {"sort_index": number}})
+    for number, lane, span in spans:
+        # An event without a length is not shown.
+        times = {"ts": _to_us(span.began_s - origin_s), "dur": max(_SMALLEST_US, _to_us(span.seconds))}
+        place = {"cat": lane, "ph": "X", "pid": 1, "tid": LANES.index(lane)}
+        events.append({"name": f"{lane} {number}", **place, **times, "args": {"batch": number}})
+    for sample in profile.samples:
+        place = {"ph": "C", "pid": 1, "ts": _to_us(sample.time_s - origin_s)}
+        share = sample.host.cpu_share
+        counters = [
+            ("host memory, MB", "run", sample.host.rss_bytes / 2**20),
+            ("processors busy, %", "all", None if share is None else 100 * share),
+        ]
+        for card in sample.cards:
+            figures = {"busy, %": card.utilization_percent, "power, W": card.power_w, "memory, MB": card.used_mib}
+            counters += [(f"GPU {card.physical_id} {name}", "value", value) for name, value in figures.items()]
+        # What the driver does not say is no point of the curve: 0 would be a lie.
+        events += [{"name": name, **place, "args": {key: value}} for name, key, value in counters if value is not None]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _to_us(seconds: float) -> float:
+    return round(seconds * 1e6, 1)

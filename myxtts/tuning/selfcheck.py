@@ -1,7 +1,6 @@
 """`myxtts selfcheck`: what has to be seen on real cards, check by check, each in a process of its own with a time limit.
 
-One that fails, crashes or hangs ends no other. What a check does on devices is in `selfcheck_work`: TensorFlow is imported there only.
-"""
+One that fails, crashes or hangs ends no other. What a check does on devices is in `selfcheck_work`: TensorFlow is imported there only."""
 
 from __future__ import annotations
 
@@ -19,21 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from myxtts import __version__
-from myxtts.config.section import nearest_name
-from myxtts.data.workers import Task, Work
-from myxtts.devices.environment import prepare_environment
-from myxtts.devices.machine import read_machine
+from myxtts.config.settings import nearest_name
+from myxtts.data.workers import Work, WorkerTask
+from myxtts.devices.machine import prepare_environment, read_links, read_machine
 from myxtts.devices.nvml import Nvml
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.devices.topology import read_links
 from myxtts.errors import CommandLineError, MachineError
-from myxtts.monitoring.hardware_facts import describe_hardware
-from myxtts.monitoring.markdown import fence
-from myxtts.monitoring.metrics_rows import name_infinities
-from myxtts.monitoring.software_facts import describe_software
-from myxtts.monitoring.words import format_duration, wrap_titled
+from myxtts.monitoring.machine_facts import describe_hardware, describe_software, fence
+from myxtts.monitoring.metrics import name_infinities
 from myxtts.training.mode import ask_process
+from myxtts.units import format_duration, wrap_titled
 
 POOL_MIB = 2048
 """Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""
@@ -185,7 +180,7 @@ def select_checks(only: Collection[str], *, is_quick: bool) -> list[Check]:
     return [check for check in CHECKS if check.name in wanted]
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     PASSED = "passed"
     REHEARSED = "rehearsed"
     """It passed on logical CPU devices, which says nothing about cards."""
@@ -194,12 +189,12 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The end of one check."""
 
     name: str
     proves: str
-    status: Status
+    status: CheckStatus
     detail: str
     seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -208,19 +203,19 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        return self.status in (Status.PASSED, Status.REHEARSED)
+        return self.status in (CheckStatus.PASSED, CheckStatus.REHEARSED)
 
 
 def run_checks(
-    checks: Sequence[Check], situation: Situation, run: Callable[[Check, Situation], Outcome] | None = None
-) -> Iterator[Outcome]:
+    checks: Sequence[Check], situation: Situation, run: Callable[[Check, Situation], CheckOutcome] | None = None
+) -> Iterator[CheckOutcome]:
     """The outcome of each check, in order, as soon as it is there; `run` does one, by default in a process of its own."""
-    done: dict[str, Outcome] = {}
+    done: dict[str, CheckOutcome] = {}
     for check in checks:
         is_missing = check.needed is not None and (check.needed not in done or not done[check.needed].is_good)
         if check.cards > situation.cards or is_missing:
             why = f"needs what {check.needed} makes, which did not pass" if is_missing else "needs two GPUs"
-            outcome = Outcome(check.name, check.proves, Status.NOT_RUN, why)
+            outcome = CheckOutcome(check.name, check.proves, CheckStatus.NOT_RUN, why)
         else:
             outcome = (run or run_check)(check, situation)
             if check.like is not None and outcome.is_good:
@@ -229,20 +224,22 @@ def run_checks(
         yield outcome
 
 
-def run_check(check: Check, situation: Situation) -> Outcome:
+def run_check(check: Check, situation: Situation) -> CheckOutcome:
     """Does a check in a process of its own, which is ended when the check's time is over."""
     here = asdict(replace(situation, check=check.name))
     order = {"function": check.work, "situation": here, "settings": check.settings}
     limit_s, began = DEVICE_LIMIT_S if check.is_quick else TRAINING_LIMIT_S, time.monotonic()
-    found = ask_process(Task(f"{__name__}:make_check", order), None, limit_s)
+    found = ask_process(WorkerTask(f"{__name__}:make_check", order), None, limit_s)
     seconds = time.monotonic() - began
     if found.content is None:
-        return Outcome(check.name, check.proves, Status.FAILED, found.ending, seconds, last_words=found.output)
+        return CheckOutcome(
+            check.name, check.proves, CheckStatus.FAILED, found.ending, seconds, last_words=found.output
+        )
     detail, facts = found.content["seen"]
     if facts is None:
-        return Outcome(check.name, check.proves, Status.NOT_RUN, detail)
-    status = Status.REHEARSED if situation.rehearsal else Status.PASSED
-    return Outcome(check.name, check.proves, status, detail, seconds, facts)
+        return CheckOutcome(check.name, check.proves, CheckStatus.NOT_RUN, detail)
+    status = CheckStatus.REHEARSED if situation.rehearsal else CheckStatus.PASSED
+    return CheckOutcome(check.name, check.proves, status, detail, seconds, facts)
 
 
 def make_check(function: str, situation: Mapping[str, Any], settings: Mapping[str, Any]) -> Work:
@@ -253,12 +250,12 @@ def make_check(function: str, situation: Mapping[str, Any], settings: Mapping[st
     return lambda _: {"seen": check(Situation(**situation), **settings)}
 
 
-def _judge_losses(check: Check, situation: Situation, outcome: Outcome, theirs: Sequence[float]) -> Outcome:
+def _judge_losses(check: Check, situation: Situation, outcome: CheckOutcome, theirs: Sequence[float]) -> CheckOutcome:
     """The outcome after its losses were compared with those of the check that it must be like."""
     ours = outcome.facts["losses"]
     if len(ours) != len(theirs):
         wrong = f"it made {len(ours)} updates, {check.like} made {len(theirs)}"
-        return replace(outcome, status=Status.FAILED, detail=wrong)
+        return replace(outcome, status=CheckStatus.FAILED, detail=wrong)
     on_cards, in_rehearsal = check.tolerance
     most = in_rehearsal if situation.rehearsal else on_cards
     differences = [abs(one - other) / abs(other) for one, other in zip(ours, theirs, strict=True)][: check.compared]
@@ -273,7 +270,7 @@ def _judge_losses(check: Check, situation: Situation, outcome: Outcome, theirs: 
         f"its losses differ from those of {check.like} by up to {worst:.2g} of their value; {most:.2g} is allowed "
         f"({shown[0]} against {shown[1]})"
     )
-    return replace(outcome, status=Status.FAILED, detail=wrong)
+    return replace(outcome, status=CheckStatus.FAILED, detail=wrong)
 
 
 def read_driver(situation: Situation) -> Seen:
@@ -306,21 +303,21 @@ def read_topology(situation: Situation) -> Seen:
     return "; ".join(links) or "logical devices have no link: nothing to read", {"links": links}
 
 
-def format_outcome(outcome: Outcome) -> str:
+def format_outcome(outcome: CheckOutcome) -> str:
     """One check in two lines or three."""
     took = f"  {format_duration(outcome.seconds)}" if outcome.seconds else ""
     detail = wrap_titled("", outcome.detail, indent=11, breaks_words=False)
     return "\n".join([f"{outcome.status:<11}{outcome.name}{took}", *detail])
 
 
-def format_report(outcomes: Sequence[Outcome], *, rehearsal: bool) -> tuple[str, str, str]:
+def format_report(outcomes: Sequence[CheckOutcome], *, rehearsal: bool) -> tuple[str, str, str]:
     """How it ended, for a terminal; the report to post, as Markdown; all facts, as JSON with null for what is unknown.
 
     What is private is still in it.
     """
-    failed = [each for each in outcomes if each.status is Status.FAILED]
+    failed = [each for each in outcomes if each.status is CheckStatus.FAILED]
     seconds, numbers = sum(each.seconds for each in outcomes), Counter(each.status for each in outcomes)
-    count = ", ".join(f"{numbers[status]} {status}" for status in Status if numbers[status])
+    count = ", ".join(f"{numbers[status]} {status}" for status in CheckStatus if numbers[status])
     meaning = "Please post the report all the same: nobody may have run this on such cards before."
     if failed:
         names = ", ".join(each.name for each in failed)

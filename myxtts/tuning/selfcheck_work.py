@@ -23,35 +23,30 @@ import soundfile
 import tensorflow as tf
 import yaml
 
-from myxtts.audio.units import SAMPLE_RATE_HZ
-from myxtts.cluster.private_network import has_private_network
-from myxtts.cluster.process_group import Command, ProcessGroup
+from myxtts.cluster.launch import Command, ProcessGroup, has_private_network
 from myxtts.config import XTTSConfig
-from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.data.open_engine import NATIVE_IN_FORCE
+from myxtts.data.ljspeech import demo_corpus_path
+from myxtts.data.loaders import NATIVE_IN_FORCE
 from myxtts.devices import runtime
-from myxtts.devices.environment import select_visible
-from myxtts.devices.machine import read_machine
-from myxtts.devices.memory import CONTEXT_MIB
+from myxtts.devices.machine import is_same_bus_id, read_machine, select_visible
 from myxtts.devices.nvml import MIB, Nvml, PhysicalId
-from myxtts.devices.plan import DevicePlan, Mode
-from myxtts.devices.topology import is_same_bus_id
-from myxtts.inference.loading import load_synthesizer
-from myxtts.inference.settings import SpeechSettings
-from myxtts.monitoring.metrics_log import FILE_NAME, LOG_NAME, list_losses, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow
-from myxtts.pipeline.process_memory import lift_own_memory_limit, limit_own_memory
-from myxtts.processes import make_importable
+from myxtts.devices.plan import CONTEXT_MIB, DevicePlan, Mode
+from myxtts.inference.speech import SpeechSettings
+from myxtts.inference.synthesizer import load_synthesizer
+from myxtts.monitoring.metrics import FILE_NAME, LOG_NAME, EventRow, list_losses, read_metrics
+from myxtts.processes import lift_own_memory_limit, limit_own_memory, make_importable
 from myxtts.training.mode import PlannedRun, plan_run
-from myxtts.training.placement import apply_devices, check_batch, check_variables
-from myxtts.training.profiling.setup import set_up_profile
+from myxtts.training.model import apply_devices, check_batch, check_variables
 from myxtts.training.run_folder import read_record
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.tuning.profiling import set_up_profile
 from myxtts.tuning.selfcheck import POOL_MIB, CheckFailedError, Seen, Situation
+from myxtts.units import SAMPLE_RATE_HZ
 from myxtts.utils.commons import get_device_context, setup_logging
 
 _log = logging.getLogger(__name__)
+
 
 BLOCK_MIB, CHUNK_MIB, COPY_MIB = 512, 64, 64
 COPIES = 8

@@ -15,19 +15,22 @@ from typing import Any
 import psutil
 
 from myxtts.config import resolve_config
-from myxtts.devices import memory
 from myxtts.devices.leaks import PeakHistory
 from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.memory import (
+from myxtts.devices.nvml import MIB, Card, Nvml, PhysicalId
+from myxtts.devices.plan import (
     CONTEXT_MIB,
     DEFAULT_DATA_MIB,
     DEFAULT_MODEL_MIB,
     DefaultMib,
+    DevicePlan,
     Growth,
     LimitRequest,
+    PlanRequest,
+    RolePlan,
+    choose_own_card_limit,
+    find_room_mib,
 )
-from myxtts.devices.nvml import MIB, Card, Nvml, PhysicalId
-from myxtts.devices.plan import DevicePlan, PlanRequest, RolePlan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import DevicePlanError, NvmlError
 
@@ -276,10 +279,10 @@ def _read_host(gpu_id: int) -> GpuMemory:
 
 def _compute_limit(request: LimitRequest, card: Card, fraction: float | None, processes: int) -> int:
     if fraction is None:
-        return memory.choose_own_card_limit(request, card)[0].mib
+        return choose_own_card_limit(request, card)[0].mib
     if not 0 < fraction <= 1:
         raise DevicePlanError(f"{request.role}_fraction must be above 0 and at most 1, but is {fraction}.")
-    room = memory.find_room_mib(card, processes)
+    room = find_room_mib(card, processes)
     if room is None:
         raise NvmlError(
             f"The free memory of GPU {card.physical_id} ({card.name}) is unknown. Give its limit in MB instead."

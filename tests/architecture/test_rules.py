@@ -184,29 +184,27 @@ READING_CALL = re.compile(
 WRITING = re.compile(r"""['"][wax][b+]*['"]|O_WRONLY""")
 READERS = {
     # Files of the kernel and of the package itself, which nobody else writes.
-    "monitoring/hardware_facts.py": {"read_text"},
-    "monitoring/software_facts.py": {"read_text"},
-    "pipeline/process_memory.py": {"read_text", "open"},
-    "devices/host_memory.py": {"read_text"},
+    "monitoring/machine_facts.py": {"read_text"},
+    "processes.py": {"loads", "open", "read_text"},
+    "devices/machine.py": {"read_text"},
     "devices/runtime.py": {"read_text"},
     "serving/app.py": {"read_text"},
     "tuning/selfcheck_work.py": {"read", "read_text"},
     # Words between processes of ours, and what a process was started with.
-    "evaluation/judge_process.py": {"loads"},
+    "evaluation/judges.py": {"loads"},
     "evaluation/judge_worker.py": {"loads", "open"},
     "pipeline/preparation_task.py": {"loads"},
-    "processes.py": {"loads"},
     "cli/launch.py": {"loads"},
     "cli/train.py": {"loads"},
     "data/workers.py": {"loads"},
     "cluster/spec.py": {"loads"},
-    "cluster/frames.py": {"loads"},
+    "cluster/lifeline.py": {"loads"},
     # The body of a request: what is wrong with a field is told by the field's name.
     "serving/request.py": {"loads"},
     # Behind `open_file`: they read what it has opened, or what it has looked at before a library opens it.
-    "audio/opening.py": {"SoundFile"},
+    "audio/reading.py": {"SoundFile"},
     "data/corpus.py": {"load"},
-    "checkpoints/safetensors_file.py": {"safe_open"},
+    "checkpoints/tensors.py": {"safe_open"},
 }
 """Modules that read otherwise than through `files.py`, and how."""
 

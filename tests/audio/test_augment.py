@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, AugmentSettings, draw_augmentation
-from myxtts.audio.augment_tf import add_noise, augment_wav, change_speed, make_noise, mask_mel
+from myxtts.audio.on_device import add_noise, augment_wav, change_speed, make_noise, mask_mel
 
 OFF = AugmentSettings()
 ALL_ON = AugmentSettings(gain_db=6.0, noise_db=-40.0, speed_change=0.1, frame_masks=2, band_masks=2)

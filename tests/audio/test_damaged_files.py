@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.audio.clip_errors import ClipError, ClipProblem
-from myxtts.audio.opening import MPG123_REMARKS
-from myxtts.audio.reading import check_clip, inspect_clip, read_clip
+from myxtts.audio.reading import MPG123_REMARKS, check_clip, inspect_clip, read_clip
 from myxtts.devices.native_stderr import drop_lines
+from myxtts.errors import ClipError, ClipProblem
 
 RATE_HZ = 22050
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from myxtts.audio.draws import Purpose, draw_integers, draw_words
+from myxtts.audio.augment import Purpose, draw_integers, draw_words
 
 
 def test_draws_are_the_same_for_ever() -> None:

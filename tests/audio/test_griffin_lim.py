@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.audio import mel_inversion
+from myxtts.audio import griffin_lim as mel_inversion
 from myxtts.audio.filterbanks import DVAE_MEL, make_filterbank
-from myxtts.audio.griffin_lim import HOP_SAMPLES, MARGIN_SAMPLES, reconstruct_phase
-from myxtts.audio.mel_inversion import recover_magnitudes
+from myxtts.audio.griffin_lim import HOP_SAMPLES, MARGIN_SAMPLES, reconstruct_phase, recover_magnitudes
 from myxtts.audio.mels import compute_dvae_mel
 
 NORMS = np.linspace(0.5, 2.0, 80).astype(np.float32)

@@ -18,8 +18,8 @@ from myxtts.audio.mels import (
     compute_speaker_mel,
     make_silent_frame,
 )
-from myxtts.audio.slices_tf import cut_slices
-from myxtts.audio.units import SAMPLES_PER_CODE
+from myxtts.audio.on_device import cut_slices
+from myxtts.units import SAMPLES_PER_CODE
 from tests.audio import dvae_codes
 from tests.audio.reference import load_full_parity, load_parity
 

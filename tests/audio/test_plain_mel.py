@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from myxtts.audio.filterbanks import SILENT_LOG_POWER, compute_log_mel
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.audio.plain_mel import SILENT_LOG_POWER, compute_log_mel
 
 
 def test_it_is_the_mel_of_the_codec_but_for_the_edges():

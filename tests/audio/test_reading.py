@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.audio.clip_errors import ClipError, ClipProblem
 from myxtts.audio.reading import BLOCK_FRAMES, check_clip, inspect_clip, read_clip
-from myxtts.audio.units import SAMPLE_RATE_HZ
+from myxtts.errors import ClipError, ClipProblem
+from myxtts.units import SAMPLE_RATE_HZ
 from tests.support.shared_files import find_shared
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from myxtts.audio.on_device import resample_batch
 from myxtts.audio.resampling import count_resampled, has_exact_kernel, make_kernel, resample_clip
-from myxtts.audio.resampling_tf import resample_batch
 from tests.audio.reference import load_parity
 
 CASES = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.tensors import LazyTensor
 from myxtts.checkpoints.torch_files import write_torch
 from myxtts.files import open_file_atomically
 from tests.support.shared_files import find_parity

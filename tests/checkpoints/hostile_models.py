@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.safetensors_file import write_safetensors
+from myxtts.checkpoints.tensors import write_safetensors
 from myxtts.config import XTTSConfig
-from myxtts.models.names import OPTIONAL
 from myxtts.models.sizes import read_sizes
-from myxtts.models.weights import Weight, list_dvae_weights, list_xtts_weights
+from myxtts.models.weights import OPTIONAL, Weight, list_dvae_weights, list_xtts_weights
 from tests.checkpoints.builders import tensor, text, write_torch_file, zip_program
 from tests.support.shared_files import ASSETS
 
@@ -429,9 +428,9 @@ def try_all(command: str, folder: Path) -> None:
         import tensorflow as tf
 
         tf.constant(1)  # starts its threads, each of which maps memory
-        import myxtts.inference.loading
+        import myxtts.inference.synthesizer
     else:
-        import myxtts.checkpoints.importing  # noqa: F401
+        import myxtts.checkpoints.coqui  # noqa: F401
     limit = count_mapped_bytes() + SPARE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number, (label, words) in enumerate(cases):

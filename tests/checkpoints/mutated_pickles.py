@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.torch_files import ZipRecords
 from myxtts.checkpoints.unpickling import PickleMachine, Storage
+from myxtts.errors import ModelFileError
 from tests.checkpoints.builders import ASSETS, call, text
 
 INSERTED = [

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from myxtts import files
-from myxtts.checkpoints import model_directory, safetensors_file, store
+from myxtts.checkpoints import model_directory, store
+from myxtts.checkpoints import tensors as safetensors_file
 from tests.checkpoints.training_states import assert_content, collect_warnings, list_steps, open_store, save
 from tests.support.kills import run_killed
 

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from myxtts.checkpoints import store as store_module
-from myxtts.checkpoints.errors import ModelFileError, NoWholeCheckpointError
-from myxtts.checkpoints.finding import find_model_directory
+from myxtts.checkpoints.store import find_model_directory
+from myxtts.errors import ModelFileError, NoWholeCheckpointError
 from tests.checkpoints.training_states import (
     assert_content,
     collect_warnings,

@@ -13,9 +13,9 @@ from myxtts.checkpoints.coqui import (
     read_coqui_file,
     sort_content,
 )
-from myxtts.checkpoints.errors import CheckpointError, ModelFileError
 from myxtts.config import ModelConfig
 from myxtts.config.presets import MODEL_SIZES
+from myxtts.errors import CheckpointError, ModelFileError
 from tests.checkpoints.builders import ASSETS, describe_tensor, read_state
 from tests.support.shared_files import find_parity
 

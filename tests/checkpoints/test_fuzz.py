@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.tensors import LazyTensor
 from myxtts.checkpoints.torch_files import read_torch_file
+from myxtts.errors import ModelFileError
 from tests.checkpoints.builders import ASSETS, write_torch_file
 from tests.support.processes import run_code
 

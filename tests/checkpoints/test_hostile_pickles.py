@@ -8,9 +8,9 @@ import pickletools
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.errors import ModelFileError, UnsafeModelFileError
 from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.checkpoints.unpickling import CONFIG_CLASSES, MAX_DEPTH, MAX_TEXT_BYTES, MAX_WORK
+from myxtts.errors import ModelFileError, UnsafeModelFileError
 from tests.checkpoints.builders import (
     BUILD,
     REDUCE,
@@ -278,7 +278,7 @@ def test_work_and_memory_are_bounded(tmp_path):
     results = run_code(f"""
 import resource, time
 from pathlib import Path
-from myxtts.checkpoints.errors import ModelFileError
+from myxtts.errors import ModelFileError
 from myxtts.checkpoints.torch_files import read_torch_file
 from tests.checkpoints.builders import zip_program
 from tests.checkpoints.hungry_programs import list_programs

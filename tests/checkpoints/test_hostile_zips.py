@@ -5,8 +5,8 @@ import zipfile
 import pytest
 
 from myxtts.checkpoints import torch_files
-from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.torch_files import read_torch_file
+from myxtts.errors import ModelFileError
 from tests.checkpoints.builders import (
     ASSETS,
     PROGRAM,

@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice
-from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.exporting import complete_model, export_coqui, export_safetensors
-from myxtts.checkpoints.importing import import_coqui_files
+from myxtts.checkpoints.coqui import NOTICE_KEY, XTTS_WEIGHTS_NOTICE, find_notice, import_coqui_files
+from myxtts.checkpoints.coqui_export import complete_model, export_coqui, export_safetensors
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.models.names import CheckpointMismatchError
+from myxtts.errors import ModelFileError
 from myxtts.models.sizes import read_sizes
-from myxtts.models.weights import list_dvae_weights, list_xtts_weights
+from myxtts.models.weights import CheckpointMismatchError, list_dvae_weights, list_xtts_weights
 from tests.checkpoints.builders import write_torch_file
 from tests.checkpoints.hostile_models import CONFIG, VOCABULARY, draw_tensors
 

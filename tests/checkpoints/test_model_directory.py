@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints import model_directory
-from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import (
     FORMAT_VERSION,
     read_model_directory,
     write_model_directory,
 )
 from myxtts.config import XTTSConfig
-from myxtts.errors import ConfigError
+from myxtts.errors import ConfigError, ModelFileError
 from myxtts.files import WriteError
 
 MODEL = {

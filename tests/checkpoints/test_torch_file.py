@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.errors import ModelFileError
-from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.tensors import LazyTensor
 from myxtts.checkpoints.torch_files import read_torch_file
+from myxtts.errors import ModelFileError
 from tests.checkpoints.builders import ASSETS, read_state, tensor, write_torch_file, zip_program, zip_records
 from tests.support.shared_files import find_parity
 

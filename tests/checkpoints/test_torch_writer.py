@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from myxtts.checkpoints import torch_files
-from myxtts.checkpoints.errors import CheckpointError
-from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.tensors import LazyTensor
 from myxtts.checkpoints.torch_files import ZipRecords, read_torch_file
+from myxtts.errors import CheckpointError
 from tests.checkpoints.builders import write_torch_file
 
 DTYPES = [

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.errors import DamagedFileError, ModelFileError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.store import TrainingState, read_training_checkpoint
+from myxtts.errors import DamagedFileError, ModelFileError
 from tests.checkpoints.training_states import CONFIG, make_content, make_state, open_store
 
 

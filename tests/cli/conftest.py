@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.checkpoints.exporting import export_coqui
+from myxtts.checkpoints.coqui_export import export_coqui
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.cli.main import run_command
 from myxtts.models.sizes import read_sizes

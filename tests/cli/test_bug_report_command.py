@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from myxtts.cli import bug_report, main
+from myxtts.cli import main
+from myxtts.cli.runs import run_bug_report
 from myxtts.errors import CommandLineError
-from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.monitoring.metrics import MetricsLog
 from tests.monitoring.runs import make_rows
 from tests.support.processes import clean_environ, run_python
 
@@ -106,29 +107,27 @@ def test_a_run_with_nothing_readable_is_still_reported(tmp_path):
     folder.mkdir()
     (folder / "run.json").write_text("{ torn")
     out = tmp_path / "report.md"
-    assert bug_report.run([str(folder), "--out", str(out)], "myxtts bug-report") == 0
+    assert run_bug_report([str(folder), "--out", str(out)], "myxtts bug-report") == 0
     text = out.read_text()
     assert text.count("- not read: ") == 3
     assert f"- not read: {folder / 'run.json'}: " in text
     assert "Unknown: there is no metrics.jsonl that can be read." in text
     assert "Unknown: the run has no run.log." in text
     (folder / "run.log").write_text("2026-01-01 10:00:00,000 INFO all well\n")
-    bug_report.run([str(folder), "--out", str(out)], "myxtts bug-report")
+    run_bug_report([str(folder), "--out", str(out)], "myxtts bug-report")
     assert "None in the run's run.log." in out.read_text()
 
 
 def test_what_is_no_folder_is_refused(tmp_path):
     with pytest.raises(CommandLineError, match="is no folder"):
-        bug_report.run([str(tmp_path / "nowhere")], "myxtts bug-report")
+        run_bug_report([str(tmp_path / "nowhere")], "myxtts bug-report")
 
 
 def test_a_fault_of_ours_names_the_command(monkeypatch):
-    class Broken:
-        @staticmethod
-        def run(words, prog):
-            raise RuntimeError("oops")
+    def run(words, prog):
+        raise RuntimeError("oops")
 
-    monkeypatch.setattr(main, "_load_command", lambda name: Broken)
+    monkeypatch.setattr(main, "find_command", lambda name, part: run)
     with pytest.raises(RuntimeError, match="oops") as caught:
         main.run_command("train", [], "myxtts train")
     assert "`myxtts bug-report RUN`" in "".join(caught.value.__notes__)

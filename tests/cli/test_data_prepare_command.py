@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints import write_model_directory
-from myxtts.cli.data_prepare import format_prepared_codes
+from myxtts.cli.data import format_prepared_codes
 from myxtts.config import XTTSConfig
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.pipeline.codes import FilledCodes

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.cli import listen
 from myxtts.cli.evaluate import describe_work
+from myxtts.cli.runs import run_listen
 from myxtts.errors import CommandLineError
 from tests.inference.builders import write_small_model
 from tests.support.processes import run_python
@@ -87,7 +87,7 @@ def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):
     assert f"Written {tmp_path / 'listen.html'} (sounds: 1)" in result.stdout
     assert "Step 3" in (tmp_path / "listen.html").read_text()
     with pytest.raises(CommandLineError, match=r"is a folder\. Give .*samples/listen\.html"):
-        listen.run([str(tmp_path), "--out", str(tmp_path / "samples")], "myxtts listen")
+        run_listen([str(tmp_path), "--out", str(tmp_path / "samples")], "myxtts listen")
     refused = run_command("listen", tmp_path / "samples")
     assert refused.returncode == 2
     assert "validated at least once" in refused.stderr

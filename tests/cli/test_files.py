@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.cli.files import check_writable, write_text
 from myxtts.cli.main import main
+from myxtts.cli.output import check_writable, write_text
 from myxtts.errors import CommandLineError
 
 OLD = "of an earlier day\n"

@@ -8,13 +8,12 @@ import pytest
 
 from myxtts.cli import launch, train
 from myxtts.cli.train import build_parser
-from myxtts.cluster.errors import ClusterError
 from myxtts.config import resolve_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import CommandLineError, ConfigError, DevicePlanError
+from myxtts.errors import ClusterError, CommandLineError, ConfigError, DevicePlanError
 from myxtts.training.mode import Circumstances, PlannedRun, StageCosts, choose_mode, load_choice
 from tests.support.processes import run_code
 
@@ -57,7 +56,7 @@ def test_workers_never_share_cards_untold_and_a_launcher_can_be_asked_to_rehears
     monkeypatch, codec, words, flags, is_refused
 ):
     make_machine(monkeypatch, [0, 1])
-    monkeypatch.setattr("myxtts.cluster.private_network.enter_private_network", lambda: (_ for _ in ()).throw(Replaced))
+    monkeypatch.setattr("myxtts.cluster.launch.enter_private_network", lambda: (_ for _ in ()).throw(Replaced))
     wanted, said = (DevicePlanError, r"has GPU 0, 1\. Give --gpus") if is_refused else (Replaced, None)
     with pytest.raises(wanted, match=said):
         launch.run([*words, "--", "train", *codec, *flags], "myxtts launch")

@@ -7,11 +7,11 @@ import termios
 
 import pytest
 
-from myxtts.cli.export_model import build_parser as build_export_parser
-from myxtts.cli.import_model import build_parser as build_import_parser
-from myxtts.cli.listen import build_parser as build_listen_parser
 from myxtts.cli.main import format_help, main
-from myxtts.cli.wrapping import wrap_message
+from myxtts.cli.models import build_parser_export as build_export_parser
+from myxtts.cli.models import build_parser_import as build_import_parser
+from myxtts.cli.parser import wrap_message
+from myxtts.cli.runs import build_parser_listen as build_listen_parser
 from myxtts.errors import CommandLineError
 from tests.support.processes import run_code
 

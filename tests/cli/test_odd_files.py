@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.checkpoints.importing import _read_config_beside as read_config_beside
+from myxtts.checkpoints.coqui import _read_config_beside as read_config_beside
 from myxtts.checkpoints.store import _read_state as read_state
 from myxtts.cli.main import main
 from myxtts.errors import UserError
 from myxtts.files import read_text
-from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.monitoring.metrics import MetricsLog
 from myxtts.training.run_folder import read_record
 from tests.monitoring.runs import make_run_row, make_train_row
 

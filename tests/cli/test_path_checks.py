@@ -4,7 +4,7 @@ import pytest
 
 from myxtts.cli import launch
 from myxtts.cli.main import main
-from myxtts.cli.path_checks import check_models
+from myxtts.cli.output import check_models
 from myxtts.config import XTTSConfig
 
 
@@ -19,8 +19,8 @@ def too_late(monkeypatch):
         "myxtts.training.mode.plan_run",
         "myxtts.tuning.profile.plan_profile",
         "myxtts.tuning.configure.tune",
-        "myxtts.cluster.private_network.enter_private_network",
-        "myxtts.cluster.process_group.ProcessGroup.run",
+        "myxtts.cluster.launch.enter_private_network",
+        "myxtts.cluster.launch.ProcessGroup.run",
     ):
         monkeypatch.setattr(name, fail)
 
@@ -96,7 +96,7 @@ def test_a_command_that_was_refused_is_not_told_to_be_given_again(tmp_path, monk
         def run(self):
             return [-15, code]
 
-    monkeypatch.setattr("myxtts.cluster.process_group.ProcessGroup", Group)
+    monkeypatch.setattr("myxtts.cluster.launch.ProcessGroup", Group)
     (tmp_path / "manifest.json").touch()
     words = ["--workers", "2", "--open-ports", "--", "train", "--rehearsal", "--codec", str(tmp_path)]
     assert launch.run(words, "myxtts launch") == code

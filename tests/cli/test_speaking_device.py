@@ -3,9 +3,9 @@
 import pytest
 
 from myxtts.cli import synthesize
-from myxtts.cli.plan_view import describe_single_device
-from myxtts.cli.speaking_device import open_speaking_device
-from myxtts.devices.plan import PlanRequest, Task
+from myxtts.cli.devices import describe_single_device
+from myxtts.cli.speaking import open_speaking_device
+from myxtts.devices.plan import DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError
 from tests.devices.test_plan import make_machine
@@ -13,7 +13,7 @@ from tests.devices.test_plan import make_machine
 
 def describe(cards, **asked):
     return describe_single_device(
-        plan_devices(PlanRequest(mode="single", task=Task.SPEAK, **asked), make_machine(cards))
+        plan_devices(PlanRequest(mode="single", task=DeviceUse.SPEAK, **asked), make_machine(cards))
     )
 
 

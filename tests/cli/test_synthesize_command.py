@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.cli.speaking_flags import tell_code_limit
+from myxtts.cli.speaking import tell_code_limit
 from myxtts.cli.synthesize import build_parser, write_file
 from myxtts.errors import CommandLineError
-from myxtts.inference.loading import load_synthesizer
-from myxtts.inference.settings import SpeechSettings
-from myxtts.inference.speech import SpeechChunk
+from myxtts.inference.speech import SpeechChunk, SpeechSettings
+from myxtts.inference.synthesizer import load_synthesizer
 from tests.inference.builders import CONFIG, write_small_model
 from tests.support.processes import ROOT, clean_environ, run_python
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from myxtts.cli.telling import show_progress
+from myxtts.cli.output import show_progress
 
 
 class Terminal(io.StringIO):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from myxtts.cli.train import build_parser
-from myxtts.config.flags import GROUPS, CollectValue, iterate_flags
+from myxtts.config.sources import GROUPS, CollectValue, iterate_flags
 from tests.support.nvml import StubCard
 from tests.support.processes import ROOT, clean_environ, run_python, run_train
 

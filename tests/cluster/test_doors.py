@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from myxtts.cluster import doors
-from myxtts.cluster.errors import RendezvousError, WorkerLostError
+from myxtts.cluster import meeting as doors
+from myxtts.errors import RendezvousError, WorkerLostError
 from tests.cluster.test_link import links, run_all
 
 __all__ = ["links"]

@@ -11,7 +11,7 @@ import yaml
 
 from myxtts.cli.train import build_parser
 from myxtts.cluster.spec import find_cluster
-from myxtts.training.errors import choose_exit_code
+from myxtts.errors import choose_exit_code
 from tests.support.processes import ROOT
 
 SBATCH = ROOT / "examples" / "slurm" / "train.sbatch"

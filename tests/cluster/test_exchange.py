@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from myxtts.cluster import exchange, nccl
-from myxtts.cluster.errors import RendezvousError
+from myxtts.cluster import exchange
+from myxtts.cluster import exchange as nccl
+from myxtts.errors import RendezvousError
 from tests.cluster.test_link import make_specs
 
 

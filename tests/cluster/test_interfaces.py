@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from myxtts.cluster.interfaces import find_own_interface, is_on_one_machine, name_interface
-from myxtts.cluster.nccl import confine_nccl
+from myxtts.cluster.exchange import confine_nccl
+from myxtts.cluster.meeting import find_own_interface, is_on_one_machine, name_interface
 from myxtts.cluster.spec import ClusterSpec
-from myxtts.config.address import Address
+from myxtts.config.settings import Address
 
 ELSEWHERE = "192.0.2.7"
 """An address that nobody has."""
@@ -81,7 +81,7 @@ def test_nccl_listens_where_the_cluster_file_says(monkeypatch, hosts, set_before
     }  # fmt: skip
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: made_up)
     monkeypatch.setattr(
-        "myxtts.cluster.interfaces._is_own", lambda number: str(number) in OWN.values() or number.is_loopback
+        "myxtts.cluster.meeting._is_own", lambda number: str(number) in OWN.values() or number.is_loopback
     )
     environ = {} if set_before is None else {"NCCL_SOCKET_IFNAME": set_before}
     confine_nccl(make_spec(*hosts), environ)

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.cluster.errors import ClusterError, OutOfStepError, RendezvousError, WorkerLostError
-from myxtts.cluster.frames import send_frame
-from myxtts.cluster.lifeline import Lifeline
-from myxtts.cluster.link import Link
-from myxtts.cluster.rendezvous import CHANNELS, GREETING, meet
+from myxtts.cluster.lifeline import Lifeline, send_frame
+from myxtts.cluster.meeting import CHANNELS, GREETING, Link, meet
 from myxtts.cluster.spec import ClusterSpec
-from myxtts.config.address import Address
+from myxtts.config.settings import Address
+from myxtts.errors import ClusterError, OutOfStepError, RendezvousError, WorkerLostError
 
 PATIENCE_S = 60
 

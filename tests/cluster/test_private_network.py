@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from myxtts.cluster.private_network import has_private_network
+from myxtts.cluster.launch import has_private_network
 from tests.support.processes import ROOT
 
 CODE = """
 import ctypes, encodings.idna, fcntl, os, socket, struct, sys
-from myxtts.cluster.errors import ClusterError
-from myxtts.cluster.private_network import enter_private_network
+from myxtts.errors import ClusterError
+from myxtts.cluster.launch import enter_private_network
 if len(sys.argv) > 1:
     os.setgid(65534)
     os.setuid(65534)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from myxtts.cluster.process_group import Command, ProcessGroup
+from myxtts.cluster.launch import Command, ProcessGroup
 from tests.support.processes import ROOT
 from tests.support.tiny_run import wait_for
 
@@ -108,7 +108,7 @@ def test_whoever_was_started_to_outlive_its_terminal_does():
 
 LAUNCHER = """
 import os, signal, sys
-from myxtts.cluster.process_group import Command, ProcessGroup
+from myxtts.cluster.launch import Command, ProcessGroup
 command = Command([sys.executable, "-c", sys.argv[1]], os.environ)
 ProcessGroup([command], lambda index, line: os.kill(os.getpid(), signal.SIGKILL)).run()
 """

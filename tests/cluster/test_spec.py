@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from myxtts.cluster.errors import ClusterError
 from myxtts.cluster.spec import find_cluster
-from myxtts.config.address import Address
-from myxtts.errors import ConfigError
+from myxtts.config.settings import Address
+from myxtts.errors import ClusterError, ConfigError
 
 TWO = "workers: [10.0.0.1:5000, 10.0.0.2:5000]\n"
 

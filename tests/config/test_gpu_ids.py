@@ -2,7 +2,7 @@
 
 import pytest
 
-from myxtts.config.gpu_ids import parse_gpu_ids
+from myxtts.config.settings import parse_gpu_ids
 
 
 @pytest.mark.parametrize(("text", "ids"), [("0", [0]), ("1,0", [1, 0]), (" 2 , 10", [2, 10])])

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.config import SECTIONS
-from myxtts.config.flags import iterate_flags
-from myxtts.config.resolve import dump_sections
-from myxtts.config.yaml_file import dump_yaml
+from myxtts.config.sources import dump_sections, dump_yaml, iterate_flags
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest

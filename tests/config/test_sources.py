@@ -7,9 +7,8 @@ import pytest
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.config import SECTIONS, setting_keys
-from myxtts.config.display import format_config
-from myxtts.config.flags import add_setting_flags, iterate_flags, names_settings
-from myxtts.config.section import nearest_name
+from myxtts.config.settings import nearest_name
+from myxtts.config.sources import add_setting_flags, format_config, iterate_flags, names_settings
 from myxtts.errors import CommandLineError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

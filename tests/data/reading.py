@@ -11,20 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.corpus import Corpus
-from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.corpus import Corpus, TextIds, collect_text_ids
 from myxtts.data.drops import DropReport
-from myxtts.data.host_batch import HostBatch
-from myxtts.data.loading import InProcessEngine, LoadingEngine
-from myxtts.data.loading_workers import WorkerEngine
-from myxtts.data.positions import Position, count_micro_batches
-from myxtts.data.reader import BatchReader
-from myxtts.data.replacements import ReplacementJournal
-from myxtts.data.sampler import IndexSampler
+from myxtts.data.host_batches import BatchMaker, BatchReader, HostBatch
+from myxtts.data.ljspeech import demo_corpus_path
+from myxtts.data.loaders import InProcessEngine, LoadingEngine, WorkerEngine
+from myxtts.data.sampler import IndexSampler, Position, ReplacementJournal, count_micro_batches
 from myxtts.data.scan import ClipLimits, make_vocabulary_task, scan_corpus
-from myxtts.data.text_ids import TextIds, collect_text_ids
 from myxtts.text.vocabulary import train_vocabulary
 from tests.support.shared_files import ASSETS, find_shared
 

@@ -3,11 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
-from myxtts.data.clip_loading import ClipFile, load_clip
 from myxtts.data.drops import DropReason
-from myxtts.data.pcm_wav import find_samples
+from myxtts.data.loaders import ClipFile, find_samples, load_clip
+from myxtts.errors import ClipError
 from tests.data.shared import write_clips
 from tests.data.wav_files import OTHER, PLAIN
 from tests.support.shared_files import find_shared

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.data.ljspeech import read_metadata
+from myxtts.data.ljspeech import demo_corpus_path, read_metadata
 
 
 @pytest.fixture(scope="module")

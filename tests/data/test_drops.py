@@ -1,5 +1,5 @@
-from myxtts.audio.clip_errors import ClipProblem
 from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.errors import ClipProblem
 
 
 def make_report() -> DropReport:

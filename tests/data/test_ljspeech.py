@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.data.errors import MetadataError
 from myxtts.data.ljspeech import Metadata, find_metadata, locate_clips, read_metadata
+from myxtts.errors import MetadataError
 from tests.data.shared import write_metadata
 from tests.support.shared_files import find_shared
 

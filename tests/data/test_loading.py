@@ -5,10 +5,10 @@ import os
 import numpy as np
 import pytest
 
-from myxtts.audio.clip_errors import ClipError
 from myxtts.audio.reading import read_clip
-from myxtts.data.clip_loading import ClipFile, LoadFailure
 from myxtts.data.drops import DropReason
+from myxtts.data.loaders import ClipFile, LoadFailure
+from myxtts.errors import ClipError
 from tests.data.reading import DEPTH, make_engine
 from tests.data.shared import make_tone
 from tests.data.wav_files import OTHER, PLAIN
@@ -94,7 +94,7 @@ def test_plain_files_and_no_others_are_read_by_tensorflow_itself(tmp_path, monke
         path.write_bytes(content)
         files.append(describe(path, 1 if content is PLAIN["one sample"] else 6000))
     # What TensorFlow has left is loaded in this process.
-    monkeypatch.setattr("myxtts.data.loading.load_clip", lambda file, row: expected.append(file))
+    monkeypatch.setattr("myxtts.data.loaders.load_clip", lambda file, row: expected.append(file))
     with make_engine("tensorflow") as engine:
         load = engine.start(files, 6144)
         engine.finish(load)

@@ -9,9 +9,8 @@ import textwrap
 import psutil
 import pytest
 
-from myxtts.data.errors import WorkerError
-from myxtts.data.loading_workers import MOST_LEASES, SlotMemory
-from myxtts.errors import MachineError
+from myxtts.data.loaders import MOST_LEASES, SlotMemory
+from myxtts.errors import MachineError, WorkerError
 from tests.data.reading import make_engine
 from tests.data.test_loading import WIDTH, describe
 from tests.support.shared_files import ROOT, find_shared
@@ -37,7 +36,7 @@ def test_processes_that_die_whatever_they_do_are_an_error_and_no_clip_is_blamed(
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_fault_of_ours_in_a_process_comes_with_its_traceback(files, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
-        "import myxtts.data.clip_loading as m\nm.load_clip = lambda file, row: 1 // 0\n"
+        "import myxtts.data.loaders as m\nm.load_clip = lambda file, row: 1 // 0\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with make_engine("1 worker") as engine:

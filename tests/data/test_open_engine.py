@@ -5,17 +5,17 @@ import pytest
 import soundfile
 
 from myxtts.config import DataConfig
-from myxtts.data.loading import InProcessEngine
-from myxtts.data.loading_tf import NativeEngine
-from myxtts.data.loading_workers import WorkerEngine
-from myxtts.data.open_engine import (
+from myxtts.data.loaders import (
     MOST_AUTO_WORKERS,
+    InProcessEngine,
     ReadAhead,
+    WorkerEngine,
     choose_read_ahead,
     choose_workers,
     explain_no_native_loading,
     open_engine,
 )
+from myxtts.data.loading_tf import NativeEngine
 from myxtts.data.workers import count_workers
 from tests.data.reading import make_sampler, scan_small
 from tests.data.shared import make_tone, write_clips, write_metadata
@@ -71,7 +71,7 @@ def test_files_of_the_right_size_and_the_wrong_format_are_found_by_their_headers
 
 
 def test_one_larger_file_among_many_is_found_by_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("myxtts.data.open_engine._HEADERS_LOOKED_AT", 1)
+    monkeypatch.setattr("myxtts.data.loaders._HEADERS_LOOKED_AT", 1)
     write_clips(tmp_path / "corpus", ["a", "c"])
     soundfile.write(tmp_path / "corpus/wavs/b.wav", make_tone(), 22050, subtype="FLOAT")
     write_metadata(tmp_path / "corpus", "a|Plain.", "b|Float.", "c|Plain.")
@@ -82,7 +82,7 @@ def test_one_larger_file_among_many_is_found_by_its_size(tmp_path, monkeypatch):
 
 def test_automatic_workers_are_as_many_as_cores_but_not_too_many(monkeypatch):
     assert choose_workers(DataConfig()) == min(count_workers(), MOST_AUTO_WORKERS)
-    monkeypatch.setattr("myxtts.data.open_engine.count_workers", lambda: 64)
+    monkeypatch.setattr("myxtts.data.loaders.count_workers", lambda: 64)
     assert choose_workers(DataConfig()) == MOST_AUTO_WORKERS
     assert choose_workers(DataConfig(num_workers=40)) == 40
 

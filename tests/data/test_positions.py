@@ -3,7 +3,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.positions import Position, count_micro_batches, find_position, follow_position, number_position
+from myxtts.data.sampler import Position, count_micro_batches, find_position, follow_position, number_position
 from tests.data.test_sampler import samplers
 
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from myxtts.audio.reading import read_clip
-from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.data.corpus import NameColumn
-from myxtts.data.prompts import SpeakerPrompts
-from myxtts.data.replacements import ReplacementJournal
-from myxtts.data.sampler import EMPTY_ROW
+from myxtts.data.sampler import EMPTY_ROW, ReplacementJournal, SpeakerPrompts
+from myxtts.units import SAMPLES_PER_CODE
 from tests.data.reading import freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 

@@ -5,14 +5,12 @@ import psutil
 import pytest
 import soundfile
 
+from myxtts.audio.prompts import choose_evaluation_slices, draw_slices
 from myxtts.audio.reading import read_clip
-from myxtts.audio.slices import choose_evaluation_slices, draw_slices
-from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.drops import DropReport
-from myxtts.data.loading import InProcessEngine
-from myxtts.data.positions import Position
-from myxtts.data.reader import BatchReader
-from myxtts.data.sampler import EMPTY_ROW
+from myxtts.data.host_batches import BatchMaker, BatchReader
+from myxtts.data.loaders import InProcessEngine
+from myxtts.data.sampler import EMPTY_ROW, Position
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import (
     DEPTH,

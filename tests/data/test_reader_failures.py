@@ -9,13 +9,11 @@ import textwrap
 import numpy as np
 import pytest
 
-from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.drops import DropReason
-from myxtts.data.errors import TooManyFailuresError
-from myxtts.data.positions import Position
-from myxtts.data.replacements import Failure
-from myxtts.data.resume import SamplerPosition, load_position, save_position, take_fingerprint
-from myxtts.data.sampler import EMPTY_ROW
+from myxtts.data.host_batches import BatchMaker
+from myxtts.data.run_data import SamplerPosition, load_position, save_position, take_fingerprint
+from myxtts.data.sampler import EMPTY_ROW, Failure, Position
+from myxtts.errors import TooManyFailuresError
 from tests.data.reading import VOCABULARY, freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
@@ -179,7 +177,7 @@ def make_deadly(folder, monkeypatch, name, signal):
         textwrap.dedent(
             f"""
             import os
-            import myxtts.data.clip_loading as loading
+            import myxtts.data.loaders as loading
             real = loading.load_clip
             def load(file, row):
                 if file.path.endswith({name!r}):

@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.replacements import Failure, ReplacementJournal, replace_failed
-from myxtts.data.sampler import EMPTY_ROW, IndexSampler
+from myxtts.data.sampler import EMPTY_ROW, Failure, IndexSampler, ReplacementJournal, replace_failed
 from tests.data.test_buckets import make_ljspeech_lengths
 from tests.data.test_sampler import copy_sampler, list_rows, samplers
 

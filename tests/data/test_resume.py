@@ -5,10 +5,9 @@ import pytest
 
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.corpus import Corpus
-from myxtts.data.errors import ResumeError
-from myxtts.data.replacements import Failure, ReplacementJournal, replace_failed
-from myxtts.data.resume import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
-from myxtts.data.sampler import IndexSampler
+from myxtts.data.run_data import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
+from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal, replace_failed
+from myxtts.errors import ResumeError
 from tests.data.reading import VOCABULARY
 from tests.data.shared import make_clips
 from tests.data.test_buckets import make_ljspeech_lengths

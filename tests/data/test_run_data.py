@@ -10,10 +10,9 @@ import pytest
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.data.errors import SnapshotError
-from myxtts.data.resume import take_fingerprint
-from myxtts.data.run_data import SNAPSHOT_NAME, collect_run_data, load_run_data, save_run_data
+from myxtts.data.run_data import SNAPSHOT_NAME, collect_run_data, load_run_data, save_run_data, take_fingerprint
 from myxtts.data.sampler import IndexSampler
+from myxtts.errors import SnapshotError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY, Texted, freeze_all, open_reader, read_steps
 from tests.data.runs import make_config, write_corpus

@@ -11,12 +11,11 @@ import pytest
 import soundfile
 
 from myxtts.data.corpus import Corpus
-from myxtts.data.demo_corpus import demo_corpus_path
 from myxtts.data.drops import DropReason
-from myxtts.data.errors import NothingToTrainOnError
-from myxtts.data.ljspeech import read_metadata
+from myxtts.data.ljspeech import demo_corpus_path, read_metadata
 from myxtts.data.scan import ClipLimits, ScanResult, make_vocabulary_task, scan_corpus
-from myxtts.data.workers import Task
+from myxtts.data.workers import WorkerTask
+from myxtts.errors import NothingToTrainOnError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY
 from tests.data.shared import make_tone, write_clips, write_metadata
@@ -124,7 +123,7 @@ class TestRemembering:
     def test_an_unreadable_file_is_asked_for_again(self, tmp_path):
         write_clips(tmp_path, ["a", "b"])
         write_metadata(tmp_path, "a|One.", "b|Two.")
-        task = Task("tests.data.test_scan:make_unreadable_check", {"name": "b.wav"})
+        task = WorkerTask("tests.data.test_scan:make_unreadable_check", {"name": "b.wav"})
         assert list_drops(self.scan(tmp_path, clip_task=task)) == {"b": "missing"}
         assert self.scan(tmp_path, clip_task=task).checked == 1
 
@@ -159,7 +158,7 @@ class TestRemembering:
     def test_a_file_that_crashes_the_reader_is_corrupt_for_now(self, tmp_path):
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "a|One.", "b|Two.", "c|Three.")
-        task = Task("tests.data.test_scan:make_crashing_check", {"name": "b.wav"})
+        task = WorkerTask("tests.data.test_scan:make_crashing_check", {"name": "b.wav"})
         results = [scan_corpus(tmp_path, workers=1, clip_task=task) for _ in range(2)]
         assert [list_drops(result) for result in results] == [{"b": "corrupt"}] * 2
         # It may have been the machine: the next scan tries that file again, and only that.
@@ -228,7 +227,7 @@ class TestAMakerOfTextTasks:
         write_metadata(tmp_path, "good|one", f"wordy|{'many ' * 200}", "silent|", "short|one", "absent|one")
         given = []
 
-        def make_task(corpus: Corpus) -> Task:
+        def make_task(corpus: Corpus) -> WorkerTask:
             given.extend(corpus.audio)
             return make_vocabulary_task(VOCABULARY)
 
@@ -301,5 +300,5 @@ def test_the_demo_corpus_passes_and_is_not_written_to(tmp_path, monkeypatch):
 
 
 def test_scanning_never_imports_tensorflow():
-    script = "import sys, myxtts.data.scan, myxtts.data.resume; sys.exit('tensorflow' in sys.modules)"
+    script = "import sys, myxtts.data.scan, myxtts.data.run_data; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from myxtts.data.batch_maker import BatchMaker
 from myxtts.data.drops import DropReport
-from myxtts.data.loading import InProcessEngine
-from myxtts.data.reader import BatchReader
+from myxtts.data.host_batches import BatchMaker, BatchReader
+from myxtts.data.loaders import InProcessEngine
 from myxtts.data.sampler import EMPTY_ROW, WHOLE, RowShare
 from tests.data.reading import DEPTH, make_sampler, read_steps
 

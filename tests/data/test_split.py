@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.data.split import split_corpus
+from myxtts.data.run_data import split_corpus
 from tests.data.shared import make_clips
 
 

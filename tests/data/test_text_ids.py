@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from myxtts.data import corpus, text_ids
-from myxtts.data.corpus import digest_parts
-from myxtts.data.errors import BatchPlanError
-from myxtts.data.text_ids import collect_text_ids
+from myxtts.data import corpus
+from myxtts.data import corpus as text_ids
+from myxtts.data.corpus import collect_text_ids, digest_parts
+from myxtts.errors import BatchPlanError
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 from tests.data.reading import VOCABULARY

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from myxtts.data.corpus import Corpus
-from myxtts.data.errors import ResumeError
 from myxtts.data.run_data import LEAST_MERGES, keep_vocabulary, make_vocabulary
-from myxtts.text.errors import VocabularyError
+from myxtts.errors import ResumeError, VocabularyError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.shared import make_clips
 

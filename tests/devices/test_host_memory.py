@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from myxtts.devices import machine
-from myxtts.devices.host_memory import read_free_memory_bytes
+from myxtts.devices.machine import read_free_memory_bytes
 
 
 @pytest.fixture

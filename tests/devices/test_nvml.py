@@ -66,7 +66,7 @@ def test_topology_levels_and_nvlink(make_machine):
     machine = make_machine(*cards, extra=["link 0 1 10", "link 0 2 50", "link 1 2 40", "link 0 3 50", "nvlink 0 3"])
     code = """
 from myxtts.devices.nvml import Nvml
-from myxtts.devices.topology import read_link
+from myxtts.devices.machine import read_link
 with Nvml() as nvml:
     report([read_link(nvml, a, b).connection for a, b in ((0, 1), (1, 0), (0, 2), (1, 2), (0, 3), (3, 0), (2, 3))])
 """

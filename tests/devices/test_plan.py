@@ -8,13 +8,10 @@ import pytest
 from myxtts.cli.devices import format_devices
 from myxtts.cli.train import build_parser
 from myxtts.config import resolve_config
-from myxtts.devices.environment import prepare_environment, select_visible
-from myxtts.devices.machine import Machine
-from myxtts.devices.memory import Growth, Limit
+from myxtts.devices.machine import Machine, prepare_environment, select_visible
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest, Process
-from myxtts.devices.plan_words import suggest_single_command
-from myxtts.devices.planning import plan_devices
+from myxtts.devices.plan import Growth, Limit, Mode, PlanRequest, Process
+from myxtts.devices.planning import plan_devices, suggest_single_command
 from myxtts.errors import DevicePlanError
 
 
@@ -253,7 +250,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(text, ids):
 
 @pytest.mark.parametrize(("marks", "level"), [((), "3"), ((__file__,), "1")])
 def test_tensorflow_does_not_complain_of_a_driver_that_nobody_expects(monkeypatch, marks, level):
-    monkeypatch.setattr("myxtts.devices.environment._DRIVER_MARKS", marks)
+    monkeypatch.setattr("myxtts.devices.machine._DRIVER_MARKS", marks)
     environ = {}
     prepare_environment(environ)
     assert environ["TF_CPP_MIN_LOG_LEVEL"] == level

@@ -6,8 +6,7 @@ import pytest
 
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.plan_json import dump_plan, load_plan
+from myxtts.devices.plan import PlanRequest, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 
 CARDS = tuple(Card(PhysicalId(n), f"card {n}", f"GPU-{n}", f"0000:0{n}:00.0", 24576, 24000) for n in range(4))

@@ -32,7 +32,7 @@ def test_importing_every_module_leaves_tensorflow_open_to_a_plan():
 @pytest.mark.parametrize(
     "module",
     ["myxtts", "myxtts.config", "myxtts.cli.main", "myxtts.cli.train", "myxtts.cli.devices", "myxtts.devices.planning",
-     "myxtts.devices.nvml", "myxtts.devices.topology", "myxtts.utils.gpu_memory", "myxtts.utils.commons"],
+     "myxtts.devices.nvml", "myxtts.devices.machine", "myxtts.utils.gpu_memory", "myxtts.utils.commons"],
 )  # fmt: skip
 def test_these_modules_do_not_import_tensorflow(module):
     code = f"import {module}\nreport([name for name in ('tensorflow', 'keras') if name in sys.modules])"

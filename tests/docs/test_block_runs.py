@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.ljspeech import demo_corpus_path
 from tests.support.doc_blocks import (
     PARSE_ONLY,
     REHEARSAL,

@@ -1,13 +1,12 @@
 """Every block of code in the pages can at least be taken apart: commands by their parsers, YAML by the configuration."""
 
 import ast
-import importlib
 import re
 import shlex
 
 import pytest
 
-from myxtts.cli.main import COMMANDS, MODULES
+from myxtts.cli.main import COMMANDS, find_command
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import resolve_config
 from tests.support.doc_blocks import PARSE_ONLY, REHEARSAL, Block, list_needed_runs, read_all_blocks, split_commands
@@ -63,8 +62,7 @@ def parse(name, words):
     assert name in COMMANDS, name
     if "--help" in words:
         return
-    module = MODULES.get(name, name)
-    arguments = importlib.import_module(f"myxtts.cli.{module}").build_parser(name).parse_all(words)
+    arguments = find_command(name, "build_parser")(name).parse_all(words)
     if hasattr(arguments, "given"):
         resolve_config(flags=arguments.given, yaml_path=arguments.config and find_config(arguments.config))
 

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
+from myxtts.monitoring.clock import Progress
 from myxtts.monitoring.live_view import Picture, format_picture
-from myxtts.monitoring.progress import Progress
-from myxtts.monitoring.words import UNKNOWN
+from myxtts.units import UNKNOWN
 from tests.monitoring.runs import make_train_row
 from tests.support.doc_blocks import README
 from tests.support.processes import ROOT

@@ -1,13 +1,12 @@
 """The reference pages are what the code says."""
 
-import importlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-from myxtts.cli.main import COMMANDS, MODULES
+from myxtts.cli.main import COMMANDS, find_command
 from tests.support.processes import ROOT
 from tools.write_reference import PAGES, write_page
 
@@ -21,11 +20,10 @@ def test_the_page_is_not_behind_the_code(language):
 @pytest.mark.parametrize("words", PAGES.values(), ids=PAGES)
 def test_every_flag_of_every_parser_is_on_the_page(words):
     page = write_page(words)
-    modules = [MODULES.get(name, name) for name in COMMANDS]
-    for module in modules:
-        parser = importlib.import_module(f"myxtts.cli.{module}").build_parser("myxtts")
+    for name in COMMANDS:
+        parser = find_command(name, "build_parser")("myxtts")
         flags = {flag for action in parser._actions for flag in action.option_strings} - {"-h", "--help"}
-        assert {flag for flag in flags if not re.search(rf"`{flag}[ `]", page)} == set(), module
+        assert {flag for flag in flags if not re.search(rf"`{flag}[ `]", page)} == set(), name
 
 
 def test_every_variable_that_is_read_has_its_line():

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.evaluation.error_rates import score_transcript
-from myxtts.evaluation.likeness import Likeness
 from myxtts.evaluation.results import (
     COPY,
     ORIGINAL,
@@ -19,7 +17,8 @@ from myxtts.evaluation.results import (
     SpokenSentence,
     VoiceSource,
 )
-from myxtts.evaluation.wav_files import write_wav
+from myxtts.evaluation.scores import Likeness, score_transcript
+from myxtts.evaluation.sentences import write_wav
 
 TEXTS = ("The cat sat on the mat.", "Nobody knows <why> it rains.", "سلام دنیا")
 

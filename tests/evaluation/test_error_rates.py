@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.evaluation.error_rates import Errors, add_errors, count_edits, score_transcript
+from myxtts.evaluation.scores import Errors, add_errors, count_edits, score_transcript
 
 
 @pytest.mark.parametrize(

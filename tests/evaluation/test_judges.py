@@ -6,8 +6,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from myxtts.evaluation import judge_process
-from myxtts.evaluation.errors import JudgeFailedError, JudgeRequestError
+from myxtts.errors import JudgeFailedError, JudgeRequestError
+from myxtts.evaluation import judges as judge_process
 from myxtts.evaluation.judges import (
     JUDGE_PYTHON,
     RECOGNISER,
@@ -17,7 +17,7 @@ from myxtts.evaluation.judges import (
     open_judge,
     transcribe,
 )
-from myxtts.evaluation.wav_files import write_wav
+from myxtts.evaluation.sentences import write_wav
 
 MOONSHINE = """
     print("this belongs to nobody's answer")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from myxtts.evaluation.likeness import compare_voices
+from myxtts.evaluation.scores import compare_voices
 
 ANA, TWIN, BEN = np.array([1.0, 0.0]), np.array([0.8, 0.6]), np.array([0.0, 1.0])
 VOICES = {"ana": {"1": ANA, "2": TWIN}, "ben": {"3": BEN}}

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from myxtts.audio.griffin_lim import MARGIN_SAMPLES, reconstruct_phase
-from myxtts.audio.mel_inversion import recover_magnitudes
+from myxtts.audio.griffin_lim import MARGIN_SAMPLES, reconstruct_phase, recover_magnitudes
 from myxtts.audio.mels import compute_dvae_mel
 from myxtts.audio.reading import read_clip
-from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.evaluation import mel_distance
-from myxtts.evaluation.mel_distance import measure_mel_distance_db, sum_alignment
+from myxtts.data.ljspeech import demo_corpus_path
+from myxtts.evaluation import scores as mel_distance
+from myxtts.evaluation.scores import measure_mel_distance_db, sum_alignment
 
 
 def align_slowly(distances, price):

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from myxtts.evaluation.page import format_page
-from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.monitoring.metrics import MetricsLog
 from myxtts.reports.pages import name_sample, note_clip, write_listening_page
 from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
 from tests.monitoring.runs import make_rows

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from myxtts.evaluation.results import SCHEMA, SENTENCE, VERSION, dump_evaluation
-from myxtts.evaluation.verdict import judge_summary
+from myxtts.evaluation.results import SCHEMA, SENTENCE, VERSION, dump_evaluation, judge_summary
 from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
 
 PERFECT = "the cat sat on the mat"

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.evaluation.errors import JudgeRequestError, NothingEvaluatedError
-from myxtts.evaluation.judges import JudgeChoice
-from myxtts.evaluation.request import EvaluationRequest, choose_material, open_judges
+from myxtts.errors import JudgeRequestError, NothingEvaluatedError
+from myxtts.evaluation.evaluate import run_evaluation
+from myxtts.evaluation.judges import EvaluationRequest, JudgeChoice, choose_material, open_judges
 from myxtts.evaluation.results import COPY, ORIGINAL, SENTENCE, SPOKEN, VoiceSource
-from myxtts.evaluation.run import run_evaluation
-from myxtts.inference.loading import load_synthesizer
-from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechSettings
+from myxtts.inference.synthesizer import load_synthesizer
 from tests.inference.builders import write_small_model
 
 LINES = ["a|Hello there.|ana", "b|Good day.|ana", "c|Hello.|ben", "d|It is late.|ben"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from myxtts.evaluation.scoring_text import join_words, split_words
-from myxtts.text.errors import UnsupportedLanguageError
+from myxtts.errors import UnsupportedLanguageError
+from myxtts.evaluation.scores import join_words, split_words
 
 
 @pytest.mark.parametrize(

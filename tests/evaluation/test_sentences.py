@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from myxtts.data.split import split_corpus
-from myxtts.evaluation.errors import NothingToEvaluateError
+from myxtts.data.run_data import split_corpus
+from myxtts.errors import NothingToEvaluateError
 from myxtts.evaluation.sentences import (
     REFERENCE_SPEAKER,
     PromptKind,

@@ -10,14 +10,12 @@ import numpy as np
 from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.config import XTTSConfig
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.models.build import build_decoder, build_dvae, build_gpt
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import load_checkpoint_arrays, to_checkpoint
 from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
-from myxtts.models.weights import DECODER_PREFIX, DVAE_PREFIX, GPT_PREFIX
-from myxtts.models.xtts import XTTS
+from myxtts.models.weights import DECODER_PREFIX, DVAE_PREFIX, GPT_PREFIX, load_checkpoint_arrays, to_checkpoint
+from myxtts.models.xtts import XTTS, build_decoder, build_dvae, build_gpt
 from myxtts.text.tokenizer import Tokenizer
 from tests.models.reference import (
     ASSETS,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from myxtts.inference.joining import CrossFader, EdgeSoftener
+from myxtts.inference.speech import CrossFader, EdgeSoftener
 from tests.models.reference import load_case
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from myxtts.inference.cloning import VoiceCloner
-from myxtts.inference.decoder_vocoder import DecoderVocoder
 from myxtts.inference.generation import CodeGenerator, Row, make_rule
-from myxtts.inference.settings import SpeechSettings
+from myxtts.inference.speech import SpeechSettings
+from myxtts.inference.vocoders import DecoderVocoder
 from myxtts.inference.voices import Voice
 from myxtts.models.gpt import GPT
-from myxtts.models.names import load_checkpoint_arrays
+from myxtts.models.weights import load_checkpoint_arrays
 from tests.inference.builders import build_reference_xtts
 from tests.models.reference import GPT_SIZE, differ, load_case, load_facts, load_state
 

@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from myxtts.errors import UserError
-from myxtts.inference.errors import SpeechRequestError
-from myxtts.inference.pieces import (
+from myxtts.errors import MissingLanguageTagError, SpeechRequestError, UserError
+from myxtts.inference.speech import (
     MOST_CHARACTERS,
     PieceLimits,
+    SpeechSettings,
     check_text,
     choose_bucket,
     choose_rows,
     split_text,
 )
-from myxtts.inference.settings import SpeechSettings
-from myxtts.text.errors import MissingLanguageTagError
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 from tests.inference.builders import VOCABULARY

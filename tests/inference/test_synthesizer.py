@@ -5,21 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.errors import ModelFileError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.tensor import read_array
-from myxtts.inference import generation, loading
+from myxtts.checkpoints.tensors import read_array
+from myxtts.errors import ModelFileError, SpeechRequestError, UnableToSpeakError, VoiceError
+from myxtts.inference import generation
+from myxtts.inference import synthesizer as loading
 from myxtts.inference.cloning import describe_speaker
-from myxtts.inference.copying import SpeechCopier
-from myxtts.inference.errors import SpeechRequestError, UnableToSpeakError, VoiceError
 from myxtts.inference.generation import count_rows
-from myxtts.inference.joining import PAUSE_SECONDS
-from myxtts.inference.loading import load_synthesizer
-from myxtts.inference.settings import SpeechSettings
-from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.speech import PAUSE_SECONDS, SpeechSettings
+from myxtts.inference.synthesizer import SpeechCopier, Synthesizer, load_synthesizer
 from myxtts.inference.voices import Voice
-from myxtts.models.names import CheckpointMismatchError
 from myxtts.models.sizes import GPTSize
+from myxtts.models.weights import CheckpointMismatchError
 from myxtts.text.tokenizer import Tokenizer
 from tests.inference.builders import CONFIG, build_reference_xtts, build_synthesizer, write_small_model
 from tests.models.reference import load_case

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.inference.teacher_forcing import TeacherForcing
+from myxtts.inference.synthesizer import TeacherForcing
 from myxtts.inference.voices import Voice
-from myxtts.models.decoding import generate
-from myxtts.models.sampling import Greedy
-from myxtts.models.sequences import SequenceTooLongError
+from myxtts.models.decoding import Greedy, generate
+from myxtts.models.gpt import SequenceTooLongError
 from tests.inference.builders import build_reference_xtts
 
 IDS = [5, 9, 30, 12]

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.inference import decoder_vocoder
-from myxtts.inference.decoder_vocoder import DecoderVocoder
-from myxtts.inference.mel_vocoder import MelVocoder
+from myxtts.inference import vocoders as decoder_vocoder
 from myxtts.inference.synthesizer import STREAM_CODES
+from myxtts.inference.vocoders import DecoderVocoder, MelVocoder
 from myxtts.inference.voices import Voice
 from myxtts.models.waveform import change_speed
 from tests.inference.builders import build_reference_xtts

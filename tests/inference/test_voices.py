@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.audio.clip_errors import ClipError
-from myxtts.checkpoints.tensor import LazyTensor
+from myxtts.checkpoints.tensors import LazyTensor
+from myxtts.errors import ClipError, VoiceError
 from myxtts.inference.cloning import VoiceCloner
-from myxtts.inference.errors import VoiceError
-from myxtts.inference.references import read_references
-from myxtts.inference.voices import Voice, find_voice, load_voice, save_voice
+from myxtts.inference.voices import Voice, find_voice, load_voice, read_references, save_voice
 from tests.inference.builders import build_reference_xtts
 
 RNG = np.random.default_rng(1)

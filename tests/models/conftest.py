@@ -6,7 +6,7 @@ import pytest
 
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import load_checkpoint_arrays
+from myxtts.models.weights import load_checkpoint_arrays
 from tests.models.reference import DVAE_SIZE, GPT_SIZE, load_state
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.models.sizes import DecoderSize, DVAESize, GPTSize, SpeakerSize
+from myxtts.units import SAMPLES_PER_CODE
 from tests.support.shared_files import ASSETS, find_parity
 
 GPT_SIZE = GPTSize(

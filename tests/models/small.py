@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.models.gpt import GPT, GPTBatch
-from myxtts.models.initialise import initialise_weights
 from myxtts.models.sizes import GPTSize
+from myxtts.models.xtts import initialise_weights
 
 SIZE = GPTSize(
     layers=2,

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models import attention
-from myxtts.models.attention import attend, make_causal_bias
-from myxtts.models.dropout import draw_kept, find_scale, split_key
+from myxtts.models.attention import attend, draw_kept, find_scale, make_causal_bias, split_key
 
 ROWS, PLACES, HEADS, WIDTH = 3, 7, 2, 4
 DROPOUT = 0.3

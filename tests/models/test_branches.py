@@ -3,9 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.branches import average, hand_out
 from myxtts.models.sizes import DecoderSize
-from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.waveform import WaveformDecoder, average, hand_out
 
 LARGE, SMALL = 2.0**24, 1.0
 """Of these, (SMALL + SMALL) + LARGE and (LARGE + SMALL) + SMALL differ."""

@@ -5,11 +5,9 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models import decoding as decoding_module
-from myxtts.models.decoding import continue_decoding, generate, specify_decoding, start_decoding
-from myxtts.models.gpt import GPT
-from myxtts.models.names import load_checkpoint_arrays
-from myxtts.models.sampling import Greedy, Sampling
-from myxtts.models.sequences import SequenceTooLongError
+from myxtts.models.decoding import Greedy, Sampling, continue_decoding, generate, specify_decoding, start_decoding
+from myxtts.models.gpt import GPT, SequenceTooLongError
+from myxtts.models.weights import load_checkpoint_arrays
 from tests.models.reference import GPT_SIZE, differ, load_case, load_state
 
 STOP = GPT_SIZE.stop_audio_token

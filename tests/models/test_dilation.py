@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.dilation import convolve
+from myxtts.models.waveform import convolve
 
 
 def differentiate(function, *inputs):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.codebook import Codebook, CodeUsage
-from myxtts.models.dvae import DVAE
-from myxtts.models.initialise import initialise_weights
-from myxtts.models.names import find_variable, to_checkpoint, to_checkpoint_layout
+from myxtts.models.dvae import DVAE, Codebook, CodeUsage
 from myxtts.models.sizes import DVAESize
+from myxtts.models.weights import find_variable, to_checkpoint, to_checkpoint_layout
+from myxtts.models.xtts import initialise_weights
 from tests.models.reference import channels_last, differ, load_case, load_facts
 
 TOLERANCE = 1e-5

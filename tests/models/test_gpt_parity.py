@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models.gpt import GPTBatch
-from myxtts.models.names import find_variable, to_checkpoint_layout
+from myxtts.models.weights import find_variable, to_checkpoint_layout
 from tests.models.reference import channels_last, count_codes, differ, load_case, load_facts, span_as_reference
 from tests.models.small import differentiate
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.sequences import SequenceTooLongError
+from myxtts.models.gpt import SequenceTooLongError
 from tests.models.small import CODE_LENGTHS, TEXT_LENGTHS, build_small_gpt, make_batch
 
 

@@ -7,22 +7,20 @@ import pytest
 from myxtts.config import ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.names import (
-    CheckpointMismatchError,
-    count_parameters,
-    find_variable,
-    load_checkpoint_arrays,
-    to_checkpoint,
-)
 from myxtts.models.sizes import read_sizes
 from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import (
     GPT_PREFIX,
     SPEAKER_PREFIX,
+    CheckpointMismatchError,
+    count_parameters,
+    find_variable,
     list_dvae_weights,
     list_gpt_weights,
     list_xtts_weights,
+    load_checkpoint_arrays,
+    to_checkpoint,
 )
 from myxtts.models.xtts import XTTS
 from tests.models.reference import (

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.discriminators import Rivals, RivalSize, fold
-from myxtts.models.initialise import initialise_weights
-from myxtts.models.names import find_variable
-from myxtts.models.speech_losses import (
+from myxtts.models.discriminators import (
     SPEECH_MEL,
+    Rivals,
+    RivalSize,
+    fold,
     measure_deception,
     measure_feature_distance,
     measure_mel_distance,
 )
+from myxtts.models.weights import find_variable
+from myxtts.models.xtts import initialise_weights
 
 SAMPLES = 4096
 SIZE = RivalSize(width=2, periods=(2, 3), fft_samples=(512,))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.sampling import Greedy, Sampling, choose_code, shape_scores
+from myxtts.models.decoding import Greedy, Sampling, choose_code, shape_scores
 from tests.models.reference import load_case, load_facts
 
 SETTINGS = ["v2_release", "inference_default", "config_default", "topp_only"]

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from myxtts.audio.mels import compute_speaker_mel
-from myxtts.models.names import load_checkpoint_arrays
 from myxtts.models.speaker import SpeakerEncoder
+from myxtts.models.weights import load_checkpoint_arrays
 from tests.models.reference import SPEAKER_SIZE, differ, load_case, load_state
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from myxtts.models.gpt import GPT
-from myxtts.models.initialise import initialise_weights
-from myxtts.models.names import load_checkpoint_arrays, to_checkpoint
 from myxtts.models.sizes import DecoderSize, GPTSize
-from myxtts.models.vocabulary import VocabularyShrinkError, grow_text_vocabulary
 from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import VocabularyShrinkError, grow_text_vocabulary, load_checkpoint_arrays, to_checkpoint
+from myxtts.models.xtts import initialise_weights
 from tests.models.reference import differ
 from tests.models.small import SIZE, build_small_gpt, make_batch
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.dropout import make_dropout_key
+from myxtts.models.attention import make_dropout_key
 from myxtts.models.losses import GPTLosses, TokenLoss
 from tests.models.small import build_small_gpt, differentiate, make_batch
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.names import load_checkpoint_arrays
-from myxtts.models.speech_units import count_frames
+from myxtts.models.sizes import count_frames
 from myxtts.models.waveform import WaveformDecoder, change_speed, stretch_latents
+from myxtts.models.weights import load_checkpoint_arrays
 from tests.models.reference import DECODER_SIZE, differ, load_case, load_state
 
 TOLERANCE = 1e-4

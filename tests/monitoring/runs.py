@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import math
 
-from myxtts.monitoring.card_summary import CardSummary, HostSummary
-from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.metrics_rows import (
-    EventRow,
-    MachineRow,
-    MemoryUse,
-    Row,
-    RunRow,
-    SummaryRow,
-    TrainRow,
-    ValidationRow,
-)
-from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.clock import Cause, Flow
+from myxtts.monitoring.metrics import EventRow, MachineRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.sampler import CardSummary, HostSummary
 from myxtts.pipeline.slots import HandoffFacts
 from myxtts.pipeline.worker import WorkerFacts
 

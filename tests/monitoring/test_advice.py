@@ -8,11 +8,18 @@ import pytest
 
 from myxtts.cli.train import build_parser
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.config.resolve import GivenValue
+from myxtts.config.sources import GivenValue
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import choose_mode
-from myxtts.monitoring.advice import advise_faster, advise_smaller_batch, advise_steadier, split_batch
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings, settle_sections
+from myxtts.monitoring.findings import (
+    MachineFacts,
+    Settings,
+    advise_faster,
+    advise_smaller_batch,
+    advise_steadier,
+    settle_sections,
+    split_batch,
+)
 
 STAGES = ("read", "prepare", "transfer", "train")
 CARDS = [(), (0,), (0, 1), (3, 1)]

@@ -1,11 +1,14 @@
 import pytest
 
-from myxtts.monitoring.findings import RunFacts, find_limit, find_timing_variation
-from myxtts.monitoring.flow import Flow
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings
-from myxtts.monitoring.speed_up import measure_speed_up
-from myxtts.monitoring.step_clock import measure_durations
-from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.clock import Cause, Flow, measure_durations
+from myxtts.monitoring.findings import (
+    MachineFacts,
+    RunFacts,
+    Settings,
+    find_limit,
+    find_timing_variation,
+    measure_speed_up,
+)
 from myxtts.pipeline.worker import WorkerFacts
 from tests.monitoring.runs import SETTINGS, make_flow
 

@@ -1,6 +1,6 @@
 import pytest
 
-from myxtts.monitoring.flow import Flow, add_flows, find_slowest, list_stage_shares, subtract_flow
+from myxtts.monitoring.clock import Flow, add_flows, find_slowest, list_stage_shares, subtract_flow
 from myxtts.pipeline.slots import HandoffFacts
 from myxtts.pipeline.worker import WorkerFacts
 from tests.monitoring.runs import make_flow

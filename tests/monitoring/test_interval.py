@@ -1,9 +1,7 @@
 import pytest
 
-from myxtts.monitoring.interval import IntervalMeter
-from myxtts.monitoring.progress import ProgressMeter
-from myxtts.monitoring.step_clock import StepClock
-from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.monitoring.clock import Cause, ProgressMeter, StepClock, TimeLedger
+from myxtts.monitoring.metrics import IntervalMeter
 from tests.monitoring.clocks import ManualClock
 from tests.monitoring.runs import make_flow
 

@@ -4,11 +4,9 @@ import sys
 
 import pytest
 
-from myxtts.monitoring.flow import Flow
+from myxtts.monitoring.clock import Cause, Flow, Progress
 from myxtts.monitoring.live_view import Picture, format_line, format_picture, open_view
-from myxtts.monitoring.metrics_rows import MemoryUse, ValidationRow
-from myxtts.monitoring.progress import Progress
-from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.metrics import MemoryUse, ValidationRow
 from tests.monitoring.runs import make_train_row
 
 

@@ -6,15 +6,14 @@ import pytest
 
 from myxtts.devices.nvml import CardActivity
 from myxtts.errors import NvmlError
-from myxtts.monitoring import machine_sampler
-from myxtts.monitoring.card_summary import summarise_cards, summarise_host
-from myxtts.monitoring.machine_sampler import HostActivity, MachineSample, MachineSampler
+from myxtts.monitoring import sampler as machine_sampler
+from myxtts.monitoring.sampler import HostActivity, MachineSample, MachineSampler, summarise_cards, summarise_host
 from tests.support.nvml import GPU_IS_LOST, StubCard
 from tests.support.processes import run_code
 
 SAMPLE = """
 import dataclasses, os, pathlib, sys, time
-from myxtts.monitoring.machine_sampler import MachineSampler
+from myxtts.monitoring.sampler import MachineSampler
 def wait_for(sampler, count):
     deadline = time.monotonic() + 60
     while len(sampler.samples) < count and time.monotonic() < deadline:

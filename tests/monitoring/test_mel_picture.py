@@ -1,6 +1,6 @@
 import numpy as np
 
-from myxtts.monitoring.mel_picture import UNKNOWN_GREY, paint_mel
+from myxtts.monitoring.tensorboard import UNKNOWN_GREY, paint_mel
 
 
 def test_low_bands_are_at_the_bottom_time_runs_to_the_right_and_brightness_rises_with_the_value():

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.monitoring.errors import MemoryBillError
-from myxtts.monitoring.memory_bill import BatchChoice, BillItem, DeviceBill, check_bill, format_bills, suggest_batch
+from myxtts.errors import MemoryBillError
+from myxtts.monitoring.memory import BatchChoice, BillItem, DeviceBill, check_bill, format_bills, suggest_batch
 
 MIB = 2**20
 

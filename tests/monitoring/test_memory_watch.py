@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from myxtts.devices.nvml import MIB
-from myxtts.monitoring.memory_watch import Leak, Memory, MemoryWatch, Phase
+from myxtts.monitoring.memory import Leak, Memory, MemoryWatch, Phase
 
 SOON, LONG = 200, 2000
 Noise = Callable[[int, random.Random], float]

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.errors import MachineError
-from myxtts.monitoring.errors import MetricsFileError
-from myxtts.monitoring.metrics_log import list_losses, open_metrics_log, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, ValidationRow
+from myxtts.errors import MachineError, MetricsFileError
+from myxtts.monitoring.metrics import EventRow, ValidationRow, list_losses, open_metrics_log, read_metrics
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,8 +61,8 @@ def test_each_line_is_strict_json_even_when_a_loss_is_not_finite(path):
 def test_a_row_survives_a_kill_right_after_it_was_written(path):
     code = f"""
 import os, pathlib, signal
-from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.monitoring.metrics_rows import EventRow
+from myxtts.monitoring.metrics import MetricsLog
+from myxtts.monitoring.metrics import EventRow
 log = MetricsLog(pathlib.Path({str(path)!r}))
 log.write(EventRow(time_s=1.0, step=3, name="checkpoint", text="saved"))
 os.kill(os.getpid(), signal.SIGKILL)
@@ -125,8 +123,8 @@ def test_a_full_disk_is_an_error_and_leaves_no_part_of_the_row(path):
     code = f"""
 import pathlib, resource, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from myxtts.monitoring.errors import MetricsWriteError
-from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.errors import MetricsWriteError
+from myxtts.monitoring.metrics import MetricsLog
 from tests.monitoring.runs import make_train_row
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit = {len(before)} + 50

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from myxtts.devices.nvml import CardActivity
-from myxtts.monitoring.machine_sampler import HostActivity, MachineSample
-from myxtts.monitoring.profile_facts import BatchTimes, Part, RoleMemoryFacts, judge_profile
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings
+from myxtts.monitoring.findings import MachineFacts, Settings
+from myxtts.monitoring.profile_facts import BatchTimes, RoleMemoryFacts, StepPart, judge_profile
+from myxtts.monitoring.sampler import HostActivity, MachineSample
 from myxtts.pipeline.batch import BatchSpans, Span
-from myxtts.tuning.profile_page import format_page
-from myxtts.tuning.profile_view import LANES, format_json, format_profile, format_trace
+from myxtts.tuning.profile import LANES, format_json, format_page, format_profile, format_trace
 from tests.monitoring.profiles import Stages, make_profile, make_run
 
 SETTINGS = Settings(
@@ -38,11 +37,11 @@ def test_a_wait_is_charged_to_what_was_done_to_the_batch_meanwhile():
     costs = profile.costs
     assert profile.times.mean_s == pytest.approx(0.031)
     # The transfer of 1 ms follows the preparation, so each batch is waited for in reading, preparing and copying.
-    assert costs[Part.TRAIN].step_s == pytest.approx(0.020)
-    assert costs[Part.TRANSFER].step_s == pytest.approx(0.001)
-    assert costs[Part.PREPARE].step_s == pytest.approx(0.010)
-    assert costs[Part.LOAD].step_s == pytest.approx(0.0)
-    assert costs[Part.PREPARE].own_s == pytest.approx(0.030)
+    assert costs[StepPart.TRAIN].step_s == pytest.approx(0.020)
+    assert costs[StepPart.TRANSFER].step_s == pytest.approx(0.001)
+    assert costs[StepPart.PREPARE].step_s == pytest.approx(0.010)
+    assert costs[StepPart.LOAD].step_s == pytest.approx(0.0)
+    assert costs[StepPart.PREPARE].own_s == pytest.approx(0.030)
     assert sum(cost.share for cost in costs.values()) == pytest.approx(1.0)
     assert profile.data_share == pytest.approx(30 / 31)
 
@@ -50,8 +49,8 @@ def test_a_wait_is_charged_to_what_was_done_to_the_batch_meanwhile():
 def test_what_is_hidden_behind_the_training_costs_nothing():
     profile = make_profile(Stages(read=5, prepare=10, transfer=3, train=40))
     assert profile.training_share == pytest.approx(1.0)
-    assert [profile.costs[part].step_s for part in (Part.LOAD, Part.PREPARE, Part.TRANSFER)] == [0, 0, 0]
-    assert profile.costs[Part.LOAD].own_s == pytest.approx(0.005)
+    assert [profile.costs[part].step_s for part in (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER)] == [0, 0, 0]
+    assert profile.costs[StepPart.LOAD].own_s == pytest.approx(0.005)
 
 
 def test_three_runs_give_headspace_efficiency_and_the_bound():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.monitoring.markdown import fence
-from myxtts.monitoring.redaction import Redactor, list_secrets, select_variables
+from myxtts.monitoring.machine_facts import Redactor, fence, list_secrets, select_variables
 
 HOME = Path("/somewhere") / "anna.k"
 REDACTOR = Redactor(

@@ -3,11 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from myxtts.monitoring.memory_watch import LEAK_EVENT, Leak, Memory, Phase
-from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, ValidationRow
-from myxtts.monitoring.run_summary import RUNNING, dump_summary, summarise_run
-from myxtts.monitoring.summary_view import format_performance, format_summary
-from myxtts.monitoring.time_ledger import Cause
+from myxtts.monitoring.clock import Cause
+from myxtts.monitoring.memory import LEAK_EVENT, Leak, Memory, Phase
+from myxtts.monitoring.metrics import EventRow, MemoryUse, ValidationRow
+from myxtts.monitoring.summary import RUNNING, dump_summary, format_performance, format_summary, summarise_run
 from tests.monitoring.runs import GIB, make_flow, make_machine_row, make_rows, make_run_row, make_train_row
 
 

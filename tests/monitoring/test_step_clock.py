@@ -1,6 +1,6 @@
 import pytest
 
-from myxtts.monitoring.step_clock import StepClock, measure_durations
+from myxtts.monitoring.clock import StepClock, measure_durations
 from tests.monitoring.clocks import ManualClock
 
 

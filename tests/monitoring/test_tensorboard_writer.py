@@ -5,9 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from myxtts.monitoring.mel_picture import paint_mel
-from myxtts.monitoring.metrics_rows import ValidationRow
-from myxtts.monitoring.tensorboard_writer import open_tensorboard
+from myxtts.monitoring.metrics import ValidationRow
+from myxtts.monitoring.tensorboard import open_tensorboard, paint_mel
 from tests.monitoring.runs import make_train_row
 
 

@@ -2,14 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myxtts.monitoring.time_ledger import (
-    Cause,
-    TimeLedger,
-    measure_elapsed,
-    measure_goodput,
-    measure_training,
-    sum_spent,
-)
+from myxtts.monitoring.clock import Cause, TimeLedger, measure_elapsed, measure_goodput, measure_training, sum_spent
 from tests.monitoring.clocks import ManualClock
 
 

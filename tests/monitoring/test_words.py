@@ -1,6 +1,6 @@
 import pytest
 
-from myxtts.monitoring import words
+from myxtts import units as words
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 
 from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
-from myxtts.data.demo_corpus import demo_corpus_path
+from myxtts.data.ljspeech import demo_corpus_path
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.pipeline.batch import Batch
@@ -60,8 +60,8 @@ def make_run_folder(folder: Path, clips: int = 30) -> Path:
 def write_codec(folder: Path) -> None:
     """A codec of random weights that uses many of its codes."""
     import myxtts.devices.runtime  # noqa: F401  (sets the environment before TensorFlow reads it)
-    from myxtts.models.build import build_dvae
-    from myxtts.models.names import to_checkpoint
+    from myxtts.models.weights import to_checkpoint
+    from myxtts.models.xtts import build_dvae
 
     config = make_config(folder)
     dvae = build_dvae(config.model, seed=7)

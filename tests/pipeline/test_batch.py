@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.data.replacements import Failure
-from myxtts.data.sampler import RowShare
+from myxtts.data.order import Kind
+from myxtts.data.sampler import Failure, RowShare
 from myxtts.pipeline.batch import (
     MOST_NOTE_BYTES,
     Batch,
@@ -21,12 +21,10 @@ from myxtts.pipeline.batch import (
     Span,
     measure_batch_bytes,
 )
-from myxtts.pipeline.batches import NoteReader
+from myxtts.pipeline.batches import NoteReader, place_batch
 from myxtts.pipeline.maker import NoteTaker
-from myxtts.pipeline.order import Kind
 from myxtts.pipeline.recipe import Target, read_recipe
 from myxtts.pipeline.ring import Ring
-from myxtts.pipeline.transfer import place_batch
 from tests.pipeline.small_runs import make_batches, make_run, make_run_folder
 
 INFO = BatchInfo(

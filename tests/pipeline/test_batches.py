@@ -38,7 +38,7 @@ DEADLY = """
 import os, signal, sys
 
 if "myxtts.pipeline.producer" in sys.orig_argv:
-    from myxtts.pipeline.host_source import HostSource
+    from myxtts.data.host_batches import HostSource
 
     read = HostSource.read
 

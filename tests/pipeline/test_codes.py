@@ -13,21 +13,26 @@ import pytest
 from myxtts.config import XTTSConfig
 from myxtts.data import code_cache
 from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey, find_key_folder
-from myxtts.data.errors import TooManyFailuresError
+from myxtts.data.order import Kind
 from myxtts.devices.runtime import Execution, read_execution
-from myxtts.pipeline import code_choice, codes
+from myxtts.errors import TooManyFailuresError
+from myxtts.pipeline import codes
+from myxtts.pipeline import codes as code_choice
 from myxtts.pipeline.batch import Batch, BatchMeters
-from myxtts.pipeline.code_choice import (
+from myxtts.pipeline.codes import (
+    CodeMaker,
     Decision,
+    FilledCodes,
+    LoadedCodec,
     decide_cache,
     describe_key,
     explain_unused_codes,
+    fill_codes,
     identify_clips,
+    load_codec,
     make_code_key,
     open_cache,
 )
-from myxtts.pipeline.codes import Codec, CodeMaker, FilledCodes, fill_codes, load_codec
-from myxtts.pipeline.order import Kind
 from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
 from tests.pipeline.small_runs import MEL_NORMS, Run, damage_clip, make_batches, make_run, make_run_folder
 
@@ -43,12 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def codec(folder: Path) -> Codec:
+def codec(folder: Path) -> LoadedCodec:
     return load_codec(folder / "codec")
 
 
 @pytest.fixture(scope="module")
-def maker(codec: Codec) -> CodeMaker:
+def maker(codec: LoadedCodec) -> CodeMaker:
     """One for all tests: it traces every width once."""
     return CodeMaker(codec.dvae, NORMS)
 
@@ -59,7 +64,7 @@ def run(folder: Path, tmp_path: Path) -> Run:
     return data, replace(recipe, cache_folder=tmp_path / "features")
 
 
-def make_key(codec: Codec, device: str = "/CPU:0", execution: Execution | None = None) -> CodeKey:
+def make_key(codec: LoadedCodec, device: str = "/CPU:0", execution: Execution | None = None) -> CodeKey:
     return make_code_key(codec.weights, NORMS, device, execution or read_execution())
 
 
@@ -67,7 +72,7 @@ Fill = Callable[..., FilledCodes]
 
 
 @pytest.fixture
-def fill(codec: Codec, maker: CodeMaker) -> Fill:
+def fill(codec: LoadedCodec, maker: CodeMaker) -> Fill:
     """Makes the codes of a run's clips, or of a part of them."""
 
     def fill(run: Run, part: ClipPart | None = None, **arguments: Any) -> FilledCodes:
@@ -77,7 +82,7 @@ def fill(codec: Codec, maker: CodeMaker) -> Fill:
     return fill
 
 
-def read_codes(run: Run, codec: Codec, kind: Kind) -> list[Any]:
+def read_codes(run: Run, codec: LoadedCodec, kind: Kind) -> list[Any]:
     """The codes that are kept of all clips of a kind."""
     with CodeCache(run[1].cache_folder, make_key(codec)) as cache:
         return cache.get_many(identify_clips(run[0])[kind])
@@ -143,7 +148,7 @@ def damaged(run: Run) -> Iterator[int]:
 
 
 def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(
-    run: Run, codec: Codec, fill: Fill, damaged: int
+    run: Run, codec: LoadedCodec, fill: Fill, damaged: int
 ) -> None:
     filled = fill(run)
     assert [(drop.file, drop.reason) for drop in filled.failed] == [(run[0].train.audio[damaged], "corrupt")]
@@ -166,7 +171,7 @@ def test_a_full_disk_is_an_error(run: Run, fill: Fill, monkeypatch: pytest.Monke
         fill(run)
 
 
-def open_run_cache(run: Run, codec: Codec, cache: str = "disk") -> None:
+def open_run_cache(run: Run, codec: LoadedCodec, cache: str = "disk") -> None:
     """Opens the cache of a run as its preparer does."""
     data, recipe = run
     opened = open_cache(data, replace(recipe, config=recipe.config.replace(data={"cache": cache})), make_key(codec))
@@ -174,7 +179,7 @@ def open_run_cache(run: Run, codec: Codec, cache: str = "disk") -> None:
         opened.save()
 
 
-def test_a_run_says_which_codes_it_finds(run: Run, codec: Codec, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_says_which_codes_it_finds(run: Run, codec: LoadedCodec, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     keep_something(run[1].cache_folder, make_key(codec, "/GPU:0"))
     keep_something(run[1].cache_folder, make_key(codec))
@@ -185,7 +190,7 @@ def test_a_run_says_which_codes_it_finds(run: Run, codec: Codec, caplog: pytest.
 
 @pytest.mark.parametrize(("cache", "is_told"), [("disk", True), ("auto", True), ("memory", False), ("off", False)])
 def test_a_run_says_what_makes_its_codes_others(
-    cache: str, is_told: bool, run: Run, codec: Codec, caplog: pytest.LogCaptureFixture
+    cache: str, is_told: bool, run: Run, codec: LoadedCodec, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     folder, kept = run[1].cache_folder, make_key(codec, "/GPU:0")
@@ -196,7 +201,7 @@ def test_a_run_says_what_makes_its_codes_others(
     assert "there already" not in caplog.text
 
 
-def test_the_nearest_codes_are_compared(codec: Codec, tmp_path: Path) -> None:
+def test_the_nearest_codes_are_compared(codec: LoadedCodec, tmp_path: Path) -> None:
     here = Execution(intra_op=0, inter_op=0, is_deterministic=False, is_synchronous=True)
     far = make_key(codec, "/GPU:0", replace(here, is_deterministic=True, intra_op=2))
     keep_something(tmp_path, make_key(codec, execution=here))
@@ -208,7 +213,7 @@ def test_the_nearest_codes_are_compared(codec: Codec, tmp_path: Path) -> None:
     assert explain_unused_codes(tmp_path / "none", far) is None
 
 
-def test_what_codes_depend_on_is_told_in_words(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_codes_depend_on_is_told_in_words(codec: LoadedCodec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
     key = make_key(codec, execution=Execution(intra_op=0, inter_op=2, is_deterministic=True, is_synchronous=True))

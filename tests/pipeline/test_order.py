@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.data.positions import Position, count_micro_batches
-from myxtts.pipeline.order import Kind, Place, RunOrder
+from myxtts.data.order import Kind, Place, RunOrder
+from myxtts.data.sampler import Position, count_micro_batches
 from tests.data.test_sampler import samplers
 
 # A busy machine makes single examples slow; that is no finding.

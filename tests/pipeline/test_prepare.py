@@ -10,16 +10,15 @@ import pytest
 
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
-from myxtts.audio.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
-from myxtts.data.host_batch import HostBatch
+from myxtts.data.host_batches import HostBatch, HostSource
+from myxtts.data.order import Kind
 from myxtts.data.sampler import EMPTY_ROW
-from myxtts.models.speech_units import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
+from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
 from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.host_source import HostSource
 from myxtts.pipeline.maker import BatchFactory
-from myxtts.pipeline.order import Kind
 from myxtts.pipeline.prepare import Segments, StepTotals, choose_segments
 from myxtts.pipeline.recipe import Target
+from myxtts.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
 from tests.pipeline.small_runs import Run, make_batches, make_run, make_run_folder, open_factory
 
 

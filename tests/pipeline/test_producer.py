@@ -15,7 +15,7 @@ from myxtts.pipeline.producer import StatusBoard, send_exit_message
 from myxtts.pipeline.ring import RingMemoryError
 from myxtts.pipeline.slots import EndOfStream, Handoff, Stopped
 from myxtts.pipeline.worker import WorkerThread, stop_workers
-from myxtts.processes import Connection, MessageError
+from myxtts.processes import ChildConnection, MessageError
 from tests.pipeline.producers import ENVIRONMENT, assert_all_right, list_kinds, open_producer, take_all
 from tests.support.processes import ROOT
 
@@ -171,7 +171,7 @@ def test_the_engine_imports_no_tensorflow_and_no_other_room():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     modules = eval(result.stdout)
     others = {name for name in modules if name.startswith("myxtts.") and not name.startswith("myxtts.pipeline")}
-    assert others == {"myxtts.errors", "myxtts.processes", "myxtts.devices", "myxtts.devices.host_memory"}
+    assert others == {"myxtts.errors", "myxtts.processes", "myxtts.devices", "myxtts.devices.machine"}
     assert not {"tensorflow", "keras"} & set(modules)
 
 
@@ -179,8 +179,8 @@ def test_the_longest_exit_message_fits_and_keeps_its_end():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         error = ValueError("\udc80" * 100_000 + "end")
-        assert send_exit_message(Connection(theirs, blocking=True), error, "prepare", 1, is_limited=False) != 0
-        event = Connection(ours, blocking=False).receive()
+        assert send_exit_message(ChildConnection(theirs, blocking=True), error, "prepare", 1, is_limited=False) != 0
+        event = ChildConnection(ours, blocking=False).receive()
     assert event["summary"].startswith("ValueError: ")
     assert event["traceback"].endswith("end\n")
 

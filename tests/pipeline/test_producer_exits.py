@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from myxtts.errors import ProducerFailedError
-from myxtts.pipeline.process_memory import MemoryReading
 from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from myxtts.pipeline.producer_client import (
     MOST_REPLACED,
@@ -23,6 +22,7 @@ from myxtts.pipeline.producer_client import (
 )
 from myxtts.pipeline.slots import EndOfStream
 from myxtts.pipeline.worker import TimeLimits
+from myxtts.processes import ProcessMemory
 from tests.pipeline.producers import (
     assert_all_right,
     list_kinds,
@@ -290,7 +290,7 @@ def test_a_kill_before_any_line_of_the_engine_changes_nothing(tmp_path):
 
 
 def end(cause=ExitCause.SIGNAL, position=7, **others):
-    facts = {"detail": "SIGKILL", "doing": "prepare", "memory": MemoryReading(1 << 30, 2 << 30, 9 << 30), "report": ""}
+    facts = {"detail": "SIGKILL", "doing": "prepare", "memory": ProcessMemory(1 << 30, 2 << 30, 9 << 30), "report": ""}
     return ProducerExit(cause, position=position, **(facts | others))
 
 

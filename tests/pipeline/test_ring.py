@@ -117,7 +117,7 @@ def test_address_space_that_is_not_there_is_a_clear_error():
     answer = run_code(
         "import os, resource\n"
         "from myxtts.pipeline.ring import RingMemoryError\n"
-        "from myxtts.pipeline.process_memory import read_process_memory\n"
+        "from myxtts.processes import read_process_memory\n"
         "from myxtts.pipeline.ring import Ring\n"
         "limit = read_process_memory(os.getpid()).address_space_bytes + (1 << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"

@@ -5,11 +5,9 @@ import math
 
 import pytest
 
-from myxtts.cli import compare
-from myxtts.errors import CommandLineError
-from myxtts.monitoring.errors import MetricsFileError, NotARunError
-from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.monitoring.metrics_rows import MemoryUse, SummaryRow, ValidationRow
+from myxtts.cli.runs import run_compare
+from myxtts.errors import CommandLineError, MetricsFileError, NotARunError
+from myxtts.monitoring.metrics import MemoryUse, MetricsLog, SummaryRow, ValidationRow
 from tests.monitoring.runs import GIB, SETTINGS, make_run_row, make_train_row
 
 
@@ -36,7 +34,7 @@ def make_run(steps=40, step_s=0.9, loss=3.0, *, memory_gib=9, rate=16.0, run=Non
 
 def compare_folders(*folders, **files):
     flags = [word for name, path in files.items() for word in (f"--{name}", str(path))]
-    return compare.run([*map(str, folders), *flags], "myxtts compare")
+    return run_compare([*map(str, folders), *flags], "myxtts compare")
 
 
 @pytest.fixture

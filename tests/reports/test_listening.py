@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.monitoring.errors import MetricsFileError
-from myxtts.monitoring.metrics_log import MetricsLog
-from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.errors import MetricsFileError
+from myxtts.monitoring.metrics import MetricsLog, ValidationRow
 from myxtts.reports import pages
 from myxtts.reports.pages import name_sample, note_clip, write_listening_page
 from tests.monitoring.runs import make_run_row

@@ -15,17 +15,22 @@ from PIL import Image
 from myxtts.cli.main import main
 from myxtts.evaluation.page import format_page as format_evaluation_page
 from myxtts.evaluation.results import SENTENCE, VoiceSource
-from myxtts.monitoring.memory_watch import LEAK_EVENT
-from myxtts.monitoring.metrics_log import Metrics, open_metrics_log
-from myxtts.monitoring.metrics_rows import EventRow, MemoryUse, SummaryRow
+from myxtts.monitoring.findings import Settings
+from myxtts.monitoring.memory import LEAK_EVENT
+from myxtts.monitoring.metrics import EventRow, MemoryUse, Metrics, SummaryRow, open_metrics_log
 from myxtts.monitoring.profile_facts import RoleMemoryFacts, judge_profile
-from myxtts.monitoring.settings_in_force import Settings
 from myxtts.pipeline.slots import HandoffFacts
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
 from myxtts.reports.compare import compare_runs, format_comparison_page
-from myxtts.reports.embed import encode_png
-from myxtts.reports.pages import format_run_page, name_sample, note_clip, write_listening_page, write_run_page
-from myxtts.tuning.profile_page import format_page as format_profile_page
+from myxtts.reports.pages import (
+    encode_png,
+    format_run_page,
+    name_sample,
+    note_clip,
+    write_listening_page,
+    write_run_page,
+)
+from myxtts.tuning.profile import format_page as format_profile_page
 from tests.evaluation.builders import ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
 from tests.monitoring.profiles import Stages, make_profile, make_run
 from tests.monitoring.runs import make_flow, make_rows, make_run_row, make_train_row

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from myxtts.serving.errors import ServerStartError
+from myxtts.serving.request import ServerStartError
 from myxtts.serving.server import ServerSettings, bind_socket, list_hosts, name_address
 from tests.serving.hosting import VOICE, GatedSynthesizer, host
 

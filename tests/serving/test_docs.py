@@ -5,7 +5,7 @@ import re
 import pytest
 
 from myxtts.cli import serve
-from myxtts.inference.pieces import MOST_CHARACTERS
+from myxtts.inference.speech import MOST_CHARACTERS
 from myxtts.serving.limits import ServingLimits
 from myxtts.serving.request import FIELDS
 from myxtts.serving.sounds import FORMATS

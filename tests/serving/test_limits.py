@@ -6,8 +6,8 @@ import http.client
 import psutil
 import pytest
 
-from myxtts.serving.errors import BUSY, ApiError, ServerStartError
 from myxtts.serving.limits import Places, RateLimiter, ServingLimits, name_client
+from myxtts.serving.request import BUSY, ApiError, ServerStartError
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host, read_answer
 
 SPEECH = "/v1/audio/speech"

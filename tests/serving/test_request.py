@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from myxtts.inference.settings import SpeechSettings
-from myxtts.serving.errors import ApiError
-from myxtts.serving.request import FIELDS, read_request
+from myxtts.inference.speech import SpeechSettings
+from myxtts.serving.request import FIELDS, ApiError, read_request
 from myxtts.serving.sounds import FORMATS
 
 LEAST = {"input": "Hello.", "voice": "Ana"}

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from myxtts.inference.errors import SpeechRequestError
+from myxtts.errors import SpeechRequestError
 from myxtts.serving.model_thread import MODEL_DIED
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, WAIT_S, GatedSynthesizer, give_up, host, run_thread
 

@@ -14,7 +14,7 @@ import soundfile
 
 from myxtts.cli.main import main
 from myxtts.cli.serve import PACKAGES
-from myxtts.serving.errors import ServerStartError
+from myxtts.serving.request import ServerStartError
 from myxtts.serving.server import TOKEN_VARIABLE, ServerSettings, bind_socket, run_server
 from tests.serving.command import start_server, write_recording
 from tests.serving.hosting import GatedSynthesizer

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from myxtts.audio.clip_errors import ClipError
-from myxtts.inference.errors import VoiceError
+from myxtts.errors import ClipError, VoiceError
 from myxtts.inference.voices import Voice, save_voice
 from myxtts.serving import voices as serving_voices
-from myxtts.serving.errors import ApiError, ServerStartError
+from myxtts.serving.request import ApiError, ServerStartError
 from myxtts.serving.voices import Voices, check_voice_files, collect_voices
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 SEAMS = {
     "importing": "myxtts.processes:watch_import",
     "choosing the mode": "myxtts.training.mode:plan_run",
-    "setting up devices": "myxtts.training.placement:apply_devices",
+    "setting up devices": "myxtts.training.model:apply_devices",
     "scanning": "myxtts.data.run_data:collect_run_data",
     "reading a codec": "myxtts.training.starting_point:read_codec",
     "computing gradients": "myxtts.training.step:TrainStep.compute",

@@ -26,9 +26,8 @@ import numpy as np
 import psutil
 
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.monitoring.errors import MetricsFileError
-from myxtts.monitoring.metrics_log import list_losses, read_metrics
-from myxtts.monitoring.metrics_rows import EventRow, RunRow, TrainRow, ValidationRow
+from myxtts.errors import MetricsFileError
+from myxtts.monitoring.metrics import EventRow, RunRow, TrainRow, ValidationRow, list_losses, read_metrics
 from tests.data.wav_files import make_chunk, make_wav
 from tests.support.faults import Fault, faulty
 from tests.support.processes import ROOT, clean_environ

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.text import clean_text, expand_text
-from myxtts.text.chinese import DIGITS, GROUPS, PLACES, say_cardinal
+from myxtts.text.normalise import DIGITS, GROUPS, PLACES, say_cardinal
 
 
 @pytest.mark.parametrize(

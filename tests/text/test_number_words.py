@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.text import hindi
-from myxtts.text.number_words import POINT_WORDS, say_decimal, say_integer, say_money, say_ordinal
+from myxtts.text.numbers import (
+    CARDINALS,
+    CEILING,
+    POINT_WORDS,
+    SCALES,
+    say_cardinal,
+    say_decimal,
+    say_integer,
+    say_money,
+    say_ordinal,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,26 +34,26 @@ from myxtts.text.number_words import POINT_WORDS, say_decimal, say_integer, say_
     ],
 )
 def test_hindi_cardinals(value, words):
-    assert hindi.say_cardinal(value) == words
+    assert say_cardinal(value) == words
 
 
 def read_hindi(words: str) -> int:
     total = current = 0
-    scales = {name: scale for scale, name in hindi.SCALES}
+    scales = {name: scale for scale, name in SCALES}
     for word in words.split():
         if word == "सौ":
             current *= 100
         elif word in scales:
             total, current = total + current * scales[word], 0
         else:
-            current += hindi.CARDINALS.index(word)
+            current += CARDINALS.index(word)
     return total + current
 
 
 @settings(deadline=None)
-@given(st.integers(0, hindi.CEILING - 1))
+@given(st.integers(0, CEILING - 1))
 def test_hindi_cardinals_can_be_read_back(value):
-    assert read_hindi(hindi.say_cardinal(value)) == value
+    assert read_hindi(say_cardinal(value)) == value
 
 
 @pytest.mark.parametrize(

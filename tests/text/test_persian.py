@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.text import clean_text, normalise_persian
-from myxtts.text.persian.letters import ALPHABET, LETTERS
+from myxtts.text.persian_letters import ALPHABET, LETTERS
 
 Z = "\u200c"
 

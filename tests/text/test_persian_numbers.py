@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.text.persian.number_words import (
+from myxtts.text.persian_numbers import (
     HUNDREDS,
     LONGEST_NAMED,
     SCALES,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from myxtts.text import MissingLanguagePackageError, clean_text
-from myxtts.text.romanise import _load_cutlet
+from myxtts.text.normalise import _load_cutlet
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from myxtts.errors import UserError
-from myxtts.inference.loading import load_synthesizer
+from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.training import listening as closing_speech
 from tests.data.reading import scan_small
 from tests.data.shared import write_clips, write_metadata

@@ -2,17 +2,12 @@
 
 import pytest
 
-from myxtts.cluster.errors import ClusterError
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.training.cluster_rules import (
-    describe_idle_workers,
-    list_shared_settings,
-    refuse_plan,
-    refuse_settings,
-)
+from myxtts.errors import ClusterError
+from myxtts.training.resume_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.config import ModelConfig
-from myxtts.models.build import build_dvae
+from myxtts.models.xtts import build_dvae
 from myxtts.training.objectives import QUANTISED, UNQUANTISED, CodecObjective
 
 ROWS, FRAMES = 3, 64

@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from myxtts.models.discriminators import Rivals, RivalSize
 from myxtts.models.gpt import GPT
-from myxtts.models.initialise import initialise_weights
-from myxtts.models.names import to_checkpoint
-from myxtts.models.sizes import DecoderSize
-from myxtts.models.speech_units import SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, count_frames
+from myxtts.models.sizes import SEGMENT_FRAMES, SEGMENT_SAMPLES, SPEECH_RATE_HZ, DecoderSize, count_frames
 from myxtts.models.waveform import WaveformDecoder
+from myxtts.models.weights import to_checkpoint
+from myxtts.models.xtts import initialise_weights
 from myxtts.training.objectives import DecoderObjective
 from myxtts.training.optimizer import BETAS
 from myxtts.training.step import MicroStep, StepSettings, TrainStep

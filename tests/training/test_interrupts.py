@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.training.errors import RunStoppedError
+from myxtts.errors import RunStoppedError
 from myxtts.training.stopping import StopNow, StopRequests, stops_politely
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from myxtts.cli.train import build_parser
 from myxtts.config import XTTSConfig
-from myxtts.config.resolve import resolve_config
+from myxtts.config.sources import resolve_config
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.sampler import IndexSampler
 from myxtts.training.lengths import count_free_steps, count_updates, plan_schedule

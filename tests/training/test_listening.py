@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.audio.units import SAMPLES_PER_CODE
 from myxtts.inference.generation import CodeGenerator, GeneratedRow
 from myxtts.models.dvae import DVAE
-from myxtts.models.initialise import initialise_weights
 from myxtts.models.sizes import DVAESize
+from myxtts.models.xtts import initialise_weights
 from myxtts.training import listening
 from myxtts.training.listening import CodeSounds, Listener, predict_codes, render_codes, speak_codes
 from myxtts.training.objectives import GPTObjective
+from myxtts.units import SAMPLES_PER_CODE
 from tests.training.test_step import build_least_gpt, cut_rows, make_tensors
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
-from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
-from myxtts.monitoring.errors import MemoryBillError
+from myxtts.devices.plan import DevicePlan, Growth, Limit, Mode, Process, ProcessPlan, Role, RolePlan
+from myxtts.errors import MemoryBillError
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import Target, choose_preparation
 from myxtts.pipeline.slots import SLOTS

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.data.workers import Task
+from myxtts.data.workers import WorkerTask
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
@@ -339,7 +339,7 @@ def ask():
     """Asks a process, of which nothing is left."""
     before = set(psutil.Process().children())
     yield lambda work, item=7, limit_s=120, **limits: auto_mode.ask_process(
-        Task(f"{__name__}:{work}"), item, limit_s, **limits
+        WorkerTask(f"{__name__}:{work}"), item, limit_s, **limits
     )
     assert set(psutil.Process().children()) == before
 

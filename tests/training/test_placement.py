@@ -11,8 +11,8 @@ from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
 runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
 import tensorflow as tf
-from myxtts.training.errors import PlacementError
-from myxtts.training.placement import check_batch, check_result, check_variables
+from myxtts.errors import PlacementError
+from myxtts.training.model import check_batch, check_result, check_variables
 from myxtts.utils.commons import get_device_context
 
 def make(device, build):

@@ -6,8 +6,8 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.config.config import setting_keys
-from myxtts.config.resolve import dump_sections
-from myxtts.training.errors import RunChangedError
+from myxtts.config.sources import dump_sections
+from myxtts.errors import RunChangedError
 from myxtts.training.resume_rules import (
     _RULES,
     RULES,

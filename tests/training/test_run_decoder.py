@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.checkpoints.exporting import complete_model
-from myxtts.checkpoints.finding import find_model_directory, find_own_model
+from myxtts.checkpoints.coqui_export import complete_model
 from myxtts.checkpoints.model_directory import read_model_directory
-from myxtts.checkpoints.store import read_training_checkpoint
-from myxtts.checkpoints.tensor import read_array
-from myxtts.inference.decoder_vocoder import DecoderVocoder
-from myxtts.inference.loading import load_synthesizer
+from myxtts.checkpoints.store import find_model_directory, find_own_model, read_training_checkpoint
+from myxtts.checkpoints.tensors import read_array
+from myxtts.inference.synthesizer import load_synthesizer
+from myxtts.inference.vocoders import DecoderVocoder
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import DECODER_PREFIX, list_decoder_weights
-from myxtts.monitoring.metrics_rows import TrainRow, ValidationRow
+from myxtts.monitoring.metrics import TrainRow, ValidationRow
 from tests.support.tiny_run import MODEL_SETTINGS, SMALLEST, TinyRun, run_tiny
 
 pytestmark = pytest.mark.soak

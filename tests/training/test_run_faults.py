@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from myxtts.monitoring.memory_watch import LEAK_EVENT
-from myxtts.monitoring.metrics_rows import TrainRow
+from myxtts.monitoring.memory import LEAK_EVENT
+from myxtts.monitoring.metrics import TrainRow
 from tests.support.faults import EVERY, NO_NUMBERS, Fault
 from tests.support.tiny_run import PATIENCE_S, TinyRun, leaves_nothing, run_tiny, start_tiny
 

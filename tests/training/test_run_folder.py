@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.checkpoints.errors import NoWholeCheckpointError
 from myxtts.config import XTTSConfig
+from myxtts.errors import (
+    NoRunError,
+    NoWholeCheckpointError,
+    RunChangedError,
+    RunFinishedError,
+    RunFolderError,
+    RunInUseError,
+)
 from myxtts.training import run_folder as previous_runs
-from myxtts.training.errors import NoRunError, RunChangedError, RunFinishedError, RunFolderError, RunInUseError
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, save
 from tests.support.processes import ROOT, clean_environ, run_code

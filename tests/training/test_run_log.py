@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from myxtts.training.errors import RunFinishedError, RunFolderError
+from myxtts.errors import RunFinishedError, RunFolderError
 from myxtts.training.run_log import keep_run_log
 from myxtts.training.stopping import StopNow
 from myxtts.tuning.machine_report import find_last_error

@@ -3,7 +3,7 @@
 import numpy as np
 import soundfile
 
-from myxtts.monitoring.metrics_rows import MachineRow, TrainRow
+from myxtts.monitoring.metrics import MachineRow, TrainRow
 from tests.support.tiny_run import count_steps, leaves_nothing, run_tiny, start_tiny
 from tests.training.conftest import DAMAGED
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from myxtts.checkpoints.model_directory import MANIFEST_NAME
-from myxtts.monitoring.metrics_rows import ValidationRow
+from myxtts.monitoring.metrics import ValidationRow
 from myxtts.training.starting_point import read_codec
 from tests.support.tiny_run import TinyRun, run_tiny
 

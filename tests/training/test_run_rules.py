@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.tensor import read_array
+from myxtts.checkpoints.tensors import read_array
 from tests.support.tiny_run import MODEL_SETTINGS, TinyRun, run_tiny
 
 # Whole runs; test_resume_rules.py and test_run_folder.py have the rules without one.

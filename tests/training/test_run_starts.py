@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.exporting import export_coqui
+from myxtts.checkpoints.coqui_export import export_coqui
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.tensor import read_array
-from myxtts.models.names import OPTIONAL
+from myxtts.checkpoints.tensors import read_array
 from myxtts.models.sizes import read_sizes
-from myxtts.models.weights import list_xtts_weights
+from myxtts.models.weights import OPTIONAL, list_xtts_weights
 from myxtts.text.vocabulary import extend_vocabulary
 from tests.checkpoints.test_import_export import draw_tensors
 from tests.support.tiny_run import MODEL_SETTINGS, SMALLEST, TinyRun, run_tiny

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.checkpoints.errors import DamagedFileError
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.store import TrainingCheckpoint, TrainingState
 from myxtts.config import ModelConfig, XTTSConfig
-from myxtts.config.display import format_config
-from myxtts.config.resolve import dump_sections, resolve_config
-from myxtts.models.names import CheckpointMismatchError
+from myxtts.config.sources import dump_sections, format_config, resolve_config
+from myxtts.errors import DamagedFileError, StartingPointError
+from myxtts.models.weights import CheckpointMismatchError
 from myxtts.pipeline.codes import load_codec
 from myxtts.training import starting_point
-from myxtts.training.errors import StartingPointError
 from myxtts.training.model import TrainedModel
 from myxtts.training.run_folder import RunFolder
 from myxtts.training.starting_point import (

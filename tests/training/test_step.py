@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models.gpt import GPT
-from myxtts.models.initialise import initialise_weights
+from myxtts.models.xtts import initialise_weights
 from myxtts.training.objectives import GPTObjective
 from myxtts.training.optimizer import WeightAverage
 from myxtts.training.step import MicroStep, StepSettings, TrainStep

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from myxtts.cluster.errors import ClusterError, WorkerLostError
-from myxtts.data.replacements import Failure, ReplacementJournal
-from myxtts.monitoring.time_ledger import TimeLedger
+from myxtts.data.order import Kind
+from myxtts.data.sampler import Failure, ReplacementJournal
+from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
+from myxtts.monitoring.clock import TimeLedger
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
-from myxtts.pipeline.order import Kind
-from myxtts.training.errors import RunFinishedError
 from myxtts.training.model import RunProgress
 from myxtts.training.step import Gradients
 from myxtts.training.stopping import StopRequests
@@ -159,7 +158,7 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
     ],
 )
 def test_sums_that_break_are_told_as_a_loss_also_where_nobody_is_known_to_be_lost(teams, monkeypatch, kind, is_told):
-    monkeypatch.setattr("myxtts.cluster.link._LAST_WORDS_S", 0.0)
+    monkeypatch.setattr("myxtts.cluster.meeting._LAST_WORDS_S", 0.0)
 
     def fail(tensors):
         raise kind(None, None, "Socket closed")

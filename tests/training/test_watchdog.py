@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from myxtts.errors import WorkStalledError
-from myxtts.monitoring.step_clock import StepClock
-from myxtts.monitoring.time_ledger import Cause, TimeLedger
+from myxtts.monitoring.clock import Cause, StepClock, TimeLedger
 from myxtts.pipeline.worker import FINAL, TimeLimits, Work
 from myxtts.training import stopping as watchdog
 from myxtts.training.run_log import RunLog

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from myxtts.data.order import Kind
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
-from myxtts.pipeline.order import Kind
 from myxtts.pipeline.producer_client import FilledSlot, ProducerProcess
 from myxtts.pipeline.slots import Handoff
 

@@ -10,15 +10,13 @@ import pytest
 from myxtts.cli import configure as command
 from myxtts.cli import main
 from myxtts.config import XTTSConfig
-from myxtts.config.resolve import resolve_config
+from myxtts.config.sources import resolve_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import MachineError
-from myxtts.monitoring.errors import MemoryBillError
-from myxtts.monitoring.memory_bill import BatchChoice
-from myxtts.training.errors import GradientMemoryError
+from myxtts.errors import GradientMemoryError, MachineError, MemoryBillError
+from myxtts.monitoring.memory import BatchChoice
 from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
 from myxtts.tuning.configure import Answer, Trial, TrialResult

@@ -9,21 +9,21 @@ import pytest
 from myxtts.cli.main import run_command
 from myxtts.config import XTTSConfig
 from myxtts.devices import machine as machines
-from myxtts.devices.machine import Machine
+from myxtts.devices.machine import CardConnection, CardLink, Machine
 from myxtts.devices.nvml import Card, CardScan, Nvml
-from myxtts.devices.topology import Connection, Link
 from myxtts.errors import NvmlError
-from myxtts.monitoring import software_facts
-from myxtts.monitoring.card_summary import CardSummary
-from myxtts.monitoring.profile_facts import judge_profile
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings
-from myxtts.monitoring.software_facts import (
+from myxtts.monitoring.findings import MachineFacts, Settings
+from myxtts.monitoring.machine_facts import (
     Library,
     SoftwareFacts,
     TensorFlowBuild,
     check_libraries,
+    find_library_folders,
+    importlib,
     read_tensorflow_build,
 )
+from myxtts.monitoring.profile_facts import judge_profile
+from myxtts.monitoring.sampler import CardSummary
 from myxtts.tuning import diagnose
 from myxtts.tuning.diagnose import NOTE, SERIOUS, WORTH_CHANGING, CorpusFacts, Issue, rank_issues
 from tests.monitoring.profiles import Stages, make_profile, make_run
@@ -56,14 +56,14 @@ class _Spec:
 def test_a_build_that_does_not_describe_itself_is_unknown(tmp_path, monkeypatch, text):
     (tmp_path / "python" / "platform").mkdir(parents=True)
     (tmp_path / "python" / "platform" / "build_info.py").write_text(text)
-    monkeypatch.setattr(software_facts.importlib.util, "find_spec", lambda _: _Spec(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: _Spec(tmp_path))
     assert read_tensorflow_build().is_cuda_build is None
 
 
 def test_every_library_that_is_missing_is_named_and_those_of_pip_are_found(tmp_path, monkeypatch):
     (tmp_path / "cudnn" / "lib").mkdir(parents=True)
     (tmp_path / "cudnn" / "lib" / "libcudnn.so.9").touch()
-    monkeypatch.setattr(software_facts.importlib.util, "find_spec", lambda _: _Spec(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: _Spec(tmp_path))
     loaded = []
 
     def load(path):
@@ -71,7 +71,7 @@ def test_every_library_that_is_missing_is_named_and_those_of_pip_are_found(tmp_p
         if "cublas" in path:
             raise OSError(f"{path}: cannot open shared object file")
 
-    found = check_libraries(GPU_BUILD, software_facts.find_library_folders(), load)
+    found = check_libraries(GPU_BUILD, find_library_folders(), load)
     assert [(library.file, library.problem) for library in found if library.problem] == [
         (name, f"{name}: cannot open shared object file") for name in ("libcublas.so.12", "libcublasLt.so.12")
     ]
@@ -132,7 +132,7 @@ def test_variables_that_slow_tensorflow_down_are_found():
     ],
 )
 def test_cards_that_are_far_apart_are_left_out_by_the_flags_that_asked_for_them(sections, flags):
-    links = [Link(0, 1, connection) for connection in Connection]
+    links = [CardLink(0, 1, connection) for connection in CardConnection]
     issues = diagnose.check_set_up(XTTSConfig(**sections), make_facts(), FACTS, links)
     far = [issue for issue in issues if "far apart" in issue.observation]
     assert [issue.observation[-6:] for issue in far] == ["(NODE)", " (SYS)"]

@@ -13,15 +13,14 @@ from myxtts.config import XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import CardScan
-from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
-from myxtts.devices.plan_json import dump_plan
+from myxtts.devices.plan import Mode, PlanRequest, Process, dump_plan, put_on_one_device
 from myxtts.devices.planning import plan_devices
-from myxtts.monitoring.errors import MemoryBillError
+from myxtts.errors import MemoryBillError, ProfileError
 from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.training.memory_estimate import RunShape
-from myxtts.training.profiling.run import FILL_BATCHES, WINDOWS, ProfileError, Profiler
 from myxtts.tuning import mode_measuring
 from myxtts.tuning.mode_measuring import FEWEST_BATCHES, READ_AHEAD, estimate_exchange, measure_together
+from myxtts.tuning.profiling import FILL_BATCHES, WINDOWS, Profiler
 
 TRAIN_S, READ_S = 0.004, 0.002
 DUAL = plan_devices(PlanRequest(mode="dual", rehearsal=True), Machine(CardScan((), (), None), 8000))

@@ -16,25 +16,24 @@ from myxtts.checkpoints import write_model_directory
 from myxtts.cli.main import run_command
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import Machine, read_machine
-from myxtts.devices.memory import Growth, Limit
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
-from myxtts.devices.plan import Mode, PlanRequest
+from myxtts.devices.plan import Growth, Limit, Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.monitoring.profile_facts import Part, judge_profile
-from myxtts.monitoring.settings_in_force import MachineFacts, Settings
-from myxtts.pipeline import batches, transfer
+from myxtts.errors import CodecMissingError, ProfileError
+from myxtts.monitoring.findings import MachineFacts, Settings
+from myxtts.monitoring.profile_facts import StepPart, judge_profile
+from myxtts.pipeline import batches
+from myxtts.pipeline import batches as transfer
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PipedBatches
 from myxtts.pipeline.worker import Feed, WorkerThread
-from myxtts.training.errors import CodecMissingError, ProfileError
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
-from myxtts.training.profiling import run as profile_run
-from myxtts.training.profiling import setup as profile_setup
-from myxtts.training.profiling.run import Profiler
-from myxtts.training.profiling.setup import ProfileSetup, set_up_profile
 from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.tuning import profile as profiling
+from myxtts.tuning import profiling as profile_run
+from myxtts.tuning import profiling as profile_setup
 from myxtts.tuning.profile import describe_run, measure_three_runs, plan_profile, read_memory
+from myxtts.tuning.profiling import Profiler, ProfileSetup, set_up_profile
 from myxtts.utils import gpu_memory
 from myxtts.utils.gpu_memory import GpuMemory
 from tests.monitoring.profiles import make_run
@@ -212,8 +211,16 @@ def test_the_slow_stage_of_a_pipeline_is_named(openers, mode, pace, stage, title
     assert verdict.stage == stage
     assert verdict.is_balanced == (stage == "train")
     assert [rule.title for rule in verdict.rules[:1]] == ([title] if title else [])
-    own = {part: measured.costs[part].own_s for part in (Part.LOAD, Part.PREPARE, Part.TRANSFER, Part.TRAIN)}
-    asked = {Part.LOAD: pace.read, Part.PREPARE: pace.prepare, Part.TRANSFER: pace.transfer, Part.TRAIN: pace.train}
+    own = {
+        part: measured.costs[part].own_s
+        for part in (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER, StepPart.TRAIN)
+    }
+    asked = {
+        StepPart.LOAD: pace.read,
+        StepPart.PREPARE: pace.prepare,
+        StepPart.TRANSFER: pace.transfer,
+        StepPart.TRAIN: pace.train,
+    }
     assert own == pytest.approx(asked)
     assert measured.cached_mean_s == pytest.approx(pace.train)
     assert len(measured.real) == STEPS
@@ -228,7 +235,7 @@ def test_jitter_is_named_with_the_stage_it_comes_from(openers, mode, stage):
     pace = Pace(rare=(stage, 0.120))
     _, verdict = profile(openers[mode](pace), pace, mode)
     (rule,) = [rule for rule in verdict.rules if rule.title == "HIGH TIMING VARIATION"]
-    names = {"read": Part.LOAD, "prepare": Part.PREPARE, "transfer": Part.TRANSFER, "train": Part.TRAIN}
+    names = {"read": StepPart.LOAD, "prepare": StepPart.PREPARE, "transfer": StepPart.TRANSFER, "train": StepPart.TRAIN}
     assert rule.part is names[stage]
 
 

@@ -16,18 +16,18 @@ import soundfile
 import yaml
 
 from myxtts.cli import selfcheck as command
-from myxtts.data.demo_corpus import demo_corpus_path
-from myxtts.devices.topology import find_bus_ids, is_same_bus_id
+from myxtts.data.ljspeech import demo_corpus_path
+from myxtts.devices.machine import find_bus_ids, is_same_bus_id
 from myxtts.errors import CommandLineError
-from myxtts.monitoring.metrics_log import MetricsLog
+from myxtts.monitoring.metrics import MetricsLog
 from myxtts.tuning import selfcheck
 from myxtts.tuning.selfcheck import (
     CHECKS,
     Check,
     CheckFailedError,
-    Outcome,
+    CheckOutcome,
+    CheckStatus,
     Situation,
-    Status,
     format_report,
     run_check,
 )
@@ -48,8 +48,8 @@ def train(name, losses, **facts):
 
 def read_settings(check, situation):
     """Stands for a process: everything is as the check's settings say."""
-    status = Status.REHEARSED if situation.rehearsal else Status.PASSED
-    return Outcome(check.name, "", status, "seen", facts=dict(check.settings))
+    status = CheckStatus.REHEARSED if situation.rehearsal else CheckStatus.PASSED
+    return CheckOutcome(check.name, "", status, "seen", facts=dict(check.settings))
 
 
 def run(checks, situation, run_one=read_settings):
@@ -100,32 +100,32 @@ def test_what_was_asked_for_brings_what_it_needs_which_comes_before_it():
 def test_one_card_does_what_one_card_allows_and_lists_the_rest():
     checks = [Check("one", "", "x"), Check("two", "", "x", 2)]
     outcomes = run(checks, ONE)
-    assert outcomes["one"].status is Status.PASSED
-    assert (outcomes["two"].status, outcomes["two"].detail) == (Status.NOT_RUN, "needs two GPUs")
-    assert run(checks, TWO)["two"].status is Status.PASSED
-    assert run(checks, REHEARSAL)["two"].status is Status.REHEARSED
+    assert outcomes["one"].status is CheckStatus.PASSED
+    assert (outcomes["two"].status, outcomes["two"].detail) == (CheckStatus.NOT_RUN, "needs two GPUs")
+    assert run(checks, TWO)["two"].status is CheckStatus.PASSED
+    assert run(checks, REHEARSAL)["two"].status is CheckStatus.REHEARSED
 
 
 def test_a_failed_check_ends_no_other_but_those_that_need_its_files():
     def fail_first(check, situation):
-        return Outcome(check.name, "", Status.FAILED if check.name == "first" else Status.PASSED, "")
+        return CheckOutcome(check.name, "", CheckStatus.FAILED if check.name == "first" else CheckStatus.PASSED, "")
 
     checks = [Check("first", "", "x"), Check("needs", "", "x", after="first"), Check("other", "", "x")]
     outcomes = run(checks, ONE, fail_first)
-    assert [each.status for each in outcomes.values()] == [Status.FAILED, Status.NOT_RUN, Status.PASSED]
+    assert [each.status for each in outcomes.values()] == [CheckStatus.FAILED, CheckStatus.NOT_RUN, CheckStatus.PASSED]
     assert "first makes" in outcomes["needs"].detail
 
 
 @pytest.mark.parametrize(
     ("losses", "situation", "status"),
     [
-        ([3.0, 2.0], REHEARSAL, Status.REHEARSED),
-        ([3.0, 2.0000001], REHEARSAL, Status.FAILED),
-        ([3.0, 2.001], TWO, Status.PASSED),
-        ([3.0, 2.02], TWO, Status.FAILED),
-        ([3.0, math.nan], TWO, Status.FAILED),
-        ([math.nan, 2.0], TWO, Status.FAILED),
-        ([3.0], TWO, Status.FAILED),
+        ([3.0, 2.0], REHEARSAL, CheckStatus.REHEARSED),
+        ([3.0, 2.0000001], REHEARSAL, CheckStatus.FAILED),
+        ([3.0, 2.001], TWO, CheckStatus.PASSED),
+        ([3.0, 2.02], TWO, CheckStatus.FAILED),
+        ([3.0, math.nan], TWO, CheckStatus.FAILED),
+        ([math.nan, 2.0], TWO, CheckStatus.FAILED),
+        ([3.0], TWO, CheckStatus.FAILED),
     ],
 )
 def test_losses_are_judged_by_what_the_devices_allow(losses, situation, status):
@@ -139,9 +139,9 @@ def test_only_the_losses_that_must_agree_are_compared():
     like = {"like": "single", "tolerance": (0.05, 0.05), "compared": 1}
     checks = [train("single", [3.0, 2.0]), train("skips", [3.1, 3.1], **like), train("wrong", [4.0, 2.0], **like)]
     outcomes = run(checks, TWO)
-    assert outcomes["skips"].status is Status.PASSED
+    assert outcomes["skips"].status is CheckStatus.PASSED
     assert "the first 1 of the losses as in single" in outcomes["skips"].detail
-    assert outcomes["wrong"].status is Status.FAILED
+    assert outcomes["wrong"].status is CheckStatus.FAILED
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_only_the_losses_that_must_agree_are_compared():
 def test_a_process_that_refuses_crashes_hangs_or_stumbles_is_told_with_its_last_words(function, said, monkeypatch):
     monkeypatch.setattr(selfcheck, "TRAINING_LIMIT_S", 1 if function == "hang" else 60)
     outcome = run_check(Check("bad", "", f"{__name__}:{function}"), REHEARSAL)
-    assert outcome.status is Status.FAILED
+    assert outcome.status is CheckStatus.FAILED
     assert said in outcome.detail
     # One that hangs says where it is.
     assert ("in hang" if function == "hang" else "seen before the end") in outcome.last_words
@@ -165,9 +165,9 @@ def test_a_process_that_refuses_crashes_hangs_or_stumbles_is_told_with_its_last_
 def test_a_process_is_given_the_situation_and_the_settings_and_may_decline():
     good = Check("good", "", f"{__name__}:answer", settings={"depth": 3})
     outcomes = run([good, Check("closed", "", f"{__name__}:decline")], REHEARSAL, run_check)
-    seen = Outcome("good", "", Status.REHEARSED, "2 devices for good", outcomes["good"].seconds, {"depth": 3})
+    seen = CheckOutcome("good", "", CheckStatus.REHEARSED, "2 devices for good", outcomes["good"].seconds, {"depth": 3})
     assert outcomes["good"] == seen
-    assert outcomes["closed"] == Outcome("closed", "", Status.NOT_RUN, "no network here")
+    assert outcomes["closed"] == CheckOutcome("closed", "", CheckStatus.NOT_RUN, "no network here")
 
 
 def test_bus_ids_are_found_in_what_tensorflow_says_of_a_device():
@@ -177,8 +177,8 @@ def test_bus_ids_are_found_in_what_tensorflow_says_of_a_device():
     assert not is_same_bus_id("00000000:0A:00.0", "0001:0a:00.0")
 
 
-FAILED = Outcome("limit", "it holds", Status.FAILED, "a | b", 1.5, {"x": math.inf}, "last ``` words")
-PASSED = Outcome("order", "it counts", Status.PASSED, "word " * 40, 61.0, {"y": None})
+FAILED = CheckOutcome("limit", "it holds", CheckStatus.FAILED, "a | b", 1.5, {"x": math.inf}, "last ``` words")
+PASSED = CheckOutcome("order", "it counts", CheckStatus.PASSED, "word " * 40, 61.0, {"y": None})
 
 
 def test_the_report_says_what_was_seen():

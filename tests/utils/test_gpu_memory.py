@@ -6,8 +6,7 @@ import random
 import pytest
 
 from myxtts.devices.leaks import PeakHistory
-from myxtts.devices.memory import Growth, Limit
-from myxtts.devices.plan import Process, RolePlan
+from myxtts.devices.plan import Growth, Limit, Process, RolePlan
 from myxtts.utils import gpu_memory
 from tests.support import fake_gpus
 from tests.support.nvml import NOT_SUPPORTED, StubCard
@@ -228,7 +227,7 @@ report([reading.device, reading.used_mb > 100, get_optimal_memory_limits(0, 1)[0
 
 
 ROOM = """
-from myxtts.devices.memory import Growth, Limit
+from myxtts.devices.plan import Growth, Limit
 from myxtts.devices.plan import Process, Role, RolePlan
 from myxtts.utils import gpu_memory
 

@@ -1,0 +1,152 @@
+"""From a model directory of ours to files that others read, tensor by tensor, without building a network."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from myxtts.checkpoints.coqui import NOTICE_KEY
+from myxtts.checkpoints.model_directory import ModelDirectory
+from myxtts.checkpoints.tensors import Tensor, write_safetensors
+from myxtts.checkpoints.torch_files import write_torch
+from myxtts.config import LANGUAGES, ModelConfig
+from myxtts.errors import ModelFileError
+from myxtts.files import open_folder_atomically, require_free_folder
+from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, read_sizes
+from myxtts.models.weights import (
+    DECODER_PREFIX,
+    OPTIONAL,
+    SPEAKER_PREFIX,
+    Weight,
+    list_dvae_weights,
+    list_xtts_weights,
+    make_front_end_constant,
+)
+from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+
+
+def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
+    """Writes the weights under Coqui's names as safetensors files, with what `import` needs besides; returns the names of the
+    files. Raises `OutputFolderError` unless the target is new or empty.
+    """
+    require_free_folder(Path(target), [model.path])
+    with open_folder_atomically(target, replaces=False) as folder:
+        # No tensor shows how many heads there are, nor whose weights they are.
+        _write_rest(model, folder, {**_find_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
+        parts = {"model.safetensors": complete_model(model)}
+        if model.dvae is not None:
+            parts["dvae.safetensors"] = _complete_dvae(model)
+        for name, tensors in parts.items():
+            with (folder / name).open("wb") as file:
+                write_safetensors(file, tensors)
+    return sorted(path.name for path in Path(target).iterdir())
+
+
+def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
+    """Writes the files Coqui's tools load (`model.pth`, `config.json`, `vocab.json` and what else there is).
+
+    Raises `OutputFolderError` unless the target is new or empty, and `ModelFileError` for a model without a part that those
+    tools cannot do without.
+    """
+    require_free_folder(Path(target), [model.path])
+    if model.vocabulary is None:
+        raise ModelFileError(
+            model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."
+        )
+    config = _find_coqui_config(model)
+    with open_folder_atomically(target, replaces=False) as folder:
+        _write_torch(folder / "model.pth", {"model": complete_model(model), "config": config})
+        if model.dvae is not None:
+            _write_torch(folder / "dvae.pth", _complete_dvae(model))
+        if "mel_stats" in model.model:
+            _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
+        _write_rest(model, folder, config)
+    return sorted(path.name for path in Path(target).iterdir())
+
+
+def _write_rest(model: ModelDirectory, folder: Path, config: Mapping[str, Any]) -> None:
+    text = json.dumps(config, ensure_ascii=False, indent=1)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    if model.speakers:
+        _write_torch(folder / "speakers_xtts.pth", {name: dict(voice) for name, voice in model.speakers.items()})
+    if model.vocabulary is not None:
+        (folder / "vocab.json").write_text(model.vocabulary, encoding="utf-8")
+
+
+def _write_torch(path: Path, content: Any) -> None:
+    with path.open("w+b") as handle:
+        write_torch(handle, content, path)
+
+
+def _find_coqui_config(model: ModelDirectory) -> dict[str, Any]:
+    """The configuration the model came with, or what Coqui's tools must know of ours."""
+    return dict(model.source_config or _make_coqui_config(model.config.model))
+
+
+def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
+    """The model's tensors with the constants that Coqui's files hold besides, in the order of Coqui's files."""
+    sizes = read_sizes(model.config.model)
+    has_decoder = _has(model.model, DECODER_PREFIX)
+    has_speaker = _has(model.model, SPEAKER_PREFIX)
+    weights = list_xtts_weights(
+        sizes.gpt, sizes.decoder if has_decoder else None, sizes.speaker if has_speaker else None
+    )
+    return _complete(weights, model.model)
+
+
+def _complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
+    """The DVAE's tensors with the statistics that Coqui's file holds besides."""
+    return _complete(list_dvae_weights(read_sizes(model.config.model).dvae), model.dvae or {})
+
+
+def _make_coqui_config(model: ModelConfig) -> dict[str, Any]:
+    """What `config.json` must say of a model that was not imported."""
+    return {
+        "model": "xtts",
+        "model_args": {
+            "gpt_layers": model.gpt_layers,
+            "gpt_n_model_channels": model.gpt_width,
+            "gpt_n_heads": model.gpt_heads,
+            "gpt_number_text_tokens": model.text_tokens,
+            "gpt_num_audio_tokens": model.audio_codes + 2,
+            "gpt_start_audio_token": model.audio_codes,
+            "gpt_stop_audio_token": model.audio_codes + 1,
+            "gpt_max_text_tokens": model.max_text_tokens,
+            "gpt_max_audio_tokens": model.max_audio_tokens,
+            "gpt_max_prompt_tokens": model.max_prompt_tokens,
+            "gpt_code_stride_len": SAMPLES_PER_CODE,
+            "gpt_use_masking_gt_prompt_approach": True,
+            "gpt_use_perceiver_resampler": True,
+            "input_sample_rate": SAMPLE_RATE_HZ,
+            "output_sample_rate": SPEECH_RATE_HZ,
+            "output_hop_length": SAMPLES_PER_FRAME,
+            "decoder_input_dim": model.gpt_width,
+            "d_vector_dim": read_sizes(model).speaker.width,
+            "cond_d_vector_in_each_upsampling_layer": True,
+        },
+        "audio": {"sample_rate": SAMPLE_RATE_HZ, "output_sample_rate": SPEECH_RATE_HZ},
+        "languages": list(LANGUAGES),
+    }
+
+
+def _complete(weights: Iterable[Weight], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    complete: dict[str, Tensor] = {}
+    for weight in weights:
+        if weight.key in tensors:
+            complete[weight.key] = tensors[weight.key]
+        elif OPTIONAL.search(weight.key):
+            is_front_end = weight.start.kind == "front_end"
+            complete[weight.key] = (
+                make_front_end_constant(weight) if is_front_end else np.zeros(weight.shape, weight.dtype)
+            )
+    # What the table does not know was let in by --allow-unexpected, and goes out as it came.
+    return {**complete, **{key: tensor for key, tensor in tensors.items() if key not in complete}}
+
+
+def _has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in tensors)

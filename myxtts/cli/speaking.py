@@ -1,0 +1,110 @@
+"""Flags of the commands that speak: which model, how codes are drawn, what makes the sound, and where."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from myxtts.cli.parser import Parser
+from myxtts.errors import CommandLineError
+
+if TYPE_CHECKING:
+    from myxtts.inference.speech import SpeechSettings
+
+
+CONSENT = (
+    "A voice belongs to its speaker. Clone one only with the speaker's consent, say that the speech is made by a machine, "
+    "and never use it to deceive."
+)
+
+SAMPLING_FLAGS = {
+    "temperature": (float, "below 1 keeps to what is likely, above 1 strays from it (default: 0.75)"),
+    "top_k": (int, "draw among so many of the likeliest codes; 0 is all (default: 50)"),
+    "top_p": (float, "draw among the likeliest codes that make up this share (default: 0.85)"),
+    "repetition_penalty": (
+        float,
+        "how much less likely a code becomes once it was said (default: 5; 1 for a model trained from scratch)",
+    ),
+    "speed": (float, "above 1 speaks faster (default: 1)"),
+    "seed": (int, "equal seeds say the same in the same way (default: 0)"),
+    "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
+}
+
+
+def add_checkpoint_flag(parser: Parser) -> None:
+    """Which model speaks."""
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
+    )
+
+
+def add_speaking_flags(parser: Parser) -> None:
+    """How codes are drawn, and where."""
+    for name, (kind, help) in SAMPLING_FLAGS.items():
+        metavar = "N" if kind is int else "X"
+        parser.add_argument(_spell_flag(name), metavar=metavar, type=kind, help=help)
+    parser.add_argument("--greedy", action="store_true", help="always the likeliest code instead of drawing")
+    add_vocoder_flag(parser)
+
+
+def add_vocoder_flag(parser: Parser) -> None:
+    """What makes the sound."""
+    parser.add_argument(
+        "--vocoder",
+        choices=("auto", "griffin-lim", "decoder"),
+        default="auto",
+        help="what makes the sound: Griffin-Lim, which is rough, or the waveform decoder, as good as it was trained; auto is "
+        "the decoder where there is one (default: auto)",
+    )
+
+
+def read_speech_settings(arguments: argparse.Namespace) -> SpeechSettings:
+    """The settings that `add_speaking_flags` lets one give."""
+    from myxtts.errors import SpeechSettingError
+    from myxtts.inference.speech import SpeechSettings
+
+    given = {name: getattr(arguments, name) for name in SAMPLING_FLAGS if getattr(arguments, name) is not None}
+    try:
+        return SpeechSettings(**given, greedy=arguments.greedy)
+    except SpeechSettingError as error:
+        raise CommandLineError(f"{_spell_flag(error.name)} {error.problem}") from error
+
+
+def tell_code_limit(settings: SpeechSettings, most_codes: int) -> None:
+    """Says so where pieces longer than the model can say were asked for."""
+    if settings.max_codes is not None and settings.max_codes > most_codes:
+        print(
+            f"Warning: --max-codes {settings.max_codes} is more than this model can say in a piece: {most_codes} is used.",
+            file=sys.stderr,
+        )
+
+
+def _spell_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def open_speaking_device(*, rehearsal: bool) -> AbstractContextManager[Any]:
+    """The scope of the first GPU in sight, else of the CPU, which is said on standard error.
+
+    Sets TensorFlow up for it; call it before anything uses that.
+    """
+    from myxtts.cli.devices import describe_single_device
+    from myxtts.config import resolve_config
+    from myxtts.devices.machine import prepare_environment, read_machine
+    from myxtts.devices.plan import DeviceUse, PlanRequest
+    from myxtts.devices.planning import plan_devices
+
+    prepare_environment(os.environ)
+    rehearsal = rehearsal or resolve_config().training.rehearsal
+    plan = plan_devices(PlanRequest(mode="single", rehearsal=rehearsal, task=DeviceUse.SPEAK), read_machine())
+    # Before TensorFlow is loaded, which takes seconds. Standard output may be the sound itself.
+    print(describe_single_device(plan), file=sys.stderr, flush=True)
+    from myxtts.devices.runtime import apply_plan
+    from myxtts.utils.commons import get_device_context
+
+    apply_plan(plan)
+    return get_device_context(plan.model.device)

@@ -1,0 +1,448 @@
+"""From flags, environment and YAML to one configuration: flags > environment > YAML > presets > defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic.fields import FieldInfo
+
+from myxtts.config.config import SECTIONS, XTTSConfig, list_names, suggest_name
+from myxtts.config.settings import GIVEN, NOT_A_SETTING, Flag, nearest_name, read_setting_info, spell_value
+from myxtts.errors import CommandLineError, ConfigError, MyXTTSError
+from myxtts.files import FileError, MissingFileError, read_text
+
+MOST_YAML_BYTES = 1 << 18
+"""Hundreds of times what all settings take; the parser needs seconds for it."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars. In 1.1, which PyYAML reads, `cache: off` is False, `1e-4` is text and `1:30` is 90."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """The next node. A list of lists that stand for each other is a few lines, and more values than memory has room for."""
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            if isinstance(self.anchors.get(event.anchor), yaml.CollectionNode):
+                raise yaml.MarkedYAMLError(
+                    problem=f"*{event.anchor:.80} stands for a list or a table. Write it out.",
+                    problem_mark=event.start_mark,
+                )
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {}
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+    list("-+.0123456789"),
+)
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int | str:
+    # Read as decimal ("010" is ten), and leave what Python refuses to convert (thousands of digits) to validation.
+    try:
+        return int(node.value)
+    except ValueError:
+        return str(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+@dataclass(frozen=True)
+class YamlSettings:
+    """The content of a configuration file."""
+
+    path: Path
+    sections: dict[str, Any]
+    lines: dict[str, int]
+    """Dotted key -> line, counted from 1."""
+
+    def locate(self, key: str) -> str:
+        """`file:line` of a key, or of its section, or the file."""
+        line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
+        return f"{self.path}:{line}" if line else str(self.path)
+
+
+def read_yaml(path: Path) -> YamlSettings:
+    """The settings in a YAML file, not validated yet. Raises `ConfigError` for a file that cannot be read."""
+    try:
+        text = read_text(path, MOST_YAML_BYTES)
+    except MissingFileError:
+        raise ConfigError([("", f"{path}: there is no such file. {_suggest_file(path)}")]) from None
+    except FileError as error:
+        raise ConfigError([("", f"{error} {_suggest_in_folder(path)}")]) from None
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            lines = _collect_lines(node, path)
+            content = loader.construct_document(node) if node is not None else {}
+        finally:
+            loader.dispose()
+    except ConfigError:
+        # Ours, with its line, and a ValueError like those below.
+        raise
+    except yaml.YAMLError as error:
+        raise ConfigError([("", f"{path}: is not valid YAML. {' '.join(str(error).split())[:300]}")]) from None
+    except (RecursionError, ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
+        # PyYAML's own constructors fail in all these ways on explicit tags such as `!!bool maybe`.
+        raise ConfigError(
+            [("", f"{path}: holds a value that cannot be read ({type(error).__name__}: {error}).")]
+        ) from None
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            [("", f"{path}: must hold the sections model, data and training, but holds {type(content).__name__}.")]
+        )
+    return YamlSettings(path=path, sections={str(key): value for key, value in content.items()}, lines=lines)
+
+
+def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    found: list[tuple[str, yaml.Node]] = []
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        found.append((str(key.value), key))
+        if isinstance(value, yaml.MappingNode):
+            found += [(f"{key.value}.{inner.value}", inner) for inner, _ in value.value]
+    for name, place in found:
+        line = place.start_mark.line + 1
+        if name in lines:
+            raise ConfigError([(name, f"stands twice in {path}, in lines {lines[name]} and {line}. Keep one of them.")])
+        lines[name] = line
+    return lines
+
+
+def _suggest_file(path: Path) -> str:
+    folder = path.parent
+    try:
+        # By their stems: an ending that all share would make all names alike.
+        names = {entry.stem: entry.name for entry in _list_yaml_files(folder)}
+    except OSError:
+        return f"The folder {folder} does not exist either."
+    near = nearest_name(path.stem, names)
+    return f'Did you mean "{folder / names[near]}"?' if near else "Give the path of a YAML file."
+
+
+def _suggest_in_folder(folder: Path) -> str:
+    try:
+        files = _list_yaml_files(folder)
+    except OSError:
+        files = []
+    return f"Give a file in it, such as {files[0]}." if files else "Give a YAML file that you may read, saved as UTF-8."
+
+
+def _list_yaml_files(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml"))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever either this loader or a YAML 1.1 reader would take for something else than text."""
+
+
+for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _tag, _pattern in _resolvers:
+        _Dumper.add_implicit_resolver(_tag, _pattern, [_first])
+
+
+def format_value(value: Any) -> str:
+    """A value as it would stand in a YAML file, on one line, such that reading it back gives the same value."""
+    if isinstance(value, float):
+        # Not PyYAML's spelling: it writes 1e-06, which YAML 1.1 readers take for text.
+        text = repr(value)
+        return text if "e" not in text or "." in text else text.replace("e", ".0e")
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+def dump_yaml(sections: dict[str, dict[str, Any]]) -> str:
+    """Sections as the text of a YAML file."""
+    lines: list[str] = []
+    for section, values in sections.items():
+        lines.append(f"{section}:")
+        lines += [f"  {name}: {format_value(value)}" for name, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+REHEARSAL_VARIABLE = "MYXTTS_REHEARSAL"
+
+
+@dataclass(frozen=True)
+class GivenValue:
+    """An explicit value and where it was given: a flag, a variable, or a file and its line."""
+
+    value: Any
+    origin: str
+
+
+def resolve_config(
+    flags: Mapping[str, GivenValue] | None = None,
+    yaml_path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> XTTSConfig:
+    """The valid configuration these sources give together; `config.origins` tells which source won for each key.
+
+    Args:
+        flags: dotted key -> value from the command line.
+        yaml_path: a configuration file.
+        environ: environment variables; the process's own unless given.
+    """
+    yaml_settings = read_yaml(yaml_path) if yaml_path is not None else None
+    given = _read_given_yaml(yaml_settings) if yaml_settings is not None else {}
+    given |= _read_environment(os.environ if environ is None else environ)
+    given |= flags or {}
+    if flags and "data.cache" in flags:
+        # The old spelling in a file must not contradict a flag for the new one.
+        given.pop("data.enable_caching", None)
+    sections: dict[str, Any] = {}
+    for key, entry in given.items():
+        section, dot, name = key.partition(".")
+        target = sections.setdefault(section, {} if dot else entry.value)
+        # A section that is not a mapping (`data: 3`) stays as it is, for validation to refuse.
+        if dot and isinstance(target, dict):
+            target[name] = entry.value
+    try:
+        config = XTTSConfig(**sections)
+    except ConfigError as error:
+        raise ConfigError([_add_origin(key, text, given) for key, text in error.problems]) from None
+    config._origins |= {_main_key(key): entry.origin for key, entry in given.items()}
+    return config
+
+
+def dump_sections(config: XTTSConfig) -> dict[str, dict[str, Any]]:
+    """Every value, by section and name."""
+    return {section: getattr(config, section).model_dump() for section in SECTIONS}
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
+    """`data.batch_size=4` as its key and value; the key is checked, the value is left to validation."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals:
+        raise ConfigError([("", f"--set takes KEY=VALUE, for example data.batch_size=4, but got {text!r}.")])
+    if key not in list_names():
+        raise ConfigError([(f"--set {key}", f"{NOT_A_SETTING} {suggest_name(key)}")])
+    return key, value.strip()
+
+
+def _read_given_yaml(settings: YamlSettings) -> dict[str, GivenValue]:
+    given: dict[str, GivenValue] = {}
+    for section, values in settings.sections.items():
+        if "." in section:
+            heading, _, name = section.partition(".")
+            advice = f'Write "{name}" indented under "{heading}:".'
+            raise ConfigError([(f"{section} ({settings.locate(section)})", f"is not a section. {advice}")])
+        if isinstance(values, dict):
+            for name, value in values.items():
+                given[f"{section}.{name}"] = GivenValue(value, settings.locate(f"{section}.{name}"))
+        elif values is not None or section not in SECTIONS:
+            given[section] = GivenValue(values, settings.locate(section))
+    return given
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, GivenValue]:
+    text = environ.get(REHEARSAL_VARIABLE, "").strip()
+    return {"training.rehearsal": GivenValue(text, REHEARSAL_VARIABLE)} if text else {}
+
+
+def _main_key(key: str) -> str:
+    section, _, name = key.partition(".")
+    cls = SECTIONS.get(section)
+    return f"{section}.{cls.aliases.get(name, name)}" if cls else key
+
+
+def _add_origin(key: str, text: str, given: Mapping[str, GivenValue]) -> tuple[str, str]:
+    # An unknown section is where its first key stands.
+    entry = given.get(key) or next((entry for name, entry in given.items() if name.startswith(f"{key}.")), None)
+    return (f"{key} ({entry.origin})", text) if entry else (key, text)
+
+
+FIRST = (
+    "data.train_data", "data.language", "training.checkpoint_dir", "training.resume", "model.size", "training.init_from",
+    "data.batch_size", "training.epochs", "data.data_gpu", "data.model_gpu", "training.mode", "training.rehearsal",
+)  # fmt: skip
+"""The settings that matter in most runs; their flags stand first in the help."""
+
+TAKEN_EVERYWHERE = "training.rehearsal"
+CONFIGURATION, PARALLEL = "configuration", "several cards or machines"
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    CONFIGURATION: (),
+    "corpus": (
+        "data.val_data", "data.vocabulary", "data.min_clip_seconds", "data.max_clip_seconds", "data.max_text_length",
+        "data.prompt_seconds", "data.prompt_from", "data.strict", "data.follow_symlinks",
+    ),
+    "reading and batches": (
+        "data.num_workers", "data.pipeline_buffer_size", "data.prefetch_buffer_size", "data.model_start_delay",
+        "data.pad_to_fixed_length", "data.cache",
+    ),
+    "memory and precision": (
+        "data.enable_memory_isolation", "data.data_gpu_memory", "data.model_gpu_memory", "training.on_oom",
+        "model.enable_gradient_checkpointing", "data.mixed_precision", "data.enable_xla", "training.optimization_level",
+    ),
+    "what is trained, and how": (
+        "training.stage", "training.codec", "training.codec_steps", "training.max_steps", "training.learning_rate",
+        "training.lr_schedule", "training.warmup_steps", "training.clip_norm", "training.gradient_accumulation_steps",
+        "training.ema_decay", "training.seed", "training.deterministic",
+    ),
+    "validation, checkpoints and logs": (
+        "training.validation_interval", "training.early_stopping", "training.speak", "training.checkpoint_interval",
+        "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval",
+        "training.tensorboard_log_dir", "training.watchdog_seconds",
+    ),
+    PARALLEL: (
+        "training.model_gpus", "training.cluster", "training.worker_index",
+    ),
+}  # fmt: skip
+"""Where the flags of all other settings stand, in the order in which a person would look for them."""
+
+
+def iterate_flags() -> Iterator[tuple[str, Flag, str]]:
+    """Every flag as (dotted key, flag, help with the default)."""
+    for key, field in _list_fields().items():
+        info = read_setting_info(field)
+        for flag in info.flags:
+            yield key, flag, flag.help or _describe(info.help, field.default)
+
+
+@contextmanager
+def names_settings() -> Iterator[None]:
+    """Notes on an error what the flags in its message are called in Python. The command line shows messages without notes."""
+    try:
+        yield
+    except MyXTTSError as error:
+        words = set(re.findall(r"--[a-z][a-z-]*", str(error)))
+        known = {flag.name: key for key, flag, _ in iterate_flags() if flag.name in words}
+        if known:
+            error.add_note(f"In Python: {', '.join(f'{flag} is {key}' for flag, key in known.items())}.")
+        raise
+
+
+def _list_fields() -> dict[str, FieldInfo]:
+    return {f"{section}.{name}": field for section, cls in SECTIONS.items() for name, field in cls.model_fields.items()}
+
+
+def _describe(help: str, default: Any) -> str:
+    if "(default" in help or default is None:
+        return help
+    return f"{help} (default: {('off', 'on')[default] if isinstance(default, bool) else default})"
+
+
+class CollectValue(argparse.Action):
+    """Keeps (key -> value, flag) apart for each setting: values stay text here, the configuration validates them.
+
+    Args:
+        fixed: what each spelling stands for, where it takes no value.
+    """
+
+    def __init__(self, *args: Any, key: str, fixed: Mapping[str, Any], **kwargs: Any):
+        self.key = key
+        self.fixed = fixed
+        super().__init__(*args, **kwargs)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        flag = option_string or self.option_strings[0]
+        value = self.fixed.get(flag, values)
+        earlier = namespace.given.get(self.key)
+        if earlier is not None and earlier.origin != flag and earlier.value != value:
+            raise CommandLineError(f"{earlier.origin} and {flag} contradict each other. Give one of them.")
+        namespace.given[self.key] = GivenValue(value, flag)
+
+
+class _CollectAssignment(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        key, value = parse_assignment(values)
+        namespace.given[key] = GivenValue(value, f"--set {key}")
+
+
+def add_setting_flags(
+    parser: argparse.ArgumentParser, show: Container[str] | None = None
+) -> dict[str, argparse._ArgumentGroup]:
+    """Adds `--config`, `--set` and every setting's flags; returns the groups of the help by title.
+
+    What was given ends up in `namespace.given`: dotted key -> `GivenValue`.
+
+    Args:
+        show: dotted keys whose flags stand in the help; all of them unless given. The others are taken all the same, so
+            that every command understands the flags of a run.
+    """
+    parser.set_defaults(given={})
+    fields = _list_fields()
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for home, keys in ((parser, FIRST), *((groups[title], keys) for title, keys in GROUPS.items())):
+        for key in keys:
+            is_shown = show is None or key in show or key == TAKEN_EVERYWHERE
+            _add_flags(home, key, fields[key], is_shown=is_shown)
+    groups[CONFIGURATION].add_argument(
+        "--config", metavar="FILE", type=Path, help="YAML file with the sections model, data, training"
+    )
+    groups[CONFIGURATION].add_argument(
+        "--set",
+        action=_CollectAssignment,
+        dest="given",
+        default=argparse.SUPPRESS,
+        metavar="KEY=VALUE",
+        help="any setting by its YAML name, for example --set model.dropout=0.05",
+    )
+    return groups
+
+
+def _add_flags(home: argparse._ActionsContainer, key: str, field: FieldInfo, *, is_shown: bool) -> None:
+    info = read_setting_info(field)
+    # Both answers of a yes/no setting stand in one line, with the one that holds.
+    rows = [info.flags] if isinstance(field.default, bool) else [(flag,) for flag in info.flags]
+    for flags in rows:
+        options: dict[str, Any] = {"metavar": spell_value(field, flags[0])}
+        if flags[0].value is not GIVEN:
+            options = {"nargs": 0}
+        elif flags[0].bare is not GIVEN:
+            options |= {"nargs": "?", "const": flags[0].bare}
+        help = flags[0].help or _describe(info.help, field.default)
+        home.add_argument(
+            *(flag.name for flag in flags),
+            action=CollectValue,
+            key=key,
+            fixed={flag.name: flag.value for flag in flags if flag.value is not GIVEN},
+            dest="given",
+            default=argparse.SUPPRESS,
+            help=help.replace("%", "%%") if is_shown else argparse.SUPPRESS,
+            **options,
+        )
+
+
+def format_config(config: XTTSConfig, fixed: Mapping[str, tuple[Any, str]] | None = None) -> str:
+    """Every setting as a line of YAML, its origin as a comment. The text can be saved and used as `--config`.
+
+    Args:
+        fixed: dotted key -> the value in force and what decides it, for settings that are not this configuration's to choose.
+            Their lines are comments, so that the saved text asks for the same as this configuration.
+    """
+    rows: list[tuple[str, str]] = []
+    for section, values in dump_sections(config).items():
+        rows.append((f"{section}:", ""))
+        for name, value in values.items():
+            if fixed and f"{section}.{name}" in fixed:
+                decided, by = fixed[f"{section}.{name}"]
+                rows.append((f"  # {name}: {format_value(decided)}", by))
+                continue
+            origin = config.origins[f"{section}.{name}"]
+            if section == "data" and name == "prefetch_buffer_size" and value == "auto":
+                origin += f", is {config.data.prefetch_depth}"
+            rows.append((f"  {name}: {format_value(value)}", origin))
+    width = min(48, max(len(line) for line, _ in rows))
+    return "\n".join(f"{line:<{width}}  # {origin}" if origin else line for line, origin in rows)

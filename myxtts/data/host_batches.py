@@ -1,0 +1,480 @@
+"""A batch of the plan as arrays in host memory, read ahead by its number."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.prompts import Slices
+from myxtts.config import DataConfig
+from myxtts.data.corpus import Corpus, TextIds
+from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.loaders import (
+    ClipFile,
+    Load,
+    LoadFailure,
+    LoadingEngine,
+    choose_read_ahead,
+    find_clip_file,
+    open_engine,
+)
+from myxtts.data.order import Kind, Place, RunOrder
+from myxtts.data.run_data import RunData
+from myxtts.data.sampler import (
+    EMPTY_ROW,
+    WHOLE,
+    Failure,
+    GlobalBatch,
+    IndexSampler,
+    MicroBatch,
+    Position,
+    ReplacementJournal,
+    RowShare,
+    SpeakerPrompts,
+    choose_prompt_slices,
+    follow_position,
+    name_prompt,
+    replace_failed,
+)
+from myxtts.errors import TooManyFailuresError
+from myxtts.units import SAMPLES_PER_CODE
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class HostBatch:
+    """One micro-batch, or some rows of it. A pure function of its position and of the clips that failed there.
+
+    Arrays may be views of memory that is used again once nobody refers to them; never write to them.
+    """
+
+    position: Position
+    epoch: int
+    bucket_number: int
+    first_row: int
+    """Its first row's number in the global batch."""
+    micro_batches: int
+    """Of its global batch."""
+    step_clips: NDArray[np.int32]
+    """The clips of its whole global batch, or of the share of it that is read, those that failed replaced."""
+    clips_B: NDArray[np.int32]
+    """Clip numbers; `EMPTY_ROW` where there is none: such a row is all zeros."""
+    weights_B: NDArray[np.float32]
+    """What a row counts in the losses: 1, or 0 where there is no clip."""
+    wav_BS: NDArray[np.float32]
+    """Samples at 22.05 kHz, zeros behind each clip's own."""
+    wav_lengths_B: NDArray[np.int32]
+    text_BL: NDArray[np.int32]
+    """Token ids with the language tag, without start and stop; zeros behind each text's own."""
+    text_lengths_B: NDArray[np.int32]
+    slice_starts_B: NDArray[np.int32]
+    """First sample of each conditioning slice, counted in the clip it is cut from."""
+    slice_lengths_B: NDArray[np.int32]
+    prompt_BS: NDArray[np.float32] | None = None
+    """The clips that the slices are cut from; None where each is cut from its own."""
+    replaced: tuple[Failure, ...] = ()
+    """Clips and prompts of its rows that failed."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of this batch, empty ones included."""
+        return len(self.clips_B)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, samples and text tokens: what a traced function is specialised on."""
+        return self.rows, self.wav_BS.shape[1], self.text_BL.shape[1]
+
+
+@dataclass(eq=False)
+class BatchMaker:
+    """Makes the batches of one corpus."""
+
+    corpus: Corpus
+    ids: TextIds
+    sampler: IndexSampler
+    _: KW_ONLY
+    for_validation: bool = False
+    """Conditioning slices are fixed instead of drawn anew in each epoch."""
+    static_shapes: bool = True
+    """Batches have their bucket's shape; else they are as long as their longest clip and text need."""
+    prompts_from_speaker: bool = False
+    """Conditioning slices are cut from other clips of the same speaker."""
+    share: RowShare = WHOLE
+    """The rows that are made."""
+
+    def __post_init__(self) -> None:
+        assert len(self.corpus) == len(self.ids) == len(self.sampler.plan.bucket_of_clip), "three views of one corpus"
+        self._prompts: SpeakerPrompts | None = None
+        if self.prompts_from_speaker:
+            seed, is_fixed = self.sampler.seed, self.for_validation
+            self._prompts = SpeakerPrompts(self.corpus.speaker, seed=seed, is_fixed=is_fixed)
+
+    def plan_step(self, step: int, journal: ReplacementJournal) -> GlobalBatch:
+        """The clips of a global batch and of its prompts, those that failed replaced; of all its rows those of the share."""
+        # Cut last: which clip stands in for another one depends on the whole batch.
+        batch = self.share.cut(replace_failed(self.sampler.make_batch(step), self.sampler, journal))
+        if self._prompts is None:
+            return batch
+        heard = tuple(self._choose_prompts(batch, each, journal) for each in batch.micro_batches)
+        return replace(batch, micro_batches=heard)
+
+    def has_clips(self, step: int) -> bool:
+        """Whether there is anything to read for a global batch, before any of it fails: few rows may leave a share empty."""
+        return len(self.share.cut(self.sampler.make_batch(step)).clips) > 0
+
+    def list_files(self, micro_batch: MicroBatch) -> list[ClipFile | None]:
+        """What must be loaded for a micro-batch, by row: its clips, and behind them those its prompts are cut from, if these
+        are others."""
+        prompts = [] if micro_batch.prompts is None else micro_batch.prompts.tolist()
+        clips = [*micro_batch.clips.tolist(), *prompts]
+        return [None if clip == EMPTY_ROW else find_clip_file(self.corpus, clip) for clip in clips]
+
+    def make_batch(self, batch: GlobalBatch, position: Position, wav_BS: NDArray[np.float32]) -> HostBatch:
+        """The host batch of a micro-batch whose files (`list_files`) were loaded in its bucket's shape."""
+        micro_batch = batch.micro_batches[position.micro_batch]
+        clips = micro_batch.clips
+        wav_lengths, text_lengths = (
+            np.where(clips == EMPTY_ROW, 0, lengths[clips]).astype(np.int32)
+            for lengths in (self.corpus.samples, self.corpus.tokens)
+        )
+        tokens = micro_batch.bucket.tokens
+        if not self.static_shapes:
+            tokens = max(1, int(text_lengths.max()))
+            codes = max(1, -(-int(wav_lengths.max()) // SAMPLES_PER_CODE))
+            wav_BS = np.ascontiguousarray(wav_BS[:, : codes * SAMPLES_PER_CODE])
+        rows = len(clips)
+        slices = self._slice_rows(batch.epoch, micro_batch)
+        return HostBatch(
+            position=position,
+            epoch=batch.epoch,
+            bucket_number=micro_batch.bucket_number,
+            first_row=micro_batch.first_row,
+            micro_batches=len(batch.micro_batches),
+            step_clips=batch.clips,
+            clips_B=clips,
+            weights_B=(clips != EMPTY_ROW).astype(np.float32),
+            wav_BS=wav_BS[:rows],
+            wav_lengths_B=wav_lengths,
+            text_BL=self.ids.pad(clips, tokens),
+            text_lengths_B=text_lengths,
+            slice_starts_B=slices.starts,
+            slice_lengths_B=slices.lengths,
+            prompt_BS=None if micro_batch.prompts is None else wav_BS[rows:],
+        )
+
+    def _slice_rows(self, epoch: int, micro_batch: MicroBatch) -> Slices:
+        is_clip = micro_batch.clips != EMPTY_ROW
+        prompts = micro_batch.clips if micro_batch.prompts is None else micro_batch.prompts
+        slices = choose_prompt_slices(
+            self.corpus,
+            np.maximum(micro_batch.clips, 0),
+            np.maximum(prompts, 0),
+            seed=self.sampler.seed,
+            epoch=epoch,
+            for_validation=self.for_validation,
+        )
+        return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
+
+    def _choose_prompts(self, batch: GlobalBatch, micro_batch: MicroBatch, journal: ReplacementJournal) -> MicroBatch:
+        """A micro-batch with its prompts. Where one has failed, a clip hears itself."""
+        assert self._prompts is not None
+        clips = micro_batch.clips
+        chosen = self._prompts.choose(batch.epoch, np.maximum(clips, 0)).tolist()
+        for offset, prompt in enumerate(chosen):
+            if prompt in journal.find_failed(batch.step, name_prompt(micro_batch.first_row + offset)):
+                chosen[offset] = int(clips[offset])
+        return replace(micro_batch, prompts=np.where(clips == EMPTY_ROW, EMPTY_ROW, chosen).astype(np.int32))
+
+
+RECENT_CLIPS = 200
+MOST_FAILED_SHARE = 0.2
+"""Of the recent clips. Beyond it the disk is gone or the corpus was changed: no training is better than on what is left."""
+
+
+@dataclass(eq=False)
+class _Step:
+    """A global batch whose clips are being loaded."""
+
+    batch: GlobalBatch
+    loads: list[Load | None] = field(default_factory=list)
+    """By micro-batch, as far as begun; None once given out."""
+    is_read: bool = False
+    """Every clip was, and what failed was replaced."""
+
+
+class BatchReader:
+    """Gives the host batch of any place. Places asked for in order are read ahead.
+
+    Args:
+        engine: the caller's to close; it may serve several readers.
+        depth: micro-batches that may be under way, at least those of one global batch.
+        report, journal: clips that fail are added to both.
+        end_step: nothing is read ahead from this step on.
+    """
+
+    def __init__(
+        self,
+        maker: BatchMaker,
+        engine: LoadingEngine,
+        *,
+        depth: int,
+        report: DropReport,
+        journal: ReplacementJournal | None = None,
+        end_step: int | None = None,
+    ):
+        assert depth >= maker.sampler.accumulation, "a global batch is read as a whole"
+        self.report = report
+        self.journal = journal if journal is not None else ReplacementJournal()
+        self._maker = maker
+        self._engine = engine
+        self._depth = depth
+        self._end_step = end_step
+        self._steps: deque[_Step] = deque()
+        self._expected = self._ahead = Position(0)
+        self._under_way = 0
+        self._recent: deque[bool] = deque(maxlen=RECENT_CLIPS)
+
+    def read(self, position: Position) -> HostBatch:
+        """The batch of a place. Cheap when it follows the last one; any other place starts reading anew there."""
+        self.read_ahead(position)
+        step = self._steps[0]
+        if not step.is_read:
+            self._finish_step(step, position.micro_batch)
+        load = step.loads[position.micro_batch]
+        assert load is not None
+        wav = self._engine.take(load)
+        step.loads[position.micro_batch] = None
+        self._under_way -= 1
+        batch = self._maker.make_batch(step.batch, position, wav)
+        batch = replace(batch, replaced=self._list_failures(batch))
+        self._expected = follow_position(self._maker.sampler, position)
+        if self._expected.step != position.step:
+            self._steps.popleft()
+        # Now rather than at the next call: readers shall work while the caller does.
+        self._start_loads()
+        return batch
+
+    def read_ahead(self, position: Position) -> None:
+        """Begin to load what will be read at a place soon, while something else is being done."""
+        if position != self._expected or not self._steps:
+            self._seek(position)
+        self._start_loads(needed_step=position.step)
+
+    def replace_batch(self, position: Position, detail: str) -> list[str]:
+        """Use the clips of a place no more there, and return their names: whoever is behind the reader dies of one of them."""
+        batch = self._maker.plan_step(position.step, self.journal)
+        micro_batch = batch.micro_batches[position.micro_batch]
+        names = [
+            self._note_failure(batch, position.micro_batch, row, LoadFailure(DropReason.CORRUPT, detail))
+            for row in np.flatnonzero(micro_batch.clips != EMPTY_ROW).tolist()
+        ]
+        # What was read ahead of it was planned with these clips.
+        self.stop()
+        return names
+
+    def stop(self) -> None:
+        """End what is under way. Reading goes on wherever it is asked to."""
+        for step in self._steps:
+            for load in step.loads:
+                if load is not None:
+                    self._engine.cancel(load)
+        self._steps.clear()
+        self._under_way = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _list_failures(self, batch: HostBatch) -> tuple[Failure, ...]:
+        rows = range(batch.first_row, batch.first_row + batch.rows)
+        places = (*rows, *map(name_prompt, rows))
+        step = batch.position.step
+        return tuple(failure for place in places for failure in self.journal.list_failures_at(step, place))
+
+    def _seek(self, position: Position) -> None:
+        self.stop()
+        self._expected = position
+        # From the step's beginning: all its clips are read together.
+        self._ahead = Position(position.step)
+
+    def _start_loads(self, needed_step: int | None = None) -> None:
+        """Begin loads as far ahead as allowed: up to the end, or beyond it for the step that is asked for."""
+        while self._under_way < self._depth and (
+            self._end_step is None or self._ahead.step < self._end_step or self._ahead.step == needed_step
+        ):
+            self._start_load()
+
+    def _start_load(self) -> None:
+        position = self._ahead
+        if not self._steps or self._steps[-1].batch.step != position.step:
+            self._steps.append(_Step(self._maker.plan_step(position.step, self.journal)))
+        step = self._steps[-1]
+        micro_batch = step.batch.micro_batches[position.micro_batch]
+        files = self._maker.list_files(micro_batch)
+        step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
+        self._under_way += 1
+        self._ahead = follow_position(self._maker.sampler, position)
+
+    def _finish_step(self, step: _Step, first_wanted: int) -> None:
+        """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
+        for number, load in enumerate(step.loads):
+            assert load is not None
+            self._finish_load(step, number, load)
+            if number < first_wanted:
+                self._engine.cancel(load)
+                step.loads[number] = None
+                self._under_way -= 1
+        if len(step.batch.clips) == 0 and self._maker.has_clips(step.batch.step):
+            raise TooManyFailuresError(
+                f"Step {step.batch.step} has no clip left that can be read.\n{self.report.format_table()}"
+            )
+        step.is_read = True
+
+    def _finish_load(self, step: _Step, number: int, load: Load) -> None:
+        """Wait for a micro-batch. Where clips fail, the step is planned again without them."""
+        tried = len(load.files) - load.files.count(None)
+        self._engine.finish(load)
+        while load.failures:
+            failures = sorted(load.failures.items())
+            self._note_tried(tried, len(failures))
+            rows = len(step.batch.micro_batches[number].clips)
+            for row, failure in failures:
+                # With a clip its prompt is replaced too, whatever is wrong with it.
+                if row - rows not in load.failures:
+                    self._note_failure(step.batch, number, row, failure)
+            step.batch = self._maker.plan_step(step.batch.step, self.journal)
+            files = self._maker.list_files(step.batch.micro_batches[number])
+            for row, file in enumerate(files):
+                # A clip that is replaced takes its prompt with it.
+                if file != load.files[row]:
+                    self._engine.retry(load, row, file)
+            tried = len(load.pending)
+            self._engine.finish(load)
+        self._note_tried(tried, 0)
+
+    def _note_failure(self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure) -> str:
+        """The name of the clip of a row of a load, which is replaced; where one fails that was only to be heard as a prompt, the
+        row's own clip is heard instead."""
+        micro_batch = batch.micro_batches[number]
+        rows = len(micro_batch.clips)
+        place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
+        prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
+        name, detail = self._maker.corpus.audio[prompt], failure.detail.removesuffix(".")
+        if prompt == clip:
+            self.journal.record(Failure(batch.step, place, clip))
+            self.report.replaced.append(Drop(failure.reason, name, f"step {batch.step}, row {place}", failure.detail))
+            _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, batch.step, failure.reason, detail)
+        else:
+            self.journal.record(Failure(batch.step, name_prompt(place), prompt))
+            _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
+        return name
+
+    def _note_tried(self, tried: int, failed: int) -> None:
+        self._recent.extend([False] * (tried - failed) + [True] * failed)
+        bad = sum(self._recent) if failed else 0
+        if bad > RECENT_CLIPS * MOST_FAILED_SHARE:
+            raise TooManyFailuresError(
+                f"Of the last {len(self._recent)} clips {bad} could not be read, though the scan found nothing wrong with "
+                f"them. Is the disk still there? If the corpus was changed, start again: the run goes on after a new scan.\n"
+                f"{self.report.format_table()}"
+            )
+
+
+VALIDATION_DEPTH = 4
+"""Validation batches read ahead. A round is short, and what was read ahead of training waits meanwhile."""
+
+
+class HostSource:
+    """Reads the batch of any number; numbers asked for in order are read ahead. For one thread at a time.
+
+    Args:
+        data: the clips and their order.
+        order: which batch comes when.
+        config: how clips are read.
+        failures: of training clips in the run so far.
+        reads_prompts: whether voice prompts are cut from other clips.
+        share: the rows of every batch that are read.
+    """
+
+    def __init__(
+        self,
+        data: RunData,
+        order: RunOrder,
+        config: DataConfig,
+        failures: Iterable[Failure] = (),
+        *,
+        reads_prompts: bool = False,
+        share: RowShare = WHOLE,
+    ):
+        self._order = order
+        is_validated = data.validation_sampler is not None and order.validation_batches
+        kinds = (Kind.TRAIN, Kind.VALIDATION) if is_validated else (Kind.TRAIN,)
+        makers = {kind: make_maker(data, kind, config, reads_prompts, share) for kind in kinds}
+        plans = [maker.sampler.plan for maker in makers.values()]
+        ahead = choose_read_ahead(
+            config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if reads_prompts else 1
+        )
+        depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
+        ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
+        journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
+        corpora = [data.train, data.validation][: len(makers)]
+        total = replace(ahead, depth=sum(depths[kind] for kind in makers))
+        self._engine = open_engine(config, corpora, total, batches=ahead)
+        self._readers = {
+            kind: BatchReader(
+                maker, self._engine, depth=depths[kind], report=data.report, journal=journals[kind], end_step=ends[kind]
+            )
+            for kind, maker in makers.items()
+        }
+
+    def read(self, number: int) -> tuple[Place, HostBatch]:
+        """The batch with a number of the stream, and what that number stands for."""
+        place = self._order.find_place(number)
+        host = self._readers[place.kind].read(place.position)
+        if number + 1 < self._order.end_number:
+            after = self._order.find_place(number + 1)
+            if after.kind is not place.kind:
+                # Begin with a round while the batch before it is still being prepared.
+                self._readers[after.kind].read_ahead(after.position)
+        return place, host
+
+    def replace_batch(self, number: int, detail: str) -> list[str]:
+        """Use the clips of the batch with a number no more there, and return their names."""
+        place = self._order.find_place(number)
+        return self._readers[place.kind].replace_batch(place.position, detail)
+
+    def close(self) -> None:
+        """End what is under way; no process, thread or memory of it is left."""
+        for reader in self._readers.values():
+            reader.stop()
+        self._engine.close()
+
+
+def make_maker(
+    data: RunData, kind: Kind, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
+) -> BatchMaker:
+    """What makes the batches of a kind in a run. Those of validation only where there are clips to validate with."""
+    if kind is Kind.TRAIN:
+        corpus, ids, sampler = data.train, data.train_ids, data.sampler
+    else:
+        assert data.validation_sampler is not None
+        corpus, ids, sampler = data.validation, data.validation_ids, data.validation_sampler
+    return BatchMaker(
+        corpus,
+        ids,
+        sampler,
+        for_validation=kind is Kind.VALIDATION,
+        static_shapes=config.pad_to_fixed_length,
+        prompts_from_speaker=reads_prompts,
+        share=share,
+    )

@@ -1,0 +1,605 @@
+"""Loads of clips that are under way, and who does them.
+
+A reader starts many loads ahead and finishes them in order. Whoever does the work, the samples are the same."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import struct
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.reading import inspect_clip, read_clip
+from myxtts.config import DataConfig
+from myxtts.data.buckets import BucketPlan
+from myxtts.data.corpus import Corpus
+from myxtts.data.drops import DropReason
+from myxtts.data.workers import Crashed, Work, WorkerJob, WorkerPool, WorkerTask, count_workers
+from myxtts.devices.machine import read_free_memory_bytes
+from myxtts.errors import ClipError, MachineError
+from myxtts.files import FileError, open_file
+from myxtts.units import SAMPLE_RATE_HZ
+
+_log = logging.getLogger(__name__)
+
+
+PCM_SCALE = np.float32(2.0**-15)
+
+BYTES_PER_SAMPLE = 2
+_PLAIN_FORMAT = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE_HZ, SAMPLE_RATE_HZ * BYTES_PER_SAMPLE, BYTES_PER_SAMPLE, 16)
+FORMAT_CHUNK = b"fmt " + struct.pack("<I", len(_PLAIN_FORMAT)) + _PLAIN_FORMAT
+"""The format chunk of a plain wav file, which follows `RIFF....WAVE`."""
+FIRST_CHUNK = 12
+"""Bytes before it."""
+
+
+HEAD_BYTES = FIRST_CHUNK + len(FORMAT_CHUNK)
+
+
+def is_plain_head(head: bytes) -> bool:
+    """Whether the first `HEAD_BYTES` of a file are those of plain wav."""
+    return head[:4] == b"RIFF" and head[8:FIRST_CHUNK] == b"WAVE" and head[FIRST_CHUNK:HEAD_BYTES] == FORMAT_CHUNK
+
+
+def find_samples(content: bytes) -> NDArray[np.int16] | None:
+    """The samples of a plain wav file, given all of its bytes; None for any other file, and for a cut-off one."""
+    position = HEAD_BYTES
+    while is_plain_head(content[:HEAD_BYTES]) and position + 8 <= len(content):
+        name, size = struct.unpack_from("<4sI", content, position)
+        position += 8
+        if name == b"data":
+            is_whole = 0 < size <= len(content) - position and size % BYTES_PER_SAMPLE == 0
+            return np.frombuffer(content, "<i2", size // BYTES_PER_SAMPLE, position) if is_whole else None
+        position += size + size % 2
+    return None
+
+
+Row = NDArray[np.float32]
+"""Samples of one clip, and zeros behind them."""
+
+
+class ClipFile(NamedTuple):
+    """A clip's file as the scan found it."""
+
+    path: str
+    samples: int
+    """At the model's rate."""
+    size_bytes: int
+    mtime_ns: int
+
+
+def find_clip_file(corpus: Corpus, clip: int) -> ClipFile:
+    """The file of a clip, as its corpus has it."""
+    return ClipFile(
+        # Not by joining paths: that would cost as much as reading a small clip.
+        f"{corpus.root}/{corpus.audio[clip]}",
+        int(corpus.samples[clip]),
+        int(corpus.size_bytes[clip]),
+        int(corpus.mtime_ns[clip]),
+    )
+
+
+@dataclass(frozen=True)
+class LoadFailure:
+    """Why a clip could not be used now, though its scan found nothing wrong with it."""
+
+    reason: DropReason
+    detail: str
+
+
+def is_unchanged(file: ClipFile) -> bool:
+    """Whether a file is there, and still the one that was scanned."""
+    try:
+        return _matches_scan(file)
+    except OSError:
+        return False
+
+
+def _matches_scan(file: ClipFile) -> bool:
+    status = os.stat(file.path)
+    return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+
+
+def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
+    """Fill a row with a clip and zeros behind it. Given a failure, what is in the row has no meaning."""
+    try:
+        if not _matches_scan(file):
+            return LoadFailure(
+                DropReason.CHANGED, "the file is not the one that was scanned; start again to scan it anew"
+            )
+        samples = _load_plain(file, row) or _load_any(file, row)
+    except ClipError as error:
+        return LoadFailure(DropReason(error.problem), str(error).removeprefix(f"{file.path}: "))
+    except OSError as error:
+        is_gone = isinstance(error, FileNotFoundError)
+        reason = DropReason.MISSING if is_gone else DropReason.UNREADABLE
+        return LoadFailure(reason, f"cannot be read: {error.strerror}")
+    except FileError as error:
+        return LoadFailure(DropReason.UNREADABLE, error.problem)
+    if samples != file.samples:
+        return LoadFailure(DropReason.CHANGED, f"has {samples} samples, but had {file.samples} when it was scanned")
+    row[samples:] = 0.0
+    return None
+
+
+def _load_plain(file: ClipFile, row: Row) -> int:
+    """Samples that were loaded, or 0 when this is not a file that can be taken as it is."""
+    if not file.path.endswith((".wav", ".WAV")):
+        return 0
+    with open_file(file.path) as stream:
+        # The head first: most of what is no plain wav is long, and would be read twice.
+        if not is_plain_head(stream.read(HEAD_BYTES)):
+            return 0
+        stream.seek(0)
+        content = stream.read()
+    samples = find_samples(content)
+    if samples is None or len(samples) > len(row):
+        return 0
+    np.multiply(samples, PCM_SCALE, out=row[: len(samples)])
+    return len(samples)
+
+
+def _load_any(file: ClipFile, row: Row) -> int:
+    samples = read_clip(file.path)
+    row[: len(samples)] = samples[: len(row)]
+    return len(samples)
+
+
+def make_loader(memory_fd: int) -> Work:
+    """The work of a reader process: takes a `ClipFile`'s values and the row's first and last sample in the shared memory.
+
+    Gives nothing, or a failure's reason and detail.
+    """
+    memory = np.frombuffer(mmap.mmap(memory_fd, 0), dtype=np.float32)
+
+    def load(item: tuple[str, int, int, int, int, int]) -> list[str] | None:
+        failure = load_clip(ClipFile(*item[:4]), memory[item[4] : item[5]])
+        return [failure.reason, failure.detail] if failure else None
+
+    return load
+
+
+Samples = NDArray[np.float32]
+"""(rows, samples)."""
+
+
+class Load:
+    """Some clips on their way into one array.
+
+    Args:
+        files: by row; None is a row of zeros.
+        samples: length of every row.
+    """
+
+    def __init__(self, files: Sequence[ClipFile | None], samples: int):
+        self.files = list(files)
+        self.samples = samples
+        self.failures: dict[int, LoadFailure] = {}
+        """Rows that were tried and failed. `retry` takes a row out."""
+        self.pending = {row for row, file in enumerate(files) if file is not None}
+        """Rows that have still to be tried."""
+        self.wav: Samples | None = None
+        """What was loaded, where it lies in memory of its own."""
+        self.place = 0
+        """The engine's: where the load is."""
+        self.is_cancelled = False
+
+    @property
+    def rows(self) -> int:
+        return len(self.files)
+
+    def note(self, row: int, failure: LoadFailure | None) -> None:
+        """A row was tried."""
+        self.pending.discard(row)
+        if failure:
+            self.failures[row] = failure
+
+    def change_file(self, row: int, file: ClipFile | None) -> None:
+        """Another clip, or none, for a row that failed."""
+        self.failures.pop(row, None)
+        self.files[row] = file
+        if file:
+            self.pending.add(row)
+        if self.wav is not None:
+            self.wav[row] = 0.0
+
+    def load_pending(self) -> None:
+        """Try the pending rows in this process."""
+        if self.wav is None:
+            self.wav = np.zeros((self.rows, self.samples), dtype=np.float32)
+        for row in sorted(self.pending):
+            file = self.files[row]
+            assert file is not None
+            self.note(row, load_clip(file, self.wav[row]))
+
+
+class LoadingEngine(ABC):
+    """Does loads. Not for several threads. A context manager that closes itself."""
+
+    @abstractmethod
+    def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
+        """Begin a load, or queue it behind those begun before."""
+
+    @abstractmethod
+    def finish(self, load: Load) -> None:
+        """Wait until every row of a load was tried. Those that failed are in `load.failures`."""
+
+    @abstractmethod
+    def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
+        """Another file for a row that failed; `finish` the load again. None makes it a row of zeros."""
+
+    @abstractmethod
+    def take(self, load: Load) -> Samples:
+        """The samples of a finished load, which then is over. Not to be written to."""
+
+    @abstractmethod
+    def cancel(self, load: Load) -> None:
+        """End a load that nobody will take."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End whatever is under way; no process, thread or memory of the engine is left."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class InProcessEngine(LoadingEngine):
+    """Loads in this process, when a load is finished: nothing runs ahead."""
+
+    def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
+        return Load(files, samples)
+
+    def finish(self, load: Load) -> None:
+        load.load_pending()
+
+    def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
+        load.change_file(row, file)
+
+    def take(self, load: Load) -> Samples:
+        assert load.wav is not None
+        return load.wav
+
+    def cancel(self, load: Load) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+QUEUED_CLIPS = 32
+"""Clips a process has been told of. Enough to keep it busy while this process does something else for a step's time."""
+MOST_LEASES = 2
+"""Batches that may be handed out without a copy: the one in use, and one more while the next is being taken."""
+
+
+class SlotMemory:
+    """Slots of equal size. A batch is written to one, handed out from there, and the slot is used again afterwards.
+
+    Args:
+        slots: how many may be written to at a time.
+        slot_samples: size of each, in samples of 4 bytes.
+    """
+
+    def __init__(self, slots: int, slot_samples: int):
+        self._slot_bytes = -(-slot_samples * 4 // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._count = slots + MOST_LEASES
+        self._touched = 0
+        self._free: deque[int] = deque()
+        self._leased: set[int] = set()
+        self.descriptor = os.memfd_create("myxtts-batches", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.descriptor, self._count * self._slot_bytes)
+            self._memory = mmap.mmap(self.descriptor, self._count * self._slot_bytes)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is a slot to write to."""
+        return bool(self._free) or self._touched < self._count
+
+    def acquire(self) -> int:
+        """A slot to write to."""
+        if self._free:
+            return self._free.popleft()
+        slot = self._touched
+        assert slot < self._count, "more slots are asked for than were agreed on"
+        try:
+            # Without this a page is sought when it is first written, and where there is none the writer dies of SIGBUS.
+            os.posix_fallocate(self.descriptor, slot * self._slot_bytes, self._slot_bytes)
+        except OSError as error:
+            raise MachineError(
+                f"Host memory for batch {slot + 1} of {self._count} that are read ahead, {self._slot_bytes >> 20} MB each, "
+                f"cannot be had: {error.strerror}. Lower --buffer-size or --batch-size."
+            ) from error
+        self._touched += 1
+        return slot
+
+    def find_offset(self, slot: int) -> int:
+        """The slot's first sample, counted from the beginning of the memory."""
+        return slot * self._slot_bytes // 4
+
+    def view(self, slot: int, rows: int, samples: int) -> NDArray[np.float32]:
+        """The beginning of a slot as (rows, samples)."""
+        return np.ndarray((rows, samples), np.float32, self._memory, slot * self._slot_bytes)
+
+    def release(self, slot: int) -> None:
+        """Give a slot back."""
+        self._free.append(slot)
+
+    def hand_out(self, slot: int, rows: int, samples: int) -> NDArray[np.float32]:
+        """The beginning of a slot for somebody else to keep. The slot comes back by itself once nobody refers to it.
+
+        A copy, and the slot is free at once, for a caller who holds on to several: the slots that are written to are
+        never taken from the readers.
+        """
+        array = self.view(slot, rows, samples)
+        if len(self._leased) >= MOST_LEASES:
+            array = array.copy()
+            self.release(slot)
+            return array
+        self._leased.add(slot)
+        # Every view of the array, and every tensor that shares its memory, refers to the array.
+        weakref.finalize(array, self._end_lease, slot).atexit = False
+        return array
+
+    def _end_lease(self, slot: int) -> None:
+        # In whichever thread drops the last reference: both are single operations on built-in types.
+        self._leased.discard(slot)
+        self._free.append(slot)
+
+    def close(self) -> None:
+        """Give the memory back, as far as nobody refers to it; the rest goes when nobody does."""
+        os.close(self.descriptor)
+        del self._memory
+
+
+class WorkerEngine(LoadingEngine):
+    """Loads in processes of its own.
+
+    Args:
+        workers: how many, at least 1.
+        depth: loads that may be under way.
+        slot_samples: the most that any load has, rows times samples.
+    """
+
+    def __init__(self, workers: int, depth: int, slot_samples: int):
+        self._memory = SlotMemory(depth, slot_samples)
+        self._cancelled = 0
+        descriptor = self._memory.descriptor
+        task = WorkerTask("myxtts.data.loaders:make_loader", {"memory_fd": descriptor})
+        try:
+            self._pool = WorkerPool(
+                task, workers, descriptors=[descriptor], queue=QUEUED_CLIPS, most_faults=2, most_kills=5
+            )
+        except BaseException:
+            self._memory.close()
+            raise
+
+    def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
+        load = Load(files, samples)
+        while not self._memory.has_room and self._cancelled:
+            self._receive(wait=True)
+        load.place = self._memory.acquire()
+        self._receive(wait=False)
+        self._pool.add([job for row in range(load.rows) for job in self._make_jobs(load, row)])
+        return load
+
+    def finish(self, load: Load) -> None:
+        while load.pending:
+            self._receive(wait=True)
+
+    def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
+        load.change_file(row, file)
+        # Before all others: somebody waits for it.
+        self._pool.add(self._make_jobs(load, row), comes_first=True)
+
+    def take(self, load: Load) -> Samples:
+        return self._memory.hand_out(load.place, load.rows, load.samples)
+
+    def cancel(self, load: Load) -> None:
+        load.is_cancelled = True
+        self._cancelled += 1
+        # What processes were told of already, they will write: until then the slot is not free.
+        for job in self._pool.withdraw(lambda job: job.owner[0] is load):
+            load.pending.discard(job.owner[1])
+        self._free_cancelled(load)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._memory.close()
+
+    def _make_jobs(self, load: Load, row: int) -> list[WorkerJob]:
+        """The job of loading a row; none for a row of zeros, which is made here."""
+        file = load.files[row]
+        if file is None:
+            self._memory.view(load.place, load.rows, load.samples)[row] = 0.0
+            return []
+        first = self._memory.find_offset(load.place) + row * load.samples
+        return [WorkerJob([[*file, first, first + load.samples]], owner=(load, row), cost=file.samples)]
+
+    def _receive(self, wait: bool) -> None:
+        for job, results in self._pool.receive(wait=wait):
+            load, row = job.owner
+            failure = None
+            if isinstance(results, Crashed):
+                detail = f"{job.deaths} reader processes died while they read it, the last of signal {results.signal}"
+                failure = LoadFailure(DropReason.CORRUPT, detail)
+            elif results[0]:
+                failure = LoadFailure(DropReason(results[0][0]), results[0][1])
+            load.note(row, failure)
+            self._free_cancelled(load)
+
+    def _free_cancelled(self, load: Load) -> None:
+        if load.is_cancelled and not load.pending:
+            self._cancelled -= 1
+            self._memory.release(load.place)
+
+
+MOST_AUTO_WORKERS = 8
+"""More cores are left to the rest of the run unless asked for: eight read some thousand clips a second."""
+
+MEMORY_SHARE = 0.25
+"""Of the free memory, for batches that are read ahead."""
+
+NATIVE_IN_FORCE = "TF-native loading is in force"
+"""In the log."""
+
+_HEADER_SLACK_BYTES = 1024
+_HEADERS_LOOKED_AT = 32
+
+
+@dataclass(frozen=True)
+class ReadAhead:
+    """How far ahead is read."""
+
+    depth: int
+    """Micro-batches."""
+    slot_samples: int
+    """The most samples one of them has."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory it takes when it is full."""
+        return self.depth * self.slot_samples * 4
+
+
+def choose_workers(data: DataConfig) -> int:
+    """How many clips are read at a time; 0 is one, in this process."""
+    return min(count_workers(), MOST_AUTO_WORKERS) if data.num_workers == "auto" else data.num_workers
+
+
+def choose_read_ahead(
+    data: DataConfig,
+    plans: Sequence[BucketPlan],
+    *,
+    accumulation: int,
+    clips_per_row: int = 1,
+    free_bytes: int | None = None,
+) -> ReadAhead:
+    """How many micro-batches are read ahead: `--buffer-size`, less where memory is short, never less than one update's.
+
+    Args:
+        plans: of all corpora the engine will serve.
+        clips_per_row: 2 where another clip is read for each prompt.
+        free_bytes: memory that can be had; asked of the machine unless given.
+    """
+    slot_samples = clips_per_row * max(bucket.rows * bucket.samples for plan in plans for bucket in plan.buckets)
+    free_bytes = read_free_memory_bytes() if free_bytes is None else free_bytes
+    fitting = int(free_bytes * MEMORY_SHARE) // (slot_samples * 4)
+    # One more than an update's, so that its successor is begun while it is taken.
+    least = accumulation + 1
+    return ReadAhead(max(least, min(data.pipeline_buffer_size, fitting)), slot_samples)
+
+
+class Engine(StrEnum):
+    """Who loads the clips of a run."""
+
+    NATIVE = "TensorFlow's input pipeline"
+    PROCESSES = "reader processes"
+    HERE = "this process"
+
+
+class EngineChoice(NamedTuple):
+    """Who loads the clips of a run, and why it is not TensorFlow's input pipeline if it is not."""
+
+    engine: Engine
+    why_not_native: str | None
+
+
+def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
+    """Who loads these corpora."""
+    others = Engine.PROCESSES if choose_workers(data) else Engine.HERE
+    if not data.use_tf_native_loading:
+        return EngineChoice(others, "use_tf_native_loading is off")
+    if data.use_tf_native_loading == "auto" and others is Engine.PROCESSES:
+        # Measured by the bench `data`: three times as fast on plain wav, where TensorFlow spends its time on page faults.
+        return EngineChoice(others, "reader processes are faster")
+    objection = explain_no_native_loading(corpora)
+    return EngineChoice(others if objection else Engine.NATIVE, objection)
+
+
+def open_engine(
+    data: DataConfig, corpora: Sequence[Corpus], ahead: ReadAhead, *, batches: ReadAhead | None = None
+) -> LoadingEngine:
+    """The engine for these corpora, started. The log says which one it is and why.
+
+    Args:
+        ahead: all that is loaded ahead.
+        batches: of that, the batches of the training; the log says how many, where anything is loaded ahead at all.
+    """
+    engine, why_not = choose_engine(data, corpora)
+    workers = choose_workers(data)
+    if engine is Engine.NATIVE:
+        _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, workers))
+    else:
+        others = f"{workers} reader processes." if workers else "clips are read in this process. Nothing is read ahead."
+        _log.info("TF-native loading is not in force (%s): %s", why_not, others)
+    if batches is not None and engine is not Engine.HERE:
+        _announce_read_ahead(data, batches)
+    return start_engine(engine, data, ahead)
+
+
+def _announce_read_ahead(data: DataConfig, ahead: ReadAhead) -> None:
+    if ahead.depth < data.pipeline_buffer_size:
+        _log.warning(
+            "Reading ahead %d batches instead of %d: one takes up to %.0f MB, and they get a quarter of the free memory.",
+            ahead.depth,
+            data.pipeline_buffer_size,
+            ahead.size_bytes / ahead.depth / 1e6,
+        )
+    _log.info("Reading ahead up to %d batches (%.0f MB of host memory).", ahead.depth, ahead.size_bytes / 1e6)
+    _log.info("Buffer Size: %d", ahead.depth)
+
+
+def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingEngine:
+    """An engine of this kind."""
+    workers = max(1, choose_workers(data))
+    if engine is Engine.HERE:
+        return InProcessEngine()
+    if engine is Engine.PROCESSES:
+        return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
+    # Not imported above: the other engines do without TensorFlow.
+    from myxtts.data.loading_tf import NativeEngine
+
+    return NativeEngine(
+        workers, ahead.depth, parallel_batch=data.enable_parallel_batch, map_fusion=data.enable_map_fusion
+    )
+
+
+def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
+    """Why TensorFlow's own operations cannot read these corpora, or None when they can.
+
+    A file's size must fit plain wav, and some headers are looked at. A file that is another one nevertheless is read all
+    the same, only not by TensorFlow.
+    """
+    wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
+    for corpus in corpora:
+        extra = corpus.size_bytes - corpus.samples * BYTES_PER_SAMPLE
+        others = np.flatnonzero((extra < 0) | (extra > _HEADER_SLACK_BYTES))
+        if len(others):
+            return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
+        for clip in np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist():
+            try:
+                info = inspect_clip(corpus.find_file(clip))
+                other = f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"
+            except ClipError as error:
+                other = f"unreadable ({error.problem})"
+            if other != f"WAV PCM_16, 1 channels, {SAMPLE_RATE_HZ} Hz":
+                return f"clips must be {wanted}, but {corpus.audio[clip]} is {other}"
+    return None

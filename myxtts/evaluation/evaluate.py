@@ -1,0 +1,254 @@
+"""A model speaks the chosen sentences, the judges listen, and sounds, figures and page are written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts import __version__
+from myxtts.audio.reading import read_clip
+from myxtts.audio.resampling import resample_clip
+from myxtts.errors import JudgeFailedError, JudgeRequestError, MyXTTSError, NothingEvaluatedError
+from myxtts.evaluation.judges import OWN, EvaluationRequest, Judge, JudgeChoice, Judges, Jury, Material, list_gaps
+from myxtts.evaluation.page import format_page
+from myxtts.evaluation.results import (
+    COPY,
+    KINDS,
+    ORIGINAL,
+    SENTENCE,
+    SPOKEN,
+    Evaluation,
+    FailedFigure,
+    Heard,
+    SpokenSentence,
+    VoiceSource,
+    dump_evaluation,
+)
+from myxtts.evaluation.scores import measure_mel_distance_db, score_transcript
+from myxtts.evaluation.sentences import Sentence, write_wav
+from myxtts.files import open_file_atomically, open_scratch_folder
+from myxtts.inference.speech import Speech, SpeechSettings
+from myxtts.inference.synthesizer import CodeHits, SpeechCopier, Synthesizer, TeacherForcing
+from myxtts.inference.vocoders import DecoderVocoder
+from myxtts.inference.voices import Voice
+from myxtts.models.gpt import SequenceTooLongError
+from myxtts.monitoring.metrics import FILE_NAME, read_metrics
+from myxtts.units import SAMPLE_RATE_HZ
+
+_log = logging.getLogger(__name__)
+
+
+SOUNDS_FOLDER = "wavs"
+VOICES_KEPT = 16
+
+Progress = Callable[[int, int], None]
+"""Called with the sentences done and all."""
+
+
+def evaluate_sentences(
+    sentences: Sequence[Sentence], evaluator: Evaluator, progress: Progress | None = None
+) -> tuple[list[SpokenSentence], list[FailedFigure]]:
+    """What became of each sentence, and which failed. Raises `NothingEvaluatedError` where not one could be spoken."""
+    spoken: list[SpokenSentence] = []
+    failures: list[FailedFigure] = []
+    for number, sentence in enumerate(sentences, start=1):
+        try:
+            spoken.append(evaluator.evaluate(number, sentence))
+        except MyXTTSError as error:
+            _log.warning("%s: left out: %s", sentence.name, error)
+            failures.append(FailedFigure(sentence.name, SENTENCE, str(error)))
+        if progress is not None:
+            progress(number, len(sentences))
+    if not spoken:
+        raise NothingEvaluatedError(
+            f"Not one of {len(sentences)} sentences could be spoken. The first, {failures[0].name}: {failures[0].reason}"
+        )
+    return spoken, failures
+
+
+class Evaluator:
+    """Makes the sounds of a sentence (the recording, its copy through the codec, the text spoken anew) and has them judged.
+
+    Args:
+        synthesizer: the model.
+        settings: how it speaks.
+        folder: of the evaluation; the sound files go into one in it.
+        jury: who listens.
+    """
+
+    def __init__(self, synthesizer: Synthesizer, settings: SpeechSettings, folder: Path, jury: Jury):
+        self._synthesizer, self._settings, self._folder, self._jury = synthesizer, settings, folder, jury
+        self._teacher = TeacherForcing(synthesizer.xtts)
+        self._copier = None if synthesizer.xtts.dvae is None else SpeechCopier(synthesizer.xtts)
+        self._clone = lru_cache(VOICES_KEPT)(synthesizer.clone_voice)
+        (folder / SOUNDS_FOLDER).mkdir(parents=True, exist_ok=True)
+
+    def evaluate(self, number: int, sentence: Sentence) -> SpokenSentence:
+        """How a sentence went. Raises an error of ours where its recording or text cannot be used."""
+        recording = read_clip(sentence.file)
+        voice = self._clone(sentence.prompts)
+        speech, seconds_to_speak = self._speak(sentence, voice)
+        sounds = {ORIGINAL: (recording, SAMPLE_RATE_HZ), SPOKEN: (speech.samples, speech.rate_hz)}
+        hits = None
+        if self._copier is not None:
+            sounds[COPY] = self._copier.copy(recording), SAMPLE_RATE_HZ
+            hits = self._lead(self._copier.encode(recording), sentence, voice)
+        return SpokenSentence(
+            name=sentence.name,
+            text=sentence.text,
+            speaker=sentence.speaker,
+            language=sentence.language,
+            voice=VoiceSource(sentence.prompt_kind, tuple(path.name for path in sentence.prompts)),
+            codes=sum(piece.codes for piece in speech.pieces),
+            is_stopped=not speech.unfinished,
+            seconds_to_speak=seconds_to_speak,
+            correct_codes=hits.correct if hits else None,
+            true_codes=hits.count if hits else None,
+            sounds={
+                kind: self._hear(number, sentence, kind, recording, *sounds[kind]) for kind in KINDS if kind in sounds
+            },
+        )
+
+    def _speak(self, sentence: Sentence, voice: Voice) -> tuple[Speech, float]:
+        """The speech, and the seconds it took without compiling."""
+        for _ in range(2):
+            compiled, started = self._synthesizer.traces, time.perf_counter()
+            speech = self._synthesizer.speak(sentence.text, voice, sentence.language, self._settings)
+            seconds = time.perf_counter() - started
+            if self._synthesizer.traces == compiled:
+                break
+        return speech, seconds
+
+    def _lead(self, codes_M: NDArray[np.int32], sentence: Sentence, voice: Voice) -> CodeHits | None:
+        """None where the clip is longer than the model takes in one go."""
+        ids = self._synthesizer.tokenizer.encode(sentence.text, sentence.language)
+        try:
+            return self._teacher.count_hits(codes_M, ids, voice)
+        except SequenceTooLongError:
+            return None
+
+    def _hear(
+        self, number: int, sentence: Sentence, kind: str, recording: NDArray[np.float32], made: NDArray[np.float32],
+        rate_hz: int,
+    ) -> Heard:  # fmt: skip
+        file = f"{SOUNDS_FOLDER}/{number:04d}-{kind}.wav"
+        write_wav(self._folder / file, made, rate_hz)
+        samples = resample_clip(made, rate_hz, SAMPLE_RATE_HZ)
+        heard = self._jury.transcribe(sentence, kind, samples)
+        words, characters = (None, None) if heard is None else score_transcript(sentence.text, heard, sentence.language)
+        return Heard(
+            file=file,
+            seconds=len(made) / rate_hz,
+            transcript=heard,
+            word_errors=words,
+            character_errors=characters,
+            likeness=self._jury.compare_voice(sentence, kind, samples),
+            mel_distance_db=None if kind == ORIGINAL else measure_mel_distance_db(recording, samples),
+        )
+
+
+JSON_NAME, PAGE_NAME = "evaluation.json", "evaluation.html"
+
+
+def run_evaluation(
+    request: EvaluationRequest,
+    material: Material,
+    judges: Judges,
+    synthesizer: Synthesizer,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """What was found; sounds, figures and page are in `request.out` then.
+
+    Args:
+        material: from `choose_material`.
+        judges: from `open_judges`.
+        synthesizer: the model.
+    """
+    recogniser, given = judges
+    speaker_judge = given or _choose_own_judge(request.speaker_judge, synthesizer)
+    with open_scratch_folder("judge") as heard:
+        jury = Jury(recogniser, speaker_judge, heard)
+        jury.meet_speakers(material.recordings)
+        evaluator = Evaluator(synthesizer, request.settings, request.out, jury)
+        spoken, failures = evaluate_sentences(material.sentences, evaluator, progress)
+        evaluation = Evaluation(
+            facts=_describe_run(request, material, synthesizer, jury),
+            uses_decoder=isinstance(synthesizer.vocoder, DecoderVocoder),
+            sentences=spoken,
+            failures=[*failures, *jury.failures],
+            not_measured=list_gaps(material.sentences, jury, has_codec=synthesizer.xtts.dvae is not None),
+            set_aside=material.scan.drops.to_json(),
+        )
+    _write(evaluation, request.out, material.directory)
+    return evaluation
+
+
+def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> Judge | None:
+    """The model's own speaker encoder, where it is asked for, or where there is one and nobody else was asked for. Better than
+    none, but it judges what it was trained beside."""
+    has_encoder = synthesizer.xtts.speaker_encoder is not None
+    if choice.name == OWN and not has_encoder:
+        raise JudgeRequestError(
+            "--speaker-judge own takes a model with a trained speaker encoder, but this one has none. Give --speaker-judge "
+            "resemblyzer, or another."
+        )
+    if not has_encoder or (choice.name or OWN) != OWN or choice.command is not None:
+        return None
+
+    def ask(wav: Path, language: str) -> Any:
+        try:
+            return synthesizer.clone_voice([wav]).speaker_G
+        except MyXTTSError as error:
+            raise JudgeFailedError(str(error)) from error
+
+    return Judge("the model's own speaker encoder", ask)
+
+
+def _describe_run(
+    request: EvaluationRequest, material: Material, synthesizer: Synthesizer, jury: Jury
+) -> Mapping[str, Any]:
+    directory = material.directory.resolve()
+    return {
+        "myxtts": __version__,
+        "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "checkpoint": {
+            "name": f"{directory.parent.name}/{directory.name}"
+            if directory.name.startswith("step-")
+            else directory.name,
+            "path": str(material.directory),
+            "sound": synthesizer.vocoder.how,
+            "vocoder": synthesizer.vocoder.name,
+        },
+        "data": {
+            "name": request.data.resolve().name,
+            "path": str(request.data),
+            "split": request.split,
+            "clips": len(material.scan.corpus),
+        },
+        "judges": {
+            "recogniser": jury.recogniser and jury.recogniser.name,
+            "speaker_judge": jury.speaker_judge and jury.speaker_judge.name,
+            "speakers": list(jury.speakers),
+        },
+        "settings": asdict(request.settings),
+    }
+
+
+def _write(evaluation: Evaluation, folder: Path, directory: Path) -> None:
+    # The metrics of the run that a checkpoint belongs to are beside it.
+    metrics = directory.parent / FILE_NAME
+    rows = read_metrics(metrics).rows if metrics.is_file() else ()
+    with open_file_atomically(folder / JSON_NAME) as file:
+        file.write((json.dumps(dump_evaluation(evaluation), ensure_ascii=False, indent=1) + "\n").encode())
+    with open_file_atomically(folder / PAGE_NAME) as file:
+        file.write(format_page(evaluation, folder, rows).encode())

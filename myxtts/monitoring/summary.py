@@ -1,0 +1,338 @@
+"""A run in a few figures, made from its rows: where the time went, who waited, and what to try first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from myxtts.monitoring.clock import (
+    Cause,
+    Flow,
+    Spent,
+    StepTimes,
+    add_flows,
+    measure_durations,
+    measure_elapsed,
+    measure_goodput,
+    measure_training,
+    sum_spent,
+)
+from myxtts.monitoring.findings import (
+    Finding,
+    MachineFacts,
+    RunFacts,
+    Settings,
+    SpeedUp,
+    find_limit,
+    find_timing_variation,
+    measure_speed_up,
+)
+from myxtts.monitoring.memory import LEAK_EVENT
+from myxtts.monitoring.metrics import EventRow, MachineRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_parts,
+    format_share,
+    format_step_time,
+    wrap_titled,
+)
+
+RUNNING = "running or killed"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the last session's mode was chosen for, and what came of it, in seconds per step."""
+
+    predicted_s: float
+    reached_s: float | None
+    """The mean over that session's steps that count; None before there are any."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The figures of a run over all its sessions. None is unknown."""
+
+    stage: str | None
+    mode: str | None
+    status: str
+    sessions: int
+    step: int
+    epoch: int | None
+    first_loss: float | None
+    last_loss: float | None
+    """Means over the first and the last row."""
+    last_parts: Mapping[str, float]
+    """What stands beside the loss in the last row."""
+    best_validation: tuple[int, float] | None
+    """Step and loss."""
+    spent: Spent
+    times: StepTimes | None
+    flow: Flow | None
+    clips_per_s: float | None
+    audio_seconds_per_s: float | None
+    padding_waste: float | None
+    retraces: int
+    speed_up: SpeedUp | None
+    limit: Finding | None
+    variation: Finding | None
+    memory: tuple[MemoryUse, ...] = ()
+    """By device and process, what was read last."""
+    machine: MachineRow | None = None
+    """Cards and host, as they were last."""
+    leaks: tuple[str, ...] = ()
+    """The last word on each memory that kept growing."""
+    expected: Expectation | None = None
+    """Where the mode was chosen by measuring."""
+
+    @property
+    def elapsed_s(self) -> float:
+        return measure_elapsed(self.spent)
+
+    @property
+    def goodput(self) -> float | None:
+        return measure_goodput(self.spent)
+
+    @property
+    def data_stall(self) -> float | None:
+        """Share of the time elapsed in which the training waited for a batch."""
+        return self.spent[Cause.DATA_STALL] / self.elapsed_s if self.elapsed_s > 0 else None
+
+
+def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | None = None) -> RunSummary:
+    """The summary of a run from its rows.
+
+    Args:
+        tail: time of a session about to end that no row has: the ledger's last window.
+        status: of that session; by default what the last row says.
+    """
+    runs = [row for row in rows if isinstance(row, RunRow)]
+    trains = [row for row in rows if isinstance(row, TrainRow)]
+    spent = sum_spent([row.spent for row in rows if isinstance(row, TrainRow | SummaryRow)] + ([tail] if tail else []))
+    # What a killed session did after its last checkpoint was done again by the next one.
+    spent[Cause.RECOVERY] += math.fsum(row.lost_s for row in runs)
+    flow = add_flows([row.flow for row in trains if row.flow is not None])
+    durations_s = [duration for row in trains for duration in row.step_times_s]
+    times = measure_durations(durations_s, sum(row.left_out for row in trains))
+    settings = read_settings(runs[-1]) if runs else Settings({})
+    mode = runs[-1].mode if runs else None
+    padded = sum(row.padded_samples for row in trains)
+    padding = 1 - sum(row.samples for row in trains) / padded if padded else None
+    retraces = sum(row.retraces for row in trains)
+    facts = RunFacts(mode or "", settings, spent, flow, times, padding, retraces)
+    clips_per_s, audio_seconds_per_s = _measure_rates(trains)
+    # Of what was told several times, as it grew, the last.
+    leaks = {row.text.split(",")[0]: row.text for row in rows if isinstance(row, EventRow) and row.name == LEAK_EVENT}
+    return RunSummary(
+        stage=runs[-1].stage if runs else None,
+        mode=mode,
+        status=status or _find_status(rows),
+        sessions=len(runs),
+        step=max((row.step for row in rows), default=0),
+        epoch=trains[-1].epoch if trains else None,
+        first_loss=trains[0].loss if trains else None,
+        last_loss=trains[-1].loss if trains else None,
+        last_parts=trains[-1].loss_parts if trains else {},
+        best_validation=_find_best([row for row in rows if isinstance(row, ValidationRow)]),
+        spent=spent,
+        times=times,
+        flow=flow,
+        clips_per_s=clips_per_s,
+        audio_seconds_per_s=audio_seconds_per_s,
+        padding_waste=padding,
+        retraces=retraces,
+        # Where no step was timed, what was measured is warming up.
+        speed_up=None
+        if times is None
+        else measure_speed_up(flow, spent, sum(row.batches - row.traced_batches for row in trains)),
+        limit=find_limit(facts),
+        variation=find_timing_variation(times, flow, mode or "", settings),
+        memory=trains[-1].memory if trains else (),
+        machine=next((row for row in reversed(rows) if isinstance(row, MachineRow)), None),
+        leaks=tuple(leaks.values()),
+        expected=_compare_prediction(rows),
+    )
+
+
+def dump_summary(summary: RunSummary) -> dict[str, Any]:
+    """The summary as JSON, with the figures that are computed from others."""
+    figures = asdict(summary)
+    figures |= {
+        "elapsed_s": summary.elapsed_s,
+        "goodput": summary.goodput,
+        "data_stall": summary.data_stall,
+        "spent": {str(cause): seconds for cause, seconds in summary.spent.items()},
+        "verdict": str(summary.limit) if summary.limit else None,
+    }
+    if summary.times is not None:
+        figures["times"]["variation"] = summary.times.variation
+    if summary.speed_up is not None:
+        figures["speed_up"]["bound"] = summary.speed_up.bound
+    return figures
+
+
+def read_settings(run: RunRow) -> Settings:
+    """Those of a session, with the stage that it trains: a codec is trained first where there is none."""
+    training = {**run.settings.get("training", {}), "stage": run.stage}
+    return Settings({**run.settings, "training": training}, MachineFacts.parse(run.around))
+
+
+def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:
+    """Of the last session: the sessions before it may have had another mode."""
+    predicted_s: float | None = None
+    durations_s: list[float] = []
+    for row in rows:
+        if isinstance(row, RunRow):
+            predicted_s, durations_s = row.predicted_step_s, []
+        elif isinstance(row, TrainRow):
+            durations_s += row.step_times_s
+    return None if predicted_s is None else Expectation(predicted_s, fmean(durations_s) if durations_s else None)
+
+
+def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | None]:
+    """The rates of all rows that have any, each with the weight of its time."""
+    timed = [(measure_training(row.spent), row.clips_per_s, row.audio_seconds_per_s) for row in trains]
+    known = [(s, clips, audio) for s, clips, audio in timed if clips is not None and audio is not None]
+    training_s = math.fsum(s for s, _, _ in known)
+    if training_s <= 0:
+        return None, None
+    clips = math.fsum(s * rate for s, rate, _ in known)
+    return clips / training_s, math.fsum(s * rate for s, _, rate in known) / training_s
+
+
+def _find_best(validations: Sequence[ValidationRow]) -> tuple[int, float] | None:
+    # As marked, not the lowest: a codec's losses before it has codes are no rank.
+    marked = [row for row in validations if row.is_best and math.isfinite(row.loss)]
+    return (marked[-1].step, marked[-1].loss) if marked else None
+
+
+def _find_status(rows: Sequence[Row]) -> str:
+    """That of the last session: it has ended in order only if its summary came after its beginning."""
+    for row in reversed(rows):
+        if isinstance(row, SummaryRow):
+            return row.status
+        if isinstance(row, RunRow):
+            break
+    return RUNNING
+
+
+WIDTH = 80
+INDENT = 13
+
+
+def format_summary(summary: RunSummary) -> str:
+    """The whole summary: what was reached, where the time went, who waited, and the verdict as the last line."""
+    sessions = f", {summary.sessions} sessions" if summary.sessions > 1 else ""
+    machine = summary.machine
+    return _join(
+        ("Run", f"{summary.stage or UNKNOWN}, {summary.mode or UNKNOWN} mode, {summary.status}; "
+                f"{format_count(summary.step)} steps in {format_duration(summary.elapsed_s)}{sessions}"),
+        ("Loss", _format_loss(summary)),
+        ("Goodput", f"{format_share(summary.goodput)}; the rest: {_format_badput(summary.spent)}"),
+        *_list_pace(summary.times, summary.clips_per_s, summary.audio_seconds_per_s),
+        ("Padding", f"{format_share(summary.padding_waste)} of what is computed; {summary.retraces} retraces"),
+        ("Data stall", f"{format_share(summary.data_stall)} of the time, the training waited for a batch"),
+        *(_list_handoffs(summary.flow) if summary.flow is not None else []),
+        ("Speed-up", _format_speed_up(summary)),
+        ("Memory", "; ".join(map(_describe_memory, summary.memory)) or UNKNOWN),
+        *((f"GPU {card.physical_id}", card.describe()) for card in (machine.cards if machine else ())),
+        *([("Host", machine.host.describe())] if machine else []),
+        *([("Auto mode", _format_expected(summary.expected))] if summary.expected else []),
+        *([("Finding", str(summary.variation))] if summary.variation else []),
+        *(("Finding", leak) for leak in summary.leaks),
+        ("Verdict", str(summary.limit) if summary.limit else f"{UNKNOWN}: nothing was trained yet."),
+    )  # fmt: skip
+
+
+def format_performance(
+    times: StepTimes | None, clips_per_s: float | None, audio_seconds_per_s: float | None, variation: Finding | None
+) -> str:
+    """The pace of a session in two or three lines: step times, throughput, and what makes them vary."""
+    finding = [] if variation is None else [("Finding", str(variation))]
+    return _join(*_list_pace(times, clips_per_s, audio_seconds_per_s), *finding)
+
+
+def _join(*rows: tuple[str, str]) -> str:
+    lines = [wrap_titled(title, text, width=WIDTH, indent=INDENT, breaks_words=False) for title, text in rows]
+    return "\n".join(line for each in lines for line in each)
+
+
+def _format_loss(summary: RunSummary) -> str:
+    parts = format_parts(summary.last_parts)
+    text = f"{format_number(summary.first_loss)} -> {format_number(summary.last_loss)}" + (
+        f" ({parts})" if parts else ""
+    )
+    if summary.best_validation is not None:
+        step, loss = summary.best_validation
+        text += f"; best validation {format_number(loss)} at step {format_count(step)}"
+    return text
+
+
+def _format_badput(spent: Spent) -> str:
+    elapsed_s = measure_elapsed(spent)
+    parts = [(seconds, cause) for cause, seconds in spent.items() if cause is not Cause.STEP and seconds > 0]
+    shown = [(cause, format_share(seconds / elapsed_s)) for seconds, cause in sorted(parts, reverse=True)]
+    return ", ".join(f"{cause} {share}" for cause, share in shown if share != format_share(0.0)) or "nothing"
+
+
+def _list_pace(
+    times: StepTimes | None, clips_per_s: float | None, audio_seconds_per_s: float | None
+) -> list[tuple[str, str]]:
+    throughput = (
+        f"{format_number(clips_per_s, 3)} clips/s, {format_number(audio_seconds_per_s, 3)} seconds of audio per second"
+    )
+    if times is None:
+        return [("Step time", UNKNOWN), ("Throughput", throughput)]
+    p50, p95, mean, std, low, high = map(
+        format_step_time, (times.p50_s, times.p95_s, times.mean_s, times.std_s, times.min_s, times.max_s)
+    )
+    steps = (
+        f"{p50} p50, {p95} p95, mean {mean} +- {std} ({low} to {high}), variation {format_share(times.variation)}, "
+        f"over {format_count(times.steps)} steps ({format_count(times.left_out)} left out)"
+    )
+    return [("Step time", steps), ("Throughput", throughput)]
+
+
+def _list_handoffs(flow: Flow) -> Iterator[tuple[str, str]]:
+    for number, handoff in enumerate(flow.handoffs):
+        taker, giver = (format_share(flow.share(wait_s)) for wait_s in (handoff.taker_wait_s, handoff.giver_wait_s))
+        yield (
+            "",
+            (
+                f"{handoff.name}: ready {format_share(handoff.readiness)}; {flow.name_taker(number)} waits {taker}, "
+                f"{flow.name_giver(number)} waits {giver}"
+            ),
+        )
+
+
+def _format_expected(expected: Expectation) -> str:
+    text = f"predicted {format_step_time(expected.predicted_s)} a step"
+    if expected.reached_s is None:
+        return f"{text}; reached {UNKNOWN}: no step counts yet"
+    return (
+        f"{text}, reached {format_step_time(expected.reached_s)} ({expected.reached_s / expected.predicted_s - 1:+.0%})"
+    )
+
+
+def _describe_memory(use: MemoryUse) -> str:
+    """What a device or process holds, with what is known of its parts."""
+    sizes = {"TensorFlow": use.pool_bytes, "process": use.process_bytes, "context": use.context_bytes}
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None)
+    return f"{use} ({parts})" if parts else str(use)
+
+
+def _format_speed_up(summary: RunSummary) -> str:
+    gain = summary.speed_up
+    if gain is None:
+        return f"{UNKNOWN}: preparing and training were not both measured"
+    return (
+        f"{gain.reached:.2f}x of at most {gain.bound:.2f}x over one device in series (preparing "
+        f"{format_step_time(gain.prepare_s)}, training {format_step_time(gain.train_s)} per batch)"
+    )

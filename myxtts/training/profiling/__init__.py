@@ -1,1 +1,0 @@
-"""Running a training only to see where its time goes: `myxtts profile`."""
