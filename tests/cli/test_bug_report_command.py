@@ -89,8 +89,8 @@ def test_a_machine_without_a_run_and_without_tensorflow_is_reported(tmp_path):
     code = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None  # what cannot be imported
-from myxtts.monitoring import software_facts
-software_facts.read_tensorflow_build = lambda: None
+from myxtts.monitoring import machine_facts
+machine_facts.read_tensorflow_build = lambda: None
 from myxtts.cli.main import main
 sys.exit(main(["bug-report", "--out", sys.argv[1]]))
 """

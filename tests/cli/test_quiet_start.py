@@ -101,7 +101,7 @@ def test_an_import_in_the_wrong_order_is_found():
 
 
 def test_what_loads_the_runtime_does():
-    tree = ast.parse((ROOT / "myxtts" / "cli" / "speaking_device.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "myxtts" / "cli" / "speaking.py").read_text(encoding="utf-8"))
     (function,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == LOADS_RUNTIME]
     imports = Imports()
     assert imports.find_noise(list_steps(ast.walk(function))) is None
