@@ -193,7 +193,7 @@ READERS = {
     # Words between processes of ours, and what a process was started with.
     "evaluation/judges.py": {"loads"},
     "evaluation/judge_worker.py": {"loads", "open"},
-    "pipeline/preparation_task.py": {"loads"},
+    "pipeline/batch.py": {"loads"},
     "cli/launch.py": {"loads"},
     "cli/train.py": {"loads"},
     "data/workers.py": {"loads"},

@@ -171,7 +171,14 @@ def test_the_engine_imports_no_tensorflow_and_no_other_room():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     modules = eval(result.stdout)
     others = {name for name in modules if name.startswith("myxtts.") and not name.startswith("myxtts.pipeline")}
-    assert others == {"myxtts.errors", "myxtts.processes", "myxtts.devices", "myxtts.devices.machine"}
+    assert others == {
+        "myxtts.errors",
+        "myxtts.processes",
+        "myxtts.devices",
+        "myxtts.devices.machine",
+        "myxtts.devices.nvml",
+        "myxtts.units",
+    }
     assert not {"tensorflow", "keras"} & set(modules)
 
 
