@@ -1,4 +1,4 @@
-"""The two families of errors, and those that more than one room raises; a room's own are in its `errors.py`.
+"""The two families of errors, and those that more than one module knows; any other stands where it is raised.
 
 Two families, so that a caller (and the command line's exit code) can tell whose turn it is:
 `UserError` is for input that somebody can correct, `MachineError` for a machine that cannot do what was asked.

@@ -1,4 +1,4 @@
-"""Rates, hops and sizes that several rooms count in."""
+"""Rates, hops and sizes that several rooms count in, and how numbers are written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Small changes to clips and mels that make few recordings go further: what may change, and by how much this time.
 
-Everything is off by default. What happens to a clip is a function of (seed, epoch, sample id) alone; `augment_tf` does it."""
+Everything is off by default. What happens to a clip is a function of (seed, epoch, sample id) alone; `on_device` does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is in a file of Coqui's XTTS: its tensors by canonical names, its configuration, its licence, and what was left out.
+"""What is in a file of Coqui's XTTS: its tensors by canonical names, its configuration, its licence, and what was left out;
+and a model directory made of such files.
 
 Canonical names are those of the published `model.pth`: without the trainer's `xtts.` prefix, and with weight norm as
 `parametrizations.weight.original0` and `original1`. The DVAE's are those of `dvae.pth`."""

@@ -1,4 +1,4 @@
-"""Files that commands write where the user says."""
+"""What commands write where the user says, what they look at before they begin, and what they tell meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: a parser whose errors are one clear message, raised like every other error of ours."""
+"""The command line: a parser whose errors are one clear message, raised like every other error of ours, and lines that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a setting is declared: its default, its range, its flags and its one line of help, in one place."""
+"""How a setting is declared: its default, its range, its flags and its one line of help, in one place; and what is said of a wrong value."""
 
 from __future__ import annotations
 

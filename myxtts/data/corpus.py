@@ -1,4 +1,4 @@
-"""The clips a run trains on, in columns: a million of them take a few hundred megabytes.
+"""The clips a run trains on and the tokens of their texts, in columns: a million of them take a few hundred megabytes.
 
 A text column is a blob of bytes with offsets, a name column a number for each different name. Columns can be written
 to a file by one process and read by another: exact, quick, and without a scan."""

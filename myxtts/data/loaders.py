@@ -1,4 +1,4 @@
-"""Loads of clips that are under way, and who does them.
+"""Clips from their files into memory: the load of one, loads that are under way, and who does them.
 
 A reader starts many loads ahead and finishes them in order. Whoever does the work, the samples are the same."""
 

@@ -1,4 +1,4 @@
-"""Which clips make which batch: a pure function of (seed, epoch, global step).
+"""Which clips make which batch, in the place of which others, and whose voice they hear: pure functions of (seed, epoch, global step).
 
 A *global batch* is what one update trains on. It is one or more *micro-batches* (gradient accumulation), each of one
 bucket and so of one shape; ranks share every micro-batch by rows. The batches do not depend on how many ranks, readers or

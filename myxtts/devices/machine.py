@@ -1,4 +1,4 @@
-"""What this machine has: the facts a device plan is made from."""
+"""What this machine has: the facts a device plan is made from, and how its cards are connected."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Nvml:
         )
 
     def read_common_ancestor(self, first: PhysicalId, second: PhysicalId) -> int | None:
-        """NVML's level of the nearest PCIe switch or bridge two cards share; `devices.topology` names the levels."""
+        """NVML's level of the nearest PCIe switch or bridge two cards share; `machine.read_link` names the levels."""
         a, b = self._find_handle(first), self._find_handle(second)
         return self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetTopologyCommonAncestor(a, b)))
 

@@ -1,4 +1,5 @@
-"""Who listens: recognisers, which write down what they hear, and speaker judges, which say whose voice it is.
+"""Who listens: recognisers, which write down what they hear, and speaker judges, which say whose voice it is;
+and what an evaluation asks of them.
 
 A judge is one that MyXTTS knows by name, a Python function (`module:function`), or a command. Known ones run in a process
 of their own, by any Python that has their package. All hear the same files: wav, 16 kHz, mono, 16 bit."""

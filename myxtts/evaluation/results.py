@@ -1,4 +1,4 @@
-"""What an evaluation found, sentence by sentence and all together, and its form as JSON."""
+"""What an evaluation found, sentence by sentence and all together: figures, a verdict, and both as JSON and as text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Word and character error rates.
+"""How well a sentence was said: error rates of words and characters, likeness of the voice, distance of the mels.
 
-An edit distance of a dozen lines, checked against known values, instead of a library: the usual one brings a compiled
-package and rules of its own for what is a word, which must be ours here (`scoring_text`)."""
+Error rates come from an edit distance of a dozen lines, checked against known values, instead of a library: the usual one brings a compiled
+package and rules of its own for what is a word, which must be ours here (`split_words`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was said: the samples, and how each piece of the text went."""
+"""Speech around the model: its settings, the text in pieces, how they are joined, and what was said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention.
+"""Scaled dot-product attention, dropout by keys, and layers that are computed again for the backward pass.
 
 Shape suffixes: B batch, S queries, T keys, H heads, D channels of a head."""
 

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: every moment is booked under exactly one cause."""
+"""Where the time of a run goes: every moment under exactly one cause, the times of steps, the time left, and who waits for whom."""
 
 from __future__ import annotations
 

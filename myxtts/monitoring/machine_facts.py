@@ -1,4 +1,4 @@
-"""Driver, CUDA libraries and TensorFlow as they are installed, found out without importing TensorFlow.
+"""Driver, CUDA libraries, TensorFlow and hardware, found out without importing TensorFlow; and what of it may be shown to others.
 
 So it works where TensorFlow has no GPU build, and where importing it fails."""
 

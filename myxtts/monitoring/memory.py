@@ -1,4 +1,6 @@
-"""Memory that keeps growing: found by the slope of its peak after warm-up, and named by the phase in which it grows."""
+"""Memory of a run: the bill before it begins, and growth that does not end.
+
+That is found by the slope of its peak after warm-up, and named by the phase in which it grows."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class RunRow(_Row):
     """The config in force, by section and name, with what was computed for `auto`."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     around: Mapping[str, Any] = field(default_factory=dict)
-    """The machine, as far as advice depends on it (`settings_in_force.MachineFacts`)."""
+    """The machine, as far as advice depends on it (`findings.MachineFacts`)."""
     lost_s: float = 0.0
     """Time of the session before that went into steps after its last checkpoint."""
     predicted_step_s: float | None = None

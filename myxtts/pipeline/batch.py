@@ -1,7 +1,7 @@
 """A prepared batch: its tensors, and one record of all that is known about it besides, which travels with it everywhere.
 
 On its way it is on the device that prepares, or on the host, in a slot of shared memory (`Batch.pack`), and on the device that
-trains (`transfer.place_batch`). Times are of `time.perf_counter`, which on Linux counts the same in every process of the machine.
+trains (`batches.place_batch`). Times are of `time.perf_counter`, which on Linux counts the same in every process of the machine.
 """
 
 from __future__ import annotations

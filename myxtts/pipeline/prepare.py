@@ -79,7 +79,7 @@ def measure_spans(samples_B: Lengths, slices: Slices, prompt_samples: int, draws
     spans = [samples_B, slices.starts, slices.lengths]
     if draws is not None:
         steps = draws.speed_steps.astype(np.int64)
-        # As `augment_tf.change_speed` makes them. Prompts are rounded down, so that they still lie inside their clips.
+        # As `on_device.change_speed` makes them. Prompts are rounded down, so that they still lie inside their clips.
         longer = [span.astype(np.int64) * SPEED_STEPS for span in spans]
         spans = [(longer[0] + steps - 1) // steps, longer[1] // steps, longer[2] // steps]
     samples, starts, lengths = (span.astype(np.int32) for span in spans)

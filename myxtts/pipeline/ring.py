@@ -120,7 +120,7 @@ class Ring:
         return layout
 
     def read(self, position: int, layout: Layout) -> dict[str, NDArray[Any]]:
-        """The arrays of the batch at a position, as views that show the slot's memory: to be copied (`transfer.place_batch`) before it is released."""
+        """The arrays of the batch at a position, as views that show the slot's memory: to be copied (`batches.place_batch`) before it is released."""
         assert self._bytes is not None, "the ring is closed"
         arrays, offset = {}, position % self.slots * self.slot_bytes
         for spec in layout:

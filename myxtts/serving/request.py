@@ -1,4 +1,5 @@
-"""The JSON body of a request for speech -> a request that can be carried out, or an error that says what to change."""
+"""The JSON body of a request for speech -> a request that can be carried out, or an error that says what to change;
+and carrying it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in running text as words: the order of steps XTTS was trained with."""
+"""Numbers in running text as words: the order of steps XTTS was trained with. Czech and Hindi have words of their own here."""
 
 from __future__ import annotations
 

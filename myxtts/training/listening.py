@@ -1,4 +1,4 @@
-"""Something to listen to at every validation: the first validation clip as the model would say it.
+"""Something to listen to at every validation and at the end: the first validation clip as the model would say it, and a sentence.
 
 A GPT says the clip's text on its own, and once more led by the clip's true codes: what it has learnt of sound is heard there long
 before it speaks. A codec's clip goes through its codes. A decoder says the clip from what the GPT makes of its true codes.

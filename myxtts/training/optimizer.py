@@ -1,4 +1,4 @@
-"""AdamW with the reference's parameter groups, its state under the names of the weights.
+"""AdamW with the reference's parameter groups, its state under the names of the weights; the average of weights; the loss scale.
 
 Each variable is updated by one fused kernel of TensorFlow: written out as single operations the same update reads and
 writes every weight some twenty times, which on a CPU costs as much as a small model's backward pass.

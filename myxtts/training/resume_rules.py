@@ -1,4 +1,4 @@
-"""Which settings a run may change when it is resumed.
+"""May this run go on? Which settings it may change when it is resumed, and what several workers cannot train.
 
 A resumed run must give what the unbroken one would have given. So every setting is one of these; a new one has to be
 put into the table before anything can be resumed with it (a test sees to that)."""

@@ -1,4 +1,4 @@
-"""A polite end: SIGTERM and Ctrl-C let the step under way finish, so that the run can be saved."""
+"""A run that ends before its time: politely, by SIGTERM or Ctrl-C, after the step under way; or, where it hangs, by the watchdog."""
 
 from __future__ import annotations
 
