@@ -21,10 +21,11 @@ from myxtts.monitoring.clock import Cause
 from myxtts.monitoring.memory import Phase
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.recipe import Target, reads_prompts
 from myxtts.pipeline.slots import EndOfStream
-from myxtts.training.lengths import Schedule
 from myxtts.training.model import CheckpointSaver, check_batch, check_result
 from myxtts.training.run_log import RunLog
+from myxtts.training.schedule import Schedule
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow
 from myxtts.training.workers import SingleWorker
@@ -394,9 +395,8 @@ def describe_stop(signal: Signals) -> Ending:
 def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> NotFiniteError:
     """Writes down which clips an update was made of, for looking at them, and gives the error that says so."""
     data, settings = saver.data, saver.config.data
-    # A codec hears no prompts.
-    reads_prompts = bool(saver.trained.prefix) and settings.prompt_from == "speaker"
-    batch = make_maker(data, Kind.TRAIN, settings, reads_prompts).plan_step(step, saver.journal)
+    prompted = reads_prompts(settings, Target(saver.run.stage))
+    batch = make_maker(data, Kind.TRAIN, settings, prompted).plan_step(step, saver.journal)
     clips = [data.train.audio[int(clip)] for clip in batch.clips]
     prompts = None if batch.prompts is None else [data.train.audio[int(clip)] for clip in batch.prompts]
     path = folder / f"not-finite-step-{step:08d}.json"

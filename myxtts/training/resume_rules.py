@@ -19,7 +19,7 @@ from myxtts.config.settings import GIVEN
 from myxtts.config.sources import dump_sections, format_value, iterate_flags
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.errors import ClusterError, RunChangedError
-from myxtts.training.lengths import compute_learning_rate
+from myxtts.training.schedule import compute_learning_rate
 
 _log = logging.getLogger(__name__)
 

@@ -48,10 +48,10 @@ from myxtts.pipeline.batches import Batches, PipelineFacts
 from myxtts.pipeline.worker import Work
 from myxtts.processes import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
-from myxtts.training.lengths import Schedule
 from myxtts.training.listening import Listener
 from myxtts.training.model import CheckpointSaver
 from myxtts.training.run_folder import AnyRun, FollowerFolder
+from myxtts.training.schedule import Schedule
 from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter
 from myxtts.utils.gpu_memory import read_role_memory

@@ -31,7 +31,6 @@ from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
 from myxtts.pipeline.codes import choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.worker import TimeLimits, Work
-from myxtts.training.lengths import Schedule, count_free_steps, plan_schedule
 from myxtts.training.listening import Spoken, speak_at_end
 from myxtts.training.loop import ALL_DONE, Ending, TrainingLoop, describe_stop
 from myxtts.training.memory_estimate import RunShape, check_run
@@ -49,6 +48,7 @@ from myxtts.training.model import (
 )
 from myxtts.training.run_folder import AnyRun, FollowerFolder, RunFolder, open_run
 from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, open_run_log, read_start_work
+from myxtts.training.schedule import Schedule, count_free_steps, plan_schedule
 from myxtts.training.starting_point import (
     StartingPoint,
     find_codec,

@@ -31,11 +31,11 @@ from myxtts.pipeline.codes import choose_cache_folder, count_code_bytes, decide_
 from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.ring import time_ring
-from myxtts.training.lengths import count_updates
 from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run
 from myxtts.training.mode import WORKERS, Layout, StageCosts
 from myxtts.training.model import apply_devices
 from myxtts.training.resume_rules import find_refusal
+from myxtts.training.schedule import count_updates
 from myxtts.training.step import split_rows
 from myxtts.tuning.profiling import Profiler, ProfileSetup, SyncedTraining, set_up_profile
 from myxtts.units import format_bytes

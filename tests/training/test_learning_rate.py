@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from myxtts.config import TrainingConfig
-from myxtts.training.lengths import FINAL_SHARE, compute_learning_rate
+from myxtts.training.schedule import FINAL_SHARE, compute_learning_rate
 
 
 def make(**settings):

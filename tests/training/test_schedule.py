@@ -8,7 +8,7 @@ from myxtts.config import XTTSConfig
 from myxtts.config.sources import resolve_config
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.sampler import IndexSampler
-from myxtts.training.lengths import count_free_steps, count_updates, plan_schedule
+from myxtts.training.schedule import count_free_steps, count_updates, plan_schedule
 
 
 def make_sampler(clips, batch=4, accumulation=1):

@@ -1,4 +1,4 @@
-"""How long a run is, how often it does what besides training, and how fast it learns: pure functions of settings and data."""
+"""How long a run trains, how often it logs, validates and saves, and the learning rate of each update."""
 
 from __future__ import annotations
 
