@@ -57,6 +57,8 @@ class BatchTimes(NamedTuple):
     spans: BatchSpans
     wait: Span
     train: Span
+    bucket: int = 0
+    has_traced: bool = False
 
     @property
     def step_s(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -67,11 +68,11 @@ def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
         profiler.warm_up()
         if is_whole:
             profiler.drain()
-        window = profiler.time_best_window(batches)
+        batch_s, times = profiler.time_best_window(batches)
         # While it is open: reader processes end with the source.
         in_force = {**_read_step(training.step, tried), **_read_pipeline(setup, source)}
-    step_s, read_share = window.batch_s * accumulation, window.read_s / window.batch_s
-    return {"step_s": step_s, "read_share": read_share, "in_force": in_force}
+    read_share = fmean(each.spans.read.seconds for each in times) / batch_s
+    return {"step_s": batch_s * accumulation, "read_share": read_share, "in_force": in_force}
 
 
 def _read_devices(plan: DevicePlan, pools: PoolSizes) -> dict[str, str]:

@@ -153,14 +153,14 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
             profiler.run_cached()
             alone = [each.spans for each in profiler.run_pipeline()]
             # A shape may come here for the first time, and its training alone is wanted too.
-            dual = profiler.time_best_window(batches)
+            dual_s, dual = profiler.time_best_window(batches)
             profiler.run_cached()
         prepare_s = fmean(spans.read.seconds + spans.prepare.seconds for spans in alone)
-        train_s = fmean(profiler.list_cached(dual.buckets))
+        train_s = fmean(profiler.list_cached(dual))
         single_s, plan = prepare_s + train_s, put_on_one_device(setup.plan) if fits_one else setup.plan
         with closing(setup.open_batches(replace(recipe, plan=plan))) as source:
             if fits_one:
-                single_s = Profiler(source, training, **lengths).time_best_window(batches).batch_s
+                single_s = Profiler(source, training, **lengths).time_best_window(batches)[0]
             pair = measure_pair(setup.plan, training, source) if may_share else {}
         batch_bytes = round(fmean(measure_batch_bytes(recipe.preparation, each) for each in buckets))
         pack_s, unpack_s = time_ring(max(_LEAST_RING_BYTES, batch_bytes), _RING_ROUNDS)
@@ -169,7 +169,7 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
             transfer_s=fmean(spans.transfer.seconds for spans in alone),
             train_s=train_s,
             single_s=single_s,
-            dual_s=dual.batch_s,
+            dual_s=dual_s,
             codes_s=_measure_codes(setup, recipe),
             pack_s=pack_s,
             unpack_s=unpack_s,

@@ -170,17 +170,17 @@ def measure_three_runs(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, t
     pipeline = profiler.run_pipeline()
     tell("run 3 of 3: pipeline and training")
     with MachineSampler(list_sampled_cards(plan)) as sampler:
-        real = profiler.run_real()
+        real, left_out, facts = profiler.run_real()
     profiler.run_cached()
     return Profile(
         run=run,
-        real=tuple(real.times),
+        real=tuple(real),
         pipeline=tuple(pipeline),
-        cached_s=tuple(profiler.list_cached(real.buckets)),
-        left_out=real.left_out,
-        handoffs=real.facts.handoffs,
-        cache_hits=real.facts.meters.cache_hits,
-        cache_misses=real.facts.meters.cache_misses,
+        cached_s=tuple(profiler.list_cached(real)),
+        left_out=left_out,
+        handoffs=facts.handoffs,
+        cache_hits=facts.meters.cache_hits,
+        cache_misses=facts.meters.cache_misses,
         memory=tuple(read_memory(plan)),
         samples=tuple(sampler.samples),
         card_problem=sampler.problem,
