@@ -56,12 +56,7 @@ _PRODUCTS = 24
 
 
 def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
-    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer.
-
-    Args:
-        config: as given.
-        folder: for what is written meanwhile.
-    """
+    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer."""
     asked = XTTSConfig(**config)
 
     def measure(plans: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -192,7 +187,7 @@ def measure_pair(plan: DevicePlan, training: SyncedTraining, source: Batches) ->
     """Values of `StageCosts` that say what two devices would make of training, by name."""
     numbers = sum(int(tf.size(variable.value)) for variable in training.step.optimizer.variables.values())
     pace, crowding = measure_together(plan.model.device, plan.data.device)
-    half_share, exchange_s = measure_half_share(source, training), estimate_exchange(plan, numbers * FLOAT_BYTES)
+    exchange_s, half_share = estimate_exchange(plan, numbers * FLOAT_BYTES), measure_half_share(source, training)
     return {"half_share": half_share, "pace": pace, "crowding": crowding, "exchange_s": exchange_s}
 
 
@@ -260,8 +255,7 @@ def _time_best(work: Callable[[], Any]) -> float:
     seconds = []
     for _ in range(_REPEATS):
         began = time.perf_counter()
-        given = work()
-        if tf.is_tensor(given):
+        if tf.is_tensor(given := work()):
             given.numpy()
         seconds.append(time.perf_counter() - began)
     return min(seconds)

@@ -39,7 +39,6 @@ from myxtts.training.starting_point import (
     read_starting_point,
 )
 from myxtts.training.step import UpdateMaker
-from myxtts.tuning.profile import refuse_decoder
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6
@@ -97,8 +96,7 @@ class ProfileSetup:
 
 def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path) -> ProfileSetup:
     """The run of a configuration, its data read and its codec found, in a folder. The plan must be in force already."""
-    refuse_decoder(config)
-    start, codec, notes, trains_codec = None, None, (), config.training.stage == "codec"
+    start, codec, notes, trains_codec = None, None, list[str](), config.training.stage == "codec"
     if not trains_codec and config.training.init_from:
         start = read_starting_point(Path(config.training.init_from), folder, is_resumed=False)
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
@@ -108,9 +106,9 @@ def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path) -> Profil
             weights = to_checkpoint(build_dvae(config.model, seed=0))
         write_model_directory(folder / "codec", config=config, model={MEL_STATISTICS: EVEN_NORMS}, dvae=weights)
         codec = read_codec(folder / "codec")
-        notes = ("No codec was given: one of random weights prepares here. It costs the same.",)
+        notes.append("No codec was given: one of random weights prepares here. It costs the same.")
     fitted = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
-    return ProfileSetup(fitted, plan, data, codec, start, folder, notes)
+    return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))
 
 
 FILL_BATCHES = 2 * SLOTS + 2
