@@ -20,11 +20,8 @@ from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.pipeline.slots import HandoffFacts
 from myxtts.units import format_share, format_step_time
 
-MOST_LOAD = 0.20
-MOST_PREPARATION = 0.20
-MOST_TRANSFER = 0.15
-MOST_DATA_BUSY = 0.80
-LEAST_TRAINING = 0.70
+MOST_LOAD, MOST_PREPARATION, MOST_TRANSFER = 0.20, 0.20, 0.15
+MOST_DATA_BUSY, LEAST_TRAINING = 0.80, 0.70
 STALLED = 0.10
 """A training beside its pipeline that waits for a smaller share of its time is what limits the run itself."""
 
@@ -41,13 +38,8 @@ class StepPart(StrEnum):
     HAND_OFF = "Hand-off"
 
 
-STAGES: dict[StepPart, str] = {
-    StepPart.LOAD: "read",
-    StepPart.PREPARE: "prepare",
-    StepPart.TRANSFER: "transfer",
-    StepPart.TRAIN: "train",
-}
-"""Part -> the stage that does it, as the pipeline calls it."""
+STAGES = dict(zip(StepPart, ("read", "prepare", "transfer", "train"), strict=False))
+"""Part -> the stage that does it, as the pipeline calls it. Handing on is nobody's."""
 
 
 class BatchTimes(NamedTuple):
@@ -70,13 +62,16 @@ class BatchTimes(NamedTuple):
 
     def split_step(self) -> dict[StepPart, float]:
         """Where its step's time went: training, and the wait by what was being done to the batch meanwhile."""
-        parts = {part: _overlap(self.wait, span) for part, span in zip(STAGES, self.spans, strict=False)}
+        began_s, ended_s = self.wait
+        parts = {
+            part: max(0.0, min(ended_s, span.ended_s) - max(began_s, span.began_s))
+            for part, span in zip(STAGES, self.spans, strict=False)
+        }
         parts[StepPart.TRAIN] = self.train.seconds
         return {**parts, StepPart.HAND_OFF: max(0.0, self.step_s - sum(parts.values()))}
 
 
-@dataclass(frozen=True)
-class RoleMemoryFacts:
+class RoleMemoryFacts(NamedTuple):
     """What one role holds at the end of a profile, as `RoleMemory` has it; unknown is None."""
 
     role: str
@@ -209,10 +204,8 @@ class Profile:
     @property
     def efficiency(self) -> float:
         """The slower of training and pipeline alone, by the time of both together. 1.0 is the limit."""
-        slowest_s = max(self.cached_mean_s, self.pipeline_mean_s)
-        if not self.run.has_two_devices:
-            slowest_s = self.cached_mean_s + self.pipeline_mean_s
-        return slowest_s / self.times.mean_s
+        alone_s = (self.cached_mean_s, self.pipeline_mean_s)
+        return (max(alone_s) if self.run.has_two_devices else sum(alone_s)) / self.times.mean_s
 
     @property
     def interference(self) -> float:
@@ -222,13 +215,8 @@ class Profile:
     @property
     def speed_up(self) -> SpeedUp:
         """What a second device can gain over one that does everything in turn, and what is reached."""
-        prepare_s = self.costs[StepPart.LOAD].own_s + self.costs[StepPart.PREPARE].own_s
-        train_s = self.costs[StepPart.TRAIN].own_s
-        return SpeedUp(prepare_s, train_s, (prepare_s + train_s) / self.times.mean_s)
-
-
-def _overlap(first: Span, second: Span) -> float:
-    return max(0.0, min(first.ended_s, second.ended_s) - max(first.began_s, second.began_s))
+        read_s, own_s, _, train_s, _ = (cost.own_s for cost in self.costs.values())
+        return SpeedUp(read_s + own_s, train_s, (read_s + own_s + train_s) / self.times.mean_s)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -81,8 +81,7 @@ def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class ProfilePlan:
+class ProfilePlan(NamedTuple):
     """The plan of a run that is measured."""
 
     config: XTTSConfig
@@ -93,11 +92,7 @@ class ProfilePlan:
 
 
 def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequence[str] = ()) -> ProfilePlan:
-    """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured.
-
-    Args:
-        command: the words that started the program, for advice that can be pasted.
-    """
+    """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured."""
     refuse_decoder(config)
     notes = describe_workers(config)
     if config.training.mode != "auto":
@@ -124,17 +119,17 @@ def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     from myxtts.tuning.profiling import Profiler, SyncedTraining, set_up_profile
     from myxtts.utils.commons import get_device_context
 
-    plan = planned.plan
-    apply_devices(planned.config, plan)
+    config, plan, notes = planned
+    apply_devices(config, plan)
     with open_scratch_folder("profile") as folder, get_device_context(plan.model.device):
         tell("reading the corpus")
-        setup = set_up_profile(planned.config, plan, folder)
-        run = describe_run(setup, planned.notes)
+        setup = set_up_profile(config, plan, folder)
+        run = describe_run(setup, notes)
         tell(f"building {run.model}")
         training = SyncedTraining(setup)
         tell("opening the pipeline")
         with closing(setup.open_batches()) as source:
-            read_ahead, shapes = planned.config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
+            read_ahead, shapes = config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
             profiler = Profiler(source, training, steps=steps, read_ahead=read_ahead, shapes=shapes)
             return measure_three_runs(profiler, run, plan, tell)
 
@@ -292,18 +287,18 @@ def _list_breakdown(profile: Profile) -> Iterator[str]:
     for part, cost in profile.costs.items():
         own = "" if part is StepPart.HAND_OFF else _format_spread(cost.own_s, cost.own_std_s)
         yield f"{part:<14}{own:>20}{cost.step_s * 1000:>18.2f}{cost.share:>12.1%}"
-    std_s = times.std_s or 0.0
-    yield f"{'Total':<14}{_format_spread(times.mean_s, std_s):>20}{times.mean_s * 1000:>18.2f}{1:>12.1%}"
+    total = _format_spread(times.mean_s, times.std_s or 0.0)
+    yield f"{'Total':<14}{total:>20}{times.mean_s * 1000:>18.2f}{1:>12.1%}"
     p50, p95, wait, longest = map(format_step_time, (times.p50_s, times.p95_s, profile.wait_s, profile.longest_wait_s))
     yield f"Steps    p50 {p50}, p95 {p95}, variation {format_share(times.variation)}"
     yield f"Gaps     the training waits {wait} per batch, at most {longest}"
 
 
 def _list_runs(profile: Profile) -> Iterator[str]:
-    two, names = profile.run.has_two_devices, ("fetch", "preparation", "transfer", "hand-off")
-    parts = (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER, StepPart.HAND_OFF)
-    waits = [f"{name} {profile.costs[part].step_s * 1000:.2f}" for part, name in zip(parts, names, strict=True)]
-    speed_up = profile.speed_up
+    two, speed_up = profile.run.has_two_devices, profile.speed_up
+    names = ("fetch", "preparation", "transfer", "", "hand-off")
+    costs = zip(names, profile.costs.values(), strict=True)
+    waits = [f"{name} {cost.step_s * 1000:.2f}" for name, cost in costs if name]
     yield "THREE RUNS, ms per batch"
     yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
     yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
@@ -314,12 +309,9 @@ def _list_runs(profile: Profile) -> Iterator[str]:
     reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
     yield f"Speed-up    {reached if two else 'a second device for preparing would gain at most'} {speed_up.bound:.2f}x"
     if profile.interference > NOTABLE_INTERFERENCE:
-        yield from _wrap(
-            "Sharing",
-            f"a batch trains {format_share(profile.interference)} slower beside the pipeline than alone: they share "
-            f"{'processors' if profile.run.is_rehearsal else 'the host or the device'}, or others use the machine.",
-            indent=12,
-        )
+        slower = f"a batch trains {format_share(profile.interference)} slower beside the pipeline than alone"
+        shared = "processors" if profile.run.is_rehearsal else "the host or the device"
+        yield from _wrap("Sharing", f"{slower}: they share {shared}, or others use the machine.", indent=12)
 
 
 def _list_utilisation(profile: Profile) -> Iterator[str]:
@@ -339,17 +331,9 @@ def _list_utilisation(profile: Profile) -> Iterator[str]:
 
 def _list_memory(profile: Profile) -> Iterator[str]:
     yield "MEMORY"
-    for memory in profile.memory:
-        sizes = (
-            memory.used_bytes,
-            memory.peak_bytes,
-            memory.limit_bytes,
-            memory.pool_bytes,
-            memory.process_bytes,
-            memory.context_bytes,
-        )
+    for role, device, *sizes in profile.memory:
         used, peak, limit, pool, process, context = map(format_bytes, sizes)
-        yield f"{memory.role.capitalize():<8} {memory.device}: {used} used, peak {peak}, limit {limit}"
+        yield f"{role.capitalize():<8} {device}: {used} used, peak {peak}, limit {limit}"
         yield f"{'':<9}TensorFlow's pool {pool}, process {process}, CUDA context {context}"
     host = summarise_host(profile.samples)
     yield f"Host     {format_bytes(host.peak_rss_bytes)} in all processes of the run, {format_bytes(host.least_free_bytes)} left free"
@@ -402,7 +386,7 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
             "host": asdict(summarise_host(profile.samples)),
         },
         "handoffs": [asdict(handoff) for handoff in profile.handoffs],
-        "memory": [asdict(memory) for memory in profile.memory],
+        "memory": [memory._asdict() for memory in profile.memory],
         "batches": [
             {"number": each.number, "step_s": each.step_s, "own_s": each.measure_own(), "split_s": each.split_step()}
             for each in profile.real
