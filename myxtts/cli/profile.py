@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_text
+from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_asked
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.config import resolve_config
 from myxtts.config.sources import add_setting_flags
@@ -57,15 +57,10 @@ def run(words: Sequence[str], prog: str) -> int:
     print(f"{format_plan(planned.plan)}\n", flush=True)
     profile, verdict = profiling.measure_and_judge(planned, machine, arguments.num_steps, tell)
     print(f"\n{profiling.format_profile(profile, verdict)}")
-    if arguments.json is not None:
-        write_text(arguments.json, profiling.format_json(profile, verdict) + "\n")
-        print(f"\nFigures  {arguments.json}")
-    if arguments.html is not None:
-        write_text(arguments.html, profiling.format_page(profile, verdict))
-        print(f"\nPage     {arguments.html}")
-    if arguments.trace is not None:
-        write_text(arguments.trace, profiling.format_trace(profile) + "\n")
-        print(f"\nTrace    {arguments.trace} (open it at https://ui.perfetto.dev)")
+    write_asked(arguments.json, "Figures ", lambda: profiling.format_json(profile, verdict) + "\n")
+    write_asked(arguments.html, "Page    ", lambda: profiling.format_page(profile, verdict))
+    where = " (open it at https://ui.perfetto.dev)"
+    write_asked(arguments.trace, "Trace   ", lambda: profiling.format_trace(profile) + "\n", where)
     return 0
 
 
