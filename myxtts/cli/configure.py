@@ -14,9 +14,10 @@ from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.profile import SHOWN
 from myxtts.config import resolve_config
 from myxtts.config.sources import add_setting_flags
+from myxtts.units import format_step_time, wrap_titled
 
 if TYPE_CHECKING:
-    from myxtts.tuning.configure import TrialResult, Tuned, Verification
+    from myxtts.tuning.configure import Tuned, Verification
 
 OUTPUT = Path("myxtts_tuned.yaml")
 
@@ -70,8 +71,6 @@ def run(words: Sequence[str], prog: str) -> int:
 
 def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
     """What was found, and why; `notes` say what of the run that was asked for was not measured."""
-    from myxtts.units import wrap_titled
-
     lines = ["SETTINGS", *textwrap.wrap(_describe_before(tuned), 80)]
     lines += [*(row for note in notes for row in wrap_titled("Note:", note, indent=2)), ""]
     for answer in tuned.answers:
@@ -103,10 +102,10 @@ def _describe_verification(checked: Verification, *, keeps_batch: bool) -> tuple
         return "VERIFIED", [], "Nothing faster than the defaults was found, so they stay."
     title = "COMPARED, one run of each (--verify: three)"
     title = title if len(checked.tuned) == 1 else "VERIFIED, in turn, medians of a step"
-    rows = []
-    for name, results in (("the defaults", checked.defaults), ("these settings", checked.tuned)):
+    rows, runs = [], {"the defaults": checked.defaults, "these settings": checked.tuned}
+    for (name, results), median_s in zip(runs.items(), checked.medians_s, strict=True):
         rounds = ", ".join(result.describe() for result in results)
-        rows.append(f"  {name:<16}{_format_median(results):>9}  ({rounds})")
+        rows.append(f"  {name:<16}{format_step_time(median_s):>9}  ({rounds})")
     if checked.gain > 0:
         return title, rows, f"{checked.gain:.1%} faster; differences below 3 % are within the noise."
     slower = f", {-checked.gain:.1%} slower" if checked.gain < 0 else ""
@@ -126,8 +125,8 @@ def _describe_origin(tuned: Tuned) -> list[str]:
     checked, notes = tuned.verification, [_describe_before(tuned)]
     if checked is not None and checked.defaults:
         # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
-        compared = {"the defaults": checked.defaults, "what was found": checked.tuned}
-        medians = [f"{_format_median(each)} with {name}" for name, each in compared.items() if each]
+        compared = zip(checked.medians_s, ("the defaults", "what was found"), strict=False)
+        medians = [f"{format_step_time(median_s)} with {name}" for median_s, name in compared]
         notes.append(f"As a run has it, a step took {' and '.join(medians)}.")
     if checked is None or checked.is_unchanged:
         return [*notes, "Nothing faster was found, so the defaults stay in force."]
@@ -138,10 +137,3 @@ def _describe_origin(tuned: Tuned) -> list[str]:
     gain = f"{checked.gain:.1%} faster than the defaults."
     once = f"Compared once: {gain} `myxtts configure --verify` compares three times."
     return [*notes, once if len(checked.tuned) == 1 else f"Verified: {gain}"]
-
-
-def _format_median(results: Sequence[TrialResult]) -> str:
-    from myxtts.tuning.configure import find_median_s
-    from myxtts.units import format_step_time
-
-    return format_step_time(find_median_s(results))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.data import list_parts, scan_corpora
-from myxtts.cli.output import check_writable, quiet_scan, tell, write_text
+from myxtts.cli.output import check_writable, quiet_scan, tell, write_asked
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cli.profile import SHOWN
 from myxtts.config import XTTSConfig, resolve_config
@@ -44,9 +44,7 @@ def run(words: Sequence[str], prog: str) -> int:
     command, tests_speed = spell_command(prog, words), not arguments.skip_speed_test
     diagnosis = diagnose(config, environ, scan=_scan, tests_speed=tests_speed, tell=tell, command=command)
     print(format_diagnosis(diagnosis))
-    if arguments.json is not None:
-        write_text(arguments.json, format_diagnosis_json(diagnosis) + "\n")
-        print(f"\nFacts   {arguments.json}")
+    write_asked(arguments.json, "Facts  ", lambda: format_diagnosis_json(diagnosis) + "\n")
     return 1 if diagnosis.is_serious else 0
 
 

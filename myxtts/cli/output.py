@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,6 +48,13 @@ def write_text(path: Path, text: str) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise _explain(path, error.strerror) from None
+
+
+def write_asked(path: Path | None, title: str, make: Callable[[], str], note: str = "") -> None:
+    """Writes the file that a flag asks for, with what is made only then, and says so; None is a flag that was not given."""
+    if path is not None:
+        write_text(path, make())
+        print(f"\n{title} {path}{note}")
 
 
 def _replace_file(path: Path, content: bytes) -> bool:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_text
+from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_asked
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.config import resolve_config
 from myxtts.config.sources import add_setting_flags
@@ -47,9 +47,8 @@ def run(words: Sequence[str], prog: str) -> int:
     from myxtts.cli.devices import format_plan
     from myxtts.devices.machine import prepare_environment, read_machine
     from myxtts.tuning import profile as profiling
-    from myxtts.tuning.profile import format_json, format_page, format_profile, format_trace, refuse_decoder
 
-    refuse_decoder(config)
+    profiling.refuse_decoder(config)
     check_corpora(config)
     check_models(config)
     prepare_environment(os.environ)
@@ -57,16 +56,11 @@ def run(words: Sequence[str], prog: str) -> int:
     planned = profiling.plan_profile(config, machine, tell, spell_command(prog, words))
     print(f"{format_plan(planned.plan)}\n", flush=True)
     profile, verdict = profiling.measure_and_judge(planned, machine, arguments.num_steps, tell)
-    print(f"\n{format_profile(profile, verdict)}")
-    if arguments.json is not None:
-        write_text(arguments.json, format_json(profile, verdict) + "\n")
-        print(f"\nFigures  {arguments.json}")
-    if arguments.html is not None:
-        write_text(arguments.html, format_page(profile, verdict))
-        print(f"\nPage     {arguments.html}")
-    if arguments.trace is not None:
-        write_text(arguments.trace, format_trace(profile) + "\n")
-        print(f"\nTrace    {arguments.trace} (open it at https://ui.perfetto.dev)")
+    print(f"\n{profiling.format_profile(profile, verdict)}")
+    write_asked(arguments.json, "Figures ", lambda: profiling.format_json(profile, verdict) + "\n")
+    write_asked(arguments.html, "Page    ", lambda: profiling.format_page(profile, verdict))
+    where = " (open it at https://ui.perfetto.dev)"
+    write_asked(arguments.trace, "Trace   ", lambda: profiling.format_trace(profile) + "\n", where)
     return 0
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.output import check_writable, write_text
+from myxtts.cli.output import check_writable, write_asked, write_text
 from myxtts.cli.parser import Parser
 from myxtts.errors import CommandLineError
 
@@ -38,12 +38,8 @@ def run_compare(words: Sequence[str], prog: str) -> int:
 
     comparison = compare_runs(arguments.runs)
     print(format_comparison(comparison))
-    if arguments.html is not None:
-        write_text(arguments.html, format_comparison_page(comparison))
-        print(f"\nPage     {arguments.html}")
-    if arguments.json is not None:
-        write_text(arguments.json, format_comparison_json(comparison) + "\n")
-        print(f"\nFigures  {arguments.json}")
+    write_asked(arguments.html, "Page    ", lambda: format_comparison_page(comparison))
+    write_asked(arguments.json, "Figures ", lambda: format_comparison_json(comparison) + "\n")
     return 0
 
 

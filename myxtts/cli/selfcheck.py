@@ -99,9 +99,9 @@ def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
         print(format_outcome(outcome), flush=True)
         outcomes.append(outcome)
     end, page, facts = format_report(outcomes, rehearsal=situation.rehearsal)
-    figures, redactor = out.with_suffix(".json"), make_redactor(os.environ, ())
+    figures, redact = out.with_suffix(".json"), make_redactor(os.environ, ())
     # After the strings are made: a name may stand inside one of them.
-    write_text(out, redactor.clean(page))
-    write_text(figures, redactor.clean(facts))
+    write_text(out, redact(page))
+    write_text(figures, redact(facts))
     print(f"\n{end}\n\nReport   {out}\nFigures  {figures}")
     return int(any(outcome.status is CheckStatus.FAILED for outcome in outcomes))

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from myxtts.cli.output import check_run_paths, tell
@@ -144,7 +144,7 @@ def _become_parallel(
         len(planned.workers) if config.training.rehearsal else planned.workers,
         open_ports=open_ports,
         launched_as=command,
-        environ={MODE_CHOICE: json.dumps(planned.choice.dump())},
+        environ={MODE_CHOICE: json.dumps(asdict(planned.choice))},
     )
 
 

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -259,85 +260,74 @@ _SECRET_NAME = re.compile(_SECRET_WORD, re.I)
 
 _KEY_BEGIN, _KEY_END = r"-----BEGIN [A-Z ]*PRIVATE KEY-----", r"-----END [A-Z ]*PRIVATE KEY-----"
 _LINE_END = r"(?:\s|\\[nr])"
-_SECRET_SHAPES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"{_KEY_BEGIN}(?:(?!-----)[\s\S]){{0,20000}}?{_KEY_END}",
-        # One that is cut off ends with its last line of letters and digits alone; what follows is something else.
-        rf"{_KEY_BEGIN}(?:{_LINE_END}*(?:Proc-Type|DEK-Info): [^\s\\]*)*{_LINE_END}*[A-Za-z0-9+/=]*"
-        rf"(?:{_LINE_END}+(?:[A-Za-z0-9+/]{{16,}}=*|[A-Za-z0-9+/]+=+)(?![^\s\\\"'`]))*",
-        # Of Hugging Face, GitHub, GitLab, OpenAI and its like, Stripe, Slack, npm, PyPI, Docker, Amazon, Google, and signed tokens.
-        r"(?<![A-Za-z0-9])(?:hf_|npm_|gh[a-z]_)[A-Za-z0-9]{10,}",
-        r"(?<![A-Za-z0-9])(?:github_pat_|[sr]k_(?:live|test)_)\w{10,}",
-        r"(?<![A-Za-z0-9])(?:glpat-|sk-|xox[abeoprs]-|pypi-|dckr_[a-z]{2,6}_|ya29\.)[\w-]{10,}",
-        r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}\b",
-        r"(?<![A-Za-z0-9])AIza[\w-]{30,}",
-        r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
-    )
+_SECRET_SHAPES = (
+    rf"{_KEY_BEGIN}(?:(?!-----)[\s\S]){{0,20000}}?{_KEY_END}",
+    # One that is cut off ends with its last line of letters and digits alone; what follows is something else.
+    rf"{_KEY_BEGIN}(?:{_LINE_END}*(?:Proc-Type|DEK-Info): [^\s\\]*)*{_LINE_END}*[A-Za-z0-9+/=]*"
+    rf"(?:{_LINE_END}+(?:[A-Za-z0-9+/]{{16,}}=*|[A-Za-z0-9+/]+=+)(?![^\s\\\"'`]))*",
+    # Of Hugging Face, GitHub, GitLab, OpenAI and its like, Stripe, Slack, npm, PyPI, Docker, Amazon, Google, and signed tokens.
+    r"(?<![A-Za-z0-9])(?:hf_|npm_|gh[a-z]_)[A-Za-z0-9]{10,}",
+    r"(?<![A-Za-z0-9])(?:github_pat_|[sr]k_(?:live|test)_)\w{10,}",
+    r"(?<![A-Za-z0-9])(?:glpat-|sk-|xox[abeoprs]-|pypi-|dckr_[a-z]{2,6}_|ya29\.)[\w-]{10,}",
+    r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}\b",
+    r"(?<![A-Za-z0-9])AIza[\w-]{30,}",
+    r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
 )
-_ADDRESS_WITH_PASSWORD = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^\s/@:]*(?::[^\s/@]*)?@", re.I)
-_BEARER = re.compile(r"\b(Bearer|Basic)(\s+)[\w.~+/=-]{8,}", re.I)
 _NAME = rf"(?<![\w.-])(?=[\w.-]*?{_SECRET_WORD})[\w.-]++"
-_ASSIGNMENTS = tuple(
-    re.compile(pattern, re.I)
-    for pattern in (
-        # NAME="some words", "name": "some words", and in a list of words "--name", "some words".
-        rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*(?P<quote>\\?['\"]))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
-        rf"(?P<name>{_NAME}(?P<quote>\\?['\"])\s*,\s*(?P=quote))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
-        # NAME=value, name: value.
-        rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*)(?P<value>[^\s'\"`,;\\]+)",
-        rf"(?P<name>(?<![\w-])--(?=[\w-]*?{_SECRET_WORD})[\w-]++\s+)(?P<value>[^\s'\"`-][^\s'\"`]*)",
-    )
+_ASSIGNMENTS = (
+    # NAME="some words", "name": "some words", and in a list of words "--name", "some words".
+    rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*(?P<quote>\\?['\"]))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
+    rf"(?P<name>{_NAME}(?P<quote>\\?['\"])\s*,\s*(?P=quote))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
+    # NAME=value, name: value.
+    rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*)(?P<value>[^\s'\"`,;\\]+)",
+    rf"(?P<name>(?<![\w-])--(?=[\w-]*?{_SECRET_WORD})[\w-]++\s+)(?P<value>[^\s'\"`-][^\s'\"`]*)",
 )
-_SCHEMES = frozenset({"bearer", "basic"})
-_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+")
-_WINDOWS_PATH = re.compile(
+_WINDOWS_PATH = (
     r"(?<![A-Za-z0-9])(?:[A-Za-z]:(?:\\{1,2}|/(?!/))|\\{2,4}[\w.-]+\\{1,2}(?=[\w$]))"
     r"(?:[^\\/\r\n\"'`<>|:*?,;]+(?:\\{1,2}|/))*[^\\/\s\"'`<>|:*?,;)]*"
 )
-_NUMBERS_WITH_DOTS = re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
-"""Addresses, and versions of four numbers, which stand behind `==` in a report."""
-_NUMBERS_WITH_COLONS = re.compile(r"(?<![\w:.])(?=[0-9a-f]*+:)[0-9a-f:]++(?!\w)", re.I)
-_CARD_ID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", re.I)
 
 
-@dataclass(frozen=True)
-class Redactor:
-    """What is private here: the user's folder, which is shown as `~`, names, secret values, texts of the corpus."""
-
-    home: Path | None = None
-    user: str = ""
-    host: str = ""
-    secrets: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-
-    def clean(self, text: str) -> str:
-        """The text without anything private. What was clean stays as it is."""
-        # Longest first: a value may be the beginning of another.
-        for form in sorted({form for secret in self.secrets for form in _list_forms(secret)}, key=len, reverse=True):
-            text = text.replace(form, SECRET)
-        for own in sorted(set(self.texts), key=len, reverse=True):
-            text = text.replace(own, TEXT) if len(own) >= SHORTEST_TEXT else text
-        text = _hide_shapes(text)
-        if self.home is not None and len(self.home.parts) > 1:
-            text = re.sub(rf"{re.escape(str(self.home))}(?![\w.-])", "~", text)
-        # A name may have a space in it, as those on Windows' disks do.
-        word = r"[^/\s'\":,;)]+"
-        text = re.sub(rf"(/(?:home|Users)/)(?!<)(?:{word}(?: {word}){{1,2}}(?=/)|{word})", rf"\g<1>{USER}", text)
-        for name, shown in ((self.user, USER), (self.host, HOST)):
-            if len(name) > 1 and name.lower() not in _TELLING_NOTHING:
-                text = re.sub(rf"(?<![\w<]){re.escape(name)}(?![\w>])", shown, text)
-        return text
-
-
-def make_redactor(environ: Mapping[str, str], texts: Iterable[str]) -> Redactor:
-    """What is private on this machine, and in texts of a corpus."""
+def make_redactor(environ: Mapping[str, str], texts: Iterable[str]) -> Callable[[str], str]:
+    """`redact` for what is private on this machine, and in texts of a corpus."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         # A container may run as a number that has no name.
         user = ""
-    return Redactor(Path.home(), user, platform.node(), list_secrets(environ), tuple(texts))
+    secrets, own = list_secrets(environ), tuple(texts)
+    return partial(redact, home=Path.home(), user=user, host=platform.node(), secrets=secrets, texts=own)
+
+
+def redact(
+    text: str,
+    *,
+    home: Path | None = None,
+    user: str = "",
+    host: str = "",
+    secrets: Iterable[str] = (),
+    texts: Iterable[str] = (),
+) -> str:
+    """The text without what is private: the home folder, which is shown as `~`, names, secret values, texts of the corpus.
+
+    What was clean stays as it is.
+    """
+    # Longest first: a value may be the beginning of another.
+    for form in sorted({form for secret in secrets for form in _list_forms(secret)}, key=len, reverse=True):
+        text = text.replace(form, SECRET)
+    for own in sorted(set(texts), key=len, reverse=True):
+        text = text.replace(own, TEXT) if len(own) >= SHORTEST_TEXT else text
+    for shape, shown in _SHAPES:
+        text = shape.sub(shown, text)
+    if home is not None and len(home.parts) > 1:
+        text = re.sub(rf"{re.escape(str(home))}(?![\w.-])", "~", text)
+    # A name may have a space in it, as those on Windows' disks do.
+    word = r"[^/\s'\":,;)]+"
+    text = re.sub(rf"(/(?:home|Users)/)(?!<)(?:{word}(?: {word}){{1,2}}(?=/)|{word})", rf"\g<1>{USER}", text)
+    for name, placeholder in ((user, USER), (host, HOST)):
+        if len(name) > 1 and name.lower() not in _TELLING_NOTHING:
+            text = re.sub(rf"(?<![\w<]){re.escape(name)}(?![\w>])", placeholder, text)
+    return text
 
 
 def list_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -352,21 +342,6 @@ def select_variables(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[
     return {name: environ[name] for name in wanted if name in environ and not _SECRET_NAME.search(name)}
 
 
-def _hide_shapes(text: str) -> str:
-    """Without what looks like a secret, wherever it comes from."""
-    for shape in _SECRET_SHAPES:
-        text = shape.sub(SECRET, text)
-    text = _ADDRESS_WITH_PASSWORD.sub(rf"\1{SECRET}@", text)
-    text = _BEARER.sub(rf"\1\2{SECRET}", text)
-    for assignment in _ASSIGNMENTS:
-        text = assignment.sub(_hide_value, text)
-    text = _MAIL.sub(MAIL, text)
-    text = _WINDOWS_PATH.sub(WINDOWS_PATH, text)
-    text = _NUMBERS_WITH_DOTS.sub(_hide_address, text)
-    text = _NUMBERS_WITH_COLONS.sub(_hide_address, text)
-    return _CARD_ID.sub(r"\1-<id>", text)
-
-
 def _list_forms(secret: str) -> list[str]:
     """A secret as it may stand in a report: as it is, in JSON, in a web address, in a shell's quotes, line by line."""
     forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], quote(secret, safe="")}
@@ -378,7 +353,7 @@ def _hide_value(match: re.Match[str]) -> str:
     value = match["value"]
     # "text_tokens: 298000" is a number of the model, "tokenizers==0.20.1" a package. A password may be a number too.
     is_count = "token" in match["name"].lower() and value.lstrip("=").replace(".", "").isdigit()
-    if is_count or value.startswith("<") or value.lower() in _SCHEMES:
+    if is_count or value.startswith("<") or value.lower() in ("bearer", "basic"):
         return match[0]
     return f"{match['name']}{SECRET}"
 
@@ -391,6 +366,21 @@ def _hide_address(match: re.Match[str]) -> str:
         # Twelve digits in pairs are the address of a network card; else it is a time.
         return ADDRESS if re.fullmatch(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", match[0], re.I) else match[0]
     return match[0] if address.is_loopback or address.is_unspecified else ADDRESS
+
+
+_SHAPES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    *((re.compile(shape), SECRET) for shape in _SECRET_SHAPES),
+    (re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^\s/@:]*(?::[^\s/@]*)?@", re.I), rf"\1{SECRET}@"),
+    (re.compile(r"\b(Bearer|Basic)(\s+)[\w.~+/=-]{8,}", re.I), rf"\1\2{SECRET}"),
+    *((re.compile(shape, re.I), _hide_value) for shape in _ASSIGNMENTS),
+    (re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"), MAIL),
+    (re.compile(_WINDOWS_PATH), WINDOWS_PATH),
+    # Addresses, and versions of four numbers, which stand behind `==` in a report.
+    (re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"), _hide_address),
+    (re.compile(r"(?<![\w:.])(?=[0-9a-f]*+:)[0-9a-f:]++(?!\w)", re.I), _hide_address),
+    (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", re.I), r"\1-<id>"),
+)
+"""What looks private wherever it comes from, in the order in which it is replaced."""
 
 
 def fence(text: str, language: str = "") -> str:

@@ -5,8 +5,8 @@ change worth trying."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -20,11 +20,8 @@ from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.pipeline.slots import HandoffFacts
 from myxtts.units import format_share, format_step_time
 
-MOST_LOAD = 0.20
-MOST_PREPARATION = 0.20
-MOST_TRANSFER = 0.15
-MOST_DATA_BUSY = 0.80
-LEAST_TRAINING = 0.70
+MOST_LOAD, MOST_PREPARATION, MOST_TRANSFER = 0.20, 0.20, 0.15
+MOST_DATA_BUSY, LEAST_TRAINING = 0.80, 0.70
 STALLED = 0.10
 """A training beside its pipeline that waits for a smaller share of its time is what limits the run itself."""
 
@@ -41,13 +38,8 @@ class StepPart(StrEnum):
     HAND_OFF = "Hand-off"
 
 
-STAGES: dict[StepPart, str] = {
-    StepPart.LOAD: "read",
-    StepPart.PREPARE: "prepare",
-    StepPart.TRANSFER: "transfer",
-    StepPart.TRAIN: "train",
-}
-"""Part -> the stage that does it, as the pipeline calls it."""
+STAGES = dict(zip(StepPart, ("read", "prepare", "transfer", "train"), strict=False))
+"""Part -> the stage that does it, as the pipeline calls it. Handing on is nobody's."""
 
 
 class BatchTimes(NamedTuple):
@@ -57,6 +49,8 @@ class BatchTimes(NamedTuple):
     spans: BatchSpans
     wait: Span
     train: Span
+    bucket: int = 0
+    has_traced: bool = False
 
     @property
     def step_s(self) -> float:
@@ -68,13 +62,16 @@ class BatchTimes(NamedTuple):
 
     def split_step(self) -> dict[StepPart, float]:
         """Where its step's time went: training, and the wait by what was being done to the batch meanwhile."""
-        parts = {part: _overlap(self.wait, span) for part, span in zip(STAGES, self.spans, strict=False)}
+        began_s, ended_s = self.wait
+        parts = {
+            part: max(0.0, min(ended_s, span.ended_s) - max(began_s, span.began_s))
+            for part, span in zip(STAGES, self.spans, strict=False)
+        }
         parts[StepPart.TRAIN] = self.train.seconds
         return {**parts, StepPart.HAND_OFF: max(0.0, self.step_s - sum(parts.values()))}
 
 
-@dataclass(frozen=True)
-class RoleMemoryFacts:
+class RoleMemoryFacts(NamedTuple):
     """What one role holds at the end of a profile, as `RoleMemory` has it; unknown is None."""
 
     role: str
@@ -161,8 +158,8 @@ class Profile:
         for part in StepPart:
             own_N = np.array([batch.measure_own().get(part, 0.0) for batch in self.real])
             step_N = np.array([batch.split_step()[part] for batch in self.real])
-            own_s, own_std_s, step_s, step_std_s = map(float, (own_N.mean(), own_N.std(), step_N.mean(), step_N.std()))
-            costs[part] = Cost(own_s, own_std_s, step_s, step_std_s, step_s / self.times.mean_s)
+            figures = (own_N.mean(), own_N.std(), step_N.mean(), step_N.std(), step_N.mean() / self.times.mean_s)
+            costs[part] = Cost(*map(float, figures))
         return costs
 
     @property
@@ -207,10 +204,8 @@ class Profile:
     @property
     def efficiency(self) -> float:
         """The slower of training and pipeline alone, by the time of both together. 1.0 is the limit."""
-        slowest_s = max(self.cached_mean_s, self.pipeline_mean_s)
-        if not self.run.has_two_devices:
-            slowest_s = self.cached_mean_s + self.pipeline_mean_s
-        return slowest_s / self.times.mean_s
+        alone_s = (self.cached_mean_s, self.pipeline_mean_s)
+        return (max(alone_s) if self.run.has_two_devices else sum(alone_s)) / self.times.mean_s
 
     @property
     def interference(self) -> float:
@@ -220,13 +215,8 @@ class Profile:
     @property
     def speed_up(self) -> SpeedUp:
         """What a second device can gain over one that does everything in turn, and what is reached."""
-        prepare_s = self.costs[StepPart.LOAD].own_s + self.costs[StepPart.PREPARE].own_s
-        train_s = self.costs[StepPart.TRAIN].own_s
-        return SpeedUp(prepare_s, train_s, (prepare_s + train_s) / self.times.mean_s)
-
-
-def _overlap(first: Span, second: Span) -> float:
-    return max(0.0, min(first.ended_s, second.ended_s) - max(first.began_s, second.began_s))
+        read_s, own_s, _, train_s, _ = (cost.own_s for cost in self.costs.values())
+        return SpeedUp(read_s + own_s, train_s, (read_s + own_s + train_s) / self.times.mean_s)
 
 
 @dataclass(frozen=True)
@@ -258,9 +248,7 @@ class Verdict:
 
 def judge_profile(profile: Profile, settings: Settings) -> Verdict:
     """The verdict on a profile."""
-    judges = (_judge_load, _judge_preparation, _judge_transfer, _judge_variation)
-    found = [rule for judge in judges if (rule := judge(profile, settings)) is not None]
-    rules = tuple(sorted(found, key=lambda rule: -rule.share))
+    rules = tuple(sorted(_list_broken(profile, settings), key=lambda rule: -rule.share))
     return Verdict(_find_limit(profile), rules, not rules and profile.training_share > LEAST_TRAINING)
 
 
@@ -277,75 +265,52 @@ def _find_limit(profile: Profile) -> StepPart:
     return max(stages, key=lambda part: profile.costs[part].step_s)
 
 
-def _judge_wait(
-    profile: Profile, part: StepPart, most: float, title: str, what: str, advice: Sequence[str]
-) -> BrokenRule | None:
-    share = profile.costs[part].share
-    if share <= most:
-        return None
-    evidence = f"the training waits for {what} {format_share(share)} of the time (rule: at most {most:.0%})"
-    return BrokenRule(title, evidence, tuple(advice), part, share)
-
-
-def _advise(what: str, stage: str, profile: Profile, settings: Settings) -> list[str]:
-    flag = advise_faster(stage, profile.run.mode, settings)
-    return [f"{what}: {flag}"] if flag else []
-
-
-def _judge_load(profile: Profile, settings: Settings) -> BrokenRule | None:
-    advice = [
-        *_advise("More readers", "read", profile, settings),
-        "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
-        "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
-    ]
-    return _judge_wait(profile, StepPart.LOAD, MOST_LOAD, "DATA LOADING BOTTLENECK", "files", advice)
-
-
-def _judge_preparation(profile: Profile, settings: Settings) -> BrokenRule | None:
-    """Both that the training waits for preparation, and that the data device has no reserve."""
-    share, busy = profile.costs[StepPart.PREPARE].share, profile.data_share
+def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
+    run, busy, times = profile.run, profile.data_share, profile.times
     is_saturated = busy is not None and busy > MOST_DATA_BUSY
-    if share <= MOST_PREPARATION and not is_saturated:
-        return None
-    evidence = f"the training waits for preparation {format_share(share)} of the time"
-    if busy is not None:
-        rule = f" (rule: at most {MOST_DATA_BUSY:.0%})" if is_saturated else ""
-        evidence = f"{evidence}; the data device is busy {format_share(busy)} of it{rule}"
-    advice = _advise("Prepare less often, or elsewhere", "prepare", profile, settings)
-    if profile.cached_share is not None:
-        advice.append("Codes are kept already: once a first epoch has filled the cache, profile again.")
-    if busy is not None and not profile.run.is_rehearsal and profile.run.mode != "split":
-        advice.append("If one card is faster, let that one prepare: exchange --data-gpu and --model-gpu.")
-    if not advice:
-        advice.append("No setting would change that here: only a faster device would prepare faster.")
-    title = "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK"
-    return BrokenRule(title, evidence, tuple(advice), StepPart.PREPARE, share)
+    waits = {StepPart.LOAD: "files", StepPart.PREPARE: "preparation", StepPart.TRANSFER: "copies"}
 
+    def break_rule(part: StepPart, title: str, rule: str, what: str, *advice: str) -> BrokenRule:
+        share, flag = profile.costs[part].share, advise_faster(STAGES[part], run.mode, settings)
+        evidence = f"the training waits for {waits[part]} {format_share(share)} of the time{rule}"
+        return BrokenRule(title, evidence, (*([f"{what}: {flag}"] if flag else []), *advice), part, share)
 
-def _judge_transfer(profile: Profile, settings: Settings) -> BrokenRule | None:
-    if profile.run.is_rehearsal:
-        copies = "A rehearsal copies within host memory, which tells nothing about cards."
-    elif not profile.run.has_two_devices:
-        copies = "Batches come from host memory over PCIe: a slot with more lanes copies faster."
-    else:
+    if profile.costs[StepPart.LOAD].share > MOST_LOAD:
+        yield break_rule(
+            StepPart.LOAD, "DATA LOADING BOTTLENECK", f" (rule: at most {MOST_LOAD:.0%})", "More readers",
+            "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
+            "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
+        )  # fmt: skip
+    # Both that the training waits for preparation, and that the data device has no reserve.
+    if profile.costs[StepPart.PREPARE].share > MOST_PREPARATION or is_saturated:
+        title = "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK"
+        limit = f" (rule: at most {MOST_DATA_BUSY:.0%})" if is_saturated else ""
+        advice = []
+        if profile.cached_share is not None:
+            advice.append("Codes are kept already: once a first epoch has filled the cache, profile again.")
+        if busy is not None and not run.is_rehearsal and run.mode != "split":
+            advice.append("If one card is faster, let that one prepare: exchange --data-gpu and --model-gpu.")
+        evidence = "" if busy is None else f"; the data device is busy {format_share(busy)} of it{limit}"
+        rule = break_rule(StepPart.PREPARE, title, evidence, "Prepare less often, or elsewhere", *advice)
+        nothing = ("No setting would change that here: only a faster device would prepare faster.",)
+        yield replace(rule, advice=rule.advice or nothing)
+    if profile.costs[StepPart.TRANSFER].share > MOST_TRANSFER:
         copies = (
             "Look at how the cards are connected (`myxtts devices`): NODE and SYS are slow; one card, or cards on one "
             "PCIe root, copy faster."
         )
-    advice = [*_advise("More batches ahead", "transfer", profile, settings), copies]
-    return _judge_wait(profile, StepPart.TRANSFER, MOST_TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", advice)
-
-
-def _judge_variation(profile: Profile, settings: Settings) -> BrokenRule | None:
-    times = profile.times
-    if times.steps < ENOUGH_STEPS or times.variation is None or times.variation <= HIGH_VARIATION:
-        return None
-    part = max(STAGES, key=lambda part: profile.costs[part].step_std_s)
-    cost = profile.costs[part]
-    flag = advise_steadier(STAGES[part], profile.run.mode, settings)
-    advice = f"Make steps more even: {flag}" if flag else f"No setting would make {part} more even here."
-    evidence = (
-        f"steps vary by {format_share(times.variation)} of their mean (rule: at most {HIGH_VARIATION:.0%}), most of it from "
-        f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)"
-    )
-    return BrokenRule("HIGH TIMING VARIATION", evidence, (advice,), part, max(0.0, 1 - times.p50_s / times.mean_s))
+        if run.is_rehearsal:
+            copies = "A rehearsal copies within host memory, which tells nothing about cards."
+        elif not run.has_two_devices:
+            copies = "Batches come from host memory over PCIe: a slot with more lanes copies faster."
+        limit = f" (rule: at most {MOST_TRANSFER:.0%})"
+        yield break_rule(StepPart.TRANSFER, "GPU TRANSFER BOTTLENECK", limit, "More batches ahead", copies)
+    if times.steps >= ENOUGH_STEPS and times.variation is not None and times.variation > HIGH_VARIATION:
+        part = max(STAGES, key=lambda part: profile.costs[part].step_std_s)
+        cost, flag = profile.costs[part], advise_steadier(STAGES[part], run.mode, settings)
+        steadier = f"Make steps more even: {flag}" if flag else f"No setting would make {part} more even here."
+        evidence = (
+            f"steps vary by {format_share(times.variation)} of their mean (rule: at most {HIGH_VARIATION:.0%}), most of it from "
+            f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)"
+        )
+        yield BrokenRule("HIGH TIMING VARIATION", evidence, (steadier,), part, max(0.0, 1 - times.p50_s / times.mean_s))

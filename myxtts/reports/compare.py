@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.errors import NotARunError
-from myxtts.monitoring.metrics import FILE_NAME, Metrics, RunRow, TrainRow, ValidationRow, name_infinities, read_metrics
+from myxtts.monitoring.metrics import FILE_NAME, RunRow, TrainRow, ValidationRow, name_infinities, read_metrics
 from myxtts.monitoring.summary import RUNNING, RunSummary, dump_summary, summarise_run
 from myxtts.reports.pages import render_page
 from myxtts.units import (
@@ -51,24 +51,19 @@ class ComparedRun:
     name: str
     """A letter, by which all tables name it."""
     path: Path
-    metrics: Metrics
     summary: RunSummary
-
-    @cached_property
-    def session(self) -> RunRow | None:
-        """Its last start."""
-        return next((row for row in reversed(self.metrics.rows) if isinstance(row, RunRow)), None)
+    session: RunRow | None
+    """Its last start."""
+    trains: Sequence[TrainRow]
+    validation_losses: Mapping[int, float]
+    """By step."""
+    unreadable: int
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """By dotted key."""
         sections = self.session.settings if self.session is not None else {}
         return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
-
-    @cached_property
-    def validation_losses(self) -> dict[int, float]:
-        """By step."""
-        return {row.step: row.loss for row in self.metrics.rows if isinstance(row, ValidationRow)}
 
     def list_facts(self) -> dict[str, str]:
         """What may differ, in words."""
@@ -79,16 +74,10 @@ class ComparedRun:
         facts |= {key: str(value) for key, value in self.settings.items() if key not in _IRRELEVANT}
         return facts | {f"environment {key}": str(value) for key, value in self.session.environment.items()}
 
-    def find_loss(self, step: int) -> float | None:
-        """The last training loss up to a step."""
-        rows = (row for row in reversed(self.metrics.rows) if isinstance(row, TrainRow) and row.step <= step)
-        return next((row.loss for row in rows), None)
-
     def find_memory(self, role: str) -> int | None:
         """The most a role's device held, in bytes."""
-        uses = [use for row in self.metrics.rows if isinstance(row, TrainRow) for use in row.memory]
-        sizes = [use.used_bytes for use in uses if use.device.startswith(role) and use.used_bytes is not None]
-        return max(sizes, default=None)
+        uses = [use for row in self.trains for use in row.memory if use.device.startswith(role)]
+        return max((use.used_bytes for use in uses if use.used_bytes is not None), default=None)
 
 
 def compare_runs(paths: Sequence[Path]) -> dict[str, Any]:
@@ -140,15 +129,18 @@ def format_comparison_json(comparison: Mapping[str, Any]) -> str:
 
 
 def format_comparison_page(comparison: Mapping[str, Any]) -> str:
-    title = f"{len(comparison['runs'])} runs side by side"
-    return render_page("comparison.html", title=title, comparison=comparison)
+    return render_page("comparison.html", title=f"{len(comparison['runs'])} runs side by side", comparison=comparison)
 
 
 def _read_run(name: str, path: Path) -> ComparedRun:
     file = path / FILE_NAME if path.is_dir() else path
     if os.path.lexists(file):
         metrics = read_metrics(file)
-        return ComparedRun(name, path, metrics, summarise_run(metrics.rows))
+        rows = metrics.rows
+        session = next((row for row in reversed(rows) if isinstance(row, RunRow)), None)
+        losses = {row.step: row.loss for row in rows if isinstance(row, ValidationRow)}
+        trains = [row for row in rows if isinstance(row, TrainRow)]
+        return ComparedRun(name, path, summarise_run(rows), session, trains, losses, metrics.unreadable)
     if not path.exists():
         raise NotARunError(f"{path}: there is nothing with this name. Give the folder of a run, its --checkpoint-dir.")
     inside = sorted(child.parent.name for child in path.glob(f"*/{FILE_NAME}"))
@@ -170,8 +162,8 @@ def _list_remarks(runs: Sequence[ComparedRun], obstacles: Sequence[str], is_equa
     if not is_equal_work:
         yield "No step time is called better: a step is not the same work (batch, accumulation or model differ)."
     for run in runs:
-        if run.metrics.unreadable:
-            yield f"{run.name}: {run.metrics.unreadable} lines of its metrics file could not be read."
+        if run.unreadable:
+            yield f"{run.name}: {run.unreadable} lines of its metrics file could not be read."
 
 
 def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_steps: bool) -> list[dict[str, Any]]:
@@ -180,13 +172,14 @@ def _make_figures(runs: Sequence[ComparedRun], *, ranks_losses: bool, ranks_step
     times = [summary.times for summary in summaries]
     step = min(summary.step for summary in summaries)
     common = max(set.intersection(*(set(run.validation_losses) for run in runs)), default=-1)
+    train_losses = [next((row.loss for row in reversed(run.trains) if row.step <= step), None) for run in runs]
     loss = min if ranks_losses else None
     lower, higher = (min, max) if len({summary.stage for summary in summaries}) == 1 else (None, None)
     step_time = lower if ranks_steps else None
     table: list[tuple[str, Sequence[float | None], Callable[[Any], str], Any]] = [
         ("steps", [each.step for each in summaries], format_count, None),
         ("time", [each.elapsed_s for each in summaries], format_duration, None),
-        (f"train loss at {step}", [run.find_loss(step) for run in runs], format_number, loss),
+        (f"train loss at {step}", train_losses, format_number, loss),
         (f"val loss at {common}", [run.validation_losses.get(common) for run in runs], format_number, loss),
         ("best val loss", [each.best_validation[1] if each.best_validation else None for each in summaries], format_number, loss),
         ("step time p50", [each.p50_s if each else None for each in times], format_step_time, step_time),

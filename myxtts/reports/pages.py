@@ -94,18 +94,16 @@ def encode_png(picture_HW3: NDArray[np.uint8]) -> bytes:
     # Each line begins with the number of its filter: 0 is none.
     lines = np.concatenate([np.zeros((height, 1), np.uint8), picture_HW3.reshape(height, -1)], axis=1)
     header = struct.pack(">II5B", width, height, *_EIGHT_BIT_RGB)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
-    return _PNG_SIGNATURE + b"".join(_make_chunk(name, content) for name, content in chunks)
+    file = _PNG_SIGNATURE
+    for name, content in ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")):
+        file += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return file
 
 
 def _embed(samples: NDArray[np.float32], wav: bytes, label: str) -> Markup:
     picture = paint_mel(compute_log_mel(samples), scale=1, lowest=SILENT_LOG_POWER, highest=LOUD_LOG_POWER)
     codes = {"picture": encode_png(picture), "wav": wav}
     return _SOUND.format(label=label, **{name: base64.b64encode(code).decode() for name, code in codes.items()})
-
-
-def _make_chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
 MOST_EVENTS = 200
@@ -320,12 +318,9 @@ def _collect_stage(folder: Path) -> dict[str, Any] | None:
     # The run's own judgement: losses of a codec before and after it has codes cannot be compared.
     best = next((row.step for row in reversed(validations) if row.is_best), None)
     shown = [found[place] for place in _choose_places([step for step, _ in found], best)]
-    note = _read_note(folder / SAMPLES_FOLDER / CLIP_NAME)
     return {
         "name": next((row.stage for row in rows if isinstance(row, RunRow)), None),
-        "text": note.text if note else None,
-        "recording_file": note.recording.name if note else None,
-        "recording": _try_embedding(embed_clip, note.recording, "the recording") if note else None,
+        **_describe_clip(folder / SAMPLES_FOLDER / CLIP_NAME),
         "sounds": [_hear(folder, step, path, losses.get(step), step == best) for step, path in shown],
         "left_out": len(found) - len(shown),
         "losses": draw_losses(rows) if validations else "",
@@ -364,10 +359,13 @@ def _try_embedding(embed: Callable[[Path, str], Markup], path: Path, label: str)
         return None
 
 
-def _read_note(path: Path) -> _ClipNote | None:
+def _describe_clip(path: Path) -> dict[str, Any]:
+    """What the sounds are of; None is what is not known, or cannot be played."""
     try:
-        return read_json(path, _ClipNote)
+        note = read_json(path, _ClipNote)
     except MissingFileError:
-        return None
+        return dict.fromkeys(("text", "recording_file", "recording"))
     except FileError as error:
         raise MetricsFileError(f"{error} It should say which clip the sounds are of. Remove the file.") from error
+    recording = _try_embedding(embed_clip, note.recording, "the recording")
+    return {"text": note.text, "recording_file": note.recording.name, "recording": recording}

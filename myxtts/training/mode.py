@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from signal import Signals
@@ -116,7 +116,7 @@ class Circumstances:
     accumulation: int = 1
     epochs: int = 1
     obstacles: Mapping[Layout, str] = field(default_factory=dict)
-    """Layouts that cannot be had here, and why."""
+    """Layouts that cannot be had here, and why; empty for one that can."""
     parallel_remedy: str | None = None
     """How to have both devices train, as the end of a sentence; None unless only how this program was started is against it."""
     kept_obstacle: str | None = None
@@ -156,22 +156,10 @@ class ModeChoice:
     is_parallel_faster: bool = False
     """Whether both devices training would be faster, and only how the program was started was against it."""
 
-    def dump(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
 
 def load_choice(values: Mapping[str, Any]) -> ModeChoice:
-    """The choice that `ModeChoice.dump` was given. Raises pydantic's `ValidationError` where it is none."""
+    """The choice whose `asdict` was kept as JSON. Raises pydantic's `ValidationError` where it is none."""
     return TypeAdapter(ModeChoice).validate_python(values)
-
-
-class Obstacle(NamedTuple):
-    """Why not both devices train, each in a process of its own."""
-
-    reason: str
-    remedy: str | None = None
-    """How they can, as the end of a sentence; None where nothing but other settings or devices helps."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +176,6 @@ class PlannedRun:
 
 Tell = Callable[[str], None]
 """Hears what is being done."""
-Measure = Callable[[XTTSConfig, Sequence[DevicePlan]], Mapping[str, Any]]
-"""From the plans that can be had, that of two devices first, to what `tuning.mode_measuring` answers."""
 
 
 def plan_run(
@@ -198,7 +184,6 @@ def plan_run(
     *,
     machine: Machine | None = None,
     tell: Tell = lambda text: _log.info("%s", text),
-    measure: Measure | None = None,
     launches: bool = False,
     opens_ports: bool = False,
 ) -> PlannedRun:
@@ -207,7 +192,6 @@ def plan_run(
     Args:
         command: the words that started the program, for advice that can be pasted.
         machine: this one unless given.
-        measure: a measurement of the stages; by default in a process of its own.
         launches: whether a process can be started for each device, as `myxtts train` does.
         opens_ports: whether these may use the machine's own network.
     """
@@ -219,16 +203,10 @@ def plan_run(
     choice = _find_earlier_choice(config, devices, find_obstacle, tell)
     choice = choice or _choose_without_measuring(request, machine, devices)
     if choice is None:
-        found, obstacles = _measure(config, request, machine, tell, measure or measure_modes)
-        obstacle = find_obstacle(crowded=obstacles.get(Layout.DATA_PARALLEL))
-        if obstacle is not None:
-            obstacles[Layout.DATA_PARALLEL] = obstacle.reason
-        around = Circumstances(
-            accumulation=config.training.gradient_accumulation_steps,
-            obstacles=obstacles,
-            parallel_remedy=None if obstacle is None else obstacle.remedy,
-            **found["around"],
-        )
+        found, obstacles = _measure(config, request, machine, tell)
+        obstacles[Layout.DATA_PARALLEL], remedy = find_obstacle(crowded=obstacles.get(Layout.DATA_PARALLEL, ""))
+        accumulation = config.training.gradient_accumulation_steps
+        around = Circumstances(accumulation, obstacles=obstacles, parallel_remedy=remedy, **found["around"])
         choice = choose_mode(StageCosts(**found["costs"]), around, devices)
     plan = plan_devices(fix_mode(request, choice.layout), machine)
     if choice.layout is not Layout.DATA_PARALLEL:
@@ -260,38 +238,38 @@ def _list_devices(request: PlanRequest, machine: Machine) -> tuple[str, ...]:
 
 
 def _find_parallel_obstacle(
-    config: XTTSConfig, launches: bool, opens_ports: bool, crowded: str | None = None
-) -> Obstacle | None:
-    """What keeps both devices from training. How the program was started is asked last: only that has a remedy.
+    config: XTTSConfig, launches: bool, opens_ports: bool, crowded: str = ""
+) -> tuple[str, str | None]:
+    """What keeps both devices from training, or nothing, and how they can all the same where other settings are not needed for it.
+
+    How the program was started is asked last: only that has a remedy.
 
     Args:
         crowded: what memory has against it, as far as that was measured.
     """
     refusal = find_refusal(config)
     if refusal is not None:
-        return Obstacle(refusal.reason)
+        return refusal.reason, None
     if config.training.deterministic:
         # What is measured differs from day to day, and the bits of two processes are not those of one.
-        return Obstacle("--deterministic: two processes round differently")
+        return "--deterministic: two processes round differently", None
     if config.data.batch_size < WORKERS:
-        return Obstacle(f"a batch of {config.data.batch_size} cannot be shared")
-    if crowded is not None:
-        return Obstacle(crowded)
+        return f"a batch of {config.data.batch_size} cannot be shared", None
+    if crowded or (launches and (opens_ports or has_private_network())):
+        return crowded, None
     if not launches:
-        return Obstacle(
+        return (
             "takes a process for each device: `myxtts train` starts them",
             "`myxtts train` does it with --mode auto, or with --model-gpus and the ids of both",
         )
-    if not opens_ports and not has_private_network():
-        return Obstacle(
-            "its workers can have no network of their own here (--open-ports takes the machine's)",
-            "add --open-ports to `myxtts train`, and its workers take the machine's own network",
-        )
-    return None
+    return (
+        "its workers can have no network of their own here (--open-ports takes the machine's)",
+        "add --open-ports to `myxtts train`, and its workers take the machine's own network",
+    )
 
 
 def _find_earlier_choice(
-    config: XTTSConfig, devices: tuple[str, ...], find_obstacle: Callable[[], Obstacle | None], tell: Tell
+    config: XTTSConfig, devices: tuple[str, ...], find_obstacle: Callable[[], tuple[str, str | None]], tell: Tell
 ) -> ModeChoice | None:
     record = None if config.training.resume == "reset" else read_record(locate_run(config))
     if record is None or record.choice is None:
@@ -304,9 +282,8 @@ def _find_earlier_choice(
     if choice.devices != devices:
         tell("the devices are not those the run's mode was chosen for: it is chosen anew")
         return None
-    obstacle = find_obstacle() if choice.layout is Layout.DATA_PARALLEL else None
-    if obstacle is not None:
-        tell(f"the run's mode was {choice.layout}, which cannot be had now ({obstacle.reason}): it is chosen anew")
+    if choice.layout is Layout.DATA_PARALLEL and (obstacle := find_obstacle()[0]):
+        tell(f"the run's mode was {choice.layout}, which cannot be had now ({obstacle}): it is chosen anew")
         return None
     return choice
 
@@ -325,7 +302,7 @@ def _choose_without_measuring(request: PlanRequest, machine: Machine, devices: t
 
 
 def _measure(
-    config: XTTSConfig, request: PlanRequest, machine: Machine, tell: Tell, measure: Measure
+    config: XTTSConfig, request: PlanRequest, machine: Machine, tell: Tell
 ) -> tuple[Mapping[str, Any], dict[Layout, str]]:
     """What was measured, and which layouts cannot be had."""
     if config.training.stage == "decoder":
@@ -339,14 +316,14 @@ def _measure(
         obstacles[Layout.ISOLATED] = str(error).partition(". ")[0]
     tell("measuring some batches to choose the mode: this takes about a minute")
     try:
-        found = measure(config, plans)
+        found = measure_modes(config, plans)
     except MeasuringError as error:
         raise MeasuringError(f"{error}\nGive --mode single, dual or isolated instead of auto.") from error
     return found, obstacles | {Layout(mode): reason for mode, reason in found["obstacles"].items()}
 
 
 def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[str, Any]:
-    """See `Measure`."""
+    """From the plans that can be had, that of two devices first, to what `tuning.mode_measuring` answers."""
     # Made here: a process that is killed takes nothing away.
     with open_scratch_folder("plan") as folder:
         task = WorkerTask(_MEASURER, {"config": config.given_values(), "folder": str(folder)})
@@ -358,12 +335,11 @@ def measure_in_process(task: WorkerTask, item: Any, purpose: str) -> Mapping[str
     found = ask_process(task, item, MEASURING_S)
     if found.error is not None:
         raise found.error
+    failed = f"Measuring for {purpose} failed: {found.ending}"
     if found.is_killed:
-        raise MeasuringKilledError(
-            f"Measuring for {purpose} failed: {found.ending}, as one is that runs out of memory."
-        )
+        raise MeasuringKilledError(f"{failed}, as one is that runs out of memory.")
     if found.content is None:
-        raise MeasuringError(f"Measuring for {purpose} failed: {found.ending}.\n{found.output}")
+        raise MeasuringError(f"{failed}.\n{found.output}")
     return found.content
 
 
@@ -403,10 +379,9 @@ def ask_process(task: WorkerTask, item: Any, limit_s: float, import_s: float = I
         # The last line of a traceback is the error.
         return ProcessAnswer(None, f"its process ended with exit code {code}: {output.rpartition(chr(10))[2]}", output)
     except TimeoutError:
-        hung = f"it was not done after {limit_s:g} s"
         worker.write_stacks()
-        loading = f"its process had not loaded its code after {import_s:g} s"
-        return ProcessAnswer(None, hung if worker.is_ready else loading, worker.read_report())
+        hung = "it was not done" if worker.is_ready else "its process had not loaded its code"
+        return ProcessAnswer(None, f"{hung} after {limit_s if worker.is_ready else import_s:g} s", worker.read_report())
     except MyXTTSError as error:
         return ProcessAnswer(None, str(error), worker.read_report(), error)
     finally:
@@ -495,9 +470,9 @@ def _explain_choice(costs: StageCosts, chosen: Prediction, rivals: Mapping[Layou
             f"Preparing takes {costs.prepare_s / costs.train_s:.0%} of the time of training; a second device would not pay: "
             f"{format_step_time(min(two_s))} a step, {step} on one."
         )
-    how = "Preparing and training overlap on two devices"
-    if chosen.candidate.layout is Layout.DATA_PARALLEL:
-        how = "Both devices prepare and train, each half the clips of every batch"
+    both = "Both devices prepare and train, each half the clips of every batch"
+    is_parallel = chosen.candidate.layout is Layout.DATA_PARALLEL
+    how = both if is_parallel else "Preparing and training overlap on two devices"
     if single.obstacle is not None:
         return f"{how}: {step} a step. One device cannot do everything: {single.obstacle}."
     return f"{how}: {step} a step instead of {format_step_time(single.step_s)} on one."

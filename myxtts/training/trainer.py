@@ -198,7 +198,7 @@ class XTTSTrainer:
     def _train_run(self, run: AnyRun) -> TrainingResult:
         """Trains what the run is for: a codec; or a GPT, after its codec where none is given; or a GPT's decoder."""
         if isinstance(run, RunFolder):
-            run.note_choice(None if self._choice is None else self._choice.dump())
+            run.note_choice(None if self._choice is None else asdict(self._choice))
         config, start = open_start(self.config, run.path, is_resumed=run.is_resumed, keeps=run.stage == "decoder")
         data = self._collect_data(run, config, start)
         if run.stage == "codec":

@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,8 +25,8 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MemoryBillError, MyXTTSError
-from myxtts.training.mode import Layout, MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
-from myxtts.tuning.profile import refuse_decoder, request_one
+from myxtts.training.mode import Layout, MeasuringKilledError, Tell, measure_in_process, plan_run
+from myxtts.tuning.profile import request_one
 from myxtts.units import format_step_time
 
 INTRA_OP, INTER_OP = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
@@ -47,8 +47,6 @@ _WORKER = f"{__name__}:make_trial"
 _MODE = "training.mode"
 _BATCH = "batch x accumulation"
 _GIVEN = "you have given it"
-
-Plan = Callable[[XTTSConfig], PlannedRun]
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,6 @@ class TrialResult:
         return "does not fit into memory" if self.refusal else format_step_time(self.step_s)
 
 
-RunTrial = Callable[[Trial], TrialResult]
-
-
 class Question(NamedTuple):
     """One thing to choose, by the trials of its candidates."""
 
@@ -139,20 +134,22 @@ class Verification:
         return not self.tuned and not self.failure
 
     @property
+    def medians_s(self) -> list[float]:
+        """Of a step, with the defaults and with what was found; only of those that were run."""
+        return [statistics.median(each.step_s for each in runs) for runs in (self.defaults, self.tuned) if runs]
+
+    @property
     def gain(self) -> float:
         """How much faster a step is, as a share of the default's; negative where it is slower. What gains nothing is withdrawn."""
         if self.failure or self.is_unchanged:
             return 0.0
-        return 1 - find_median_s(self.tuned) / find_median_s(self.defaults)
+        default_s, tuned_s = self.medians_s
+        return 1 - tuned_s / default_s
 
     @property
     def in_force(self) -> Mapping[str, str]:
         """With the settings that stay."""
         return (self.tuned if self.gain > 0 else self.defaults)[-1].in_force
-
-
-def find_median_s(results: Sequence[TrialResult]) -> float:
-    return statistics.median(result.step_s for result in results)
 
 
 @dataclass(frozen=True)
@@ -178,10 +175,11 @@ class Tuned:
 class Search:
     """The settings that were found so far, and why."""
 
-    run: RunTrial
+    config: XTTSConfig
+    machine: Machine
     tell: Tell
-    trial: Trial
     result: TrialResult
+    trial: Trial = field(default_factory=Trial)
     answers: list[Answer] = field(default_factory=list)
 
     def ask(self, question: Question) -> None:
@@ -208,43 +206,30 @@ class Search:
     def attempt(self, trial: Trial) -> TrialResult:
         """What a trial shows; one that fails loses nothing else."""
         try:
-            return self.run(trial)
+            return run_in_process(self.config, self.machine, trial)
         except MyXTTSError as error:
             # The last line of an error, short enough for a table.
             line = str(error).strip().rpartition("\n")[2] or "no reason given"
             return TrialResult(failure=line if len(line) <= 80 else line[:77] + "...")
 
 
-def tune(
-    config: XTTSConfig,
-    machine: Machine,
-    *,
-    verifies: bool,
-    tell: Tell,
-    run_trial: RunTrial | None = None,
-    plan: Plan | None = None,
-) -> Tuned:
+def tune(config: XTTSConfig, machine: Machine, *, verifies: bool, tell: Tell) -> Tuned:
     """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
     In the end what was found is run against the defaults, in turn, and withdrawn where it is not faster.
 
     Args:
         verifies: whether to do that three times instead of once, and to show what is in force also where nothing was found.
-        tell: hears what is being done.
-        run_trial: runs a trial; by default in a process of its own.
-        plan: chooses between modes; by default by measuring, as `--mode auto` does.
     """
-    refuse_decoder(config)
     is_auto = config.training.mode == "auto"
     if is_auto:
         # Which mode is one of the questions here.
         given = config.given_values()
         del given["training"]["mode"]
         config = XTTSConfig(**given)
-    search, refusal = _begin(config, run_trial or (lambda trial: run_in_process(config, machine, trial)), tell)
+    search, refusal = _begin(config, machine, tell)
     start, before, first = search.trial, search.result, list(search.answers)
-    choose = plan or (lambda asked: plan_run(asked, machine=machine, tell=tell, launches=True))
-    mode, stays_auto = _ask_mode(start.apply(config), machine, choose, is_auto=is_auto)
+    mode, stays_auto = _ask_mode(start.apply(config), machine, tell, is_auto=is_auto)
     search.ask(mode)
     mode_evidence = search.answers[-1].evidence
     is_gpu = _plan(config, machine, search.trial).model.is_gpu
@@ -293,20 +278,20 @@ def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
     return None if free is None else int(free * CARD_SHARE) * MIB
 
 
-def _begin(config: XTTSConfig, run: RunTrial, tell: Tell) -> tuple[Search, str]:
+def _begin(config: XTTSConfig, machine: Machine, tell: Tell) -> tuple[Search, str]:
     """A search that begins with the defaults, or where there is no memory for them with a batch that fits; and why there is none.
 
     Raises `MemoryBillError` where there is no memory for as many clips per update in smaller batches either.
     """
     tell("trying the defaults")
     try:
-        first = run(Trial())
+        first = run_in_process(config, machine, Trial())
     except MeasuringKilledError as error:
         # It took no note of what would fit: there is nothing left but to try batches of a half, a quarter and an eighth.
         batch, accumulation = config.data.batch_size, config.training.gradient_accumulation_steps
         parts = [2**number for number in range(1, _HALVINGS + 1) if batch % 2**number == 0]
         first = TrialResult(fitting=[(batch // part, accumulation * part) for part in parts], refusal=str(error))
-    search = Search(run, tell, Trial(), first)
+    search = Search(config, machine, tell, first)
     if first.refusal:
         search.ask(_ask_batch(config, first.fitting))
         if search.result.refusal:
@@ -338,12 +323,8 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
     # Half precision needs loss scaling, bfloat16 does not; a CPU computes neither faster unless it was made for it.
     halves = ["mixed_float16", "mixed_bfloat16"] if is_gpu else ["mixed_bfloat16"]
     yield ask("precision", "data.mixed_precision", halves)
-    shapes = (
-        ""
-        if config.data.pad_to_fixed_length
-        else "batches have no fixed shapes, so nearly every one would be compiled anew"
-    )
-    yield ask("XLA", "data.enable_xla", [True], shapes)
+    anew = "batches have no fixed shapes, so nearly every one would be compiled anew"
+    yield ask("XLA", "data.enable_xla", [True], "" if config.data.pad_to_fixed_length else anew)
     threads = [Trial(environ={GPU_THREAD_MODE: "gpu_private", GPU_THREAD_COUNT: "2"}, name="two for each card")]
     if not is_gpu:
         threads = [
@@ -370,7 +351,7 @@ def _ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Questi
     return Question(_BATCH, trials, skipped if is_open(config, *keys) else _GIVEN)
 
 
-def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan, *, is_auto: bool) -> tuple[Question, bool]:
+def _ask_mode(config: XTTSConfig, machine: Machine, tell: Tell, *, is_auto: bool) -> tuple[Question, bool]:
     """Which mode, and whether a `--mode auto` that was given stays: what two processes do cannot be tried here."""
     title = "which device prepares"
     if not is_open(config, _MODE, "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation"):
@@ -379,7 +360,8 @@ def _ask_mode(config: XTTSConfig, machine: Machine, choose: Plan, *, is_auto: bo
         return Question(title, skipped="--model-gpus says which"), False
     try:
         # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
-        planned = choose(config.replace(training={"mode": "auto", "resume": "reset"}))
+        asked = config.replace(training={"mode": "auto", "resume": "reset"})
+        planned = plan_run(asked, machine=machine, tell=tell, launches=True)
     except MyXTTSError as error:
         return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})"), True
     assert planned.choice is not None
@@ -462,10 +444,7 @@ def format_yaml(config: XTTSConfig, lines: Sequence[Line], notes: Sequence[str])
     for line in lines:
         section, _, name = line.key.partition(".")
         rows[section][name] = (line.value, line.evidence)
-    text = [
-        "# Written by `myxtts configure`. Use it with: myxtts train --config FILE",
-        *(f"# {note}" for note in notes),
-    ]
+    text = [f"# {note}" for note in ("Written by `myxtts configure`. Use it with: myxtts train --config FILE", *notes)]
     for section, entries in rows.items():
         text += [f"{section}:"] if entries else []
         for name, (value, evidence) in entries.items():

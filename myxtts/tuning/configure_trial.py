@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -67,11 +68,11 @@ def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
         profiler.warm_up()
         if is_whole:
             profiler.drain()
-        window = profiler.time_best_window(batches)
+        batch_s, times = profiler.time_best_window(batches)
         # While it is open: reader processes end with the source.
         in_force = {**_read_step(training.step, tried), **_read_pipeline(setup, source)}
-    step_s, read_share = window.batch_s * accumulation, window.read_s / window.batch_s
-    return {"step_s": step_s, "read_share": read_share, "in_force": in_force}
+    read_share = fmean(each.spans.read.seconds for each in times) / batch_s
+    return {"step_s": batch_s * accumulation, "read_share": read_share, "in_force": in_force}
 
 
 def _read_devices(plan: DevicePlan, pools: PoolSizes) -> dict[str, str]:
@@ -120,11 +121,12 @@ def _read_pipeline(setup: ProfileSetup, source: Batches) -> dict[str, str]:
     prepared = "1, on the model device" if mode is Mode.SINGLE else f"{SLOTS}, in shared host memory"
     if mode is Mode.DUAL:
         prepared = f"{data.prefetch_depth}, on {'the data device' if data.prefetch_to_gpu else 'the host'}"
+    sampler, clips_per_row = setup.data.sampler, 2 if setup.make_recipe().reads_prompts else 1
+    ahead = choose_read_ahead(data, [sampler.plan], accumulation=sampler.accumulation, clips_per_row=clips_per_row)
+    processes = f"{readers} process{'es' * (readers > 1)}"
     return {
-        "readers": f"{readers} process{'es' * (readers > 1)}"
-        if readers
-        else f"no process of their own: {engine} reads",
-        "batches read ahead": "none" if engine is Engine.HERE else str(_count_read_ahead(setup)),
+        "readers": processes if readers else f"no process of their own: {engine} reads",
+        "batches read ahead": "none" if engine is Engine.HERE else str(ahead.depth),
         "batches prepared ahead": prepared,
         "codes found": f"of {meters.cache_hits} of {clips} clips" if clips else "none: no codes are kept",
     }
@@ -140,12 +142,3 @@ def _count_readers() -> int:
             # It ended since it was listed.
             continue
     return found
-
-
-def _count_read_ahead(setup: ProfileSetup) -> int:
-    return choose_read_ahead(
-        setup.config.data,
-        [setup.data.sampler.plan],
-        accumulation=setup.data.sampler.accumulation,
-        clips_per_row=2 if setup.make_recipe().reads_prompts else 1,
-    ).depth

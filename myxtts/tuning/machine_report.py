@@ -97,7 +97,7 @@ def make_bug_report(folder: Path | None, environ: Mapping[str, str]) -> str:
         LEFT_OUT,
     ]
     text = "\n\n".join([*head, *(f"## {title}\n\n{content}" for title, content in sections.items())]) + "\n"
-    return make_redactor(environ, texts).clean(text)
+    return make_redactor(environ, texts)(text)
 
 
 def find_last_error(log: str) -> str | None:

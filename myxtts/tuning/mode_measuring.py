@@ -56,12 +56,7 @@ _PRODUCTS = 24
 
 
 def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
-    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer.
-
-    Args:
-        config: as given.
-        folder: for what is written meanwhile.
-    """
+    """The work of the process: from the plans of all modes that can be had, that of two devices first, to the answer."""
     asked = XTTSConfig(**config)
 
     def measure(plans: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -153,14 +148,14 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
             profiler.run_cached()
             alone = [each.spans for each in profiler.run_pipeline()]
             # A shape may come here for the first time, and its training alone is wanted too.
-            dual = profiler.time_best_window(batches)
+            dual_s, dual = profiler.time_best_window(batches)
             profiler.run_cached()
         prepare_s = fmean(spans.read.seconds + spans.prepare.seconds for spans in alone)
-        train_s = fmean(profiler.list_cached(dual.buckets))
+        train_s = fmean(profiler.list_cached(dual))
         single_s, plan = prepare_s + train_s, put_on_one_device(setup.plan) if fits_one else setup.plan
         with closing(setup.open_batches(replace(recipe, plan=plan))) as source:
             if fits_one:
-                single_s = Profiler(source, training, **lengths).time_best_window(batches).batch_s
+                single_s = Profiler(source, training, **lengths).time_best_window(batches)[0]
             pair = measure_pair(setup.plan, training, source) if may_share else {}
         batch_bytes = round(fmean(measure_batch_bytes(recipe.preparation, each) for each in buckets))
         pack_s, unpack_s = time_ring(max(_LEAST_RING_BYTES, batch_bytes), _RING_ROUNDS)
@@ -169,7 +164,7 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
             transfer_s=fmean(spans.transfer.seconds for spans in alone),
             train_s=train_s,
             single_s=single_s,
-            dual_s=dual.batch_s,
+            dual_s=dual_s,
             codes_s=_measure_codes(setup, recipe),
             pack_s=pack_s,
             unpack_s=unpack_s,
@@ -192,7 +187,7 @@ def measure_pair(plan: DevicePlan, training: SyncedTraining, source: Batches) ->
     """Values of `StageCosts` that say what two devices would make of training, by name."""
     numbers = sum(int(tf.size(variable.value)) for variable in training.step.optimizer.variables.values())
     pace, crowding = measure_together(plan.model.device, plan.data.device)
-    half_share, exchange_s = measure_half_share(source, training), estimate_exchange(plan, numbers * FLOAT_BYTES)
+    exchange_s, half_share = estimate_exchange(plan, numbers * FLOAT_BYTES), measure_half_share(source, training)
     return {"half_share": half_share, "pace": pace, "crowding": crowding, "exchange_s": exchange_s}
 
 
@@ -260,8 +255,7 @@ def _time_best(work: Callable[[], Any]) -> float:
     seconds = []
     for _ in range(_REPEATS):
         began = time.perf_counter()
-        given = work()
-        if tf.is_tensor(given):
+        if tf.is_tensor(given := work()):
             given.numpy()
         seconds.append(time.perf_counter() - began)
     return min(seconds)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -27,6 +28,7 @@ from myxtts.files import open_scratch_folder
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import (
     NO_BOTTLENECK,
+    STAGES,
     BatchTimes,
     Profile,
     ProfiledRun,
@@ -35,7 +37,7 @@ from myxtts.monitoring.profile_facts import (
     Verdict,
     judge_profile,
 )
-from myxtts.monitoring.sampler import MachineSampler, list_sampled_cards, summarise_cards, summarise_host
+from myxtts.monitoring.sampler import MachineSample, MachineSampler, list_sampled_cards, summarise_cards, summarise_host
 from myxtts.reports import charts
 from myxtts.reports.pages import format_size, render_page
 from myxtts.training.mode import Layout, Tell, fix_cache, plan_run
@@ -79,8 +81,7 @@ def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class ProfilePlan:
+class ProfilePlan(NamedTuple):
     """The plan of a run that is measured."""
 
     config: XTTSConfig
@@ -91,12 +92,7 @@ class ProfilePlan:
 
 
 def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequence[str] = ()) -> ProfilePlan:
-    """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured.
-
-    Args:
-        tell: hears what is being done.
-        command: the words that started the program, for advice that can be pasted.
-    """
+    """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured."""
     refuse_decoder(config)
     notes = describe_workers(config)
     if config.training.mode != "auto":
@@ -119,28 +115,26 @@ def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: 
 
 
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
-    """The profile of a planned run; `tell` hears what is being done."""
     from myxtts.training.model import apply_devices
     from myxtts.tuning.profiling import Profiler, SyncedTraining, set_up_profile
     from myxtts.utils.commons import get_device_context
 
-    plan = planned.plan
-    apply_devices(planned.config, plan)
+    config, plan, notes = planned
+    apply_devices(config, plan)
     with open_scratch_folder("profile") as folder, get_device_context(plan.model.device):
         tell("reading the corpus")
-        setup = set_up_profile(planned.config, plan, folder)
-        run = describe_run(setup, planned.notes)
+        setup = set_up_profile(config, plan, folder)
+        run = describe_run(setup, notes)
         tell(f"building {run.model}")
         training = SyncedTraining(setup)
         tell("opening the pipeline")
         with closing(setup.open_batches()) as source:
-            read_ahead, shapes = planned.config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
+            read_ahead, shapes = config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
             profiler = Profiler(source, training, steps=steps, read_ahead=read_ahead, shapes=shapes)
             return measure_three_runs(profiler, run, plan, tell)
 
 
 def describe_run(setup: ProfileSetup, notes: tuple[str, ...] = ()) -> ProfiledRun:
-    """What is profiled, in words."""
     from myxtts.models.weights import count_parameters
 
     config, plan, batches = setup.config, setup.plan, setup.data.sampler.plan
@@ -161,7 +155,6 @@ def describe_run(setup: ProfileSetup, notes: tuple[str, ...] = ()) -> ProfiledRu
 
 
 def measure_three_runs(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, tell: Tell) -> Profile:
-    """The three runs, with cards and host sampled beside the real one."""
     tell("tracing the step")
     profiler.warm_up()
     tell("run 1 of 3: training without the pipeline")
@@ -170,17 +163,17 @@ def measure_three_runs(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, t
     pipeline = profiler.run_pipeline()
     tell("run 3 of 3: pipeline and training")
     with MachineSampler(list_sampled_cards(plan)) as sampler:
-        real = profiler.run_real()
+        real, left_out, facts = profiler.run_real()
     profiler.run_cached()
     return Profile(
         run=run,
-        real=tuple(real.times),
+        real=tuple(real),
         pipeline=tuple(pipeline),
-        cached_s=tuple(profiler.list_cached(real.buckets)),
-        left_out=real.left_out,
-        handoffs=real.facts.handoffs,
-        cache_hits=real.facts.meters.cache_hits,
-        cache_misses=real.facts.meters.cache_misses,
+        cached_s=tuple(profiler.list_cached(real)),
+        left_out=left_out,
+        handoffs=facts.handoffs,
+        cache_hits=facts.meters.cache_hits,
+        cache_misses=facts.meters.cache_misses,
         memory=tuple(read_memory(plan)),
         samples=tuple(sampler.samples),
         card_problem=sampler.problem,
@@ -208,13 +201,25 @@ def read_memory(plan: DevicePlan) -> Iterable[RoleMemoryFacts]:
 
 SHOWN_BATCHES = 8
 """In the timeline: more would be too narrow to see."""
-PAGE_LANES = ("read", "prepare", "transfer", "train", "waits")
+LANES = ("read", "prepare", "transfer", "wait", "train")
+"""Rows of the trace, in this order."""
+NOTABLE_INTERFERENCE = 0.1
+_SMALLEST_US = 0.1
+_wrap = partial(wrap_titled, indent=9)
 
 
 def format_page(profile: Profile, verdict: Verdict) -> str:
     """The page."""
-    shown = _choose_shown(profile.real)
+    batches, shown = profile.real, _choose_shown(profile.real)
     parts = [charts.BarPart(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
+    # While those that are shown are trained on, later ones are read and prepared.
+    spans = [(str(batch.number), (*batch.spans, batch.train, batch.wait)) for batch in batches]
+    lanes = [
+        (name, [(batch, each[number].began_s, each[number].ended_s) for batch, each in spans])
+        for number, name in enumerate(("read", "prepare", "transfer", "train", "waits"))
+    ]
+    split = [(float(batch.number), batch.split_step()) for batch in batches]
+    waits = [charts.Series(part, [(number, each[part] * 1000) for number, each in split]) for part in STAGES]
     return render_page(
         "profile.html",
         title=f"Profile, {profile.run.mode} mode",
@@ -223,12 +228,12 @@ def format_page(profile: Profile, verdict: Verdict) -> str:
         no_bottleneck=NO_BOTTLENECK,
         shown=shown,
         breakdown=charts.draw_bars([("step", parts)]),
-        timeline=_draw_timeline(profile.real, shown),
-        step_times=charts.draw_histogram([batch.step_s for batch in profile.real], format_step_time),
-        waits=_draw_waits(profile.real),
+        timeline=charts.draw_timeline(lanes, shown[0].wait.began_s, shown[-1].train.ended_s),
+        step_times=charts.draw_histogram([batch.step_s for batch in batches], format_step_time),
+        waits=charts.draw_lines(waits, "batch", lambda ms: f"{ms:.4g} ms", from_zero=True),
         cards=summarise_cards(profile.samples),
         host=summarise_host(profile.samples),
-        memory=_draw_memory(profile),
+        memory=_draw_memory(profile.samples),
     )
 
 
@@ -240,46 +245,18 @@ def _choose_shown(batches: Sequence[BatchTimes]) -> Sequence[BatchTimes]:
     return batches[first : first + SHOWN_BATCHES]
 
 
-def _draw_timeline(batches: Sequence[BatchTimes], shown: Sequence[BatchTimes]) -> Markup:
-    """The time of some steps of the run. What is read and prepared meanwhile is of later batches."""
-    spans = [(str(batch.number), (*batch.spans, batch.train, batch.wait)) for batch in batches]
-    lanes = [
-        (name, [(batch, each[number].began_s, each[number].ended_s) for batch, each in spans])
-        for number, name in enumerate(PAGE_LANES)
-    ]
-    return charts.draw_timeline(lanes, shown[0].wait.began_s, shown[-1].train.ended_s)
-
-
-def _draw_waits(batches: Sequence[BatchTimes]) -> Markup:
-    split = [(float(batch.number), batch.split_step()) for batch in batches]
-    series = [
-        charts.Series(part, [(number, parts[part] * 1000) for number, parts in split])
-        for part in (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER, StepPart.TRAIN)
-    ]
-    return charts.draw_lines(series, "batch", lambda ms: f"{ms:.4g} ms", from_zero=True)
-
-
-def _draw_memory(profile: Profile) -> Markup:
-    if len(profile.samples) < 2:
+def _draw_memory(samples: Sequence[MachineSample]) -> Markup:
+    if len(samples) < 2:
         return Markup()
-    origin_s = profile.samples[0].time_s
-    curves: dict[str, list[charts.Point]] = {}
-    for sample in profile.samples:
-        sizes: dict[str, float | None] = {"host, all processes": sample.host.rss_bytes / 2**30}
-        sizes |= {
-            f"GPU {card.physical_id}": None if card.used_mib is None else card.used_mib / 1024 for card in sample.cards
-        }
-        for name, size in sizes.items():
-            curves.setdefault(name, []).append((sample.time_s - origin_s, size))
+    curves: dict[str, list[charts.Point]] = defaultdict(list)
+    for sample in samples:
+        time_s = sample.time_s - samples[0].time_s
+        curves["host, all processes"].append((time_s, sample.host.rss_bytes / 2**30))
+        for card in sample.cards:
+            used_gib = None if card.used_mib is None else card.used_mib / 1024
+            curves[f"GPU {card.physical_id}"].append((time_s, used_gib))
     series = [charts.Series(name, points) for name, points in curves.items()]
     return charts.draw_lines(series, "seconds", format_size, from_zero=True)
-
-
-_wrap = partial(wrap_titled, indent=9)
-NOTABLE_INTERFERENCE = 0.1
-LANES = ("read", "prepare", "transfer", "wait", "train")
-"""Rows of the trace, in this order."""
-_SMALLEST_US = 0.1
 
 
 def format_profile(profile: Profile, verdict: Verdict) -> str:
@@ -310,23 +287,18 @@ def _list_breakdown(profile: Profile) -> Iterator[str]:
     for part, cost in profile.costs.items():
         own = "" if part is StepPart.HAND_OFF else _format_spread(cost.own_s, cost.own_std_s)
         yield f"{part:<14}{own:>20}{cost.step_s * 1000:>18.2f}{cost.share:>12.1%}"
-    std_s = times.std_s or 0.0
-    yield f"{'Total':<14}{_format_spread(times.mean_s, std_s):>20}{times.mean_s * 1000:>18.2f}{1:>12.1%}"
-    yield (
-        f"Steps    p50 {format_step_time(times.p50_s)}, p95 {format_step_time(times.p95_s)}, "
-        f"variation {format_share(times.variation)}"
-    )
-    yield (
-        f"Gaps     the training waits {format_step_time(profile.wait_s)} per batch, "
-        f"at most {format_step_time(profile.longest_wait_s)}"
-    )
+    total = _format_spread(times.mean_s, times.std_s or 0.0)
+    yield f"{'Total':<14}{total:>20}{times.mean_s * 1000:>18.2f}{1:>12.1%}"
+    p50, p95, wait, longest = map(format_step_time, (times.p50_s, times.p95_s, profile.wait_s, profile.longest_wait_s))
+    yield f"Steps    p50 {p50}, p95 {p95}, variation {format_share(times.variation)}"
+    yield f"Gaps     the training waits {wait} per batch, at most {longest}"
 
 
 def _list_runs(profile: Profile) -> Iterator[str]:
-    two, names = profile.run.has_two_devices, ("fetch", "preparation", "transfer", "hand-off")
-    parts = (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER, StepPart.HAND_OFF)
-    waits = [f"{name} {profile.costs[part].step_s * 1000:.2f}" for part, name in zip(parts, names, strict=True)]
-    speed_up = profile.speed_up
+    two, speed_up = profile.run.has_two_devices, profile.speed_up
+    names = ("fetch", "preparation", "transfer", "", "hand-off")
+    costs = zip(names, profile.costs.values(), strict=True)
+    waits = [f"{name} {cost.step_s * 1000:.2f}" for name, cost in costs if name]
     yield "THREE RUNS, ms per batch"
     yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
     yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
@@ -337,26 +309,17 @@ def _list_runs(profile: Profile) -> Iterator[str]:
     reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
     yield f"Speed-up    {reached if two else 'a second device for preparing would gain at most'} {speed_up.bound:.2f}x"
     if profile.interference > NOTABLE_INTERFERENCE:
-        yield from _wrap(
-            "Sharing",
-            f"a batch trains {format_share(profile.interference)} slower beside the pipeline than alone: they share "
-            f"{'processors' if profile.run.is_rehearsal else 'the host or the device'}, or others use the machine.",
-            indent=12,
-        )
+        slower = f"a batch trains {format_share(profile.interference)} slower beside the pipeline than alone"
+        shared = "processors" if profile.run.is_rehearsal else "the host or the device"
+        yield from _wrap("Sharing", f"{slower}: they share {shared}, or others use the machine.", indent=12)
 
 
 def _list_utilisation(profile: Profile) -> Iterator[str]:
-    run = profile.run
+    run, share, cards = profile.run, profile.training_share, summarise_cards(profile.samples)
     yield "GPU UTILIZATION"
-    yield (
-        f"Model    {run.model_device} busy {format_share(profile.training_share)}, "
-        f"idle {format_share(1 - profile.training_share)}"
-    )
-    if run.has_two_devices:
-        yield f"Data     {run.data_device} busy {format_share(profile.data_share)}"
-    else:
-        yield "Data     the same device prepares: its part is in the idle time above"
-    cards = summarise_cards(profile.samples)
+    yield f"Model    {run.model_device} busy {format_share(share)}, idle {format_share(1 - share)}"
+    prepares = f"{run.data_device} busy {format_share(profile.data_share)}"
+    yield f"Data     {prepares if run.has_two_devices else 'the same device prepares: its part is in the idle time above'}"
     for card in cards:
         yield from _wrap(f"GPU {card.physical_id}", card.describe())
     if profile.card_problem:
@@ -368,15 +331,10 @@ def _list_utilisation(profile: Profile) -> Iterator[str]:
 
 def _list_memory(profile: Profile) -> Iterator[str]:
     yield "MEMORY"
-    for memory in profile.memory:
-        yield (
-            f"{memory.role.capitalize():<8} {memory.device}: {format_bytes(memory.used_bytes)} used, "
-            f"peak {format_bytes(memory.peak_bytes)}, limit {format_bytes(memory.limit_bytes)}"
-        )
-        yield (
-            f"{'':<9}TensorFlow's pool {format_bytes(memory.pool_bytes)}, process {format_bytes(memory.process_bytes)}, "
-            f"CUDA context {format_bytes(memory.context_bytes)}"
-        )
+    for role, device, *sizes in profile.memory:
+        used, peak, limit, pool, process, context = map(format_bytes, sizes)
+        yield f"{role.capitalize():<8} {device}: {used} used, peak {peak}, limit {limit}"
+        yield f"{'':<9}TensorFlow's pool {pool}, process {process}, CUDA context {context}"
     host = summarise_host(profile.samples)
     yield f"Host     {format_bytes(host.peak_rss_bytes)} in all processes of the run, {format_bytes(host.least_free_bytes)} left free"
 
@@ -391,15 +349,13 @@ def _list_verdict(profile: Profile, verdict: Verdict) -> Iterator[str]:
     for number, rule in enumerate(verdict.rules, start=1):
         yield from _wrap(f"{number}", f"{rule.title}: {rule.evidence}", indent=3)
     if not verdict.rules:
-        yield from _wrap(
-            "", f"No rule is broken, but only {format_share(profile.training_share)} of the time is training.", indent=3
-        )
+        share = format_share(profile.training_share)
+        yield f"   No rule is broken, but only {share} of the time is training."
     advice = list(dict.fromkeys(sentence for rule in verdict.rules for sentence in rule.advice))
     if advice:
-        yield ""
-        yield "RECOMMENDATIONS, the first worth trying first"
-        for number, sentence in enumerate(advice, start=1):
-            yield from _wrap(f"{number}", sentence, indent=3)
+        yield from ("", "RECOMMENDATIONS, the first worth trying first")
+    for number, sentence in enumerate(advice, start=1):
+        yield from _wrap(f"{number}", sentence, indent=3)
 
 
 def _format_spread(mean_s: float, std_s: float) -> str:
@@ -408,8 +364,6 @@ def _format_spread(mean_s: float, std_s: float) -> str:
 
 def format_json(profile: Profile, verdict: Verdict) -> str:
     """Figures, verdict and every batch in seconds, bytes and shares of 1; unknown values are null."""
-    figures = {name: getattr(profile, name) for name in ("headspace", "efficiency", "interference")}
-    cards, host = summarise_cards(profile.samples), summarise_host(profile.samples)
     facts: dict[str, Any] = {
         "run": asdict(profile.run),
         "verdict": {"limited_by": verdict.limit, "stage": verdict.stage, **asdict(verdict)},
@@ -420,19 +374,19 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
             "training_alone_s": profile.cached_mean_s,
             "pipeline_alone_s": profile.pipeline_mean_s,
             "together_s": profile.times.mean_s,
-            **figures,
+            **{name: getattr(profile, name) for name in ("headspace", "efficiency", "interference")},
         },
         "cached_share": profile.cached_share,
         "speed_up": {"reached": profile.speed_up.reached, "bound": profile.speed_up.bound},
         "utilization": {
             "model": profile.training_share,
             "data": profile.data_share,
-            "cards": [asdict(card) for card in cards],
+            "cards": [asdict(card) for card in summarise_cards(profile.samples)],
             "card_problem": profile.card_problem,
-            "host": asdict(host),
+            "host": asdict(summarise_host(profile.samples)),
         },
         "handoffs": [asdict(handoff) for handoff in profile.handoffs],
-        "memory": [asdict(memory) for memory in profile.memory],
+        "memory": [memory._asdict() for memory in profile.memory],
         "batches": [
             {"number": each.number, "step_s": each.step_s, "own_s": each.measure_own(), "split_s": each.split_step()}
             for each in profile.real
@@ -452,9 +406,8 @@ def format_trace(profile: Profile) -> str:
     name = f"myxtts profile, {profile.run.mode} mode"
     events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": name}}]
     for number, lane in enumerate(LANES):
-        thread = {"ph": "M", "pid": 1, "tid": number}
-        events.append({"name": "thread_name", **thread, "args": {"name": lane}})
-        events.append({"name": "thread_sort_index", **thread, "args": {"sort_index": number}})
+        for kind, facts in (("thread_name", {"name": lane}), ("thread_sort_index", {"sort_index": number})):
+            events.append({"name": kind, "ph": "M", "pid": 1, "tid": number, "args": facts})
     for number, lane, span in spans:
         # An event without a length is not shown.
         times = {"ts": _to_us(span.began_s - origin_s), "dur": max(_SMALLEST_US, _to_us(span.seconds))}

@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
@@ -41,11 +39,12 @@ from myxtts.training.starting_point import (
     read_starting_point,
 )
 from myxtts.training.step import UpdateMaker
-from myxtts.tuning.profile import refuse_decoder
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6
 """Steps; no measurement comes so far."""
+EVEN_NORMS = np.ones(MEL_CHANNELS, np.float32)
+"""Mel statistics that change nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +65,11 @@ class ProfileSetup:
         """The model as a run would build it. Call it under the model device's scope."""
         if self.codec is None:
             # From the first step with codes, as in most of a run.
-            return build_codec_step(self.config, make_even_norms(), steps=NEVER, free_steps=0)
+            return build_codec_step(self.config, EVEN_NORMS, steps=NEVER, free_steps=0)
         return build_gpt_step(self.config, self.data, self.codec, self.start)
 
     def open_batches(self, recipe: BatchRecipe | None = None) -> Batches:
-        """The batches of the run, or of another recipe for it."""
+        """The batches of the run, or of another recipe."""
         return open_batches(recipe or self.make_recipe(), self.data, folder=self.folder / PRODUCER_FOLDER)
 
     def make_recipe(self, *, keeps_codes_aside: bool = False) -> BatchRecipe:
@@ -80,7 +79,7 @@ class ProfileSetup:
             keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
         """
         codec = self.codec
-        target, norms = (Target.CODEC, make_even_norms()) if codec is None else (Target.GPT, codec.mel_norms)
+        target, norms = (Target.CODEC, EVEN_NORMS) if codec is None else (Target.GPT, codec.mel_norms)
         # Codes of weights that nobody keeps are not kept beside the corpus.
         is_aside = keeps_codes_aside or codec is None or codec.folder.is_relative_to(self.folder)
         return BatchRecipe(
@@ -97,33 +96,19 @@ class ProfileSetup:
 
 def set_up_profile(config: XTTSConfig, plan: DevicePlan, folder: Path) -> ProfileSetup:
     """The run of a configuration, its data read and its codec found, in a folder. The plan must be in force already."""
-    refuse_decoder(config)
-    start = codec = None
-    notes: tuple[str, ...] = ()
-    if config.training.stage != "codec" and config.training.init_from:
+    start, codec, notes, trains_codec = None, None, list[str](), config.training.stage == "codec"
+    if not trains_codec and config.training.init_from:
         start = read_starting_point(Path(config.training.init_from), folder, is_resumed=False)
     data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
-    if config.training.stage != "codec":
-        codec = find_codec(config, start)
-        if codec is None:
-            codec = _write_random_codec(config, folder / "codec")
-            notes = ("No codec was given: one of random weights prepares here. It costs the same.",)
+    if not trains_codec and (codec := find_codec(config, start)) is None:
+        # On the host: the device that prepares loads it from the folder, as it does in a run.
+        with get_device_context("/CPU:0"):
+            weights = to_checkpoint(build_dvae(config.model, seed=0))
+        write_model_directory(folder / "codec", config=config, model={MEL_STATISTICS: EVEN_NORMS}, dvae=weights)
+        codec = read_codec(folder / "codec")
+        notes.append("No codec was given: one of random weights prepares here. It costs the same.")
     fitted = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
-    return ProfileSetup(fitted, plan, data, codec, start, folder, notes)
-
-
-def _write_random_codec(config: XTTSConfig, folder: Path) -> Codec:
-    """A codec of a configuration's size and random weights: it costs what a trained one does."""
-    # On the host: the device that prepares loads it from the folder, as it does in a run.
-    with get_device_context("/CPU:0"):
-        weights = to_checkpoint(build_dvae(config.model, seed=0))
-    write_model_directory(folder, config=config, model={MEL_STATISTICS: make_even_norms()}, dvae=weights)
-    return read_codec(folder)
-
-
-def make_even_norms() -> NDArray[np.float32]:
-    """Mel statistics that change nothing."""
-    return np.ones(MEL_CHANNELS, np.float32)
+    return ProfileSetup(fitted, plan, data, codec, start, folder, tuple(notes))
 
 
 FILL_BATCHES = 2 * SLOTS + 2
@@ -137,9 +122,6 @@ WINDOWS = 2
 """In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
 _MOST_WINDOWS = 4
 
-Train = Callable[[Batch], bool]
-"""Trains on a batch, and says whether something was traced for it."""
-
 
 class SyncedTraining:
     """A step as every mode does it, of the model of a run that is set up. Build it under the model device's scope."""
@@ -147,22 +129,18 @@ class SyncedTraining:
     def __init__(self, setup: ProfileSetup):
         training = setup.config.training
         self.step = setup.build_model().step
-        self._updates = UpdateMaker(
-            self.step,
-            lambda _: RATE,
-            accumulation=training.gradient_accumulation_steps,
-            retries=training.on_oom == "retry",
-        )
+        accumulation, retries = training.gradient_accumulation_steps, training.on_oom == "retry"
+        self._updates = UpdateMaker(self.step, lambda _: RATE, accumulation=accumulation, retries=retries)
         self._last: tf.Tensor | None = None
 
     def train(self, batch: Batch) -> bool:
-        """Trains on a batch and waits for it. See `Train`."""
+        """Trains on a batch, waits for it, and says whether something was traced for it."""
         has_traced = self.dispatch(batch)
         self.settle()
         return has_traced
 
     def dispatch(self, batch: Batch) -> bool:
-        """Trains on a batch as a run does, without waiting for it. See `Train`."""
+        """The same as a run does it: without waiting."""
         traces = self.step.count_traces()
         self._last = self._updates.add(batch.tensors, batch.info.facts)
         return self.step.count_traces() != traces
@@ -171,24 +149,6 @@ class SyncedTraining:
         """Waits until all that was dispatched is done."""
         # Work of one device is done in the order it was asked for: fetching the last of it waits for all.
         (tf.constant(1.0) + 1.0 if self._last is None else self._last).numpy()
-
-
-class Window(NamedTuple):
-    """A stretch of batches at full speed."""
-
-    batch_s: float
-    read_s: float
-    """Of it, waiting for clips beyond what was read ahead."""
-    buckets: Sequence[int]
-
-
-class RealRun(NamedTuple):
-    """What the run with pipeline and training has measured."""
-
-    times: list[BatchTimes]
-    buckets: list[int]
-    left_out: int
-    facts: PipelineFacts
 
 
 class Profiler:
@@ -201,11 +161,8 @@ class Profiler:
     """
 
     def __init__(self, source: Batches, training: SyncedTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1):
-        self._source = source
-        self._training = training
-        self._steps = steps
-        self._read_ahead = read_ahead
-        self._shapes = shapes
+        self._source, self._training = source, training
+        self._steps, self._read_ahead, self._shapes = steps, read_ahead, shapes
         self._kept: dict[int, Batch] = {}
         """One batch of each shape, for the run without the pipeline."""
         self._cached_s: dict[int, list[float]] = defaultdict(list)
@@ -224,16 +181,15 @@ class Profiler:
     def run_pipeline(self) -> list[BatchTimes]:
         """The pipeline alone: batches are taken and thrown away."""
         self.drain()
-        return [self._do_batch(lambda _: False)[0] for _ in range(max(3, self._steps // 2))]
+        return [self._do_batch() for _ in range(max(3, self._steps // 2))]
 
-    def run_real(self) -> RealRun:
-        """Pipeline and training together."""
-        times, buckets, left_out, skip = list[BatchTimes](), list[int](), 0, FILL_BATCHES
-        self._source.read_facts(reset=True)
+    def run_real(self) -> tuple[list[BatchTimes], int, PipelineFacts]:
+        """Pipeline and training together: the batches that count, how many were left out, and what the pipeline says of them."""
+        times, left_out, skip = list[BatchTimes](), 0, FILL_BATCHES
         # A corpus with many rare shapes traces again and again; it must come to an end all the same.
         for _ in range(FILL_BATCHES + 3 * self._steps):
-            done, bucket, has_traced = self._do_batch(self._training.train)
-            if has_traced:
+            done = self._do_batch(self._training.train)
+            if done.has_traced:
                 # While it traced, the pipeline has filled up.
                 skip = max(skip, SLOTS + 1)
             if skip:
@@ -243,7 +199,6 @@ class Profiler:
                     self._source.read_facts(reset=True)
                 continue
             times.append(done)
-            buckets.append(bucket)
             if len(times) == self._steps:
                 break
         if not times:
@@ -251,26 +206,26 @@ class Profiler:
                 f"Every one of {left_out} steps was traced anew, so there is none whose time means anything. Profile with "
                 "--enable-static-shapes, or with more --num-steps."
             )
-        return RealRun(times, buckets, left_out, self._source.read_facts())
+        return times, left_out, self._source.read_facts()
 
-    def time_best_window(self, batches: int) -> Window:
-        """The faster of some windows in which nothing was traced: the mean time of a batch at full speed."""
-        return min((self._time_window(batches) for _ in range(WINDOWS)), key=lambda window: window.batch_s)
+    def time_best_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
+        """The faster of some windows in which nothing was traced: seconds per batch at full speed, and its batches."""
+        return min((self._time_window(batches) for _ in range(WINDOWS)), key=lambda window: window[0])
 
-    def _time_window(self, batches: int) -> Window:
+    def _time_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
         for _ in range(_MOST_WINDOWS):
             self._dispatch(FILL_BATCHES)
             began = time.perf_counter()
-            times, buckets, traced = zip(*self._dispatch(batches), strict=True)
+            times = self._dispatch(batches)
             seconds = time.perf_counter() - began
-            if not any(traced):
-                return Window(seconds / batches, fmean(each.spans.read.seconds for each in times), buckets)
+            if not any(each.has_traced for each in times):
+                return seconds / batches, times
         raise ProfileError(
             f"The step was traced anew in each of {_MOST_WINDOWS} stretches of {batches} batches, so there is none whose time means "
             "anything. Use --enable-static-shapes, or give --mode instead of auto."
         )
 
-    def _dispatch(self, batches: int) -> list[tuple[BatchTimes, int, bool]]:
+    def _dispatch(self, batches: int) -> list[BatchTimes]:
         done = [self._do_batch(self._training.dispatch) for _ in range(batches)]
         self._training.settle()
         return done
@@ -283,27 +238,26 @@ class Profiler:
                 if not self._training.train(batch):
                     self._cached_s[bucket].append(time.perf_counter() - began)
 
-    def list_cached(self, buckets: Sequence[int]) -> list[float]:
-        """Seconds per batch of the training alone, for as many batches of each shape as the real run had."""
-        return [fmean(self._cached_s[bucket]) for bucket in buckets]
+    def list_cached(self, times: Sequence[BatchTimes]) -> list[float]:
+        """Seconds of the training alone, for batches of the same shapes."""
+        return [fmean(self._cached_s[each.bucket]) for each in times]
 
     def drain(self) -> None:
         """Uses up what was read ahead while the step was traced: it would hide how slow reading is."""
         for number in range(self._read_ahead + FILL_BATCHES):
-            done, *_ = self._do_batch(lambda _: False)
-            if number >= FILL_BATCHES and done.spans.read.seconds > WAITED_S:
+            if self._do_batch().spans.read.seconds > WAITED_S and number >= FILL_BATCHES:
                 return
 
-    def _do_batch(self, work: Train) -> tuple[BatchTimes, int, bool]:
-        """Times and shape of the next batch, and whether something was traced for it."""
+    def _do_batch(self, work: Callable[[Batch], bool] = lambda _: False) -> BatchTimes:
+        """The next batch; `work` says whether something was traced for it."""
         batch = self._source.take()
         began = time.perf_counter()
         has_traced = work(batch)
         ended = time.perf_counter()
         # What follows belongs to the wait for the next batch: where nothing runs beside the model, it is prepared now.
-        waits_since, self._waits_since = self._waits_since, ended
+        wait, self._waits_since = Span(self._waits_since, began), ended
         self._source.advance()
         self._source.release()
-        self._kept.setdefault(batch.info.facts.bucket_number, batch)
-        times = BatchTimes(batch.info.facts.number, batch.info.spans, Span(waits_since, began), Span(began, ended))
-        return times, batch.info.facts.bucket_number, has_traced
+        facts = batch.info.facts
+        self._kept.setdefault(facts.bucket_number, batch)
+        return BatchTimes(facts.number, batch.info.spans, wait, Span(began, ended), facts.bucket_number, has_traced)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -197,7 +198,7 @@ def test_a_worker_is_handed_the_choice(monkeypatch, codec, tmp_path):
     monkeypatch.setattr(train, "_train", lambda config, planned, *_, **__: given.append(planned.choice) or 0)
     words = [*codec, *write_cluster(tmp_path)]
     assert train.run(words, "myxtts train") == 0
-    monkeypatch.setenv("MYXTTS_MODE_CHOICE", json.dumps(make_choice().dump()))
+    monkeypatch.setenv("MYXTTS_MODE_CHOICE", json.dumps(asdict(make_choice())))
     assert train.run(words, "myxtts train") == 0
     assert given == [None, make_choice()]
 

@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -150,7 +151,7 @@ def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
     assert max(map(len, page.splitlines())) <= 80
     assert page.startswith("Auto    ")
     assert "<- taken" in page
-    assert auto_mode.load_choice(json.loads(json.dumps(choice.dump()))) == choice
+    assert auto_mode.load_choice(json.loads(json.dumps(asdict(choice)))) == choice
 
 
 def test_where_nothing_can_be_had_every_reason_is_named():
@@ -182,7 +183,8 @@ def plan(config, costs=None, *, cards=2, around=None, obstacles=None, **given):
         return {"costs": vars(costs), "obstacles": obstacles or {}, "around": {"epochs": 50, **facts}}
 
     made = [Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(cards)]
-    return auto_mode.plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), measure=measure, **given)
+    with patch.object(auto_mode, "measure_modes", measure):
+        return auto_mode.plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), **given)
 
 
 @pytest.fixture(autouse=True)
@@ -285,7 +287,7 @@ def keep(config, choice):
 def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
     config, told = make_config(tmp_path / "run"), []
     first = plan(config, make_costs(30, 1, 40))
-    keep(config, first.choice.dump())
+    keep(config, asdict(first.choice))
     assert plan(config) == first
     other = plan(config, make_costs(0.4, 1, 40), cards=3, tell=told.append)
     assert other.plan.mode is Mode.SINGLE
@@ -308,7 +310,7 @@ def test_a_choice_that_cannot_be_read_is_made_anew(tmp_path):
 def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path):
     config, told = make_config(tmp_path / "run"), []
     first = plan(config, SHARES, launches=True)
-    keep(config.replace(training={"mode": "single"}), first.choice.dump())
+    keep(config.replace(training={"mode": "single"}), asdict(first.choice))
     assert plan(config, launches=True) == first
     assert plan(config, SHARES, tell=told.append).workers == ()
     assert "the run's mode was data-parallel, which cannot be had now (takes a process for each device" in told[0]

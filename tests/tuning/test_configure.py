@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -81,7 +82,11 @@ class PacedTrials:
 
 def run_tune(trials, config=REHEARSED, *, verifies=False, machine=NO_CARDS, plan=None):
     plan = plan or choose_layout(Layout.DUAL, machine)
-    return configure.tune(config, machine, verifies=verifies, tell=lambda _: None, run_trial=trials, plan=plan)
+    with (
+        patch.object(configure, "run_in_process", lambda config, machine, trial: trials(trial)),
+        patch.object(configure, "plan_run", lambda config, **_: plan(config)),
+    ):
+        return configure.tune(config, machine, verifies=verifies, tell=lambda _: None)
 
 
 def list_settings(tuned):
@@ -210,7 +215,8 @@ def test_the_mode_is_measured_whatever_an_earlier_run_has_chosen_and_workers_may
         return choose_layout(Layout.DUAL)(config)
 
     monkeypatch.setattr(configure, "plan_run", plan_run)
-    configure.tune(REHEARSED, NO_CARDS, run_trial=PacedTrials(), verifies=False, tell=lambda _: None)
+    monkeypatch.setattr(configure, "run_in_process", lambda config, machine, trial: PacedTrials()(trial))
+    configure.tune(REHEARSED, NO_CARDS, verifies=False, tell=lambda _: None)
     assert asked == [("auto", "reset", True)]
 
 

@@ -80,10 +80,10 @@ def test_a_window_holds_all_that_was_dispatched_in_it_and_the_faster_of_two_coun
     source, training = Batches(), Training()
     # The second wait of a window is the one that is timed.
     training.pauses[2] = 2.0
-    window = time_window(6, training, source)
-    assert TRAIN_S <= window.batch_s < 0.3
-    assert window.read_s == pytest.approx(READ_S)
-    assert list(window.buckets) == [1, 0, 1, 0, 1, 0]
+    batch_s, times = time_window(6, training, source)
+    assert TRAIN_S <= batch_s < 0.3
+    assert all(each.spans.read.seconds == pytest.approx(READ_S) for each in times)
+    assert [each.bucket for each in times] == [1, 0, 1, 0, 1, 0]
     assert (source.taken, source.open) == (WINDOWS * (FILL_BATCHES + 6), 0)
 
 

@@ -254,10 +254,10 @@ def test_steps_that_trace_are_left_out_with_those_that_follow():
     traced = iter([True] + [False] * 14 + [True] + [False] * 1000)
     with closing(open_dual(Pace())) as source:
         profiler = make_profiler(source, lambda _: next(traced), steps=10)
-        run = profiler.run_real()
+        times, left_out, _ = profiler.run_real()
     # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
-    assert len(run.times) == 10
-    assert run.left_out == 8 + 4
+    assert len(times) == 10
+    assert left_out == 8 + 4
 
 
 def test_a_run_that_traces_every_step_cannot_be_profiled():
