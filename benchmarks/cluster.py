@@ -86,7 +86,6 @@ def bench_sums(folder: Path) -> None:
 def time_sums(path: str, index: str) -> None:
     """A worker of two: median seconds of sums, and of a round of small numbers over the chief."""
     spec = find_cluster(path, int(index), {})
-    assert spec is not None
     with open_link(spec) as link:
         from myxtts.devices.machine import read_machine
         from myxtts.devices.plan import PlanRequest

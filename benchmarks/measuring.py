@@ -134,12 +134,10 @@ class Child:
         return self.receive()
 
     def send(self, question: Any) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
 
     def receive(self) -> Any:
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             sys.exit(f"error: a process of the bench has ended; what it said is above. It was: {' '.join(self._words)}")

@@ -186,7 +186,6 @@ def work_in_turn(path: str, index: str, pace: str) -> None:
     """A worker that holds its device in every batch: prepares, trains, and from the moment all have trained, exchanges."""
     prepare_s, train_s, exchange_s, batches = json.loads(pace)
     spec, done = find_cluster(path, int(index), {}), []
-    assert spec is not None
     with open_link(spec) as link:
         for number in range(batches):
             time.sleep(prepare_s)
