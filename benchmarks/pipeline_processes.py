@@ -38,7 +38,7 @@ from myxtts.pipeline.batches import Batches, PipedBatches, place_batch
 from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.slots import SLOTS, Handoff
 from myxtts.pipeline.worker import Feed, WorkerThread
-from myxtts.training import trainer
+from myxtts.training import run_log
 from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.profiling import NEVER, ProfileSetup, SyncedTraining, set_up_profile
@@ -181,9 +181,9 @@ class TimedWatch(RunLog):
         self._clocks = [time.pthread_getcpuclockid(thread.ident) for thread in own if thread.ident is not None]
         return self
 
-    def count_batch(self, *facts: Any) -> None:
+    def count_batch(self, *facts: Any, **more: Any) -> None:
         self.moments.append((time.perf_counter(), self._calls_s + sum(map(time.clock_gettime, self._clocks))))
-        self._time(super().count_batch, *facts)
+        self._time(super().count_batch, *facts, **more)
 
     def end_phase(self, *facts: Any, **more: Any) -> None:
         self._time(super().end_phase, *facts, **more)
@@ -199,7 +199,7 @@ class TimedWatch(RunLog):
 
 def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
     """Of some windows of so many updates of a real run on two devices: seconds, and those that the watch took of them."""
-    trainer.RunLog = TimedWatch
+    run_log.RunLog = TimedWatch
     last = WARM_UP + 1 + bench.WATCH_WINDOWS * updates
     # Its codec is trained for a step, in a stage with a watch of its own.
     XTTSTrainer(make_config(folder, Mode.DUAL, codec_steps=1, speak=False, max_steps=last)).train()
