@@ -6,15 +6,14 @@ The same batches are trained by one process on one core and by two on two cores,
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.measuring import print_load, print_machine, report_result, run_bench, run_together, write_cluster
+from benchmarks.measuring import print_row, report_result, run_bench, run_together, tell_machine, write_cluster
 from myxtts.cluster.launch import enter_private_network
 from myxtts.cluster.meeting import open_link
 from myxtts.cluster.spec import find_cluster
@@ -28,7 +27,8 @@ SIMULATED_WORKERS, SIMULATED_GIGABITS = (1, 2, 4, 8, 16), (1, 10, 100)
 BIG_GRADIENT_BYTES, BIG_STEP_S = 4 * 441e6, 2.0
 """Of the published GPT, in float32, and an assumed time of one worker for a batch of it."""
 LATENCY_S = 50e-6
-TRAIN = ("--rehearsal", "--mode", "single", "--no-speak", "--cache", "off", "--set", "data.num_workers=0")
+TRAIN = ("train", "--rehearsal", "--mode", "single", "--no-speak", "--cache", "off", "--set", "data.num_workers=0",
+         "--model-size", "tiny", "--batch-size", "16")  # fmt: skip
 RARE = ("--log-interval", "1", "--validation-interval", "100000", "--checkpoint-interval", "100000")
 
 
@@ -37,31 +37,22 @@ def main(words: Sequence[str]) -> None:
         time_sums(*words[1:])
         return
     parser = argparse.ArgumentParser(prog="benchmarks.cluster", description=__doc__)
-    parser.add_argument("--model-size", default="tiny", metavar="SIZE", help="what is trained (default: tiny)")
-    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="clips of a batch (default: 16)")
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="updates of each run (default: 40)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each kind (default: 2)")
-    parser.add_argument(
-        "--open-ports", action="store_true", help="use the machine's own network, where no other is allowed"
-    )
+    parser.add_argument("--open-ports", action="store_true", help="use the machine's own network")
     arguments = parser.parse_args(words)
-    if shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < PAIR:
-        raise ClusterError("Every trainer has a core of its own here: that needs two cores and the program taskset.")
     if not arguments.open_ports:
         enter_private_network()
-    print_machine()
-    flags = ["train", *TRAIN, "--model-size", arguments.model_size, "--batch-size", str(arguments.batch_size)]
-    with TemporaryDirectory(prefix="myxtts-bench-") as name:
-        bench_trainers(Path(name), flags, arguments.steps, arguments.rounds)
+    with tell_machine(), TemporaryDirectory(prefix="myxtts-bench-") as name:
+        bench_trainers(Path(name), arguments.steps, arguments.rounds)
         bench_sums(Path(name))
-    print_simulation()
-    print_load("after")
+        print_simulation()
 
 
-def bench_trainers(folder: Path, flags: Sequence[str], steps: int, rounds: int) -> None:
+def bench_trainers(folder: Path, steps: int, rounds: int) -> None:
     codec = str(folder / "codec")
-    run_together(MYXTTS, [[*flags, "--stage", "codec", "--max-steps", "20", "--checkpoint-dir", codec]])
-    flags = [*flags, *RARE, "--codec", codec, "--max-steps", str(steps)]
+    run_together(MYXTTS, [[*TRAIN, "--stage", "codec", "--max-steps", "20", "--checkpoint-dir", codec]])
+    flags = [*TRAIN, *RARE, "--codec", codec, "--max-steps", str(steps)]
     steps_s: dict[int, list[float]] = {1: [], PAIR: []}
     for number in range(rounds):
         # In turn: what else the machine does falls on both.
@@ -89,14 +80,12 @@ def bench_sums(folder: Path) -> None:
     found = run_together("benchmarks.cluster", [["sum", *worker] for worker in write_cluster(folder, PAIR)])
     print("measured: a sum over two processes by gRPC")
     for what, seconds in found.items():
-        print(f"{what:<28} {seconds * 1e3:>9.2f} ms")
+        print_row((28, 10), what, f"{seconds * 1e3:.2f}", " ms")
 
 
 def time_sums(path: str, index: str) -> None:
     """A worker of two: median seconds of sums, and of a round of small numbers over the chief."""
     spec = find_cluster(path, int(index), {})
-    assert spec is not None
-    found = {}
     with open_link(spec) as link:
         from myxtts.devices.machine import read_machine
         from myxtts.devices.plan import PlanRequest
@@ -108,23 +97,24 @@ def time_sums(path: str, index: str) -> None:
 
         from myxtts.cluster.exchange import Exchange
 
-        exchange = Exchange(spec, has_gpu=False)
-
-        def time_median(what: str, work) -> None:
-            times = []
-            # The first one traces.
-            for number in range(SUM_ROUNDS + 1):
-                began = time.perf_counter()
-                work(number)
-                times.append(time.perf_counter() - began)
-            found[what] = median(times[1:])
-
+        exchange, found = Exchange(spec, has_gpu=False), {}
         for size in SUM_MB:
             tensor = tf.zeros([max(1, size * 1_000_000 // 4)])
-            time_median(f"{size} MB of gradients", lambda _, tensor=tensor: exchange.sum([tensor])[0].numpy())
-        time_median("six numbers over the chief", lambda number: link.add_up(f"round {number}", [1.0] * 6))
+            found[f"{size} MB of gradients"] = time_rounds(lambda _, each=tensor: exchange.sum([each])[0].numpy())
+        found["six numbers over the chief"] = time_rounds(lambda number: link.add_up(f"round {number}", [1.0] * 6))
     if spec.is_chief:
         report_result(found)
+
+
+def time_rounds(work: Callable[[int], object]) -> float:
+    """Median seconds of a call."""
+    # The first one traces.
+    work(0)
+    moments = [time.perf_counter()]
+    for number in range(1, SUM_ROUNDS + 1):
+        work(number)
+        moments.append(time.perf_counter())
+    return median(end - start for start, end in itertools.pairwise(moments))
 
 
 def print_simulation() -> None:
@@ -132,10 +122,11 @@ def print_simulation() -> None:
     ring: each sends and receives 2 (n - 1) / n times their size, in 2 (n - 1) messages. Nothing overlaps."""
     print(f"\nSIMULATED, not measured: speed-up of a model of {BIG_GRADIENT_BYTES / 1e9:.1f} GB of gradients")
     print(f"whose batch takes one worker {BIG_STEP_S:g} s (assumed), one update per batch")
-    print("workers " + "".join(f"{gigabits:>6} Gbit/s" for gigabits in SIMULATED_GIGABITS))
+    widths = (8, 13, 13, 13)
+    print_row(widths, "workers", *(f"{gigabits} Gbit/s" for gigabits in SIMULATED_GIGABITS))
     for workers in SIMULATED_WORKERS:
-        gains = [predict_speed_up(workers, gigabits) for gigabits in SIMULATED_GIGABITS]
-        print(f"{workers:>7} " + "".join(f"{gain:>12.2f}x" for gain in gains))
+        gains = (predict_speed_up(workers, gigabits) for gigabits in SIMULATED_GIGABITS)
+        print_row(widths, f"{workers:>7}", *(f"{gain:.2f}x" for gain in gains))
 
 
 def predict_speed_up(workers: int, gigabits_per_s: float) -> float:

@@ -10,9 +10,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,26 +20,26 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measuring import Windows, answer_questions, print_load, print_machine, run_bench, start_module
+from benchmarks.measuring import Windows, answer_questions, print_row, run_bench, start_module, tell_machine
 from myxtts.audio.reading import inspect_clip, read_clip
 from myxtts.audio.resampling import resample_clip
 from myxtts.cli.parser import Parser
 from myxtts.config import DataConfig, XTTSConfig, resolve_config
 from myxtts.config.sources import add_setting_flags
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.corpus import Corpus, TextIds
+from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batches import BatchMaker, BatchReader
 from myxtts.data.loaders import (
     Engine,
-    LoadingEngine,
+    ReadAhead,
     choose_engine,
     choose_read_ahead,
     choose_workers,
     explain_no_native_loading,
     start_engine,
 )
-from myxtts.data.run_data import collect_run_data
+from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.data.sampler import IndexSampler, Position, follow_position
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.units import SAMPLE_RATE_HZ
@@ -58,10 +57,7 @@ LEAST_NAIVE_BATCHES = 20
 """tf.data needs some batches to find its own settings."""
 PLAIN, NAIVE = "plain loop, one thread", "naive tf.data"
 ONE_PINNED, ALL_PINNED = "one pinned process, decoding", "all pinned processes, decoding"
-
-
-Contender = Callable[[], AbstractContextManager[Iterator[int]]]
-"""Opens whatever reads, without end: how many clips each time."""
+WIDTHS = (32, 14, 11, 14)
 
 
 def main(words: Sequence[str]) -> None:
@@ -74,58 +70,27 @@ def main(words: Sequence[str]) -> None:
     add_setting_flags(parser, show=SHOWN)
     arguments = parser.parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
-    print_machine()
-    with TemporaryDirectory(prefix="myxtts-bench-") as folder:
-        material = prepare_material(config, Path(folder))
-        bench_stages(material, arguments.seconds)
-        bench_readers(material, config.data, arguments.seconds, arguments.rounds)
-    print_load("after")
+    with tell_machine(), TemporaryDirectory(prefix="myxtts-bench-") as folder:
+        data = collect_run_data(config, folder=Path(folder))
+        maker, tokenizer = choose_clips(data, config), Tokenizer(data.tokenizer_path)
+        bench_stages(maker, tokenizer, arguments.seconds)
+        bench_readers(maker, tokenizer, config.data, arguments.seconds, arguments.rounds)
 
 
-@dataclass(frozen=True, eq=False)
-class Material:
-    """What is read."""
-
-    corpus: Corpus
-    ids: TextIds
-    sampler: IndexSampler
-    tokenizer: Tokenizer
-
-    def iterate_batches(self) -> Iterator[list[int]]:
-        """Clip numbers, micro-batch by micro-batch, without end."""
-        for step in itertools.count():
-            for micro_batch in self.sampler.make_batch(step).micro_batches:
-                yield [clip for clip in micro_batch.clips.tolist() if clip >= 0]
-
-    def take_clips(self, count: int) -> list[int]:
-        """The first clips in the order of the run."""
-        return list(itertools.islice(itertools.chain.from_iterable(self.iterate_batches()), count))
-
-    def make_maker(self) -> BatchMaker:
-        return BatchMaker(self.corpus, self.ids, self.sampler)
-
-    def format_rate(self, name: str, clips_per_s: float | None) -> str:
-        if clips_per_s is None:
-            return f"{name:<32}    not needed"
-        return f"{name:<32}  {clips_per_s:>12.0f}  {clips_per_s * self.corpus.total_seconds / len(self.corpus):>9.0f}"
-
-
-def prepare_material(config: XTTSConfig, folder: Path) -> Material:
-    """Clips from all over the corpus of a run, with their texts and batches."""
-    data = collect_run_data(config, folder=folder)
+def choose_clips(data: RunData, config: XTTSConfig) -> BatchMaker:
+    """Makes batches of clips from all over the corpus of a run."""
     some = np.linspace(0, len(data.train) - 1, min(len(data.train), MOST_CLIPS)).astype(np.intp)
-    corpus, ids = data.train.take(some), data.train_ids.take(some)
+    corpus = data.train.take(some)
     plan = plan_buckets(corpus.samples, corpus.tokens, batch_size=config.data.batch_size)
     sampler = IndexSampler(plan, seed=config.training.seed, accumulation=config.training.gradient_accumulation_steps)
-    print(
-        f"Corpus   {corpus.root}: {len(corpus)} clips of {corpus.total_seconds / len(corpus):.1f} s on average, read from memory"
-    )
-    return Material(corpus, ids, sampler, Tokenizer(data.tokenizer_path))
+    average_s = corpus.total_seconds / len(corpus)
+    print(f"Corpus   {corpus.root}: {len(corpus)} clips of {average_s:.1f} s on average, read from memory")
+    return BatchMaker(corpus, data.train_ids.take(some), sampler)
 
 
-def bench_stages(material: Material, seconds: float) -> None:
+def bench_stages(maker: BatchMaker, tokenizer: Tokenizer, seconds: float) -> None:
     """What each stage does on one thread with nothing else to do."""
-    corpus, tokenizer, clips = material.corpus, material.tokenizer, material.take_clips(STAGE_CLIPS)
+    corpus, clips = maker.corpus, take_clips(maker)
     rates_hz = {clip: inspect_clip(corpus.find_file(clip)).rate_hz for clip in clips}
     decoded = {clip: read_clip(corpus.find_file(clip), rates_hz[clip]) for clip in clips}
     foreign = [clip for clip in clips if rates_hz[clip] != SAMPLE_RATE_HZ]
@@ -135,61 +100,57 @@ def bench_stages(material: Material, seconds: float) -> None:
             work(clip)
             yield 1
 
-    stages: Mapping[str, Iterator[int]] = {
+    stages = {
         "read bytes": work_on(lambda clip: corpus.find_file(clip).read_bytes()),
         "decode": work_on(lambda clip: read_clip(corpus.find_file(clip), rates_hz[clip])),
         "resample": work_on(lambda clip: resample_clip(decoded[clip], rates_hz[clip], SAMPLE_RATE_HZ), foreign),
         "tokenise": work_on(lambda clip: tokenizer.encode(corpus.text[clip], corpus.language[clip])),
-        "assemble": assemble(material),
+        "assemble": assemble(maker),
     }
-    print("\nstage (one thread, alone)         utterances/s  audio s/s")
+    print()
+    print_row(WIDTHS, "stage (one thread, alone)", "utterances/s", "audio s/s")
     for name, pieces in stages.items():
-        is_needed = name != "resample" or foreign
-        print(material.format_rate(name, count_clips(pieces, seconds) if is_needed else None), flush=True)
+        if name == "resample" and not foreign:
+            print_row(WIDTHS, name, "not needed")
+        else:
+            print_row(WIDTHS, name, *format_rate(corpus, count_clips(pieces, seconds)))
 
 
-def assemble(material: Material) -> Iterator[int]:
-    """Makes the first batch again and again from samples that are in memory."""
-    maker, batch = material.make_maker(), material.sampler.make_batch(0)
-    clips, bucket = batch.micro_batches[0].clips.tolist(), batch.micro_batches[0].bucket
-    wavs = {clip: read_clip(material.corpus.find_file(clip)) for clip in clips if clip >= 0}
-    while True:
-        wav_BS = np.zeros((len(clips), bucket.samples), np.float32)
-        for row, clip in enumerate(clips):
-            if clip >= 0:
-                wav_BS[row, : len(wavs[clip])] = wavs[clip]
-        maker.make_batch(batch, Position(0), wav_BS)
-        yield len(wavs)
+def format_rate(corpus: Corpus, clips_per_s: float) -> tuple[str, str]:
+    """Clips a second, and seconds of audio."""
+    return f"{clips_per_s:.0f}", f"{clips_per_s * corpus.total_seconds / len(corpus):.0f}"
 
 
-def bench_readers(material: Material, data: DataConfig, seconds: float, rounds: int) -> None:
+def bench_readers(maker: BatchMaker, tokenizer: Tokenizer, data: DataConfig, seconds: float, rounds: int) -> None:
     """All contenders in turn; medians over their windows."""
-    workers = max(1, choose_workers(data))
-    ahead = choose_read_ahead(data, [material.sampler.plan], accumulation=material.sampler.accumulation)
-    choice = choose_engine(data, [material.corpus])
-    is_plain_wav = explain_no_native_loading([material.corpus]) is None
+    corpora, workers = [maker.corpus], max(1, choose_workers(data))
+    ahead = choose_read_ahead(data, [maker.sampler.plan], accumulation=maker.sampler.accumulation)
+    choice = choose_engine(data, corpora)
+    is_plain_wav = explain_no_native_loading(corpora) is None
     engines = dict.fromkeys([Engine.PROCESSES, *([Engine.NATIVE] if is_plain_wav else []), choice.engine])
-    contenders: dict[str, Contender] = {
-        PLAIN: partial(open_plain_loop, material),
-        NAIVE: partial(open_naive_dataset, material, data.batch_size, is_plain_wav),
-        ONE_PINNED: partial(open_pinned_processes, material, 1, seconds),
-        ALL_PINNED: partial(open_pinned_processes, material, workers, seconds),
-        **{
-            f"ours, {engine}": partial(open_reader, material, partial(start_engine, engine, data, ahead), ahead.depth)
-            for engine in engines
-        },
+
+    def time_window(least: int, read: Callable[..., Iterator[int]], *what: Any) -> float:
+        """The rate of a contender, after so many batches as it may have had ready, and some time."""
+        with closing(read(maker, *what)) as batches:
+            count_clips(batches, 0.3 * seconds, least)
+            return count_clips(batches, seconds)
+
+    contenders = {
+        PLAIN: partial(time_window, 1, read_plainly, tokenizer),
+        NAIVE: partial(time_window, LEAST_NAIVE_BATCHES, read_naively, data.batch_size, is_plain_wav),
+        ONE_PINNED: partial(time_window, 1, decode_pinned, 1, seconds),
+        ALL_PINNED: partial(time_window, 1, decode_pinned, workers, seconds),
     }
+    for engine in engines:
+        contenders[f"ours, {engine}"] = partial(time_window, ahead.depth, read_by_engine, engine, data, ahead)
     windows = Windows()
-    least = {NAIVE: LEAST_NAIVE_BATCHES, **{f"ours, {engine}": ahead.depth for engine in engines}}
-    taken = windows.take_turns(
-        {name: partial(time_window, each, seconds, least.get(name, 1)) for name, each in contenders.items()}, rounds
-    )
-    rates = {name: median(found) for name, found in taken.items()}
+    rates = {name: median(found) for name, found in windows.take_turns(contenders, rounds).items()}
     in_force, plain = f"ours, {choice.engine}", rates[PLAIN]
-    print(f"\nbatches of {data.batch_size:<20}   utterances/s  audio s/s  x plain loop")
+    print()
+    print_row(WIDTHS, f"batches of {data.batch_size}", "utterances/s", "audio s/s", "x plain loop")
     for name, rate in rates.items():
         mark = "  <- a run uses this" if name == in_force else ""
-        print(f"{material.format_rate(name, rate)}  {rate / plain:>12.2f}{mark}")
+        print_row(WIDTHS, name, *format_rate(maker.corpus, rate), f"{rate / plain:.2f}", mark)
     why = f"not in force: {choice.why_not_native}" if choice.why_not_native else "in force"
     print(f"\nTF-native loading is {why}.")
     ours = rates[in_force]
@@ -198,22 +159,13 @@ def bench_readers(material: Material, data: DataConfig, seconds: float, rounds: 
         print(f"it gets at most {ours / 2:.0f} utterances/s of what is read here.")
     # With one worker the same thing is measured twice: what differs is the machine's mood.
     gain = rates[ALL_PINNED] / rates[ONE_PINNED] if workers > 1 else 1.0
+    asked, found, over_naive = TARGET_SHARE * gain, ours / plain, ours / rates[NAIVE]
     print(f"The machine's own parallel gain: {gain:.2f} ({workers} pinned processes over one).")
     print(
-        f"Target   {TARGET_SHARE} of it, {TARGET_SHARE * gain:.2f} times the plain loop: {ours / plain:.2f}, ", end=""
+        f"Target   {TARGET_SHARE} of it, {asked:.2f} times the plain loop: {found:.2f}, {windows.judge(found >= asked)}"
     )
-    print(windows.judge(ours / plain >= TARGET_SHARE * gain))
-    over_naive = ours / rates[NAIVE]
-    print(
-        f"Target   not below naive tf.data: {over_naive:.2f} times as fast, {windows.judge(over_naive >= 1)}\n{windows}"
-    )
-
-
-def time_window(contender: Contender, seconds: float, least: int) -> float:
-    """The rate of a contender, after so many batches as it may have had ready, and some time."""
-    with contender() as batches:
-        count_clips(batches, 0.3 * seconds, least)
-        return count_clips(batches, seconds)
+    print(f"Target   not below naive tf.data: {over_naive:.2f} times as fast, {windows.judge(over_naive >= 1)}")
+    print(windows)
 
 
 def count_clips(batches: Iterator[int], seconds: float, least: int = 1) -> float:
@@ -225,42 +177,62 @@ def count_clips(batches: Iterator[int], seconds: float, least: int = 1) -> float
     return sum(taken) / elapsed
 
 
-@contextmanager
-def open_plain_loop(material: Material) -> Iterator[Iterator[int]]:
+def iterate_batches(maker: BatchMaker) -> Iterator[list[int]]:
+    """Clip numbers, micro-batch by micro-batch, without end."""
+    for step in itertools.count():
+        for micro_batch in maker.sampler.make_batch(step).micro_batches:
+            yield [clip for clip in micro_batch.clips.tolist() if clip >= 0]
+
+
+def take_clips(maker: BatchMaker) -> list[int]:
+    """The first clips in the order of the run."""
+    return list(itertools.islice(itertools.chain.from_iterable(iterate_batches(maker)), STAGE_CLIPS))
+
+
+# What is measured: each reads without end, and says how many clips each time.
+
+
+def assemble(maker: BatchMaker) -> Iterator[int]:
+    """Makes the first batch again and again from samples that are in memory."""
+    batch = maker.sampler.make_batch(0)
+    clips, bucket = batch.micro_batches[0].clips.tolist(), batch.micro_batches[0].bucket
+    wavs = {row: read_clip(maker.corpus.find_file(clip)) for row, clip in enumerate(clips) if clip >= 0}
+    while True:
+        wav_BS = np.zeros((len(clips), bucket.samples), np.float32)
+        for row, wav in wavs.items():
+            wav_BS[row, : len(wav)] = wav
+        maker.make_batch(batch, Position(0), wav_BS)
+        yield len(wavs)
+
+
+def read_plainly(maker: BatchMaker, tokenizer: Tokenizer) -> Iterator[int]:
     """What one would write first: read, tokenise and pad, one clip after the other."""
-    corpus = material.corpus
-
-    def loop() -> Iterator[int]:
-        for clips in material.iterate_batches():
-            wavs = [read_clip(corpus.find_file(clip)) for clip in clips]
-            texts = [material.tokenizer.encode(corpus.text[clip], corpus.language[clip]) for clip in clips]
-            wav_BS = np.zeros((len(clips), max(map(len, wavs))), np.float32)
-            text_BL = np.zeros((len(clips), max(map(len, texts))), np.int32)
-            for row, (wav, text) in enumerate(zip(wavs, texts, strict=True)):
-                wav_BS[row, : len(wav)] = wav
-                text_BL[row, : len(text)] = text
-            yield len(clips)
-
-    yield loop()
+    corpus = maker.corpus
+    for clips in iterate_batches(maker):
+        wavs = [read_clip(corpus.find_file(clip)) for clip in clips]
+        texts = [tokenizer.encode(corpus.text[clip], corpus.language[clip]) for clip in clips]
+        wav_BS = np.zeros((len(clips), max(map(len, wavs))), np.float32)
+        text_BL = np.zeros((len(clips), max(map(len, texts))), np.int32)
+        for row, (wav, text) in enumerate(zip(wavs, texts, strict=True)):
+            wav_BS[row, : len(wav)] = wav
+            text_BL[row, : len(text)] = text
+        yield len(clips)
 
 
-@contextmanager
-def open_reader(material: Material, make_engine: Callable[[], LoadingEngine], depth: int) -> Iterator[Iterator[int]]:
+def read_by_engine(maker: BatchMaker, engine: Engine, data: DataConfig, ahead: ReadAhead) -> Iterator[int]:
     """Our reader, as a run uses it."""
-    report = DropReport(lines=len(material.corpus), kept_seconds=material.corpus.total_seconds)
-
-    def loop(reader: BatchReader) -> Iterator[int]:
-        position = Position(0)
+    report = DropReport(lines=len(maker.corpus), kept_seconds=maker.corpus.total_seconds)
+    position = Position(0)
+    with (
+        start_engine(engine, data, ahead) as started,
+        BatchReader(maker, started, depth=ahead.depth, report=report) as reader,
+    ):
         while True:
             yield int(np.count_nonzero(reader.read(position).weights_B))
-            position = follow_position(material.sampler, position)
-
-    with make_engine() as engine, BatchReader(material.make_maker(), engine, depth=depth, report=report) as reader:
-        yield loop(reader)
+            position = follow_position(maker.sampler, position)
 
 
-@contextmanager
-def open_naive_dataset(material: Material, batch_size: int, is_plain_wav: bool) -> Iterator[Iterator[int]]:
+def read_naively(maker: BatchMaker, batch_size: int, is_plain_wav: bool) -> Iterator[int]:
     """Clips in the order of the run through `map`, `padded_batch` and `prefetch`, each with tf.data's own tuning.
 
     Its texts are tokenised beforehand, which is more than it would get in life. Plain wav is decoded by TensorFlow's own
@@ -272,44 +244,36 @@ def open_naive_dataset(material: Material, batch_size: int, is_plain_wav: bool) 
     # isort: split
     import tensorflow as tf
 
-    def decode_wav(path: Any) -> Any:
-        return tf.audio.decode_wav(tf.io.read_file(path), desired_channels=1).audio[:, 0]
-
-    def decode_anything(path: Any) -> Any:
+    def load(path: Any, text: Any) -> Any:
+        if is_plain_wav:
+            return tf.audio.decode_wav(tf.io.read_file(path), desired_channels=1).audio[:, 0], text
         wav_S = tf.numpy_function(lambda name: read_clip(os.fsdecode(name)), [path], tf.float32, stateful=False)
         wav_S.set_shape([None])
-        return wav_S
+        return wav_S, text
 
-    def load(path: Any, text: Any) -> Any:
-        return decode_wav(path) if is_plain_wav else decode_anything(path), text
-
-    steps = range(material.sampler.steps_per_epoch)
-    order = np.concatenate([material.sampler.make_batch(step).clips for step in steps]).astype(np.intp)
-    ids = material.ids.take(order)
-    paths = tf.constant([os.fsencode(material.corpus.find_file(clip)) for clip in order.tolist()])
+    steps = range(maker.sampler.steps_per_epoch)
+    order = np.concatenate([maker.sampler.make_batch(step).clips for step in steps]).astype(np.intp)
+    ids = maker.ids.take(order)
+    paths = tf.constant([os.fsencode(maker.corpus.find_file(clip)) for clip in order.tolist()])
     texts = tf.RaggedTensor.from_row_splits(ids.ids.astype(np.int32), ids.offsets)
     dataset = tf.data.Dataset.from_tensor_slices((paths, texts)).repeat().map(load, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = dataset.padded_batch(batch_size).prefetch(tf.data.AUTOTUNE)
-    yield (len(wav_BS) for wav_BS, _ in batches)
+    for wav_BS, _ in dataset.padded_batch(batch_size).prefetch(tf.data.AUTOTUNE):
+        yield len(wav_BS)
 
 
-@contextmanager
-def open_pinned_processes(material: Material, count: int, seconds: float) -> Iterator[Iterator[int]]:
+def decode_pinned(maker: BatchMaker, count: int, seconds: float) -> Iterator[int]:
     """Processes that only decode, each on a core of its own. Counts what all of them do in `seconds`, at the same time."""
     cores = sorted(os.sched_getaffinity(0))
-    paths = [str(material.corpus.find_file(clip)) for clip in material.take_clips(STAGE_CLIPS)]
+    paths = [str(maker.corpus.find_file(clip)) for clip in take_clips(maker)]
+    words = [("decode", str(cores[number % len(cores)])) for number in range(count)]
     with ExitStack() as stack:
-        children = [start_module("benchmarks.data", "decode", str(cores[n % len(cores)])) for n in range(count)]
+        children = [stack.enter_context(start_module("benchmarks.data", *each)) for each in words]
         for child in children:
-            stack.enter_context(child).send(paths)
-
-        def loop() -> Iterator[int]:
-            while True:
-                for child in children:
-                    child.send(seconds)
-                yield sum(child.receive() for child in children)
-
-        yield loop()
+            child.send(paths)
+        while True:
+            for child in children:
+                child.send(seconds)
+            yield sum(child.receive() for child in children)
 
 
 def decode_when_asked(core: int) -> None:

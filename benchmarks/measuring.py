@@ -1,4 +1,4 @@
-"""What the benches share: turns, quiet windows, facts of the machine, and processes that measure when they are asked."""
+"""What the benches share: quiet windows, tables and targets, and processes that measure when they are asked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,17 +27,51 @@ STOP_SECONDS = 60.0
 RESULT = "@result "
 
 
+def run_bench(main: Callable[[Sequence[str]], None]) -> None:
+    """Runs a bench with the words of the command line; a mistake in them ends in one message."""
+    try:
+        main(sys.argv[1:])
+    except MyXTTSError as error:
+        sys.exit(f"error: {error}")
+
+
+@contextmanager
+def tell_machine() -> Iterator[None]:
+    """Prints what the figures of the block depend on: the machine, and its load before and after."""
+    lines, cores = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines(), len(os.sched_getaffinity(0))
+    processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
+    versions = f"TensorFlow {version('tensorflow')}, NumPy {version('numpy')}"
+    print(f"Machine  {processor}\n         {cores} cores, Python {platform.python_version()}, {versions}")
+    print_load("before")
+    if os.getloadavg()[0] > cores / 4:
+        print("Warning  the machine was busy already: targets may be missed for that alone")
+    print(flush=True)
+    yield
+    print_load("after")
+
+
+def print_load(when: str) -> None:
+    print(f"Load     {', '.join(f'{each:.2f}' for each in os.getloadavg())} {when} (over 1, 5, 15 minutes)", flush=True)
+
+
+def print_row(widths: Sequence[int], name: str, *cells: str) -> None:
+    """A line of a table: the name at the left of its column, the cells at the right of theirs. What is beyond them is left as it is."""
+    padded = [
+        f"{cell:>{width}}" for cell, width in itertools.zip_longest(cells, widths[1 : len(cells) + 1], fillvalue=0)
+    ]
+    print(f"{name:<{widths[0]}}{''.join(padded)}".rstrip(), flush=True)
+
+
 class Windows:
     """Measures again what the host has spoilt, and counts how often."""
 
     def __init__(self) -> None:
-        self.taken = self.discarded = self.noisy = 0
+        self.discarded = self.noisy = 0
         self.is_quiet = True
         """Whether the last window was."""
 
     def find_quiet(self, measure: Callable[[], T]) -> T:
         """The first figures during which the host took little away, or the last tried."""
-        self.taken += 1
         for attempt in range(MOST_DISCARDED + 1):
             steal_before, total_before = read_processor_ticks()
             figures = measure()
@@ -57,61 +91,34 @@ class Windows:
                 figures[name].append(self.find_quiet(contender))
         return figures
 
-    def judge(self, is_met: bool, is_quiet: bool | None = None) -> str:
-        """The word for a target; another one for what the host has spoilt (default: any window of these)."""
-        quiet = not self.noisy if is_quiet is None else is_quiet
-        return ("met" if is_met else "missed") if quiet else "noisy"
+    def judge(self, is_met: bool) -> str:
+        """The word for a target of all these windows."""
+        return judge(is_met, not self.noisy)
 
     def __str__(self) -> str:
         text = f"Windows  {self.discarded} discarded for more than {MOST_STEAL:.0%} steal"
         return f"{text}; {self.noisy} taken all the same, after that" if self.noisy else text
 
 
+def judge(is_met: bool, is_quiet: bool = True) -> str:
+    """The word for a target; another one for what the host has spoilt."""
+    return ("met" if is_met else "missed") if is_quiet else "noisy"
+
+
 def read_processor_ticks() -> tuple[int, int]:
-    """Of the whole machine since its start: what the host took away, and all. Zeros where the kernel does not say."""
-    try:
-        words = Path("/proc/stat").read_text().partition("\n")[0].split()[1:]
-    except OSError:
-        return 0, 0
+    """Of the whole machine since its start: what the host took away, and all."""
     # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
-    ticks = [int(word) for word in words[:8]]
-    return (ticks[7] if len(ticks) > 7 else 0), sum(ticks)
-
-
-def print_machine() -> None:
-    """What the figures depend on."""
-    processor, cores = "unknown processor", len(os.sched_getaffinity(0))
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
-    versions = f"TensorFlow {version('tensorflow')}, NumPy {version('numpy')}"
-    print(f"Machine  {processor}\n         {cores} cores, Python {platform.python_version()}, {versions}")
-    print_load("before")
-    if os.getloadavg()[0] > cores / 4:
-        print("Warning  the machine was busy already: targets may be missed for that alone")
-    print(flush=True)
-
-
-def print_load(when: str) -> None:
-    print(f"Load     {', '.join(f'{each:.2f}' for each in os.getloadavg())} {when} (over 1, 5, 15 minutes)", flush=True)
-
-
-def run_bench(main: Callable[[Sequence[str]], None]) -> None:
-    """Runs a bench with the words of the command line; a mistake in them ends in one message."""
-    try:
-        main(sys.argv[1:])
-    except MyXTTSError as error:
-        sys.exit(f"error: {error}")
+    ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    return ticks[7], sum(ticks)
 
 
 class Child:
     """A process that answers each line of JSON on its standard input with one on its standard output; a context."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()):
+    def __init__(self, words: Sequence[str], **environ: str):
         self._words = list(words)
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        environment = {**make_importable(os.environ), **(environ or {})}
-        self._process = subprocess.Popen(self._words, env=environment, pass_fds=pass_fds, **pipes)
+        self._process = subprocess.Popen(self._words, env={**make_importable(os.environ), **environ}, **pipes)
 
     def __enter__(self) -> Child:
         return self
@@ -127,41 +134,14 @@ class Child:
         return self.receive()
 
     def send(self, question: Any) -> None:
-        assert self._process.stdin is not None
-        # That it has died is seen, and said, where its answer is missing.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
 
     def receive(self) -> Any:
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            code, command = self._process.wait(), " ".join(self._words)
-            sys.exit(f"error: a process of the bench ended with code {code}; what it said is above. It was: {command}")
+            sys.exit(f"error: a process of the bench has ended; what it said is above. It was: {' '.join(self._words)}")
         return json.loads(line)
-
-
-def run_together(module: str, commands: Sequence[Sequence[str]]) -> Any:
-    """Runs a module in processes that stand and fall together, each on a core of its own; what `report_result` was given in one."""
-    said: list[str] = []
-    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
-    python, environ = [sys.executable, "-P", "-m", module], make_importable(os.environ)
-    pinned = [Command(["taskset", "-c", str(next(cores)), *python, *words], environ) for words in commands]
-    if any(ProcessGroup(pinned, tell=lambda index, line: said.append(line)).run()):
-        raise ClusterError("A process of the bench failed:\n" + "\n".join(said[-20:]))
-    return next((json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)), None)
-
-
-def report_result(result: Any) -> None:
-    print(f"{RESULT}{json.dumps(result)}", flush=True)
-
-
-def write_cluster(folder: Path, workers: int) -> list[list[str]]:
-    """Of each worker of a cluster on this machine: the cluster's file, and its index."""
-    path = folder / "cluster.yaml"
-    path.write_text(make_cluster_file(workers), encoding="utf-8")
-    return [[str(path), str(index)] for index in range(workers)]
 
 
 def start_module(module: str, *words: str) -> Child:
@@ -176,3 +156,26 @@ def answer_questions(work: Callable[[Any], Any]) -> None:
         os.dup2(2, 1)
         for line in sys.stdin:
             print(json.dumps(work(json.loads(line))), file=answers, flush=True)
+
+
+def run_together(module: str, commands: Sequence[Sequence[str]]) -> Any:
+    """Runs a module in processes that stand and fall together, each on a core of its own; what `report_result` was given in one."""
+    said: list[str] = []
+    cores, environ = sorted(os.sched_getaffinity(0)), make_importable(os.environ)
+    python = [sys.executable, "-P", "-m", module]
+    pinned = [["taskset", "-c", str(cores[n % len(cores)]), *python, *words] for n, words in enumerate(commands)]
+    group = ProcessGroup([Command(words, environ) for words in pinned], tell=lambda index, line: said.append(line))
+    if any(group.run()):
+        raise ClusterError("A process of the bench failed:\n" + "\n".join(said[-20:]))
+    return next((json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)), None)
+
+
+def report_result(result: Any) -> None:
+    print(f"{RESULT}{json.dumps(result)}", flush=True)
+
+
+def write_cluster(folder: Path, workers: int) -> list[list[str]]:
+    """Of each worker of a cluster on this machine: the cluster's file, and its index."""
+    path = folder / "cluster.yaml"
+    path.write_text(make_cluster_file(workers), encoding="utf-8")
+    return [[str(path), str(index)] for index in range(workers)]

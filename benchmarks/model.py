@@ -23,7 +23,7 @@ from myxtts.devices.runtime import set_thread_pools
 # isort: split
 import tensorflow as tf
 
-from benchmarks.measuring import Child, print_load, print_machine, run_bench
+from benchmarks.measuring import Child, judge, print_row, run_bench, tell_machine
 from myxtts.config import ModelConfig
 from myxtts.models.attention import make_dropout_key
 from myxtts.models.decoding import Sampling, generate
@@ -54,56 +54,46 @@ PEER_CAN = (*SHAPES, "dvae", "decode", "decode 4 rows")
 
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.model", description=__doc__)
-    parser.add_argument("--peer-python", metavar="PATH", type=Path, help="the Python that has torch and coqui-tts")
+    parser.add_argument("--peer-python", metavar="PATH", help="the Python that has torch and coqui-tts")
     parser.add_argument("--seconds", metavar="N", type=float, default=10.0, help="of each piece of work (default: 10)")
     parser.add_argument("--codes", metavar="N", type=int, default=200, help="of a sentence (default: 200)")
-    parser.add_argument("--only", action="append", choices=WORKS, help="may be given again (default: all)")
+    parser.add_argument("--part", action="append", choices=WORKS, help="may be given again (default: all)")
     arguments = parser.parse_args(words)
-    print_machine()
-    print_sizes()
-    set_thread_pools(THREADS, THREADS)
-    with ExitStack() as stack:
-        peer = (
-            stack.enter_context(start_peer(arguments.peer_python, arguments.codes)) if arguments.peer_python else None
-        )
-        names = [name for name in WORKS if name in (arguments.only or WORKS)]
-        times = {name: time_in_turn(name, peer, arguments.codes, arguments.seconds) for name in names}
-    print_times(times, arguments.codes)
-    print_targets(
-        {name: {who: min(found) for who, found in each.items()} for name, each in times.items()}, arguments.codes
-    )
-    print_load("after")
+    codes, names = arguments.codes, [name for name in WORKS if name in (arguments.part or WORKS)]
+    with tell_machine(), ExitStack() as stack:
+        print_sizes()
+        set_thread_pools(THREADS, THREADS)
+        peer = stack.enter_context(start_peer(arguments.peer_python, codes)) if arguments.peer_python else None
+        times = {name: time_in_turn(name, peer, codes, arguments.seconds) for name in names}
+        print_times(times, codes)
+        best = {name: {who: min(found) for who, found in each.items()} for name, each in times.items()}
+        print_targets(best, codes)
 
 
-def start_peer(python: Path, codes: int) -> Child:
-    script = Path(__file__).with_name("peer_coqui.py")
-    environment = {"OMP_NUM_THREADS": str(THREADS), "TOKENIZERS_PARALLELISM": "false"}
-    return Child([str(python), str(script), str(codes)], environment)
+def start_peer(python: str, codes: int) -> Child:
+    script = str(Path(__file__).with_name("peer_coqui.py"))
+    return Child([python, script, str(codes)], OMP_NUM_THREADS=str(THREADS), TOKENIZERS_PARALLELISM="false")
 
 
 def time_in_turn(name: str, peer: Child | None, codes: int, seconds: float) -> dict[str, list[float]]:
     """Seconds of each round, by who worked: at least three rounds, and about so many seconds for each."""
     work = make_work(name, codes)
-    contenders: dict[str, Callable[[], float]] = {"ours": partial(time_once, work)}
+    work()
+    taken: dict[str, list[float]] = {"ours": []}
     if peer is not None and name in PEER_CAN:
         peer.ask({"prepare": name})
-        contenders["peer"] = lambda: float(peer.ask({"run": name})["seconds"])
-    work()
-    taken: dict[str, list[float]] = {who: [] for who in contenders}
-    end = time.perf_counter() + seconds * len(contenders)
+        taken["peer"] = []
+    end = time.perf_counter() + seconds * len(taken)
     while len(taken["ours"]) < LEAST_ROUNDS or time.perf_counter() < end:
-        for who, contender in contenders.items():
-            taken[who].append(contender())
-    del work, contenders
+        begun = time.perf_counter()
+        work()
+        taken["ours"].append(time.perf_counter() - begun)
+        if "peer" in taken:
+            taken["peer"].append(peer.ask({"run": name})["seconds"])
+    del work
     # Layers refer to each other in circles: two models at a time would double what the bench needs.
     gc.collect()
     return taken
-
-
-def time_once(work: Work) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 def make_work(name: str, codes: int) -> Work:
@@ -186,28 +176,26 @@ def make_text(rows: int) -> Any:
 
 def print_sizes() -> None:
     """Parameters of every model size."""
-    print("size        GPT     DVAE  decoder  speaker    total   (million parameters)")
+    widths = (6, 9, 9, 9, 9, 9)
+    print_row(widths, "size", "GPT", "DVAE", "decoder", "speaker", "total", "   (million parameters)")
     for size in ("tiny", "small", "base", "big"):
         counts = list(count_parameters(ModelConfig(size=size)).values())
-        print(f"{size:<6}" + "".join(f"{count / 1e6:9.1f}" for count in (*counts, sum(counts))))
+        print_row(widths, size, *(f"{count / 1e6:.1f}" for count in (*counts, sum(counts))))
     print(flush=True)
 
 
 def print_times(times: Mapping[str, Mapping[str, Sequence[float]]], codes: int) -> None:
-    print(
-        f"{THREADS} threads; batches of {ROWS}, text {TEXT_TOKENS}, codes {codes}, clips of 10 s. The best round counts."
-    )
-    print(f"{'':<24}{'best':>8}{'median':>9}{'codes/s':>9}{'peer':>9}{'codes/s':>9}{'x time':>8}")
+    print(f"{THREADS} threads; batches of {ROWS}, text {TEXT_TOKENS}, codes {codes}, clips of 10 s. ", end="")
+    print("The best round counts.")
+    widths = (24, 8, 9, 9, 9, 9, 8)
+    print_row(widths, "", "best", "median", "codes/s", "peer", "codes/s", "x time")
     for name, each in times.items():
-        row = f"{name:<24}{min(each['ours']):>7.3f}s{median(each['ours']):>8.3f}s{format_rate(name, codes, each['ours']):>9}"
+        best = {who: min(found) for who, found in each.items()}
+        rate = {who: f"{count_codes(name, codes) / best[who]:.0f}" if name.startswith("decode") else "" for who in best}
+        cells = [f"{best['ours']:.3f}s", f"{median(each['ours']):.3f}s", rate["ours"]]
         if "peer" in each:
-            ratio = min(each["ours"]) / min(each["peer"])
-            row += f"{min(each['peer']):>8.3f}s{format_rate(name, codes, each['peer']):>9}{ratio:>8.2f}"
-        print(row.rstrip())
-
-
-def format_rate(name: str, codes: int, seconds: Sequence[float]) -> str:
-    return f"{count_codes(name, codes) / min(seconds):.0f}" if name.startswith("decode") else ""
+            cells += [f"{best['peer']:.3f}s", rate["peer"], f"{best['ours'] / best['peer']:.2f}"]
+        print_row(widths, name, *cells)
 
 
 def count_codes(name: str, codes: int) -> int:
@@ -223,8 +211,8 @@ def count_bytes_per_code() -> int:
 def print_targets(best: Mapping[str, Mapping[str, float]], codes: int) -> None:
     """The targets that this run can judge: those whose pieces of work were all done."""
 
-    def judge(text: str, value: float, is_met: bool) -> None:
-        print(f"Target   {text}: {value:.2f}, {'met' if is_met else 'not met'}")
+    def print_target(text: str, found: float, is_met: bool) -> None:
+        print(f"Target   {text}: {found:.2f}, {judge(is_met)}")
 
     rates = {name: count_codes(name, codes) / each["ours"] for name, each in best.items() if name.startswith("decode")}
     slower = {name: each["ours"] / each["peer"] for name, each in best.items() if "peer" in each}
@@ -234,15 +222,17 @@ def print_targets(best: Mapping[str, Mapping[str, float]], codes: int) -> None:
         roof = bytes_per_s / count_bytes_per_code()
         print(f"Roof     memory is read at {bytes_per_s / 1e9:.1f} GB/s: {roof:.0f} codes/s of one sentence in float32")
         if "decode" in rates:
-            judge("one sentence at least 0.8 of the roof", rates["decode"] / roof, rates["decode"] >= 0.8 * roof)
+            share = rates["decode"] / roof
+            print_target("one sentence at least 0.8 of the roof", share, share >= 0.8)
     for name in sorted(SHAPES.keys() & slower.keys()):
-        judge(f"{name} at most 0.75 of the peer's time", slower[name], slower[name] <= 0.75)
+        print_target(f"{name} at most 0.75 of the peer's time", slower[name], slower[name] <= 0.75)
     if "dvae" in slower:
-        judge("DVAE no slower than the peer's", slower["dvae"], slower["dvae"] <= 1)
+        print_target("DVAE no slower than the peer's", slower["dvae"], slower["dvae"] <= 1)
     if "decode" in slower:
-        judge("one sentence at least 1.3 times the peer's codes/s", 1 / slower["decode"], 1 / slower["decode"] >= 1.3)
+        gain = 1 / slower["decode"]
+        print_target("one sentence at least 1.3 times the peer's codes/s", gain, gain >= 1.3)
         total = max(rates.get("decode 4 rows", 0), rates.get("decode 16-bit", 0)) * best["decode"]["peer"] / codes
-        judge("four sentences or 16-bit weights at least 3 times the peer's codes/s", total, total >= 3)
+        print_target("four sentences or 16-bit weights at least 3 times the peer's codes/s", total, total >= 3)
 
 
 if __name__ == "__main__":

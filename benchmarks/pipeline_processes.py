@@ -38,7 +38,7 @@ from myxtts.pipeline.batches import Batches, PipedBatches, place_batch
 from myxtts.pipeline.maker import BatchFactory
 from myxtts.pipeline.slots import SLOTS, Handoff
 from myxtts.pipeline.worker import Feed, WorkerThread
-from myxtts.training import trainer
+from myxtts.training import run_log
 from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.profiling import NEVER, ProfileSetup, SyncedTraining, set_up_profile
@@ -86,106 +86,81 @@ def keep_to_one_core() -> Any:
     return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
 
 
-class Preparation:
-    """Makes batches on one core."""
+def open_preparation(setup: ProfileSetup, stack: ExitStack) -> Callable[..., Batch]:
+    """What makes the next batch, really made, on one core."""
+    factory, numbers = BatchFactory(setup.data, setup.make_recipe()), itertools.count()
+    stack.callback(factory.close)
+    with keep_to_one_core():
+        factory.warm_up()
 
-    def __init__(self, setup: ProfileSetup):
-        self._factory = BatchFactory(setup.data, setup.make_recipe())
-        self.close = self._factory.close
+    def prepare(_: int = 0) -> Batch:
         with keep_to_one_core():
-            self._factory.warm_up()
-        self._numbers = itertools.count()
+            batch = factory.make(next(numbers))
+        return factory.settle(batch)
 
-    def make_next(self, _: int = 0) -> Any:
-        """The next batch, really made."""
-        with keep_to_one_core():
-            prepared = self._factory.make(next(self._numbers))
-        return self._factory.settle(prepared)
-
-    def run(self, batches: int) -> float:
-        started = time.perf_counter()
-        for _ in range(batches):
-            self.make_next()
-        return time.perf_counter() - started
-
-    def iterate_dataset(self, batches: int) -> Iterator[Any]:
-        """So many batches through `tf.data`, made in its own thread and prefetched as deep as our slots are."""
-        first = self.make_next()
-        signature = {name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in first.tensors.items()}
-
-        def generate() -> Iterator[dict[str, Any]]:
-            for _ in range(batches):
-                yield self.make_next().tensors
-
-        for tensors in tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(SLOTS):
-            yield Batch(tensors, first.info)
+    return prepare
 
 
-class Training:
-    """Trains on batches on one core, each update done before the next: of a source, or on the first one again and again."""
+def open_training(setup: ProfileSetup) -> Callable[[Batch], None]:
+    """What trains on a batch, on one core, and waits for it."""
+    device = setup.plan.model.device
+    with get_device_context(device):
+        training = SyncedTraining(setup)
 
-    def __init__(self, setup: ProfileSetup):
-        self._device = setup.plan.model.device
-        with get_device_context(self._device):
-            self._training = SyncedTraining(setup)
-        self._kept: Batch | None = None
+    def train(batch: Batch) -> None:
+        # Not around the source too: one that prepares in this thread was not traced for one core.
+        with get_device_context(device), keep_to_one_core():
+            training.train(batch)
 
-    def run(self, batches: int) -> float:
-        """Seconds for so many updates for which nothing is waited."""
-        return self._time(lambda: self._kept, batches)
+    return train
 
-    def run_source(self, source: Batches, batches: int, warm_up: int = 0, ready: int = 0) -> float:
-        """Seconds for so many batches of a source, after `ready` that are thrown away and `warm_up` that are not counted."""
 
-        def give_back() -> None:
-            source.advance()
-            source.release()
+def train_next(train: Callable[[Batch], None], source: Batches) -> Batch:
+    """Trains on the next batch of a source, which is given back."""
+    batch = source.take()
+    train(batch)
+    source.advance()
+    source.release()
+    return batch
 
-        for _ in range(ready):
-            source.take()
-            give_back()
-        return self._time(source.take, batches, warm_up, give_back)
 
-    def run_prepared(self, prepared: Iterator[Any], batches: int, warm_up: int) -> float:
-        """Seconds for so many batches, each copied to the model device before its step, after `warm_up` that are not counted."""
-        return self._time(lambda: place_batch(next(prepared), self._device), batches, warm_up)
+def time_calls(work: Callable[[], object], count: int, warm_up: int = 0) -> float:
+    """Seconds of so many calls, after some that are not counted."""
+    for _ in range(warm_up):
+        work()
+    started = time.perf_counter()
+    for _ in range(count):
+        work()
+    return time.perf_counter() - started
 
-    def _time(
-        self, take: Callable[[], Any], batches: int, warm_up: int = 0, give_back: Callable[[], None] = lambda: None
-    ) -> float:
-        started = 0.0
-        for number in range(warm_up + batches):
-            if number == warm_up:
-                started = time.perf_counter()
-            batch = take()
-            # Not around the batch too: a source that prepares it in this thread was not traced for one core.
-            with get_device_context(self._device), keep_to_one_core():
-                self._training.train(batch)
-            self._kept = self._kept or batch
-            give_back()
-        return time.perf_counter() - started
+
+def time_pipeline(train: Callable[[Batch], None], source: Batches, batches: int) -> float:
+    """Seconds for so many batches of a pipeline that has stood still."""
+    for _ in range(READY):
+        train_next(lambda batch: None, source)
+    return time_calls(partial(train_next, train, source), batches, WARM_UP)
 
 
 def open_dual_source(setup: ProfileSetup, stack: ExitStack) -> PipedBatches:
     """The dual mode's stages and hand-offs, with a data thread that keeps to one core."""
-    preparation = Preparation(setup)
-    stack.callback(preparation.close)
     prepared: Handoff[Any] = Handoff("prepared", setup.config.data.prefetch_depth)
-    worker = WorkerThread("prepare", preparation.make_next, Feed(iter(range(NEVER))), prepared)
-    source = PipedBatches(
-        setup.make_recipe(), prepared, unpack=lambda batch: batch, workers=[worker], resources=ExitStack()
-    )
+    worker = WorkerThread("prepare", open_preparation(setup, stack), Feed(iter(range(NEVER))), prepared)
+    recipe = setup.make_recipe()
+    source = PipedBatches(recipe, prepared, unpack=lambda batch: batch, workers=[worker], resources=ExitStack())
     return stack.enter_context(closing(source))
 
 
-def run_side_by_side(preparation: Preparation, training: Training, batches: int) -> float:
-    """Seconds until so many batches were prepared by one thread and so many trained on by this one, without a hand-off."""
-    started = time.perf_counter()
-    with ThreadPoolExecutor(1) as beside:
-        preparing = beside.submit(preparation.run, batches)
-        training.run(batches)
-        preparing.result()
-    return time.perf_counter() - started
+def iterate_dataset(prepare: Callable[..., Batch], batches: int) -> Iterator[Batch]:
+    """So many batches through `tf.data`, made in its own thread and prefetched as deep as our slots are."""
+    first = prepare()
+    signature = {name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in first.tensors.items()}
+
+    def generate() -> Iterator[dict[str, Any]]:
+        for _ in range(batches):
+            yield prepare().tensors
+
+    for tensors in tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(SLOTS):
+        yield Batch(tensors, first.info)
 
 
 class TimedWatch(RunLog):
@@ -206,9 +181,9 @@ class TimedWatch(RunLog):
         self._clocks = [time.pthread_getcpuclockid(thread.ident) for thread in own if thread.ident is not None]
         return self
 
-    def count_batch(self, *facts: Any) -> None:
+    def count_batch(self, *facts: Any, **more: Any) -> None:
         self.moments.append((time.perf_counter(), self._calls_s + sum(map(time.clock_gettime, self._clocks))))
-        self._time(super().count_batch, *facts)
+        self._time(super().count_batch, *facts, **more)
 
     def end_phase(self, *facts: Any, **more: Any) -> None:
         self._time(super().end_phase, *facts, **more)
@@ -224,7 +199,7 @@ class TimedWatch(RunLog):
 
 def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
     """Of some windows of so many updates of a real run on two devices: seconds, and those that the watch took of them."""
-    trainer.RunLog = TimedWatch
+    run_log.RunLog = TimedWatch
     last = WARM_UP + 1 + bench.WATCH_WINDOWS * updates
     # Its codec is trained for a step, in a stage with a watch of its own.
     XTTSTrainer(make_config(folder, Mode.DUAL, codec_steps=1, speak=False, max_steps=last)).train()
@@ -232,19 +207,14 @@ def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
     return [(end - start, own_end - own_start) for (start, own_start), (end, own_end) in itertools.pairwise(marks)]
 
 
-def open_watched(folder: Path, stack: ExitStack) -> Contenders:
-    return {bench.WATCH: partial(run_watched, folder)}
-
-
 def open_preparer(folder: Path, stack: ExitStack) -> Contenders:
     """Only prepares, on the first core."""
     first, _ = find_cores()
     pin_process(first)
-    preparation = Preparation(set_up(folder, Mode.ISOLATED))
-    stack.callback(preparation.close)
-    preparation.run(1)
+    prepare = open_preparation(set_up(folder, Mode.ISOLATED), stack)
+    prepare()
     pin_process(first)
-    return {bench.PREPARE: preparation.run}
+    return {bench.PREPARE: partial(time_calls, prepare)}
 
 
 def open_trainer(folder: Path, stack: ExitStack) -> Contenders:
@@ -257,15 +227,15 @@ def open_trainer(folder: Path, stack: ExitStack) -> Contenders:
     isolated = stack.enter_context(closing(setup.open_batches(recipe)))
     pin_process(last)
     series = stack.enter_context(closing(setup.open_batches(replace(recipe, plan=put_on_one_device(setup.plan)))))
-    training = Training(setup)
-    training.run_source(isolated, 1)
-    training.run_source(series, 1)
+    train = open_training(setup)
+    kept = train_next(train, isolated)
+    train_next(train, series)
     # Whatever threads there are by now.
     pin_process(last)
     return {
-        bench.SERIES: lambda batches: training.run_source(series, batches, 1),
-        bench.ISOLATED: lambda batches: training.run_source(isolated, batches, WARM_UP, READY),
-        bench.TRAIN: training.run,
+        bench.SERIES: lambda batches: time_calls(partial(train_next, train, series), batches, 1),
+        bench.ISOLATED: partial(time_pipeline, train, isolated),
+        bench.TRAIN: partial(time_calls, partial(train, kept)),
     }
 
 
@@ -274,14 +244,23 @@ def open_both(folder: Path, stack: ExitStack) -> Contenders:
     pin_process(*find_cores())
     setup = set_up(folder, Mode.DUAL)
     source = open_dual_source(setup, stack)
-    preparation, training = Preparation(setup), Training(setup)
-    stack.callback(preparation.close)
-    training.run_source(source, 1)
-    return {
-        bench.DUAL: lambda batches: training.run_source(source, batches, WARM_UP, READY),
-        bench.DATASET: lambda n: training.run_prepared(preparation.iterate_dataset(WARM_UP + n), n, WARM_UP),
-        bench.THREADS: partial(run_side_by_side, preparation, training),
-    }
+    prepare, train = open_preparation(setup, stack), open_training(setup)
+    kept = train_next(train, source)
+
+    def time_dataset(batches: int) -> float:
+        prepared = iterate_dataset(prepare, WARM_UP + batches)
+        return time_calls(lambda: train(place_batch(next(prepared), setup.plan.model.device)), batches, WARM_UP)
+
+    def time_threads(batches: int) -> float:
+        """Until so many batches were prepared by one thread and so many trained on by this one, without a hand-off."""
+        started = time.perf_counter()
+        with ThreadPoolExecutor(1) as beside:
+            preparing = beside.submit(time_calls, prepare, batches)
+            time_calls(partial(train, kept), batches)
+            preparing.result()
+        return time.perf_counter() - started
+
+    return {bench.DUAL: partial(time_pipeline, train, source), bench.DATASET: time_dataset, bench.THREADS: time_threads}
 
 
 def find_cores() -> tuple[int, int]:
@@ -316,7 +295,7 @@ def main() -> None:
         bench.PREPARER: open_preparer,
         bench.TRAINER: open_trainer,
         bench.BOTH: open_both,
-        bench.WATCH: open_watched,
+        bench.WATCH: lambda folder, stack: {bench.WATCH: partial(run_watched, folder)},
     }
     with ExitStack() as stack:
         contenders = openers[name](Path(folder), stack)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,15 @@ import numpy as np
 
 from benchmarks.measuring import (
     Windows,
-    print_load,
-    print_machine,
+    judge,
+    print_row,
     report_result,
     run_bench,
     run_together,
+    tell_machine,
     write_cluster,
 )
-from benchmarks.paced import BATCH_BYTES, SERIES, hold, make_batch, run_paced
+from benchmarks.paced import BATCH_BYTES, make_batch, run_paced
 from myxtts.cluster.meeting import open_link
 from myxtts.cluster.spec import find_cluster
 from myxtts.pipeline.ring import time_ring
@@ -36,7 +37,7 @@ from myxtts.tuning.profiling import WINDOWS
 
 MOST_REGRET = 0.05
 """How much slower than the best the choice may be."""
-FILL_BATCHES = 10
+FILL_BATCHES, MEASURED_BATCHES = 10, 8
 HEAD = """\
 Prepare, copy and train hold their device for so many ms per batch; half:
 training with half the clips; exch: the exchange of gradients, where both
@@ -88,32 +89,29 @@ def main(words: Sequence[str]) -> None:
         work_in_turn(*words[1:])
         return
     parser = argparse.ArgumentParser(prog="benchmarks.planner", description=__doc__)
-    parser.add_argument("--workloads", type=int, metavar="N", help="only the last so many (default: all)")
-    parser.add_argument("--measured", type=int, default=8, metavar="N", help="batches the planner sees (default: 8)")
+    parser.add_argument("--workloads", type=int, default=len(WORKLOADS), metavar="N", help="only the last so many")
     parser.add_argument("--batches", type=int, default=60, metavar="N", help="of each mode that is tried (default: 60)")
     arguments = parser.parse_args(words)
-    print_machine()
+    with tell_machine():
+        bench_choices(WORKLOADS[-arguments.workloads :], arguments.batches)
+
+
+def bench_choices(workloads: Sequence[Workload], batches: int) -> None:
     print(HEAD, flush=True)
     windows, lost = Windows(), []
-    for workload in WORKLOADS[-arguments.workloads if arguments.workloads else 0 :]:
-        chosen, predicted_ms, reached_ms = windows.find_quiet(
-            partial(try_workload, workload, arguments.measured, arguments.batches)
-        )
+    for work in workloads:
+        chosen, predicted_ms, reached_ms = windows.find_quiet(partial(try_workload, work, batches))
         best = min(reached_ms, key=reached_ms.__getitem__)
         regret = reached_ms[chosen] / reached_ms[best] - 1
         lost += [regret] if windows.is_quiet else []
-        verdict = windows.judge(regret <= MOST_REGRET, windows.is_quiet)
-        print(
-            f"{workload.prepare_ms:>4g}{workload.codes_ms:>6g}{workload.transfer_ms:>5g}{workload.train_ms:>6g}"
-            f"{workload.train_ms * workload.half_share:>5g}{workload.exchange_ms:>5g}{workload.epochs:>4}  {shorten(chosen):<6}"
-            f"{predicted_ms[chosen]:>7.1f}{reached_ms[chosen]:>8.1f}  {shorten(best):<7}{regret:>5.1%} {verdict}",
-            flush=True,
-        )
+        given = (work.prepare_ms, work.codes_ms, work.transfer_ms, work.train_ms, work.train_ms * work.half_share)
+        cells = [f"{each:g}" for each in (*given, work.exchange_ms, work.epochs)]
+        cells += [f"  {shorten(chosen):<6}", f"{predicted_ms[chosen]:.1f}", f"{reached_ms[chosen]:.1f}"]
+        cells += [f"  {shorten(best):<7}", f"{regret:.1%}", f" {judge(regret <= MOST_REGRET, windows.is_quiet)}"]
+        print_row((0, 4, 6, 5, 6, 5, 5, 4, 8, 7, 8, 9, 5), "", *cells)
     met = sum(regret <= MOST_REGRET for regret in lost)
-    print(
-        f"Target   at most {MOST_REGRET:.0%} lost: {met} of {len(lost)} met, worst {max(lost, default=0.0):.1%}\n{windows}"
-    )
-    print_load("after")
+    print(f"Target   at most {MOST_REGRET:.0%} lost: {met} of {len(lost)} met, worst {max(lost, default=0.0):.1%}")
+    print(windows)
 
 
 def shorten(name: str) -> str:
@@ -122,11 +120,12 @@ def shorten(name: str) -> str:
     return f"{'parallel' if layout == 'data-parallel' else layout:.4}{'*' if codes else ''}"
 
 
-def try_workload(workload: Workload, measured: int, batches: int) -> tuple[str, dict[str, float], dict[str, float]]:
+def try_workload(workload: Workload, batches: int) -> tuple[str, dict[str, float], dict[str, float]]:
     """What the planner chooses, what it predicts for each candidate, and what each one reached: ms per batch, over all epochs."""
     obstacle = None if workload.codes_ms else "There are none."
     around = Circumstances(epochs=workload.epochs, kept_obstacle=obstacle)
-    choice = choose_mode(measure_workload(workload, measured), around, devices=("", ""))
+    choice = choose_mode(measure_workload(workload), around, devices=("", ""))
+    predicted_ms = {str(each.candidate): each.step_s * 1000 for each in choice.predictions}
     reached_ms = {}
     kept = replace(workload, prepare_ms=workload.prepare_ms - workload.codes_ms)
     for layout in Layout:
@@ -135,39 +134,32 @@ def try_workload(workload: Workload, measured: int, batches: int) -> tuple[str, 
             # The first epoch is one without them.
             later_ms = (workload.epochs - 1) * 1000 * time_mode(layout, kept, batches)
             reached_ms[str(Candidate(layout, keeps_codes=True))] = (online_ms + later_ms) / workload.epochs
-    predicted_ms = {str(each.candidate): each.step_s * 1000 for each in choice.predictions}
     return str(Candidate(choice.layout, choice.keeps_codes)), predicted_ms, reached_ms
 
 
-def measure_workload(workload: Workload, batches: int) -> StageCosts:
+def measure_workload(workload: Workload) -> StageCosts:
     """What a planner finds out about a workload from a few batches."""
-    prepare_s, transfer_s, train_s = (
-        ms / 1000 for ms in (workload.prepare_ms, workload.transfer_ms, workload.train_ms)
-    )
-    batch = make_batch(BATCH_BYTES)
+    batch = make_batch()
 
-    def transfer() -> None:
-        hold(transfer_s)
-        [np.array(array) for array in batch.values()]
-
-    def time_calls(work: Callable[[], None]) -> float:
+    def time_holding(ms: float, copied: Iterable[np.ndarray] = ()) -> float:
         began = time.perf_counter()
-        for _ in range(batches):
-            work()
-        return (time.perf_counter() - began) / batches
+        for _ in range(MEASURED_BATCHES):
+            time.sleep(ms / 1000)
+            [np.array(array) for array in copied]
+        return (time.perf_counter() - began) / MEASURED_BATCHES
 
-    pack_s, unpack_s = time_ring(BATCH_BYTES, batches)
+    pack_s, unpack_s = time_ring(BATCH_BYTES, MEASURED_BATCHES)
     return StageCosts(
-        prepare_s=time_calls(lambda: hold(prepare_s)),
-        transfer_s=time_calls(transfer),
-        train_s=time_calls(lambda: hold(train_s)),
-        single_s=min(time_mode(Layout.SINGLE, workload, batches) for _ in range(WINDOWS)),
-        dual_s=min(time_mode(Layout.DUAL, workload, batches) for _ in range(WINDOWS)),
+        prepare_s=time_holding(workload.prepare_ms),
+        transfer_s=time_holding(workload.transfer_ms, list(batch.values())),
+        train_s=time_holding(workload.train_ms),
+        single_s=min(time_mode(Layout.SINGLE, workload, MEASURED_BATCHES) for _ in range(WINDOWS)),
+        dual_s=min(time_mode(Layout.DUAL, workload, MEASURED_BATCHES) for _ in range(WINDOWS)),
         codes_s=workload.codes_ms / 1000,
         pack_s=pack_s,
         unpack_s=unpack_s,
         exchange_s=workload.exchange_ms / 1000,
-        half_share=time_calls(lambda: hold(train_s * workload.half_share)) / time_calls(lambda: hold(train_s)),
+        half_share=time_holding(workload.train_ms * workload.half_share) / time_holding(workload.train_ms),
     )
 
 
@@ -177,8 +169,7 @@ def time_mode(layout: Layout, workload: Workload, batches: int) -> float:
     if layout is Layout.DATA_PARALLEL:
         done = run_workers(prepare_s / WORKERS, train_s * workload.half_share, workload.exchange_ms / 1000, count)
     else:
-        mode = SERIES if layout is Layout.SINGLE else str(layout)
-        done = run_paced(mode, prepare_s, train_s, count, transfer_s=workload.transfer_ms / 1000)
+        done = run_paced(str(layout), prepare_s, train_s, count, transfer_s=workload.transfer_ms / 1000)
     return float(np.diff(done[FILL_BATCHES - 1 :]).mean())
 
 
@@ -186,9 +177,8 @@ def run_workers(*pace: float) -> list[float]:
     """The moments at which the chief of two workers, which meet in every batch over the link of a real run, was done."""
     with TemporaryDirectory(prefix="myxtts-bench-") as folder:
         workers = write_cluster(Path(folder), WORKERS)
-        done: list[float] = run_together(
-            "benchmarks.planner", [["worker", *worker, json.dumps(pace)] for worker in workers]
-        )
+        words = [["worker", *worker, json.dumps(pace)] for worker in workers]
+        done: list[float] = run_together("benchmarks.planner", words)
     return done
 
 
@@ -196,15 +186,14 @@ def work_in_turn(path: str, index: str, pace: str) -> None:
     """A worker that holds its device in every batch: prepares, trains, and from the moment all have trained, exchanges."""
     prepare_s, train_s, exchange_s, batches = json.loads(pace)
     spec, done = find_cluster(path, int(index), {}), []
-    assert spec is not None
     with open_link(spec) as link:
         for number in range(batches):
-            hold(prepare_s)
+            time.sleep(prepare_s)
             link.add_up(f"batch {number}", [0.0] * 6)
-            hold(train_s)
+            time.sleep(train_s)
             # Nobody's gradients are summed before everybody has them.
             link.add_up(f"gradients {number}", [0.0])
-            hold(exchange_s)
+            time.sleep(exchange_s)
             done.append(time.perf_counter())
     if spec.is_chief:
         report_result(done)
