@@ -303,8 +303,10 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
     """
     target = Path(os.path.realpath(target))
     with _open_work(target) as work:
-        if target.exists() and not target.is_dir():
-            raise WriteError(target, "is a file where a folder should be written. Move it away.")
+        # Asked once: between two questions another writer may take the folder away.
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(target.stat().st_mode):
+                raise WriteError(target, "is a file where a folder should be written. Move it away.")
         (work / "new").mkdir()
         yield work / "new"
         _flush_tree(work / "new")
