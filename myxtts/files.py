@@ -324,6 +324,8 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
                 )
             _take_away(target, work)
         _flush(target.parent)
+        # Replaced for good: it must not come back where another writer takes the new one away in this moment.
+        shutil.rmtree(work / _TAKEN, ignore_errors=True)
 
 
 def remove_folder_atomically(target: PathLike) -> None:
@@ -414,8 +416,13 @@ def _open_work(target: Path) -> Iterator[Path]:
 def _discard(work: Path) -> None:
     if (work / _TAKEN).is_dir():
         for old in (work / _TAKEN).iterdir():
-            if not (work.parent / old.name).exists():
-                old.rename(work.parent / old.name)
+            try:
+                if not (work.parent / old.name).exists():
+                    old.rename(work.parent / old.name)
+            except OSError as error:
+                # Something newer stands there since the look.
+                if error.errno not in _TAKEN_ERRORS:
+                    raise
     shutil.rmtree(work, ignore_errors=True)
 
 

@@ -218,7 +218,7 @@ def test_writers_at_the_same_time_leave_one_whole_folder(tmp_path):
 
     def write_many(version):
         try:
-            for _ in range(10):
+            for _ in range(40):
                 write_version(target, version)
         except WriteError as error:
             errors.append(error)
