@@ -52,10 +52,6 @@ class DevicesInUseError(MachineError):
     """TensorFlow was initialised before a device plan could be applied."""
 
 
-class DeviceMismatchError(MachineError):
-    """TensorFlow's view of the devices differs from what the plan was made for."""
-
-
 class NvmlError(MachineError):
     """The NVIDIA driver's library is there but does not answer as it should."""
 
@@ -112,56 +108,20 @@ class ClipError(UserError):
         super().__init__(f"{path}: {text}")
 
 
-class MetadataError(UserError):
-    """A corpus's metadata cannot be found or read."""
+class CorpusError(UserError):
+    """A corpus, its metadata or a place in it that a run cannot be made with as it was asked for."""
 
 
-class DroppedClipsError(UserError):
-    """Clips had to be set aside, and the user asked for that to be an error."""
+class ReadingError(MachineError):
+    """Reading failed by no fault of a clip's: a disk or a folder is gone, or a worker process broke."""
 
 
-class NothingToTrainOnError(UserError):
-    """No clip of a corpus can be used."""
-
-
-class BatchPlanError(UserError):
-    """The batches asked for cannot be made from these clips."""
-
-
-class ResumeError(UserError):
-    """A saved position belongs to another corpus or to other batch settings."""
-
-
-class IndexFolderError(MachineError):
-    """There is no folder to remember a scan in."""
-
-
-class WorkerError(MachineError):
-    """A worker process failed in a way that is not a property of the file it read."""
-
-
-class TooManyFailuresError(MachineError):
-    """Too many clips that a scan found usable cannot be read any more."""
-
-
-class SnapshotError(MachineError):
-    """What a run reads was not written down, or cannot be read back."""
-
-
-class JudgeRequestError(UserError):
-    """A judge that is not known, not installed, or cannot be called as it was asked for."""
+class EvaluationError(UserError):
+    """What cannot be evaluated as asked: no sentence is left, or a judge cannot be called."""
 
 
 class JudgeFailedError(MachineError):
     """A judge gave no answer, or none that can be used."""
-
-
-class NothingEvaluatedError(MachineError):
-    """Not one sentence could be spoken."""
-
-
-class NothingToEvaluateError(UserError):
-    """No sentence is left to be spoken."""
 
 
 class UnsupportedLanguageError(UserError):
@@ -206,20 +166,12 @@ class UnableToSpeakError(UserError):
     """A model that lacks what speaking takes."""
 
 
-class MetricsFileError(UserError):
-    """A file that should hold the metrics of a run cannot be read as such."""
-
-
-class MetricsWriteError(MachineError):
-    """A row could not be written to the metrics file. What was there before is whole."""
-
-
 class MemoryBillError(UserError):
     """What a run needs does not fit into the memory of a device."""
 
 
 class NotARunError(UserError):
-    """What should be the folder of a run is none."""
+    """What should be the folder of a run, or what a run wrote there, is none."""
 
 
 class ClusterError(UserError):
@@ -281,20 +233,8 @@ class UnsafeModelFileError(ModelFileError):
         )
 
 
-class NoWholeCheckpointError(CheckpointError):
-    """A folder had checkpoints, and none of them can be used any more."""
-
-
 class RunFolderError(UserError):
-    """The folder of the run cannot be used as it is."""
-
-
-class RunInUseError(RunFolderError):
-    """Another process trains in the folder."""
-
-
-class NoRunError(RunFolderError):
-    """There is no run to resume."""
+    """The folder of the run cannot be used as it is: another process trains there, or there is nothing to resume."""
 
 
 class RunChangedError(RunFolderError):
@@ -349,7 +289,7 @@ class ValidationMemoryError(MachineError):
 
 
 class PlacementError(MachineError):
-    """Something is not on the device the plan says."""
+    """The devices, or what is on them, are not as the plan says."""
 
 
 class NotFiniteError(MachineError):
@@ -366,11 +306,3 @@ class StartingPointError(UserError):
 
 class NotTrainingError(UserError):
     """What a training makes was asked for before there was one."""
-
-
-class ProfileError(UserError):
-    """A run that cannot be profiled as asked."""
-
-
-class CodePreparationError(UserError):
-    """Codes that no run with these settings would read."""

@@ -39,7 +39,7 @@ from myxtts.checkpoints.model_directory import (
     write_model_directory,
 )
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, open_safetensors
-from myxtts.errors import DamagedFileError, ModelFileError, NoWholeCheckpointError
+from myxtts.errors import CheckpointError, DamagedFileError, ModelFileError
 from myxtts.files import (
     DiskFullError,
     FileError,
@@ -183,7 +183,7 @@ class CheckpointReader:
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, every byte verified; None where there has never been one.
 
-        Damaged ones are passed over with a warning. Raises `NoWholeCheckpointError` when only such were there: to begin
+        Damaged ones are passed over with a warning. Raises `CheckpointError` when only such were there: to begin
         again from nothing, as if nothing had been trained, is for the user to decide.
         """
         found = self._find_whole(reversed(self.list()))
@@ -191,7 +191,7 @@ class CheckpointReader:
             path.name for path in (*self._damaged, *_list_directories(self.folder, re.compile(rf"{_DAMAGED}-.+")))
         ]
         if found is None and damaged:
-            raise NoWholeCheckpointError(
+            raise CheckpointError(
                 f"{self.folder}: no checkpoint is whole; these are damaged: {', '.join(sorted(damaged))}. Copy one back from a "
                 "backup under its old name (step-...), or start anew with --reset-training, which keeps all of this aside."
             )

@@ -81,7 +81,7 @@ def _explain(path: Path | None, reason: str | None) -> CommandLineError:
 
 
 def check_corpora(config: XTTSConfig) -> None:
-    """Raises `MetadataError` for a corpus that is not there."""
+    """Raises `CorpusError` for a corpus that is not there."""
     from myxtts.data.ljspeech import find_metadata
 
     if config.data.train_data:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.errors import NothingToTrainOnError
+from myxtts.errors import CorpusError
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MAX_BUCKETS = 16
@@ -207,7 +207,7 @@ def plan_buckets(
             that no batch holds more samples than that one (but at least one clip); shorter ones get as many.
     """
     if len(samples_N) == 0:
-        raise NothingToTrainOnError("There is no clip to make batches of. The drop report says why each was set aside.")
+        raise CorpusError("There is no clip to make batches of. The drop report says why each was set aside.")
     table = tabulate_lengths(samples_N, tokens_N)
     samples = int(np.sum(samples_N, dtype=np.int64))
     choices: list[tuple[int, list[Bucket]]] = []

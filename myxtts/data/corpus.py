@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from myxtts import __version__
 from myxtts.data.workers import Crashed, Work, WorkerTask, run_task
-from myxtts.errors import BatchPlanError, SnapshotError, WorkerError
+from myxtts.errors import CorpusError, ReadingError
 from myxtts.files import (
     FileError,
     MissingFileError,
@@ -238,7 +238,7 @@ def write_snapshot(path: Path, content: Any) -> None:
         with open_file_atomically(path, follows_link=False) as file:
             np.savez(file, **columns)
     except WriteError as error:
-        raise SnapshotError(
+        raise ReadingError(
             f"What the run reads must be written to {path} for the process that prepares it, but that failed: "
             f"{error.reason}. Make room there, or give another --checkpoint-dir."
         ) from error
@@ -252,9 +252,9 @@ def read_snapshot(path: Path, shape: type[Saved]) -> Saved:
             columns = {name: archive[name] for name in archive.files}
         content: Saved = _unpack(shape, parse_json(columns.pop(_FACTS).tobytes()), "", columns)
     except MissingFileError:
-        raise SnapshotError(f"There is no {path}: the trainer writes it before anything is prepared.") from None
+        raise ReadingError(f"There is no {path}: the trainer writes it before anything is prepared.") from None
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise SnapshotError(f"{path} must be a snapshot of what a run reads, but cannot be read: {error}.") from error
+        raise ReadingError(f"{path} must be a snapshot of what a run reads, but cannot be read: {error}.") from error
     return content
 
 
@@ -372,9 +372,9 @@ def _fill_ids(
     results = run_task(task, items, min(workers, len(corpus) // _WORTH_A_WORKER))
     for done, (text, result) in enumerate(results, start=1):
         if isinstance(result, Crashed):
-            raise WorkerError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
+            raise ReadingError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
         if len(result) != corpus.tokens[text]:
-            raise BatchPlanError(
+            raise CorpusError(
                 f"{corpus.root}: {corpus.audio[text]} must have {corpus.tokens[text]} text tokens, as its scan says, but has "
                 f"{len(result)} in {vocabulary}. Scan the corpus with this vocabulary: batches are planned by these lengths."
             )

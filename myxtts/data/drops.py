@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from myxtts.errors import DroppedClipsError
+from myxtts.errors import CorpusError
 from myxtts.files import open_file_atomically
 
 
@@ -115,9 +115,9 @@ class DropReport:
             file.write(text.encode("utf-8", "backslashreplace"))
 
     def refuse_drops(self) -> None:
-        """Raise `DroppedClipsError` if anything was set aside: what `--strict` asks for."""
+        """Raise `CorpusError` if anything was set aside: what `--strict` asks for."""
         if self.drops:
-            raise DroppedClipsError(
+            raise CorpusError(
                 f"--strict allows no clip to be set aside, but there are some:\n{self.format_table()}\n"
                 "Correct or remove them, or leave --strict out."
             )

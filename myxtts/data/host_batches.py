@@ -42,7 +42,7 @@ from myxtts.data.sampler import (
     name_prompt,
     replace_failed,
 )
-from myxtts.errors import TooManyFailuresError
+from myxtts.errors import ReadingError
 from myxtts.units import SAMPLES_PER_CODE
 
 _log = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ class BatchReader:
                 step.loads[number] = None
                 self._under_way -= 1
         if len(step.batch.clips) == 0 and self._maker.has_clips(step.batch.step):
-            raise TooManyFailuresError(
+            raise ReadingError(
                 f"Step {step.batch.step} has no clip left that can be read.\n{self.report.format_table()}"
             )
         step.is_read = True
@@ -383,7 +383,7 @@ class BatchReader:
         self._recent.extend([False] * (tried - failed) + [True] * failed)
         bad = sum(self._recent) if failed else 0
         if bad > RECENT_CLIPS * MOST_FAILED_SHARE:
-            raise TooManyFailuresError(
+            raise ReadingError(
                 f"Of the last {len(self._recent)} clips {bad} could not be read, though the scan found nothing wrong with "
                 f"them. Is the disk still there? If the corpus was changed, start again: the run goes on after a new scan.\n"
                 f"{self.report.format_table()}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.errors import IndexFolderError
+from myxtts.errors import ReadingError
 from myxtts.files import FileError, open_file
 from myxtts.hashing import digest64
 
@@ -218,7 +218,7 @@ def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None
     if given is not None:
         if _make_writable(given):
             return given
-        raise IndexFolderError(f"The folder for scan results, {given}, cannot be written to. Give another one.")
+        raise ReadingError(f"The folder for scan results, {given}, cannot be written to. Give another one.")
     own = root / FOLDER_NAME
     if own.is_dir() and not _is_marked_read_only(root) and _make_writable(own):
         return own

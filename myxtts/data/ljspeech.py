@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from myxtts.config.settings import nearest_name
 from myxtts.data.corpus import NameColumn, NameColumnBuilder, TextColumn, TextColumnBuilder
 from myxtts.data.drops import Drop, DropReason
-from myxtts.errors import MetadataError, UnsupportedLanguageError
+from myxtts.errors import CorpusError, UnsupportedLanguageError
 from myxtts.files import FileError, iter_lines
 from myxtts.hashing import digest64
 from myxtts.text.normalise import resolve_language
@@ -89,17 +89,17 @@ class _Layout:
 def read_lines(path: Path) -> Iterator[MetadataLine | MalformedLine]:
     """The lines of a metadata file, in order, blank ones and the header left out.
 
-    Raises `MetadataError` when the file as a whole cannot be read as metadata.
+    Raises `CorpusError` when the file as a whole cannot be read as metadata.
     """
     lines = _decode_lines(path)
     sample = list(itertools.islice(lines, _SAMPLE_LINES))
     if not sample:
-        raise MetadataError(f"{path}: is empty. It must hold one line per clip: id|text or id|text|normalised.")
+        raise CorpusError(f"{path}: is empty. It must hold one line per clip: id|text or id|text|normalised.")
     layout = _read_header(path, sample[0][1])
     if layout is not None:
         sample = sample[1:]
         if not sample:
-            raise MetadataError(f"{path}: holds a header and no clips.")
+            raise CorpusError(f"{path}: holds a header and no clips.")
     else:
         layout = _guess_layout(path, sample)
     for number, line in itertools.chain(sample, lines):
@@ -111,9 +111,9 @@ def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
     for block in _read_blocks(path):
         if number == 0:
             if block.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise MetadataError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
+                raise CorpusError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
             if block.startswith(_SOUND_STARTS):
-                raise MetadataError(
+                raise CorpusError(
                     f"{path}: is a sound file. Give the corpus folder, or the metadata file that has a line for each clip."
                 )
             # Editors on Windows put a byte order mark in front.
@@ -123,7 +123,7 @@ def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise MetadataError(
+                raise CorpusError(
                     f"{path}, line {number}: is not UTF-8 ({error.reason} at byte {error.start}). Save the file as UTF-8."
                 ) from None
             if line.strip():
@@ -134,7 +134,7 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
     try:
         yield from iter_lines(path, MOST_BLOCK_BYTES)
     except FileError as error:
-        raise MetadataError(f"{error} Give a metadata file that can be read, or the folder of a corpus.") from error
+        raise CorpusError(f"{error} Give a metadata file that can be read, or the folder of a corpus.") from error
 
 
 def _read_header(path: Path, line: str) -> _Layout | None:
@@ -146,14 +146,14 @@ def _read_header(path: Path, line: str) -> _Layout | None:
         return None
     for role in ("audio", "text"):
         if role not in known and not (role == "text" and "normalised" in known):
-            raise MetadataError(
+            raise CorpusError(
                 f"{path}: its header ({' | '.join(names)}) names no column for the {role}. "
                 f"Call that column {COLUMN_NAMES[role][0]}."
             )
     twice = next((role for role in known if known.count(role) > 1), None)
     if twice is not None:
         both = " and ".join(name for name in names if _ROLES.get(name) == twice)
-        raise MetadataError(f"{path}: its header names the {twice} twice, as {both}. Keep one of them.")
+        raise CorpusError(f"{path}: its header names the {twice} twice, as {both}. Keep one of them.")
     positions = tuple(roles.index(role) if role in roles else None for role in COLUMN_NAMES)
     return _Layout(len(names), positions, has_header=True)
 
@@ -162,7 +162,7 @@ def _guess_layout(path: Path, sample: Sequence[tuple[int, str]]) -> _Layout:
     columns = Counter(line.count("|") + 1 for _, line in sample).most_common(1)[0][0]
     if columns == 1:
         number, line = sample[0]
-        raise MetadataError(
+        raise CorpusError(
             f"{path}, line {number}: has no '|': {_shorten(line)}. Lines must be id|text or id|text|normalised; "
             "commas and tabs do not separate columns."
         )
@@ -181,7 +181,7 @@ def _refuse_names_as_text(path: Path, rows: list[list[str]]) -> None:
     if 2 * len(thirds) > len(texts) and 2 * single_words <= len(pairs):
         return
     examples = ", ".join(sorted(thirds)[:3])
-    raise MetadataError(
+    raise CorpusError(
         f"{path}: has no header, so its third column must be the normalised text, but it holds only {len(thirds)} "
         f"different values beside {len(texts)} texts ({_shorten(examples)}). If these are speakers, put this line "
         "first: audio_file|text|speaker_name"
@@ -207,7 +207,7 @@ def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> Metadata
     if ".." in audio and ".." in audio.split("/"):
         problem = "leads out of its folder with '..'"
     if problem:
-        raise MetadataError(
+        raise CorpusError(
             f"{path}, line {number}: the audio file {_shorten(audio)} {problem}. Paths must lie inside the corpus folder "
             "and be relative to it; bring files from elsewhere in with a symbolic link."
         )
@@ -324,7 +324,7 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
             speaker.append(line.speaker or file.speaker)
             languages.append(_find_language(line.language or language))
     if len(malformed) > len(line_numbers):
-        raise MetadataError(
+        raise CorpusError(
             f"{malformed[0].where}: {malformed[0].detail} {len(malformed)} of {len(malformed) + len(line_numbers)} lines are "
             "like this. Lines must be id|text or id|text|normalised, or follow the header."
         )
@@ -346,7 +346,7 @@ def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...
     if not path.is_dir():
         # What is no file is refused when it is read.
         if not os.path.lexists(path):
-            raise MetadataError(f"{path}: there is no such file or folder. {_suggest_path(path)}")
+            raise CorpusError(f"{path}: there is no such file or folder. {_suggest_path(path)}")
         return (MetadataFile(path, "", Path(os.path.realpath(path)).parent.name),)
     own = _find_in_folder(path, split)
     if own is not None:
@@ -354,7 +354,7 @@ def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...
     found = [(folder, _find_in_folder(folder, split)) for folder in _list_folders(path)]
     files = tuple(MetadataFile(file, f"{folder.name}/", folder.name) for folder, file in found if file is not None)
     if not files:
-        raise MetadataError(f"{path}: {_describe_missing(path, split)}")
+        raise CorpusError(f"{path}: {_describe_missing(path, split)}")
     return files
 
 

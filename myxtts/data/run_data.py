@@ -20,7 +20,7 @@ from myxtts.data.index import choose_index_folder
 from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal
 from myxtts.data.scan import choose_scan_workers, make_vocabulary_task, scan_train_data, scan_val_data
 from myxtts.data.workers import WorkerTask
-from myxtts.errors import ResumeError, UnsupportedLanguageError, VocabularyError
+from myxtts.errors import CorpusError, UnsupportedLanguageError, VocabularyError
 from myxtts.files import WriteError, open_file_atomically, read_bytes, read_text
 from myxtts.hashing import digest64, hash_words
 from myxtts.text.normalise import resolve_language
@@ -141,15 +141,15 @@ def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: 
 
 
 def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> SamplerPosition:
-    """The position in a saved dict. Raises `ResumeError`, naming what changed, when it is of another corpus or plan."""
+    """The position in a saved dict. Raises `CorpusError`, naming what changed, when it is of another corpus or plan."""
     if state.get("version") != _VERSION:
-        raise ResumeError(
+        raise CorpusError(
             f"The saved position has version {state.get('version')}, but this MyXTTS reads version {_VERSION}. "
             "Resume with the MyXTTS that saved it, or start anew with --reset-training."
         )
     changes = _describe_changes(Fingerprint(**state["fingerprint"]), fingerprint)
     if changes:
-        raise ResumeError(
+        raise CorpusError(
             "The run cannot go on where it stopped, because its batches would be other ones:\n"
             + "\n".join(f"  - {change}" for change in changes)
             + "\nBring back what the run was started with, or start anew with --reset-training."
@@ -364,7 +364,7 @@ def make_vocabulary(corpus: Corpus, path: Path, *, most_tokens: int) -> Tokenize
 def keep_vocabulary(corpus: Corpus, folder: Path, *, most_tokens: int) -> Path:
     """The vocabulary of the run in a folder: the one that is there, or one made now from the corpus.
 
-    Raises `ResumeError` when the one that is there was made from other texts. It is never made anew: a run's weights
+    Raises `CorpusError` when the one that is there was made from other texts. It is never made anew: a run's weights
     depend on it, and a later version may make another one from the same texts.
     """
     path, origin = folder / VOCABULARY_NAME, folder / _ORIGIN_NAME
@@ -382,7 +382,7 @@ def keep_vocabulary(corpus: Corpus, folder: Path, *, most_tokens: int) -> Path:
         return make_vocabulary(corpus, path, most_tokens=most_tokens).path
     made_from = read_text(origin) if os.path.lexists(origin) else texts
     if made_from != texts:
-        raise ResumeError(
+        raise CorpusError(
             f"The run has a vocabulary, {path}, made from {made_from.partition(' ')[0]} texts. They must be those it goes on "
             f"with, but there are {len(corpus)} now and they differ. Bring back what the run was started with (`myxtts data` "
             "shows what is set aside), or start anew with --reset-training."

@@ -30,10 +30,10 @@ from myxtts.data.ljspeech import LocatedClips, Metadata, Split, demo_corpus_path
 from myxtts.data.workers import CHUNK_ITEMS, Crashed, Work, WorkerTask, count_workers, run_task
 from myxtts.errors import (
     ClipError,
+    CorpusError,
     MissingLanguageTagError,
-    NothingToTrainOnError,
+    ReadingError,
     UnsupportedLanguageError,
-    WorkerError,
 )
 from myxtts.files import read_bytes
 from myxtts.hashing import digest64
@@ -202,7 +202,7 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
         report.refuse_drops()
     if len(corpus) == 0:
         broken = limits.describe(report.group_by_reason())
-        raise NothingToTrainOnError(
+        raise CorpusError(
             f"{path}: no clip can be used.\n{report.format_table()}" + (f"\nLimits: {broken}." if broken else "")
         )
     _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
@@ -327,7 +327,7 @@ def _count_characters(metadata: Metadata) -> NDArray[np.int64]:
 
 def _encode_text(result: Any) -> tuple[list[int], bool]:
     if isinstance(result, Crashed):
-        raise WorkerError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
+        raise ReadingError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
     tokens, unknown = result
     return [tokens, ord(unknown) if unknown else 0], True
 

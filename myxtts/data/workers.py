@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from myxtts.errors import MachineError, MyXTTSError, UserError, WorkerError
+from myxtts.errors import MachineError, MyXTTSError, ReadingError, UserError
 from myxtts.processes import ChildProcess, enter_child
 
 Work = Callable[[Any], Any]
@@ -206,7 +206,7 @@ class WorkerPool:
         cause = worker.find_exit_signal()
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > _MOST_DEATHS_IN_A_ROW:
-            raise WorkerError(
+            raise ReadingError(
                 f"{_MOST_DEATHS_IN_A_ROW} worker processes in a row died of signal {cause}, whatever they worked on "
                 f"({self._task.factory}). The machine may be out of memory, or a library is broken."
             )
@@ -287,11 +287,11 @@ class WorkerProcess:
         return self._child.wait()
 
     def find_exit_signal(self) -> int:
-        """Which signal killed the process. Raises `WorkerError` when it ended by itself, which is a fault of ours."""
+        """Which signal killed the process. Raises `ReadingError` when it ended by itself, which is a fault of ours."""
         code, report = self.await_exit_code(), self.read_report()
         self.stop()
         if code >= 0:
-            raise WorkerError(f"A worker process ended with exit code {code}:\n{report}")
+            raise ReadingError(f"A worker process ended with exit code {code}:\n{report}")
         return -code
 
     def stop(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from myxtts.devices.machine import DEVICE_ORDER, find_bus_ids, prepare_environment
 from myxtts.devices.native_stderr import drop_lines
 from myxtts.devices.plan import DevicePlan, Limit, Mode, Process, ProcessPlan, RolePlan
-from myxtts.errors import DeviceMismatchError, DevicePlanError, DevicesInUseError
+from myxtts.errors import DevicePlanError, DevicesInUseError, PlacementError
 
 # CUDA counts cards once. Where TensorFlow was there first, it may have counted them by speed already.
 _MAY_BE_MISCOUNTED = "tensorflow" in sys.modules and os.environ.get(DEVICE_ORDER) != "PCI_BUS_ID"
@@ -53,7 +53,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
 
     Raises:
         DevicesInUseError: TensorFlow is already initialised, so the plan cannot take effect.
-        DeviceMismatchError: TensorFlow does not find the cards the plan was made for.
+        PlacementError: TensorFlow does not find the cards the plan was made for.
     """
     if _Active.plan is not None:
         if (plan, process) == (_Active.plan, _Active.process):
@@ -239,7 +239,7 @@ def _apply_cards(part: ProcessPlan) -> None:
     missing = [card for card in part.cards if card.tf_index >= len(found)]
     if missing:
         names = " and ".join(f"GPU {card.physical_id}" for card in missing)
-        raise DeviceMismatchError(
+        raise PlacementError(
             f"The driver shows {names}, but TensorFlow {tf.__version__} finds {len(found)} GPU(s). Usually its CUDA libraries are "
             "missing: `pip install 'tensorflow[and-cuda]'` (on Linux or WSL2), then try again. To rehearse on the CPU: --rehearsal, or "
             "MYXTTS_REHEARSAL=1."
@@ -279,7 +279,7 @@ def _find_limit_api() -> tuple[Callable[..., None], Callable[..., Any]]:
     ):
         if hasattr(home, setter) and hasattr(home, kind):
             return getattr(home, setter), getattr(home, kind)
-    raise DeviceMismatchError(
+    raise PlacementError(
         f"TensorFlow {tf.__version__} has no way to set memory limits that MyXTTS knows. Install TensorFlow 2.18 to 2.21."
     )
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from myxtts import __version__
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
-from myxtts.errors import JudgeFailedError, JudgeRequestError, MyXTTSError, NothingEvaluatedError
+from myxtts.errors import EvaluationError, JudgeFailedError, MachineError, MyXTTSError
 from myxtts.evaluation.judges import OWN, EvaluationRequest, Judge, JudgeChoice, Judges, Jury, Material, list_gaps
 from myxtts.evaluation.page import format_page
 from myxtts.evaluation.results import (
@@ -58,7 +58,7 @@ Progress = Callable[[int, int], None]
 def evaluate_sentences(
     sentences: Sequence[Sentence], evaluator: Evaluator, progress: Progress | None = None
 ) -> tuple[list[SpokenSentence], list[FailedFigure]]:
-    """What became of each sentence, and which failed. Raises `NothingEvaluatedError` where not one could be spoken."""
+    """What became of each sentence, and which failed. Raises `MachineError` where not one could be spoken."""
     spoken: list[SpokenSentence] = []
     failures: list[FailedFigure] = []
     for number, sentence in enumerate(sentences, start=1):
@@ -70,7 +70,7 @@ def evaluate_sentences(
         if progress is not None:
             progress(number, len(sentences))
     if not spoken:
-        raise NothingEvaluatedError(
+        raise MachineError(
             f"Not one of {len(sentences)} sentences could be spoken. The first, {failures[0].name}: {failures[0].reason}"
         )
     return spoken, failures
@@ -198,7 +198,7 @@ def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> Judge | 
     none, but it judges what it was trained beside."""
     has_encoder = synthesizer.xtts.speaker_encoder is not None
     if choice.name == OWN and not has_encoder:
-        raise JudgeRequestError(
+        raise EvaluationError(
             "--speaker-judge own takes a model with a trained speaker encoder, but this one has none. Give --speaker-judge "
             "resemblyzer, or another."
         )

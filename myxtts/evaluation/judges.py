@@ -32,7 +32,7 @@ from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, 
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.config.settings import nearest_name
 from myxtts.data.scan import ScanResult, make_vocabulary_task, scan_train_data
-from myxtts.errors import JudgeFailedError, JudgeRequestError, MyXTTSError
+from myxtts.errors import EvaluationError, JudgeFailedError, MyXTTSError
 from myxtts.evaluation.results import SPOKEN, FailedFigure, NotMeasured
 from myxtts.evaluation.scores import Likeness, Vector, compare_voices
 from myxtts.evaluation.sentences import (
@@ -81,7 +81,7 @@ class JudgeProcess:
             )
         except OSError as error:
             self._log.close()
-            raise JudgeRequestError(
+            raise EvaluationError(
                 f"The judge {name} must be run by a Python, but {python} cannot be started: {error.strerror}. Give one with "
                 "--judge-python."
             ) from None
@@ -223,7 +223,7 @@ class JudgeChoice:
 def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
     """The judge that is asked for, ready to listen until the block ends; None where none is.
 
-    Raises `JudgeRequestError` for one that is unknown, cannot be called or lacks its package.
+    Raises `EvaluationError` for one that is unknown, cannot be called or lacks its package.
     """
     if choice.command is not None:
         yield _make_command_judge(kind, choice.command)
@@ -238,7 +238,7 @@ def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
     else:
         near = nearest_name(choice.name, list(kind.known))
         hint = f"Did you mean {near}?" if near else f"There is: {', '.join(kind.known)}."
-        raise JudgeRequestError(
+        raise EvaluationError(
             f"{kind.flag} knows no {kind.what} {choice.name!r}. {hint} Others can be given as module:function, or with "
             f"{kind.flag}-command."
         )
@@ -268,7 +268,7 @@ def _make_process_judge(kind: JudgeKind, name: str, python: str, process: JudgeP
     known = kind.known[name]
     missing = process.read_greeting().get("missing")
     if missing is not None:
-        raise JudgeRequestError(
+        raise EvaluationError(
             f"The {kind.what} {name} needs the Python package {missing}, which {python} does not have. Install it, best in "
             f"an environment of its own: {known.install}; then give that environment's Python with --judge-python or "
             f"{JUDGE_PYTHON}."
@@ -288,13 +288,13 @@ def _make_command_judge(kind: JudgeKind, command: str) -> Judge:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise JudgeRequestError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
+        raise EvaluationError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
     if not any(WAV_PLACE in word for word in words):
-        raise JudgeRequestError(
+        raise EvaluationError(
             f"{kind.flag}-command must say where the sound file goes, with {WAV_PLACE}, but is {command!r}."
         )
     if shutil.which(words[0]) is None:
-        raise JudgeRequestError(f"{kind.flag}-command must be a program, but there is no {words[0]!r}.")
+        raise EvaluationError(f"{kind.flag}-command must be a program, but there is no {words[0]!r}.")
 
     def ask(wav: Path, language: str) -> Any:
         filled = [word.replace(WAV_PLACE, str(wav)).replace(LANGUAGE_PLACE, language) for word in words]
@@ -309,9 +309,9 @@ def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
     try:
         function = getattr(importlib.import_module(module_name), function_name, None)
     except ImportError as error:
-        raise JudgeRequestError(f"{kind.flag} {name}: {module_name} cannot be imported: {error}.") from error
+        raise EvaluationError(f"{kind.flag} {name}: {module_name} cannot be imported: {error}.") from error
     if not callable(function):
-        raise JudgeRequestError(f"{kind.flag} {name}: {module_name} has no function {function_name!r}.")
+        raise EvaluationError(f"{kind.flag} {name}: {module_name} has no function {function_name!r}.")
 
     def ask(wav: Path, language: str) -> Any:
         try:

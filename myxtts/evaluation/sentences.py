@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from myxtts.data.corpus import Corpus
 from myxtts.data.ljspeech import AUDIO_SUFFIXES
 from myxtts.data.run_data import split_corpus
-from myxtts.errors import NothingToEvaluateError
+from myxtts.errors import EvaluationError
 from myxtts.inference.speech import to_pcm16
 
 Split = Literal["all", "train", "validation"]
@@ -76,7 +76,7 @@ def choose_sentences(
         references: recordings that give every sentence its voice; without any, another clip of the same speaker does.
     """
     if not len(clips):
-        raise NothingToEvaluateError("There is no clip in this part of the data. Give another --split.")
+        raise EvaluationError("There is no clip in this part of the data. Give another --split.")
     count = len(clips) if limit is None else min(limit, len(clips))
     return [_make_sentence(corpus, int(clip), references) for clip in clips[_spread(len(clips), count)]]
 
@@ -107,7 +107,7 @@ def find_other_voices(folder: Path) -> Recordings:
             places = _spread(len(files), RECORDINGS_PER_SPEAKER)
             found[speaker.name] = {str(files[place]): files[place] for place in places}
     if not found:
-        raise NothingToEvaluateError(
+        raise EvaluationError(
             f"--other-voices must be a folder with a folder of recordings for each speaker, but {folder} has none."
         )
     return found

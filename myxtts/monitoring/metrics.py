@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BeforeValidator, Field
 
-from myxtts.errors import MetricsFileError, MetricsWriteError
-from myxtts.files import FileError, fit_shape, iter_lines, open_file_atomically, parse_json
+from myxtts.errors import NotARunError
+from myxtts.files import FileError, WriteError, fit_shape, iter_lines, open_file_atomically, parse_json
 from myxtts.monitoring.clock import Cause, Flow, StepClock, TimeLedger, measure_elapsed, measure_training, subtract_flow
 from myxtts.monitoring.sampler import CardSummary, HostSummary
 from myxtts.units import SAMPLE_RATE_HZ, format_bytes
@@ -246,7 +246,7 @@ class MetricsLog:
         self.close()
 
     def write(self, row: Row) -> None:
-        """Appends a row. Raises `MetricsWriteError` when it cannot be written whole; then nothing of it is."""
+        """Appends a row. Raises `WriteError` when it cannot be written whole; then nothing of it is."""
         line = json.dumps(dump_row(row), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             written = self._file.write(line)
@@ -254,8 +254,8 @@ class MetricsLog:
                 raise OSError(f"{written} of {len(line)} bytes were written")
         except OSError as error:
             self._file.truncate(self._good_bytes)
-            raise MetricsWriteError(
-                f"{self._path}: a row could not be written ({error}). Make room on that disk, then resume the run."
+            raise WriteError(
+                self._path, f"a row could not be written ({error}). Make room on that disk, then resume the run."
             ) from error
         self._good_bytes += len(line)
 
@@ -309,7 +309,7 @@ def read_metrics(path: Path) -> Metrics:
     rows = [row for _, row in _read_lines(path)]
     good = tuple(row for row in rows if row is not None)
     if not good:
-        raise MetricsFileError(f"{path}: holds no rows of a run (yet).")
+        raise NotARunError(f"{path}: holds no rows of a run (yet).")
     return Metrics(good, len(rows) - len(good))
 
 
@@ -329,7 +329,7 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, Row | None]]:
                     row = load_row(parse_json(line))
             yield line, row
     except FileError as error:
-        raise MetricsFileError(f"{error} Give the folder of a run that has trained.") from error
+        raise NotARunError(f"{error} Give the folder of a run that has trained.") from error
 
 
 class IntervalMeter:

@@ -48,7 +48,7 @@ from myxtts.data.run_data import RunData
 from myxtts.data.sampler import IndexSampler
 from myxtts.devices.machine import ONEDNN, read_free_memory_bytes
 from myxtts.devices.runtime import Execution
-from myxtts.errors import TooManyFailuresError
+from myxtts.errors import ReadingError
 from myxtts.models.dvae import DVAE
 from myxtts.models.weights import load_checkpoint_arrays
 from myxtts.models.xtts import build_dvae
@@ -387,7 +387,7 @@ def fill_codes(
 
     Raises:
         CacheFolderError: codes cannot be written any more.
-        TooManyFailuresError: so many clips cannot be read that the disk may be gone.
+        ReadingError: so many clips cannot be read that the disk may be gone.
     """
     assert maker.cache is not None
     filled = FilledCodes()
@@ -470,7 +470,7 @@ def _note_failures(filled: FilledCodes, group: _Group, engine: LoadingEngine, lo
     engine.finish(load)
     tried, failed = filled.made + len(filled.failed), len(filled.failed)
     if failures and failed > MOST_FAILED_SHARE * max(RECENT_CLIPS, tried):
-        raise TooManyFailuresError(
+        raise ReadingError(
             f"Of {tried} clips {failed} could not be read, though the scan found nothing wrong with them, the last of them "
             f"{filled.failed[-1].file} ({filled.failed[-1].detail}). Is the disk still there? If the corpus was changed, start "
             "again: the codes that were made are kept."

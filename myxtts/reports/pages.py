@@ -25,7 +25,7 @@ from myxtts.audio.filterbanks import SILENT_LOG_POWER, compute_log_mel
 from myxtts.audio.reading import read_clip
 from myxtts.data.overview import Overview
 from myxtts.data.scan import ScanResult
-from myxtts.errors import ClipError, MetricsFileError
+from myxtts.errors import ClipError, NotARunError
 from myxtts.files import FileError, MissingFileError, open_file_atomically, read_bytes, read_json
 from myxtts.monitoring.clock import TRAINING, Cause, list_stage_shares
 from myxtts.monitoring.metrics import (
@@ -366,6 +366,6 @@ def _describe_clip(path: Path) -> dict[str, Any]:
     except MissingFileError:
         return dict.fromkeys(("text", "recording_file", "recording"))
     except FileError as error:
-        raise MetricsFileError(f"{error} It should say which clip the sounds are of. Remove the file.") from error
+        raise NotARunError(f"{error} It should say which clip the sounds are of. Remove the file.") from error
     recording = _try_embedding(embed_clip, note.recording, "the recording")
     return {"text": note.text, "recording_file": note.recording.name, "recording": recording}

@@ -16,7 +16,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.plan import DevicePlan, DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.devices.runtime import read_execution
-from myxtts.errors import CodePreparationError
+from myxtts.errors import UserError
 from myxtts.files import open_scratch_folder
 from myxtts.pipeline.codes import (
     CodeMaker,
@@ -72,16 +72,16 @@ def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequenc
 def require_use(config: XTTSConfig) -> None:
     """Raises where no run with these settings reads codes from disk, or where what names a codec has none."""
     if config.training.stage == "codec":
-        raise CodePreparationError(
+        raise UserError(
             "Codes are what a GPT or a decoder is trained on, but --stage is codec, which trains what makes them. Leave --stage out."
         )
     if config.data.cache in ("off", "memory"):
-        raise CodePreparationError(
+        raise UserError(
             f"Codes are made for runs that read them from disk, but --cache is {config.data.cache}. Give --cache disk, here and "
             "to the run, or leave it out here."
         )
     if choose_preparation(config, Target(config.training.stage), mel_norms=()).changes_waves:
-        raise CodePreparationError(
+        raise UserError(
             "Augmentation that changes the waves (gain, noise, speed) makes other codes every time, so a run with these settings "
             "keeps none. Train without preparing codes, or leave these settings out."
         )

@@ -37,7 +37,7 @@ from myxtts.devices import runtime
 from myxtts.devices.machine import ONEDNN
 from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import read_execution
-from myxtts.errors import DamagedFileError, NothingToTrainOnError, PlacementError
+from myxtts.errors import CorpusError, DamagedFileError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
 from myxtts.inference.generation import choose_penalty
@@ -348,7 +348,7 @@ def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
         total += np.abs(own_FM).sum(axis=0, dtype=np.float64)
         frames += len(own_FM)
     if frames == 0:
-        raise NothingToTrainOnError(f"{corpus.root}: none of the clips looked at for the mel statistics could be read.")
+        raise CorpusError(f"{corpus.root}: none of the clips looked at for the mel statistics could be read.")
     _log.info("Mel statistics are taken from %d frames of the corpus.", frames)
     return (total / frames).astype(np.float32)
 

@@ -46,7 +46,7 @@ from myxtts.checkpoints.store import (
 from myxtts.checkpoints.tensors import read_array
 from myxtts.config import XTTSConfig
 from myxtts.config.sources import dump_sections
-from myxtts.errors import NoRunError, RunFinishedError, RunFolderError, RunInUseError, StartingPointError
+from myxtts.errors import RunFinishedError, RunFolderError, StartingPointError
 from myxtts.files import (
     FileError,
     MissingFileError,
@@ -158,7 +158,7 @@ _NO_LOCKS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 @contextlib.contextmanager
 def hold_run_folder(folder: Path) -> Iterator[None]:
-    """Makes the folder, and keeps other trainers out of it for the block. Raises `RunInUseError` where one is in it.
+    """Makes the folder, and keeps other trainers out of it for the block. Raises `RunFolderError` where one is in it.
 
     The kernel frees the lock when the process ends, however it ends; the file that stays behind means nothing.
     """
@@ -170,7 +170,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        raise RunInUseError(
+        raise RunFolderError(
             f"{folder}: {_read_holder(folder)} trains in this folder. Wait for it or stop it, or give another --checkpoint-dir."
         ) from None
     except OSError as error:
@@ -569,7 +569,7 @@ def _describe_lengths(config: XTTSConfig) -> str:
 def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | None = None) -> RunFolder:
     """The folder of the run these settings ask for: a new run, or the one in it, as `--resume` and the like say.
 
-    Raises `RunInUseError` when another trains there, `NoRunError` when --resume finds none, `RunChangedError` when the
+    Raises `RunFolderError` when another trains there or --resume finds none, `RunChangedError` when the
     settings would change the result of the run that is there, and `RunFinishedError` when nothing is left to do.
 
     Args:
@@ -594,7 +594,7 @@ def check_run_folder(config: XTTSConfig) -> Path:
     """The folder of the run, which is neither made nor opened. Raises what `open_run` does where no run can be in it."""
     folder, given = locate_run(config), Path(config.training.checkpoint_dir)
     if folder != given and not (given / RECORD_NAME).is_file():
-        raise NoRunError(
+        raise RunFolderError(
             f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
             "the folder of one with --checkpoint-dir, or any model with --init-from."
         )
@@ -608,11 +608,11 @@ def check_run_folder(config: XTTSConfig) -> Path:
 
 
 def _require_begun(folder: Path) -> None:
-    """Raises `NoRunError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
+    """Raises `RunFolderError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
     records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
     if not any(record is not None and record.starts for record in records):
         why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
-        raise NoRunError(
+        raise RunFolderError(
             f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
         )
 

@@ -23,7 +23,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import NvmlError, ProfileError
+from myxtts.errors import NvmlError, UserError
 from myxtts.files import open_scratch_folder
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import (
@@ -57,9 +57,9 @@ def request_one(config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
 
 
 def refuse_decoder(config: XTTSConfig) -> None:
-    """Raises `ProfileError` where a decoder would be trained."""
+    """Raises `UserError` where a decoder would be trained."""
     if config.training.stage == "decoder":
-        raise ProfileError(
+        raise UserError(
             "Only the training of a codec or a GPT can be measured, but --stage is decoder. Leave --stage out; reading is the same "
             "for both."
         )

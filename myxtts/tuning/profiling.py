@@ -18,7 +18,7 @@ from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan
-from myxtts.errors import ProfileError
+from myxtts.errors import UserError
 from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.models.weights import to_checkpoint
 from myxtts.models.xtts import build_dvae
@@ -202,7 +202,7 @@ class Profiler:
             if len(times) == self._steps:
                 break
         if not times:
-            raise ProfileError(
+            raise UserError(
                 f"Every one of {left_out} steps was traced anew, so there is none whose time means anything. Profile with "
                 "--enable-static-shapes, or with more --num-steps."
             )
@@ -220,7 +220,7 @@ class Profiler:
             seconds = time.perf_counter() - began
             if not any(each.has_traced for each in times):
                 return seconds / batches, times
-        raise ProfileError(
+        raise UserError(
             f"The step was traced anew in each of {_MOST_WINDOWS} stretches of {batches} batches, so there is none whose time means "
             "anything. Use --enable-static-shapes, or give --mode instead of auto."
         )

@@ -9,7 +9,7 @@ import pytest
 
 from myxtts.checkpoints import store as store_module
 from myxtts.checkpoints.store import find_model_directory
-from myxtts.errors import ModelFileError, NoWholeCheckpointError
+from myxtts.errors import CheckpointError, ModelFileError
 from tests.checkpoints.training_states import (
     assert_content,
     collect_warnings,
@@ -171,9 +171,7 @@ def test_a_run_whose_every_checkpoint_is_damaged_does_not_begin_again_unasked(tm
     for _ in range(2):
         with (
             collect_warnings(),
-            pytest.raises(
-                NoWholeCheckpointError, match=r"damaged-step-00000010, damaged-step-00000020.*--reset-training"
-            ),
+            pytest.raises(CheckpointError, match=r"damaged-step-00000010, damaged-step-00000020.*--reset-training"),
         ):
             open_store(tmp_path).latest()
 

@@ -10,7 +10,7 @@ import pytest
 from myxtts.data.index import choose_index_folder, claim_corpus_folder
 from myxtts.data.scan import ScanResult, scan_corpus
 from myxtts.data.workers import WorkerTask
-from myxtts.errors import IndexFolderError
+from myxtts.errors import ReadingError
 from tests.data.shared import write_metadata
 
 CLIPS = 200
@@ -248,5 +248,5 @@ class TestFolder:
 
     def test_that_was_given_and_cannot_be_written_is_an_error(self, tmp_path):
         (tmp_path / "file").touch()
-        with pytest.raises(IndexFolderError):
+        with pytest.raises(ReadingError):
             choose_index_folder(tmp_path, given=tmp_path / "file" / "index")

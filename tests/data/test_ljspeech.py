@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.data.ljspeech import Metadata, find_metadata, locate_clips, read_metadata
-from myxtts.errors import MetadataError
+from myxtts.errors import CorpusError
 from tests.data.shared import write_metadata
 from tests.support.shared_files import find_shared
 
@@ -21,7 +21,7 @@ def read_text(tmp_path: Path, *lines: str) -> list[tuple[str, str]]:
 
 
 def refuse(tmp_path: Path, *lines: str) -> str:
-    with pytest.raises(MetadataError) as caught:
+    with pytest.raises(CorpusError) as caught:
         read_metadata(write_metadata(tmp_path, *lines))
     return str(caught.value)
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_metadata_is_refused(tmp_path, lines, words):
 def test_a_corpus_that_is_not_there_says_what_is(tmp_path, files, asked, split, words):
     for name in files:
         write_metadata(tmp_path, "a|One.", name=name)
-    with pytest.raises(MetadataError, match=words):
+    with pytest.raises(CorpusError, match=words):
         find_metadata(tmp_path / asked, split)
 
 
@@ -145,7 +145,7 @@ class TestEncoding:
     )
     def test_other_encodings_are_refused(self, tmp_path, content, problem):
         (tmp_path / "metadata.csv").write_bytes(content)
-        with pytest.raises(MetadataError, match=problem):
+        with pytest.raises(CorpusError, match=problem):
             read_metadata(tmp_path)
 
 
@@ -179,7 +179,7 @@ class TestFindMetadata:
     )
     def test_a_sound_file_is_not_taken_for_text_of_another_encoding(self, tmp_path, start):
         (tmp_path / "clip").write_bytes(start + b"\xe9" * 50)
-        with pytest.raises(MetadataError, match=r"clip: is a sound file\. Give the corpus folder"):
+        with pytest.raises(CorpusError, match=r"clip: is a sound file\. Give the corpus folder"):
             read_metadata(tmp_path / "clip")
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from myxtts.data.loaders import MOST_LEASES, SlotMemory
-from myxtts.errors import MachineError, WorkerError
+from myxtts.errors import MachineError, ReadingError
 from tests.data.reading import make_engine
 from tests.data.test_loading import WIDTH, describe
 from tests.support.shared_files import ROOT, find_shared
@@ -28,7 +28,7 @@ def test_processes_that_die_whatever_they_do_are_an_error_and_no_clip_is_blamed(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with make_engine("1 worker") as engine:
         load = engine.start(files, WIDTH)
-        with pytest.raises(WorkerError, match="20 worker processes in a row died of signal 9"):
+        with pytest.raises(ReadingError, match="20 worker processes in a row died of signal 9"):
             engine.finish(load)
         assert load.failures == {}
 
@@ -41,7 +41,7 @@ def test_a_fault_of_ours_in_a_process_comes_with_its_traceback(files, tmp_path, 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with make_engine("1 worker") as engine:
         load = engine.start(files, WIDTH)
-        with pytest.raises(WorkerError, match="ZeroDivisionError"):
+        with pytest.raises(ReadingError, match="ZeroDivisionError"):
             engine.finish(load)
 
 

@@ -13,7 +13,7 @@ from myxtts.data.drops import DropReason
 from myxtts.data.host_batches import BatchMaker
 from myxtts.data.run_data import SamplerPosition, load_position, save_position, take_fingerprint
 from myxtts.data.sampler import EMPTY_ROW, Failure, Position
-from myxtts.errors import TooManyFailuresError
+from myxtts.errors import ReadingError
 from tests.data.reading import VOCABULARY, freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
@@ -121,7 +121,7 @@ def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
 def test_too_many_failures_end_the_run_though_every_batch_could_be_filled(own_lj):
     for clip in range(0, len(own_lj.corpus), 2):
         own_lj.corpus.find_file(clip).unlink()
-    with open_reader(own_lj) as reader, pytest.raises(TooManyFailuresError) as caught:
+    with open_reader(own_lj) as reader, pytest.raises(ReadingError) as caught:
         list(read_steps(reader, 0, 1000))
     assert re.search(r"Of the last \d+ clips 4\d could not be read", str(caught.value))
 
@@ -130,7 +130,7 @@ def test_too_many_failures_end_the_run_though_every_batch_could_be_filled(own_lj
 def test_a_corpus_that_vanishes_ends_the_run_with_the_report(kind, own_lj):
     for clip in range(len(own_lj.corpus)):
         own_lj.corpus.find_file(clip).unlink()
-    with open_reader(own_lj, kind) as reader, pytest.raises(TooManyFailuresError) as caught:
+    with open_reader(own_lj, kind) as reader, pytest.raises(ReadingError) as caught:
         list(read_steps(reader, 0, 100))
     assert "replaced during training" in str(caught.value)
     assert "LJ001-00" in str(caught.value)
@@ -149,7 +149,7 @@ def test_one_of_two_clips_leaves_an_empty_row(tmp_path):
             assert batch.weights_B.sum() == 1
             assert not batch.wav_BS[row].any()
     texted.corpus.find_file(1).unlink()
-    with open_reader(texted) as reader, pytest.raises(TooManyFailuresError, match="Step 0 has no clip left"):
+    with open_reader(texted) as reader, pytest.raises(ReadingError, match="Step 0 has no clip left"):
         reader.read(Position(0))
 
 

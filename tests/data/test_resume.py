@@ -7,7 +7,7 @@ from myxtts.data.buckets import plan_buckets
 from myxtts.data.corpus import Corpus
 from myxtts.data.run_data import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
 from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal, replace_failed
-from myxtts.errors import ResumeError
+from myxtts.errors import CorpusError
 from tests.data.reading import VOCABULARY
 from tests.data.shared import make_clips
 from tests.data.test_buckets import make_ljspeech_lengths
@@ -85,7 +85,7 @@ def test_a_position_survives_being_saved():
 )
 def test_resuming_with_something_else_says_what_changed(changes, words):
     _, fingerprint = make_run(**changes)
-    with pytest.raises(ResumeError, match=words) as caught:
+    with pytest.raises(CorpusError, match=words) as caught:
         load_position(save(), fingerprint)
     assert str(caught.value).count("\n  - ") == 1
     assert "--reset-training" in str(caught.value)
@@ -102,7 +102,7 @@ def test_a_corpus_may_be_moved():
 
 def test_a_position_of_another_version_is_refused():
     _, fingerprint = make_run()
-    with pytest.raises(ResumeError, match="version 99"):
+    with pytest.raises(CorpusError, match="version 99"):
         load_position(save() | {"version": 99}, fingerprint)
 
 

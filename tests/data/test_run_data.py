@@ -12,7 +12,7 @@ from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReason, DropReport
 from myxtts.data.run_data import SNAPSHOT_NAME, collect_run_data, load_run_data, save_run_data, take_fingerprint
 from myxtts.data.sampler import IndexSampler
-from myxtts.errors import SnapshotError
+from myxtts.errors import ReadingError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY, Texted, freeze_all, open_reader, read_steps
 from tests.data.runs import make_config, write_corpus
@@ -201,21 +201,21 @@ def test_loading_needs_neither_tensorflow_nor_the_clips(corpus, tmp_path):
 
 def test_a_snapshot_that_is_absent_torn_or_foreign_is_refused(corpus, tmp_path):
     path = tmp_path / SNAPSHOT_NAME
-    with pytest.raises(SnapshotError, match=r"There is no .*the trainer writes it"):
+    with pytest.raises(ReadingError, match=r"There is no .*the trainer writes it"):
         load_run_data(tmp_path)
     save_run_data(collect_run_data(make_config(corpus), folder=tmp_path), tmp_path)
     content = path.read_bytes()
     for damaged in (content[: len(content) // 2], b"", content[:900] + b"~" * 20 + content[920:], b"not an archive"):
         path.write_bytes(damaged)
-        with pytest.raises(SnapshotError, match="cannot be read"):
+        with pytest.raises(ReadingError, match="cannot be read"):
             load_run_data(tmp_path)
     np.savez(path, facts=np.frombuffer(b'{"train": {}}', np.uint8))
-    with pytest.raises(SnapshotError, match="cannot be read"):
+    with pytest.raises(ReadingError, match="cannot be read"):
         load_run_data(tmp_path)
 
 
 def test_a_snapshot_that_cannot_be_written_is_an_error(corpus, tmp_path):
     data = collect_run_data(make_config(corpus), folder=tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(SnapshotError, match=r"--checkpoint-dir"):
+    with pytest.raises(ReadingError, match=r"--checkpoint-dir"):
         save_run_data(data, tmp_path / "file")

@@ -15,7 +15,7 @@ from myxtts.data.drops import DropReason
 from myxtts.data.ljspeech import demo_corpus_path, read_metadata
 from myxtts.data.scan import ClipLimits, ScanResult, make_vocabulary_task, scan_corpus
 from myxtts.data.workers import WorkerTask
-from myxtts.errors import NothingToTrainOnError
+from myxtts.errors import CorpusError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY
 from tests.data.shared import make_tone, write_clips, write_metadata
@@ -85,7 +85,7 @@ def test_sets_aside_what_cannot_be_used_and_says_why(tmp_path):
 
 def test_a_corpus_without_a_usable_clip_is_an_error(tmp_path):
     write_metadata(tmp_path, "a|One.")
-    with pytest.raises(NothingToTrainOnError, match=r"missing +1  a"):
+    with pytest.raises(CorpusError, match=r"missing +1  a"):
         scan_corpus(tmp_path, workers=0)
 
 

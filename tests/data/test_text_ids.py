@@ -4,7 +4,7 @@ import pytest
 from myxtts.data import corpus
 from myxtts.data import corpus as text_ids
 from myxtts.data.corpus import collect_text_ids, digest_parts
-from myxtts.errors import BatchPlanError
+from myxtts.errors import CorpusError
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 from tests.data.reading import VOCABULARY
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(mixed, tmp_path, caplog
 
 def test_lengths_of_another_vocabulary_are_refused(mixed, tmp_path):
     other = train_vocabulary({"en": [mixed.corpus.text[0]]}, tmp_path / "other.json", text_tokens=60)
-    with pytest.raises(BatchPlanError, match="Scan the corpus with this vocabulary"):
+    with pytest.raises(CorpusError, match="Scan the corpus with this vocabulary"):
         collect(mixed, None, vocabulary=other.path)
 
 

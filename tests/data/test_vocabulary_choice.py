@@ -5,7 +5,7 @@ import pytest
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.run_data import LEAST_MERGES, keep_vocabulary, make_vocabulary
-from myxtts.errors import ResumeError, VocabularyError
+from myxtts.errors import CorpusError, VocabularyError
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.shared import make_clips
 
@@ -62,7 +62,7 @@ def test_a_run_keeps_its_vocabulary(tmp_path, monkeypatch):
 )
 def test_a_vocabulary_of_other_texts_is_refused(tmp_path, texts):
     keep_vocabulary(make_corpus(ENGLISH, PERSIAN), tmp_path, most_tokens=6681)
-    with pytest.raises(ResumeError, match=rf"made from 2 texts.* there are {len(texts)} now .*--reset-training"):
+    with pytest.raises(CorpusError, match=rf"made from 2 texts.* there are {len(texts)} now .*--reset-training"):
         keep_vocabulary(make_corpus(*texts), tmp_path, most_tokens=6681)
 
 

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from myxtts.data.workers import CHUNK_ITEMS, Crashed, WorkerTask, run_task
-from myxtts.errors import MachineError, UserError, WorkerError
+from myxtts.errors import MachineError, ReadingError, UserError
 
 TASKS = """
 import os, signal
@@ -72,12 +72,12 @@ def test_an_item_that_kills_its_worker_is_named_and_the_rest_is_done(deadly):
 
 
 def test_workers_that_always_die_are_an_error():
-    with pytest.raises(WorkerError, match="died of signal 9"):
+    with pytest.raises(ReadingError, match="died of signal 9"):
         list(run_task(WorkerTask("worker_tasks:make_deadly"), list(range(100)), 1))
 
 
 def test_a_fault_in_the_work_ends_it_with_the_worker_s_traceback():
-    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+    with pytest.raises(ReadingError, match="ZeroDivisionError"):
         list(run_task(WorkerTask("worker_tasks:make_faulty"), [1, 0], 1))
 
 

@@ -278,12 +278,12 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import DeviceMismatchError
+from myxtts.errors import PlacementError
 cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(2))
 plan = plan_devices(PlanRequest(data_gpu=0, model_gpu=1), Machine(CardScan(cards, (), None), 16000))
 try:
     runtime.apply_plan(plan)
-except DeviceMismatchError as error:
+except PlacementError as error:
     report(str(error))
 """
 

@@ -6,7 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from myxtts.errors import JudgeFailedError, JudgeRequestError
+from myxtts.errors import EvaluationError, JudgeFailedError
 from myxtts.evaluation import judges as judge_process
 from myxtts.evaluation.judges import (
     JUDGE_PYTHON,
@@ -88,7 +88,7 @@ def test_a_judge_that_does_not_answer_is_given_up(packages, make_wav, monkeypatc
 
 
 def refuse(kind, choice, message):
-    with pytest.raises(JudgeRequestError, match=message), open_judge(kind, choice):
+    with pytest.raises(EvaluationError, match=message), open_judge(kind, choice):
         pass
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.errors import JudgeRequestError, NothingEvaluatedError
+from myxtts.errors import EvaluationError, MachineError
 from myxtts.evaluation.evaluate import run_evaluation
 from myxtts.evaluation.judges import EvaluationRequest, JudgeChoice, choose_material, open_judges
 from myxtts.evaluation.results import COPY, ORIGINAL, SENTENCE, SPOKEN, VoiceSource
@@ -137,9 +137,9 @@ def test_a_given_voice_is_compared_with_its_own_recording(model, corpus, synthes
 
 def test_a_model_without_a_speaker_encoder_is_no_judge_of_voices(model, corpus, synthesizer):
     request = make_request(model, corpus, speaker_judge=JudgeChoice("own"))
-    with pytest.raises(JudgeRequestError, match="speaker encoder"):
+    with pytest.raises(EvaluationError, match="speaker encoder"):
         evaluate(request, synthesizer)
-    with pytest.raises(JudgeRequestError, match="no recogniser 'own'"):
+    with pytest.raises(EvaluationError, match="no recogniser 'own'"):
         evaluate(make_request(model, corpus, recogniser=JudgeChoice("own")), synthesizer)
 
 
@@ -148,5 +148,5 @@ def test_not_one_sentence_is_an_error(model, corpus, synthesizer):
     material = choose_material(request)
     for path in (corpus / "wavs").iterdir():
         path.unlink()
-    with pytest.raises(NothingEvaluatedError, match="Not one of 4 sentences"):
+    with pytest.raises(MachineError, match="Not one of 4 sentences"):
         run_evaluation(request, material, (None, None), synthesizer)

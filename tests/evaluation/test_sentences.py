@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from myxtts.data.run_data import split_corpus
-from myxtts.errors import NothingToEvaluateError
+from myxtts.errors import EvaluationError
 from myxtts.evaluation.sentences import (
     REFERENCE_SPEAKER,
     PromptKind,
@@ -48,7 +48,7 @@ def test_a_part_is_the_one_that_training_sets_apart(tmp_path):
     split = split_corpus(corpus, seed=7)
     for name, clips in (("validation", split.validation), ("train", split.train), ("all", np.arange(50))):
         assert choose_part(corpus, name, 7).tolist() == clips.tolist()
-    with pytest.raises(NothingToEvaluateError, match="--split"):
+    with pytest.raises(EvaluationError, match="--split"):
         choose_sentences(corpus, np.arange(0), None)
 
 
@@ -66,5 +66,5 @@ def test_other_voices_are_folders_of_recordings(tmp_path):
     found = find_other_voices(tmp_path)
     names = {speaker: sorted(path.name for path in files.values()) for speaker, files in found.items()}
     assert names == {"eva": ["1.flac", "2.WAV"], "max": ["3.wav"]}
-    with pytest.raises(NothingToEvaluateError, match="--other-voices"):
+    with pytest.raises(EvaluationError, match="--other-voices"):
         find_other_voices(tmp_path / "empty")

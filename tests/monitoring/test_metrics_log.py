@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.errors import MachineError, MetricsFileError
+from myxtts.errors import MachineError, NotARunError
 from myxtts.monitoring.metrics import EventRow, ValidationRow, list_losses, open_metrics_log, read_metrics
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
 
@@ -123,7 +123,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_part_of_the_row(path):
     code = f"""
 import pathlib, resource, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from myxtts.errors import MetricsWriteError
+from myxtts.files import WriteError
 from myxtts.monitoring.metrics import MetricsLog
 from tests.monitoring.runs import make_train_row
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -132,7 +132,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 log = MetricsLog(pathlib.Path({str(path)!r}))
 try:
     log.write(make_train_row(20))
-except MetricsWriteError as error:
+except WriteError as error:
     print(error)
 """
     ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -141,10 +141,10 @@ except MetricsWriteError as error:
 
 
 def test_reading_what_is_no_metrics_file_says_so(tmp_path):
-    with pytest.raises(MetricsFileError, match="there is no such file"):
+    with pytest.raises(NotARunError, match="there is no such file"):
         read_metrics(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_text('{"kind": "dance"}\nwords\n')
-    with pytest.raises(MetricsFileError, match="no rows"):
+    with pytest.raises(NotARunError, match="no rows"):
         read_metrics(tmp_path / "metrics.jsonl")
 
 

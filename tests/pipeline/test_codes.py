@@ -15,7 +15,7 @@ from myxtts.data import code_cache
 from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey, find_key_folder
 from myxtts.data.order import Kind
 from myxtts.devices.runtime import Execution, read_execution
-from myxtts.errors import TooManyFailuresError
+from myxtts.errors import ReadingError
 from myxtts.pipeline import codes
 from myxtts.pipeline import codes as code_choice
 from myxtts.pipeline.batch import Batch, BatchMeters
@@ -161,7 +161,7 @@ def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(
 def test_where_too_many_cannot_be_read_it_ends(run: Run, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codes, "RECENT_CLIPS", 1)
     monkeypatch.setattr(codes, "MOST_FAILED_SHARE", 0.0)
-    with pytest.raises(TooManyFailuresError, match=r"1 could not be read.* Is the disk still there\?"):
+    with pytest.raises(ReadingError, match=r"1 could not be read.* Is the disk still there\?"):
         fill(run)
 
 

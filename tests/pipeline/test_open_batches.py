@@ -85,7 +85,7 @@ def test_an_error_in_reading_names_that(tmp_path: Path) -> None:
         damage_clip(path)
     with (
         closing(open_small(folder, Mode.DUAL)) as source,
-        pytest.raises(WorkFailedError, match="Stage 'read' failed at batch 0: TooManyFailuresError"),
+        pytest.raises(WorkFailedError, match="Stage 'read' failed at batch 0: ReadingError"),
     ):
         source.take()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.errors import MetricsFileError
+from myxtts.errors import NotARunError
 from myxtts.monitoring.metrics import MetricsLog, ValidationRow
 from myxtts.reports import pages
 from myxtts.reports.pages import name_sample, note_clip, write_listening_page
@@ -101,5 +101,5 @@ def test_a_folder_without_sounds_has_no_page(tmp_path):
 
 def test_a_note_that_is_no_note_is_an_error_that_names_it(run):
     (run / "samples" / "clip.json").write_text("{}")
-    with pytest.raises(MetricsFileError, match=r"clip\.json.*Remove the file"):
+    with pytest.raises(NotARunError, match=r"clip\.json.*Remove the file"):
         write_listening_page(run, run / "listen.html")

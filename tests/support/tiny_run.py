@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.errors import MetricsFileError
+from myxtts.errors import NotARunError
 from myxtts.monitoring.metrics import EventRow, RunRow, TrainRow, ValidationRow, list_losses, read_metrics
 from tests.data.wav_files import make_chunk, make_wav
 from tests.support.faults import Fault, faulty
@@ -280,7 +280,7 @@ def _make_environ(folder: Path, **variables: str) -> dict[str, str]:
 
 def count_steps(folder: Path) -> int:
     """Updates that a run in a folder has told of."""
-    with suppress(MetricsFileError):
+    with suppress(NotARunError):
         losses = TinyRun.at(folder).losses
         return losses[-1][0] if losses else 0
     return 0
@@ -293,7 +293,7 @@ def at_step(folder: Path, step: int) -> Moment:
 
 
 def _find_session(folder: Path) -> float | None:
-    with suppress(MetricsFileError):
+    with suppress(NotARunError):
         sessions: list[RunRow] = TinyRun.at(folder).list_rows(RunRow)
         return sessions[-1].time_s if sessions else None
     return None

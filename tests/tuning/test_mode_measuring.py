@@ -15,7 +15,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import CardScan
 from myxtts.devices.plan import Mode, PlanRequest, Process, dump_plan, put_on_one_device
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import MemoryBillError, ProfileError
+from myxtts.errors import MemoryBillError, UserError
 from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.training.memory_estimate import RunShape
 from myxtts.tuning import mode_measuring
@@ -91,7 +91,7 @@ def test_a_window_in_which_a_step_was_traced_is_done_again():
     source = Batches()
     time_window(3, Training([*[False] * FILL_BATCHES, False, True]), source)
     assert source.taken == (1 + WINDOWS) * (FILL_BATCHES + 3)
-    with pytest.raises(ProfileError, match="--enable-static-shapes, or give --mode"):
+    with pytest.raises(UserError, match="--enable-static-shapes, or give --mode"):
         time_window(3, Training([True] * 1000))
 
 

@@ -19,7 +19,7 @@ from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import Growth, Limit, Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import CodecMissingError, ProfileError
+from myxtts.errors import CodecMissingError, UserError
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import StepPart, judge_profile
 from myxtts.pipeline import batches
@@ -263,7 +263,7 @@ def test_steps_that_trace_are_left_out_with_those_that_follow():
 def test_a_run_that_traces_every_step_cannot_be_profiled():
     with closing(open_dual(Pace())) as source:
         profiler = make_profiler(source, lambda _: True, steps=5)
-        with pytest.raises(ProfileError, match="--enable-static-shapes"):
+        with pytest.raises(UserError, match="--enable-static-shapes"):
             profiler.run_real()
 
 
