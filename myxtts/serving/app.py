@@ -181,8 +181,6 @@ async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes
 PIECE_BYTES = 16 << 10
 """Sent at a time: little enough that a slow client takes it within the time that it may take nothing."""
 
-CONSENT_GIVEN = "yes"
-
 
 class Service:
     """What the routes share, and those that answer at once or with few bytes.
@@ -267,7 +265,7 @@ class Service:
                 "This server takes no recordings. Its operator can allow them with --allow-upload.", UPLOADS_OFF
             )
         check_media_type(request, "audio/", "application/octet-stream")
-        if request.query_params.get("consent") != CONSENT_GIVEN:
+        if request.query_params.get("consent") != "yes":
             raise ApiError(
                 "A voice belongs to its speaker: ask for consent first, and say so with ?consent=yes.", param="consent"
             )
@@ -337,24 +335,16 @@ class SpeechRoute:
 def make_page() -> Response:
     """GET /: the page on which a person types a text and listens, with headers that let it load nothing but itself."""
     text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    headers = {
-        "Content-Security-Policy": make_policy(text),
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-    }
-    return HTMLResponse(text, headers=headers)
-
-
-def make_policy(text: str) -> str:
-    """The Content-Security-Policy under which exactly the style and the script in a page are used."""
     digests = {}
     for tag in ("style", "script"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         digests[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-    return (
+    policy = (
         f"default-src 'none'; style-src 'sha256-{digests['style']}'; script-src 'sha256-{digests['script']}'; connect-src 'self'; "
         "media-src blob:; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+    others = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy, **others})
 
 
 def build_application(service: Service, *, token: str | None, hosts: Sequence[str] | None) -> ASGIApp:
@@ -370,19 +360,9 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
         ],
         middleware=[Middleware(AccessGuard, token=token, hosts=hosts, failures=service.failures)],
         exception_handlers={
-            ApiError: _answer_exception,
-            HTTPException: _answer_exception,
-            ClientDisconnect: _answer_nobody,
-            Exception: _answer_exception,
+            **dict.fromkeys((ApiError, HTTPException, Exception), lambda request, error: answer_error(error)),
+            # Nobody reads it; the number is what the log shows.
+            ClientDisconnect: lambda request, error: Response(status_code=499),
         },
     )
     return RequestLog(app)
-
-
-def _answer_exception(request: Request, error: Exception) -> Response:
-    return answer_error(error)
-
-
-def _answer_nobody(request: Request, error: Exception) -> Response:
-    # Nobody reads it; the number is what the log shows.
-    return Response(status_code=499)

@@ -71,7 +71,7 @@ class RateLimiter:
             wait_s = max(1, math.ceil(times[0] + WINDOW_SECONDS - now))
             raise ApiError(
                 f"A client may send {self._most} {self._what} a minute, but this is one more. Wait {wait_s} s.",
-                TOO_MANY._replace(retry_after_s=wait_s),
+                TOO_MANY._replace(headers={"Retry-After": str(wait_s)}),
             )
         times.append(now)
 

@@ -30,7 +30,7 @@ MODEL_DIED = "The model has failed; the server's log says how. The server must b
 
 
 class ModelThreadError(MachineError):
-    """The thread that owns the model has ended by itself, or does not stop. Clients are told the message."""
+    """The model has failed, or its thread does not stop. Clients are told the message."""
 
 
 class JobCancelled(Exception):
@@ -87,7 +87,7 @@ class Job(Generic[Model, Result]):
             self._hand_over(error)
 
     def drop(self) -> None:
-        """Ends a job that the thread cannot do any more, by `ModelThreadError`. For the thread."""
+        """Ends a job that the thread cannot do any more, by `ModelThreadError`."""
         self._hand_over(ModelThreadError(MODEL_DIED))
 
     def _hand_over(self, item: Result | Exception) -> None:
@@ -101,6 +101,9 @@ class ModelThread(Generic[Model]):
 
     Args:
         open_model: the scope in which the model is there; entered and left in the thread.
+
+    Attributes:
+        has_died: whether the model has failed: nothing is spoken any more, and jobs are only dropped.
     """
 
     def __init__(self, open_model: Callable[[], AbstractContextManager[Model]]):
@@ -108,7 +111,7 @@ class ModelThread(Generic[Model]):
         self._jobs: queue.SimpleQueue[Job[Model, object] | None] = queue.SimpleQueue()
         self._loaded: Future[Model] = Future()
         self._is_stopping = threading.Event()
-        self._has_died = threading.Event()
+        self.has_died = False
         self._thread = threading.Thread(target=self._run, name="myxtts-model", daemon=True)
 
     def start(self) -> Model:
@@ -116,17 +119,9 @@ class ModelThread(Generic[Model]):
         self._thread.start()
         return self._loaded.result()
 
-    @property
-    def has_died(self) -> bool:
-        """Whether it has ended by itself: nothing is spoken any more."""
-        return self._has_died.is_set()
-
     def submit(self, job: Job[Model, Result]) -> Job[Model, Result]:
-        """Puts a job at the end of the queue. Raises `ModelThreadError` where nobody works through it any more."""
+        """Puts a job at the end of the queue."""
         self._jobs.put(job)  # type: ignore[arg-type]  # the queue does not care for what a job gives
-        # Asked only now: the thread may end between the question and the job.
-        if self._has_died.is_set():
-            raise ModelThreadError(MODEL_DIED)
         return job
 
     def stop(self, timeout_s: float = STOP_SECONDS) -> None:
@@ -138,31 +133,18 @@ class ModelThread(Generic[Model]):
             raise ModelThreadError(f"The model is still busy {timeout_s:g} s after it was asked to stop.")
 
     def _run(self) -> None:
+        job = None
         try:
             with self._open_model() as model:
                 self._loaded.set_result(model)
-                self._work(model)
+                while (job := self._jobs.get()) is not None:
+                    job.run(model, self._is_stopping)
         except BaseException as error:  # noqa: BLE001  the border of the thread: `start` raises it, or the log has it
-            if self._loaded.done():
-                self._bury(error)
-            else:
-                self._loaded.set_exception(error)
-
-    def _work(self, model: Model) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job.run(model, self._is_stopping)
-            except BaseException:
-                # Before anybody is told: who asks for the server's health then must not hear that all is well.
-                self._has_died.set()
+            if not self._loaded.done():
+                return self._loaded.set_exception(error)
+            _log.critical("The model has failed: nothing is spoken any more.", exc_info=error)
+            # Before anybody is told: who asks for the server's health then must not hear that all is well.
+            self.has_died = True
+            while job is not None:
                 job.drop()
-                raise
-
-    def _bury(self, error: BaseException) -> None:
-        """Says what the thread died of once the model was loaded, and ends the jobs that wait for it."""
-        _log.critical("The model's thread has ended: nothing is spoken any more.", exc_info=error)
-        self._has_died.set()
-        while not self._jobs.empty():
-            job = self._jobs.get_nowait()
-            if job is not None:
-                job.drop()
+                job = self._jobs.get()

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
 
 
-RETRY_SECONDS = 5
-"""When to ask again at a full queue: about as long as a sentence takes on a processor."""
+ASK_AGAIN = {"Retry-After": "5"}
+"""About as long as a sentence takes on a processor."""
 
 
 class ServerStartError(UserError):
@@ -47,7 +47,6 @@ class ErrorKind(NamedTuple):
     status: int
     code: str | None = None
     type: str = "invalid_request_error"
-    retry_after_s: int | None = None
     headers: Mapping[str, str] = {}
 
 
@@ -56,13 +55,13 @@ UNKNOWN_VOICE = ErrorKind(400, "voice_not_found")
 WRONG_TOKEN = ErrorKind(401, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 UPLOADS_OFF = ErrorKind(403, "uploads_off")
 UNKNOWN_MODEL = ErrorKind(404, "model_not_found")
-SLOW_CLIENT = ErrorKind(408, "request_timeout", retry_after_s=RETRY_SECONDS)
+SLOW_CLIENT = ErrorKind(408, "request_timeout", headers=ASK_AGAIN)
 TOO_LARGE = ErrorKind(413, "request_too_large")
 WRONG_MEDIA_TYPE = ErrorKind(415, "unsupported_media_type")
 FOREIGN_HOST = ErrorKind(421, "misdirected_request")
-TOO_MANY = ErrorKind(429, "rate_limit_exceeded", "rate_limit_error", RETRY_SECONDS)
+TOO_MANY = ErrorKind(429, "rate_limit_exceeded", "rate_limit_error", ASK_AGAIN)
 INTERNAL = ErrorKind(500, "internal_error", "server_error")
-BUSY = ErrorKind(503, "server_busy", "server_error", RETRY_SECONDS)
+BUSY = ErrorKind(503, "server_busy", "server_error", ASK_AGAIN)
 
 STOPPING = "This server is about to stop. Try again later."
 
@@ -92,29 +91,20 @@ PATHS = (
 
 def answer_error(error: Exception) -> Response:
     """The answer that tells a client of an error. What only the operator can mend is told to the log, with its traceback."""
-    told = _translate(error)
-    kind, headers = told.kind, dict(told.kind.headers)
-    if kind.retry_after_s is not None:
-        headers["Retry-After"] = str(kind.retry_after_s)
-    content = {"message": str(told), "type": kind.type, "param": told.param, "code": kind.code}
+    kind, message, param = INTERNAL, str(error), None
+    if isinstance(error, ApiError):
+        kind, param = error.kind, error.param
+    elif isinstance(error, SpeechRequestError | VoiceError):
+        kind = BAD_REQUEST
+    elif isinstance(error, HTTPException):
+        kind = ErrorKind(error.status_code, "method_not_allowed" if error.status_code == 405 else "not_found")
+        message = f"There is nothing here for such a request. There are: {'; '.join(PATHS)}."
+    elif not isinstance(error, MissingLanguagePackageError | ModelThreadError):
+        message = "The server could not do it; its log says why. Try a shorter text, or tell its operator."
+    content = {"message": message, "type": kind.type, "param": param, "code": kind.code}
     # Half of a character, which JSON may hold and UTF-8 may not, becomes the escape it was sent as.
     body = json.dumps({"error": content}, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return Response(body, kind.status, headers=headers, media_type="application/json")
-
-
-def _translate(error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, SpeechRequestError | VoiceError):
-        return ApiError(str(error))
-    if isinstance(error, MissingLanguagePackageError | ModelThreadError):
-        return ApiError(str(error), INTERNAL)
-    if isinstance(error, HTTPException):
-        code = "method_not_allowed" if error.status_code == 405 else "not_found"
-        message = f"There is nothing here for such a request. There are: {'; '.join(PATHS)}."
-        return ApiError(message, ErrorKind(error.status_code, code))
-    message = "The server could not do it; its log says why. Try a shorter text, or tell its operator."
-    return ApiError(message, INTERNAL)
+    return Response(body, kind.status, headers=kind.headers, media_type="application/json")
 
 
 MODELS = ("myxtts", "tts-1", "tts-1-hd")
@@ -179,8 +169,10 @@ def read_request(body: bytes, *, languages: Sequence[str], most_characters: int)
             UNKNOWN_MODEL,
             param="model",
         )
-    text = _require(fields, "input", "the text to say")
-    voice = _require(fields, "voice", "a voice of GET /v1/audio/voices")
+    for name, what in (("input", "the text to say"), ("voice", "a voice of GET /v1/audio/voices")):
+        if name not in fields:
+            raise ApiError(f"A request must have {name}, {what}, but has not.", param=name)
+    text = fields["input"]
     if len(text) > most_characters:
         raise ApiError(
             f"input may have {most_characters} characters at most, but has {len(text)}. Send it in parts.",
@@ -196,7 +188,7 @@ def read_request(body: bytes, *, languages: Sequence[str], most_characters: int)
         raise ApiError(str(error), param=error.name) from error
     except SpeechRequestError as error:
         raise ApiError(str(error), param="input") from error
-    return SpeechRequest(text, voice, language, format_name, is_streamed, settings)
+    return SpeechRequest(text, fields["voice"], language, format_name, is_streamed, settings)
 
 
 def choose_language(given: str | None, languages: Sequence[str]) -> str:
@@ -240,12 +232,6 @@ def _name_kind(value: Any) -> str:
     if isinstance(value, float):
         return f"the number {value:g}"
     return {bool: "true or false", int: "a number", str: "a text", list: "a list", dict: "an object"}[type(value)]
-
-
-def _require(fields: Mapping[str, Any], name: str, what: str) -> str:
-    if name not in fields:
-        raise ApiError(f"A request must have {name}, {what}, but has not.", param=name)
-    return str(fields[name])
 
 
 def _read_sound(fields: Mapping[str, Any]) -> tuple[str, bool]:

@@ -21,6 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from myxtts.config.settings import Address
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.voices import Voice
 from myxtts.serving.app import Service, build_application
@@ -106,8 +107,7 @@ def bind_socket(settings: ServerSettings) -> socket.socket:
 
 def name_address(listener: socket.socket) -> str:
     """The address of a server, as a browser takes it."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{Address(*listener.getsockname()[:2])}"
 
 
 def list_hosts(settings: ServerSettings) -> tuple[str, ...] | None:
@@ -124,7 +124,6 @@ SEND_BUFFER_BYTES = 64 << 10
 HEADER_BYTES = 16 << 10
 WARM_UP_TEXT = "1"
 """Can be said in every language."""
-WARM_UP_CODES = 2
 
 
 def run_server(
@@ -152,7 +151,10 @@ def run_server(
                     "A server must have a voice, but this model comes with none. Give --voices DIR with voice files or "
                     "recordings, or --allow-upload."
                 )
-            _warm_up(synthesizer, voices)
+            for voice in list(voices.values())[:1]:
+                # Compiles what the first request would otherwise wait for.
+                language = choose_language(None, synthesizer.languages)
+                deque(synthesizer.stream(WARM_UP_TEXT, voice, language, SpeechSettings(max_codes=2)), maxlen=0)
             yield synthesizer
 
     thread = ModelThread(open_warm)
@@ -328,10 +330,3 @@ def _take_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _warm_up(synthesizer: Synthesizer, voices: dict[str, Voice]) -> None:
-    """Compiles what the first request would otherwise wait for."""
-    for voice in list(voices.values())[:1]:
-        settings = SpeechSettings(max_codes=WARM_UP_CODES)
-        deque(synthesizer.stream(WARM_UP_TEXT, voice, choose_language(None, synthesizer.languages), settings), maxlen=0)

@@ -11,18 +11,12 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from myxtts.serving.server import TOKEN_VARIABLE
 from tests.inference.builders import write_small_model
 from tests.serving.hosting import Client
 from tests.support.processes import ROOT, clean_environ
 
 WAIT_S = 300
 """A busy machine compiles slowly."""
-
-
-def make_environ() -> dict[str, str]:
-    """The environment of a server, without a token of the person who runs the tests."""
-    return {name: value for name, value in clean_environ(PYTHONPATH=str(ROOT)).items() if name != TOKEN_VARIABLE}
 
 
 def write_material(folder: Path) -> Path:
@@ -66,7 +60,9 @@ def start_server(folder: Path, *flags: str) -> Iterator[RunningServer]:
     ]  # fmt: skip
     path = folder / f"server-{len(list(folder.glob('*.log')))}.log"
     with path.open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=make_environ(), cwd=ROOT)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=clean_environ(PYTHONPATH=str(ROOT)), cwd=ROOT
+        )
         try:
             told = []
             assert process.stdout is not None

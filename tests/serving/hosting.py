@@ -18,7 +18,7 @@ from myxtts.inference.voices import Voice
 from myxtts.serving.app import Service, build_application
 from myxtts.serving.limits import ServingLimits
 from myxtts.serving.model_thread import ModelThread
-from myxtts.serving.server import ServerSettings, bind_socket, make_server
+from myxtts.serving.server import ServerSettings, bind_socket, list_hosts, make_server
 
 WAIT_S = 60
 RATE_HZ = 22_050
@@ -93,7 +93,7 @@ def run_thread(synthesizer: Any) -> Iterator[ModelThread]:
 
 @contextlib.contextmanager
 def host(
-    synthesizer: Any, voices: dict[str, Voice], *, thread: ModelThread | None = None, hosts: Any = None, **settings: Any
+    synthesizer: Any, voices: dict[str, Voice], *, thread: ModelThread | None = None, **settings: Any
 ) -> Iterator[Client]:
     """A server for the time of the block."""
     names = [field.name for field in dataclasses.fields(ServingLimits)]
@@ -102,7 +102,7 @@ def host(
     with contextlib.ExitStack() as stack:
         thread = thread or stack.enter_context(run_thread(synthesizer))
         service = Service(thread, synthesizer, voices, asked.limits, allow_upload=asked.allow_upload)
-        server = make_server(build_application(service, token=asked.token, hosts=hosts), asked.limits)
+        server = make_server(build_application(service, token=asked.token, hosts=list_hosts(asked)), asked.limits)
         listener = bind_socket(asked)
         # From here on clients may come: they wait until the server takes them.
         listener.listen()

@@ -13,10 +13,8 @@ from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host, 
 SPEECH = "/v1/audio/speech"
 ORDER = {"input": "Hello.", "voice": "Ana"}
 HALF_HEADERS = b"GET /healthz HTTP/1.1\r\nHost:"
-HALF_BODY = (
-    b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
-)
-UPLOAD = b"POST /v1/audio/voices?consent=yes HTTP/1.1\r\nHost: x\r\nContent-Type: audio/wav\r\nContent-Length: 4000000\r\n\r\n"
+HALF_BODY = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+UPLOAD = b"POST /v1/audio/voices?consent=yes HTTP/1.1\r\nHost: localhost\r\nContent-Type: audio/wav\r\nContent-Length: 4000000\r\n\r\n"
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def test_silence_from_many_addresses_locks_nobody_out_and_costs_the_greediest_fi
         greedy = [connections(client.move(f"127.0.0.{2 + index // 4}"), HALF_HEADERS) for index in range(8)]
         assert client.speak().status == 200
         check_refusal(read_answer(greedy[0]), 503, "8 connections at most")
-        modest.sendall(b" x\r\n\r\n")
+        modest.sendall(b" localhost\r\n\r\n")
         assert read_answer(modest).status == 200
 
 
@@ -91,13 +89,13 @@ def test_a_connection_with_a_request_in_hand_stays_and_one_more_is_refused(limit
 
 @pytest.mark.parametrize(
     "said",
-    [b"", HALF_HEADERS, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HALF_HEADERS],
+    [b"", HALF_HEADERS, HALF_HEADERS + b" localhost\r\n\r\n" + HALF_HEADERS],
     ids=["silence", "half headers", "half headers after a request"],
 )
 def test_headers_must_come_within_their_time(connections, said):
     with host_willing(headers_s=0.1) as client:
         connection = connections(client, said)
-        if said.startswith(b"GET /healthz HTTP/1.1\r\nHost: x"):
+        if len(said) > len(HALF_HEADERS):
             assert read_answer(connection).status == 200
         check_refusal(read_answer(connection), 408, "within 0.1 s")
         assert connection.recv(1) == b""
@@ -139,7 +137,7 @@ def test_a_client_that_asks_on_and_on_and_reads_nothing_is_ended(connections):
     with host_willing(send_s=0.2) as client:
         connection = connections(client)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            send_on(connection, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+            send_on(connection, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
 
 
 def test_a_client_that_reads_much_slower_than_it_could_listen_loses_its_place():
@@ -179,7 +177,7 @@ def test_a_client_has_so_many_requests_a_minute_and_others_have_theirs():
     limiter.count("10.0.0.2")
     with pytest.raises(ApiError, match=r"2 requests a minute.*Wait 40 s") as caught:
         limiter.count("10.0.0.1")
-    assert caught.value.kind.retry_after_s == 40
+    assert caught.value.kind.headers == {"Retry-After": "40"}
     now[0] = 60.0
     limiter.count("10.0.0.1")
     with pytest.raises(ApiError, match="2 requests a minute"):

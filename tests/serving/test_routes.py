@@ -5,6 +5,7 @@ import http.client
 import json
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -202,15 +203,20 @@ def test_what_the_model_cannot_say_is_told_and_what_breaks_only_to_the_log(caplo
     assert any("/secret/path is broken" in str(record.exc_info) for record in caplog.records) == (status == 500)
 
 
-def test_a_model_that_has_died_is_told_to_clients_and_to_who_asks_for_health():
-    with host(GatedSynthesizer(chunks=0, error=SystemExit("broken")), VOICES) as client:
+def test_a_model_that_has_died_is_told_to_clients_and_to_who_asks_for_health(caplog):
+    synthesizer = GatedSynthesizer(chunks=1, error=SystemExit("broken"))
+    with caplog.at_level(logging.CRITICAL), host(synthesizer, VOICES) as client, ThreadPoolExecutor() as pool:
         assert json.loads(client.ask("GET", "/healthz").body) == {"status": "ok", "requests": 0}
-        # The one that was under way, and one that comes later.
-        for _ in range(2):
-            answer = client.speak()
+        # One that is under way, one that waits, and one that comes later.
+        asked = [pool.submit(client.speak, stream=False) for _ in range(2)]
+        client.wait_for_requests(2)
+        synthesizer.open_gate()
+        for answer in (*(each.result() for each in asked), client.speak()):
             assert (answer.status, answer.error["message"]) == (500, MODEL_DIED)
             health = client.ask("GET", "/healthz")
             assert (health.status, json.loads(health.body)["status"]) == (503, "failed")
+    (record,) = caplog.records
+    assert str(record.exc_info[1]) == "broken"
 
 
 def test_what_breaks_in_the_middle_cuts_the_answer_off():
@@ -259,6 +265,8 @@ def test_a_server_that_stops_ends_what_is_being_said(synthesizer):
         synthesizer.gate.release()
     assert synthesizer.ended.is_set()
     assert synthesizer.made <= 2
+    # It has heard of no error: there was nobody left to hand the chunk to.
+    assert not thread.has_died
     response.close()
 
 
