@@ -28,12 +28,12 @@ import soundfile
 from benchmarks.measuring import run_bench
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.scan import CLIP_TASK, scan_corpus
-from myxtts.data.workers import Work, WorkerTask
+from myxtts.data.task_processes import ProcessTask, Work
 from myxtts.processes import make_importable
 
 LJSPEECH_LINES = 13_100
 RATE_HZ = 22050
-UNOPENED_TASK = WorkerTask("benchmarks.corpus_scan:make_constant_check")
+UNOPENED_TASK = ProcessTask("benchmarks.corpus_scan:make_constant_check")
 """Says of every clip that it is fine, without a look at it."""
 
 

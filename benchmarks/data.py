@@ -29,13 +29,13 @@ from myxtts.config.sources import add_setting_flags
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReport
-from myxtts.data.host_batches import BatchMaker, BatchReader
+from myxtts.data.host_batches import BatchReader, CorpusBatches
 from myxtts.data.loaders import (
     Engine,
     ReadAhead,
     choose_engine,
     choose_read_ahead,
-    choose_workers,
+    choose_readers,
     explain_no_native_loading,
     start_engine,
 )
@@ -77,7 +77,7 @@ def main(words: Sequence[str]) -> None:
         bench_readers(maker, tokenizer, config.data, arguments.seconds, arguments.rounds)
 
 
-def choose_clips(data: RunData, config: XTTSConfig) -> BatchMaker:
+def choose_clips(data: RunData, config: XTTSConfig) -> CorpusBatches:
     """Makes batches of clips from all over the corpus of a run."""
     some = np.linspace(0, len(data.train) - 1, min(len(data.train), MOST_CLIPS)).astype(np.intp)
     corpus = data.train.take(some)
@@ -85,10 +85,10 @@ def choose_clips(data: RunData, config: XTTSConfig) -> BatchMaker:
     sampler = IndexSampler(plan, seed=config.training.seed, accumulation=config.training.gradient_accumulation_steps)
     average_s = corpus.total_seconds / len(corpus)
     print(f"Corpus   {corpus.root}: {len(corpus)} clips of {average_s:.1f} s on average, read from memory")
-    return BatchMaker(corpus, data.train_ids.take(some), sampler)
+    return CorpusBatches(corpus, data.train_ids.take(some), sampler)
 
 
-def bench_stages(maker: BatchMaker, tokenizer: Tokenizer, seconds: float) -> None:
+def bench_stages(maker: CorpusBatches, tokenizer: Tokenizer, seconds: float) -> None:
     """What each stage does on one thread with nothing else to do."""
     corpus, clips = maker.corpus, take_clips(maker)
     rates_hz = {clip: inspect_clip(corpus.find_file(clip)).rate_hz for clip in clips}
@@ -121,13 +121,13 @@ def format_rate(corpus: Corpus, clips_per_s: float) -> tuple[str, str]:
     return f"{clips_per_s:.0f}", f"{clips_per_s * corpus.total_seconds / len(corpus):.0f}"
 
 
-def bench_readers(maker: BatchMaker, tokenizer: Tokenizer, data: DataConfig, seconds: float, rounds: int) -> None:
+def bench_readers(maker: CorpusBatches, tokenizer: Tokenizer, data: DataConfig, seconds: float, rounds: int) -> None:
     """All contenders in turn; medians over their windows."""
-    corpora, workers = [maker.corpus], max(1, choose_workers(data))
+    corpora, workers = [maker.corpus], max(1, choose_readers(data))
     ahead = choose_read_ahead(data, [maker.sampler.plan], accumulation=maker.sampler.accumulation)
-    choice = choose_engine(data, corpora)
+    chosen, why_not = choose_engine(data, corpora)
     is_plain_wav = explain_no_native_loading(corpora) is None
-    engines = dict.fromkeys([Engine.PROCESSES, *([Engine.NATIVE] if is_plain_wav else []), choice.engine])
+    engines = dict.fromkeys([Engine.PROCESSES, *([Engine.NATIVE] if is_plain_wav else []), chosen])
 
     def time_window(least: int, read: Callable[..., Iterator[int]], *what: Any) -> float:
         """The rate of a contender, after so many batches as it may have had ready, and some time."""
@@ -145,13 +145,13 @@ def bench_readers(maker: BatchMaker, tokenizer: Tokenizer, data: DataConfig, sec
         contenders[f"ours, {engine}"] = partial(time_window, ahead.depth, read_by_engine, engine, data, ahead)
     windows = Windows()
     rates = {name: median(found) for name, found in windows.take_turns(contenders, rounds).items()}
-    in_force, plain = f"ours, {choice.engine}", rates[PLAIN]
+    in_force, plain = f"ours, {chosen}", rates[PLAIN]
     print()
     print_row(WIDTHS, f"batches of {data.batch_size}", "utterances/s", "audio s/s", "x plain loop")
     for name, rate in rates.items():
         mark = "  <- a run uses this" if name == in_force else ""
         print_row(WIDTHS, name, *format_rate(maker.corpus, rate), f"{rate / plain:.2f}", mark)
-    why = f"not in force: {choice.why_not_native}" if choice.why_not_native else "in force"
+    why = f"not in force: {why_not}" if why_not else "in force"
     print(f"\nTF-native loading is {why}.")
     ours = rates[in_force]
     if data.prompt_from == "speaker":
@@ -177,14 +177,14 @@ def count_clips(batches: Iterator[int], seconds: float, least: int = 1) -> float
     return sum(taken) / elapsed
 
 
-def iterate_batches(maker: BatchMaker) -> Iterator[list[int]]:
+def iterate_batches(maker: CorpusBatches) -> Iterator[list[int]]:
     """Clip numbers, micro-batch by micro-batch, without end."""
     for step in itertools.count():
         for micro_batch in maker.sampler.make_batch(step).micro_batches:
             yield [clip for clip in micro_batch.clips.tolist() if clip >= 0]
 
 
-def take_clips(maker: BatchMaker) -> list[int]:
+def take_clips(maker: CorpusBatches) -> list[int]:
     """The first clips in the order of the run."""
     return list(itertools.islice(itertools.chain.from_iterable(iterate_batches(maker)), STAGE_CLIPS))
 
@@ -192,7 +192,7 @@ def take_clips(maker: BatchMaker) -> list[int]:
 # What is measured: each reads without end, and says how many clips each time.
 
 
-def assemble(maker: BatchMaker) -> Iterator[int]:
+def assemble(maker: CorpusBatches) -> Iterator[int]:
     """Makes the first batch again and again from samples that are in memory."""
     batch = maker.sampler.make_batch(0)
     clips, bucket = batch.micro_batches[0].clips.tolist(), batch.micro_batches[0].bucket
@@ -205,7 +205,7 @@ def assemble(maker: BatchMaker) -> Iterator[int]:
         yield len(wavs)
 
 
-def read_plainly(maker: BatchMaker, tokenizer: Tokenizer) -> Iterator[int]:
+def read_plainly(maker: CorpusBatches, tokenizer: Tokenizer) -> Iterator[int]:
     """What one would write first: read, tokenise and pad, one clip after the other."""
     corpus = maker.corpus
     for clips in iterate_batches(maker):
@@ -219,7 +219,7 @@ def read_plainly(maker: BatchMaker, tokenizer: Tokenizer) -> Iterator[int]:
         yield len(clips)
 
 
-def read_by_engine(maker: BatchMaker, engine: Engine, data: DataConfig, ahead: ReadAhead) -> Iterator[int]:
+def read_by_engine(maker: CorpusBatches, engine: Engine, data: DataConfig, ahead: ReadAhead) -> Iterator[int]:
     """Our reader, as a run uses it."""
     report = DropReport(lines=len(maker.corpus), kept_seconds=maker.corpus.total_seconds)
     position = Position(0)
@@ -232,7 +232,7 @@ def read_by_engine(maker: BatchMaker, engine: Engine, data: DataConfig, ahead: R
             position = follow_position(maker.sampler, position)
 
 
-def read_naively(maker: BatchMaker, batch_size: int, is_plain_wav: bool) -> Iterator[int]:
+def read_naively(maker: CorpusBatches, batch_size: int, is_plain_wav: bool) -> Iterator[int]:
     """Clips in the order of the run through `map`, `padded_batch` and `prefetch`, each with tf.data's own tuning.
 
     Its texts are tokenised beforehand, which is more than it would get in life. Plain wav is decoded by TensorFlow's own
@@ -261,7 +261,7 @@ def read_naively(maker: BatchMaker, batch_size: int, is_plain_wav: bool) -> Iter
         yield len(wav_BS)
 
 
-def decode_pinned(maker: BatchMaker, count: int, seconds: float) -> Iterator[int]:
+def decode_pinned(maker: CorpusBatches, count: int, seconds: float) -> Iterator[int]:
     """Processes that only decode, each on a core of its own. Counts what all of them do in `seconds`, at the same time."""
     cores = sorted(os.sched_getaffinity(0))
     paths = [str(maker.corpus.find_file(clip)) for clip in take_clips(maker)]

@@ -73,9 +73,12 @@ COPY = "Copy it anew from its source, or take it out of the metadata."
 REPLACE = "Replace the file, or take it out of the metadata."
 
 
-class ClipProblem(StrEnum):
-    """The reasons a clip is set aside for, as drop reports name them."""
+class DropReason(StrEnum):
+    """Why a line of the metadata gives no clip, or a clip cannot be used. The order is that of drop reports."""
 
+    MALFORMED_LINE = "malformed_line"
+    DUPLICATE = "duplicate"
+    SYMLINK = "symlink"
     MISSING = "missing"
     """There is no such file."""
     UNREADABLE = "unreadable"
@@ -90,7 +93,14 @@ class ClipProblem(StrEnum):
     NAN = "nan"
     """Samples that are not numbers, or infinite."""
     SILENT = "silent"
+    TOO_SHORT = "too_short"
     TOO_LONG = "too_long"
+    LANGUAGE = "language"
+    TEXT_EMPTY = "text_empty"
+    TEXT_TOO_LONG = "text_too_long"
+    UNKNOWN_CHARACTERS = "unknown_characters"
+    CHANGED = "changed"
+    """Since the scan."""
 
 
 class ClipError(UserError):
@@ -98,13 +108,13 @@ class ClipError(UserError):
 
     Args:
         path: the file.
-        problem: the reason, for counting.
+        reason: for counting.
         text: what is wrong with this file, with the value found, and what to do.
     """
 
-    def __init__(self, path: Path, problem: ClipProblem, text: str):
+    def __init__(self, path: Path, reason: DropReason, text: str):
         self.path = path
-        self.problem = problem
+        self.reason = reason
         super().__init__(f"{path}: {text}")
 
 
@@ -113,7 +123,7 @@ class CorpusError(UserError):
 
 
 class ReadingError(MachineError):
-    """Reading failed by no fault of a clip's: a disk or a folder is gone, or a worker process broke."""
+    """Reading failed by no fault of a clip's: a disk or a folder is gone, or a process that reads broke."""
 
 
 class EvaluationError(UserError):

@@ -122,8 +122,8 @@ def test_an_import_that_ends_in_time_says_nothing():
 
 PARENT = """
 import time
-from myxtts.data.workers import WorkerTask, WorkerProcess
-worker = WorkerProcess(WorkerTask("tests.pipeline.tasks:hang_aloud"))
+from myxtts.data.task_processes import ProcessTask, TaskProcess
+worker = TaskProcess(ProcessTask("tests.pipeline.tasks:hang_aloud"))
 while "here" not in worker.read_report():
     time.sleep(0.02)
 worker.write_stacks()

@@ -9,9 +9,24 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from io import FileIO
+from io import BytesIO, FileIO
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.units import SAMPLE_RATE_HZ
 
 HEAD_BYTES = 16
+
+PLAIN_SAMPLE_BYTES = 2
+PLAIN_SCALE = np.float32(2.0**-15)
+PLAIN_HEAD = struct.pack(
+    "<12s4sIHHIIHH", b"RIFF....WAVE", b"fmt ", 16, 1, 1, SAMPLE_RATE_HZ, SAMPLE_RATE_HZ * PLAIN_SAMPLE_BYTES, 2, 16
+)
+"""How a plain wav file begins: 16-bit PCM, one channel, the model's rate. The four dots are the file's size."""
+PLAIN_SIZE = slice(4, 8)
+"""Where the dots are."""
 
 _FOREIGN_FORMATS = {
     (0, b"\x1aE\xdf\xa3"): "WebM or Matroska",
@@ -66,7 +81,23 @@ def may_hold_mpeg(file: FileIO, head: bytes) -> bool:
     return int.from_bytes(file.read(2), "little") == _MPEG_IN_RIFF
 
 
-def find_chunk(file: FileIO, head: bytes, wanted: bytes) -> tuple[int, int] | None:
+def is_plain(content: bytes) -> bool:
+    """Whether a file that begins so is plain wav: what nearly every corpus is made of."""
+    begin, end = PLAIN_SIZE.start, PLAIN_SIZE.stop
+    return content.startswith(PLAIN_HEAD[:begin]) and content.startswith(PLAIN_HEAD[end:], end)
+
+
+def find_plain_samples(content: bytes) -> NDArray[np.int16] | None:
+    """The samples of a plain wav file, given all of its bytes; None for any other file, and for a cut-off one."""
+    chunk = find_chunk(BytesIO(content), content, b"data") if is_plain(content) else None
+    if chunk is None:
+        return None
+    start, size = chunk
+    is_whole = 0 < size <= len(content) - start and size % PLAIN_SAMPLE_BYTES == 0
+    return np.frombuffer(content, "<i2", size // PLAIN_SAMPLE_BYTES, start) if is_whole else None
+
+
+def find_chunk(file: BinaryIO | FileIO, head: bytes, wanted: bytes) -> tuple[int, int] | None:
     """Where the content of a RIFF or AIFF chunk begins and how long it claims to be, in bytes; None when there is none."""
     byteorder = ">" if head.startswith((b"FORM", b"RIFX")) else "<"
     position = 12

@@ -1,4 +1,4 @@
-"""A recording from its file: header, samples, and why not."""
+"""A recording from its file: header, samples, and why not. Every clip is decoded here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from myxtts.audio import containers
 from myxtts.audio.resampling import resample_clip
 from myxtts.devices.native_stderr import drop_lines
-from myxtts.errors import CONVERT, COPY, REPLACE, ClipError, ClipProblem
+from myxtts.errors import CONVERT, COPY, REPLACE, ClipError, DropReason
 from myxtts.files import FileError, MissingFileError, open_file
 from myxtts.units import SAMPLE_RATE_HZ
 
@@ -74,11 +74,11 @@ def open_clip(path: Path) -> Iterator[OpenClip]:
     with _name_read_errors(path), open_file(path) as file:
         head = file.read(containers.HEAD_BYTES)
         if not head:
-            raise ClipError(path, ClipProblem.EMPTY, f"must hold sound, but has no bytes. {REPLACE}")
+            raise ClipError(path, DropReason.EMPTY, f"must hold sound, but has no bytes. {REPLACE}")
         missing = containers.count_missing_bytes(file, head)
         if missing:
             text = f"is cut off: its header promises {missing} more bytes of sound than the file has. {COPY}"
-            raise ClipError(path, ClipProblem.TRUNCATED, text)
+            raise ClipError(path, DropReason.TRUNCATED, text)
         may_hold_mpeg = containers.may_hold_mpeg(file, head)
         mpeg_frames = containers.count_mpeg_samples(file) if may_hold_mpeg else None
         last_page = containers.find_last_ogg_page(file, head)
@@ -97,13 +97,13 @@ def _name_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except MissingFileError as error:
-        raise ClipError(path, ClipProblem.MISSING, error.problem) from None
+        raise ClipError(path, DropReason.MISSING, error.problem) from None
     except FileError as error:
-        raise ClipError(path, ClipProblem.UNREADABLE, f"{error.problem} {REPLACE}") from None
+        raise ClipError(path, DropReason.UNREADABLE, f"{error.problem} {REPLACE}") from None
     except OSError as error:
         # A bad sector, or a mount that is gone: the file may be opened, and gives nothing.
         text = f"cannot be read ({error.strerror}). Check the disk or the mount it is on. {REPLACE}"
-        raise ClipError(path, ClipProblem.UNREADABLE, text) from error
+        raise ClipError(path, DropReason.UNREADABLE, text) from error
 
 
 def _open_sound(path: Path, file: FileIO, head: bytes, last_page: containers.OggPage | None) -> soundfile.SoundFile:
@@ -113,36 +113,36 @@ def _open_sound(path: Path, file: FileIO, head: bytes, last_page: containers.Ogg
         foreign = containers.name_foreign_format(head)
         if foreign:
             text = f"must be wav, flac, ogg or mp3, but is {foreign}. {CONVERT}"
-            raise ClipError(path, ClipProblem.UNSUPPORTED, text) from None
+            raise ClipError(path, DropReason.UNSUPPORTED, text) from None
         if last_page is not None and not last_page.ends_stream:
             text = f"is cut off: its Ogg stream has no last page. {COPY}"
-            raise ClipError(path, ClipProblem.TRUNCATED, text) from None
+            raise ClipError(path, DropReason.TRUNCATED, text) from None
         text = f"cannot be read as sound: {error.error_string} {REPLACE}"
-        raise ClipError(path, ClipProblem.CORRUPT, text) from None
+        raise ClipError(path, DropReason.CORRUPT, text) from None
 
 
 def _check_header(info: ClipInfo, mpeg_frames: int | None, last_page: containers.OggPage | None) -> None:
     if info.rate_hz not in RATES_HZ:
         text = f"must have a rate of {RATES_HZ[0]} to {RATES_HZ[-1]} Hz, but its header says {info.rate_hz}. {REPLACE}"
-        raise ClipError(info.path, ClipProblem.CORRUPT, text)
+        raise ClipError(info.path, DropReason.CORRUPT, text)
     if info.frames >= _UNKNOWN_FRAMES:
         text = f"must say how long it is, but was written to a pipe, without a length. {CONVERT}"
-        raise ClipError(info.path, ClipProblem.UNSUPPORTED, text)
+        raise ClipError(info.path, DropReason.UNSUPPORTED, text)
     if mpeg_frames is not None and mpeg_frames > info.frames + MPEG_SLACK_FRAMES:
         seconds = f"{info.seconds:.2f} of {mpeg_frames / info.rate_hz:.2f} s"
         text = f"is an MP3 of varying bit rate without an index: it would be cut to {seconds}. {CONVERT}"
-        raise ClipError(info.path, ClipProblem.UNSUPPORTED, text)
+        raise ClipError(info.path, DropReason.UNSUPPORTED, text)
     if last_page is not None:
         # A page of which one bit has flipped fails its checksum, and libsndfile ends the stream there.
         clock_hz = 48000 if info.encoding == "OPUS" else info.rate_hz
         missing_s = last_page.granule / clock_hz - info.seconds
         if missing_s > OGG_SLACK_SECONDS:
-            problem = ClipProblem.CORRUPT if last_page.ends_stream else ClipProblem.TRUNCATED
+            reason = DropReason.CORRUPT if last_page.ends_stream else DropReason.TRUNCATED
             text = f"is damaged or cut off: {missing_s:.2f} s of its Ogg stream cannot be decoded. {COPY}"
-            raise ClipError(info.path, problem, text)
+            raise ClipError(info.path, reason, text)
     if info.frames <= 0:
         text = f"must hold sound, but has a header and no samples. {REPLACE}"
-        raise ClipError(info.path, ClipProblem.EMPTY, text)
+        raise ClipError(info.path, DropReason.EMPTY, text)
 
 
 BLOCK_FRAMES = 1 << 20
@@ -185,6 +185,32 @@ def read_clip(
     return np.clip(samples, -1.0, 1.0, out=samples)
 
 
+def read_clip_into(path: str, row: NDArray[np.float32]) -> int:
+    """Fill the beginning of a row with the samples of a file, as `read_clip` gives them; how many there are.
+
+    Of more than the row takes, the rest is left out. Raises `ClipError` as `read_clip` does, `FileError` and `OSError`.
+    """
+    samples = _read_plain(path)
+    if samples is not None and len(samples) <= len(row):
+        np.multiply(samples, containers.PLAIN_SCALE, out=row[: len(samples)])
+        return len(samples)
+    decoded = read_clip(path)
+    row[: len(decoded)] = decoded[: len(row)]
+    return len(decoded)
+
+
+def _read_plain(path: str) -> NDArray[np.int16] | None:
+    """The samples of plain wav, many times faster than libsndfile gives them; None for any other file."""
+    if not path.endswith((".wav", ".WAV")):
+        return None
+    with open_file(path) as file:
+        # The head first: most of what is no plain wav is long, and would be read twice.
+        if not containers.is_plain(file.read(len(containers.PLAIN_HEAD))):
+            return None
+        file.seek(0)
+        return containers.find_plain_samples(file.read())
+
+
 def check_clip(path: str | os.PathLike[str]) -> ClipInfo:
     """What a file's header says, after all of the file was decoded and found usable.
 
@@ -197,7 +223,7 @@ def check_clip(path: str | os.PathLike[str]) -> ClipInfo:
     if span < SILENCE_SPAN:
         averaged = ", once its channels are averaged" if clip.info.channels > 1 else ""
         text = f"must hold sound, but its samples span only {span:.1e} of full scale{averaged}. {REPLACE}"
-        raise ClipError(clip.info.path, ClipProblem.SILENT, text)
+        raise ClipError(clip.info.path, DropReason.SILENT, text)
     return clip.info
 
 
@@ -205,7 +231,7 @@ def check_duration(info: ClipInfo, *, max_seconds: float) -> None:
     """Raises `ClipError` (too_long) when a clip is longer than this."""
     if info.seconds > max_seconds:
         text = f"must last at most {max_seconds:g} s, but lasts {info.seconds:.3f} s. Cut it at a pause, with its text."
-        raise ClipError(info.path, ClipProblem.TOO_LONG, text)
+        raise ClipError(info.path, DropReason.TOO_LONG, text)
 
 
 def _decode_mono(clip: OpenClip, most_seconds: float = math.inf) -> NDArray[np.float32]:
@@ -249,17 +275,17 @@ def _check_decoded(clip: OpenClip, frames: int, failure: str) -> None:
     why = f" ({failure})" if failure else ""
     if clip.is_read_up():
         text = f"is cut off{why}: its header promises {info.frames} samples, {frames} could be decoded. {COPY}"
-        raise ClipError(info.path, ClipProblem.TRUNCATED, text)
+        raise ClipError(info.path, DropReason.TRUNCATED, text)
     text = f"is damaged{why}: {frames} of {info.frames} samples could be decoded. {REPLACE}"
-    raise ClipError(info.path, ClipProblem.CORRUPT, text)
+    raise ClipError(info.path, DropReason.CORRUPT, text)
 
 
 def _check_values(info: ClipInfo, samples: NDArray[np.float32]) -> None:
     low, high = float(samples.min()), float(samples.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         text = f"must hold numbers, but has samples that are infinite or not a number. {REPLACE}"
-        raise ClipError(info.path, ClipProblem.NAN, text)
+        raise ClipError(info.path, DropReason.NAN, text)
     peak = max(-low, high)
     if peak > LOUDEST_PEAK:
         text = f"must have samples of about -1 to 1, but they reach {peak:.4g}. Scale them, or write the file as 16-bit integers."
-        raise ClipError(info.path, ClipProblem.CORRUPT, text)
+        raise ClipError(info.path, DropReason.CORRUPT, text)

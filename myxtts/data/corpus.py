@@ -10,7 +10,7 @@ import json
 import logging
 import zipfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts import __version__
-from myxtts.data.workers import Crashed, Work, WorkerTask, run_task
+from myxtts.data.task_processes import Crashed, ProcessTask, Work, run_task
 from myxtts.errors import CorpusError, ReadingError
 from myxtts.files import (
     FileError,
@@ -171,21 +171,6 @@ def digest_parts(*parts: bytes | memoryview | NDArray[np.generic]) -> str:
         digest.update(memoryview(content).nbytes.to_bytes(8, "little"))
         digest.update(content)
     return digest.hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class LazyItems(Sequence[Any]):
-    """Items for worker processes, made when asked for: a million of them at once would cost more than everything else."""
-
-    rows: range | NDArray[np.intp]
-    """A number for each item."""
-    make_item: Callable[[int], Any]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.make_item(int(self.rows[index]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,8 +352,8 @@ def _fill_ids(
     workers: int,
     progress: Progress | None,
 ) -> None:
-    task = WorkerTask("myxtts.data.corpus:make_encoder", {"vocabulary": str(vocabulary)})
-    items = LazyItems(range(len(corpus)), lambda text: [corpus.text[text], corpus.language[text]])
+    task = ProcessTask("myxtts.data.corpus:make_encoder", {"vocabulary": str(vocabulary)})
+    items = ([text, corpus.language[clip]] for clip, text in enumerate(corpus.text))
     results = run_task(task, items, min(workers, len(corpus) // _WORTH_A_WORKER))
     for done, (text, result) in enumerate(results, start=1):
         if isinstance(result, Crashed):

@@ -4,37 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from myxtts.errors import CorpusError
+from myxtts.errors import CorpusError, DropReason
 from myxtts.files import open_file_atomically
-
-
-class DropReason(StrEnum):
-    """Why a line of the metadata gives no clip. The order is that of the report."""
-
-    MALFORMED_LINE = "malformed_line"
-    DUPLICATE = "duplicate"
-    SYMLINK = "symlink"
-    MISSING = "missing"
-    UNREADABLE = "unreadable"
-    EMPTY = "empty"
-    UNSUPPORTED = "unsupported"
-    CORRUPT = "corrupt"
-    TRUNCATED = "truncated"
-    NAN = "nan"
-    SILENT = "silent"
-    TOO_SHORT = "too_short"
-    TOO_LONG = "too_long"
-    LANGUAGE = "language"
-    TEXT_EMPTY = "text_empty"
-    TEXT_TOO_LONG = "text_too_long"
-    UNKNOWN_CHARACTERS = "unknown_characters"
-    CHANGED = "changed"
-    """Since the scan."""
-
 
 _ADVICE = {
     DropReason.MISSING: "clips must be files beside the metadata file, or in wavs/ beside it",

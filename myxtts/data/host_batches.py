@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from myxtts.audio.prompts import Slices
 from myxtts.config import DataConfig
 from myxtts.data.corpus import Corpus, TextIds
-from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.drops import Drop, DropReport
 from myxtts.data.loaders import (
     ClipFile,
     Load,
@@ -42,7 +42,7 @@ from myxtts.data.sampler import (
     name_prompt,
     replace_failed,
 )
-from myxtts.errors import ReadingError
+from myxtts.errors import DropReason, ReadingError
 from myxtts.units import SAMPLES_PER_CODE
 
 _log = logging.getLogger(__name__)
@@ -87,15 +87,10 @@ class HostBatch:
         """Rows of this batch, empty ones included."""
         return len(self.clips_B)
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Rows, samples and text tokens: what a traced function is specialised on."""
-        return self.rows, self.wav_BS.shape[1], self.text_BL.shape[1]
-
 
 @dataclass(eq=False)
-class BatchMaker:
-    """Makes the batches of one corpus."""
+class CorpusBatches:
+    """The batches of one corpus: what each needs, and from that the batch."""
 
     corpus: Corpus
     ids: TextIds
@@ -222,7 +217,7 @@ class BatchReader:
 
     def __init__(
         self,
-        maker: BatchMaker,
+        batches: CorpusBatches,
         engine: LoadingEngine,
         *,
         depth: int,
@@ -230,10 +225,10 @@ class BatchReader:
         journal: ReplacementJournal | None = None,
         end_step: int | None = None,
     ):
-        assert depth >= maker.sampler.accumulation, "a global batch is read as a whole"
+        assert depth >= batches.sampler.accumulation, "a global batch is read as a whole"
         self.report = report
         self.journal = journal if journal is not None else ReplacementJournal()
-        self._maker = maker
+        self._batches = batches
         self._engine = engine
         self._depth = depth
         self._end_step = end_step
@@ -253,9 +248,9 @@ class BatchReader:
         wav = self._engine.take(load)
         step.loads[position.micro_batch] = None
         self._under_way -= 1
-        batch = self._maker.make_batch(step.batch, position, wav)
+        batch = self._batches.make_batch(step.batch, position, wav)
         batch = replace(batch, replaced=self._list_failures(batch))
-        self._expected = follow_position(self._maker.sampler, position)
+        self._expected = follow_position(self._batches.sampler, position)
         if self._expected.step != position.step:
             self._steps.popleft()
         # Now rather than at the next call: readers shall work while the caller does.
@@ -270,7 +265,7 @@ class BatchReader:
 
     def replace_batch(self, position: Position, detail: str) -> list[str]:
         """Use the clips of a place no more there, and return their names: whoever is behind the reader dies of one of them."""
-        batch = self._maker.plan_step(position.step, self.journal)
+        batch = self._batches.plan_step(position.step, self.journal)
         micro_batch = batch.micro_batches[position.micro_batch]
         names = [
             self._note_failure(batch, position.micro_batch, row, LoadFailure(DropReason.CORRUPT, detail))
@@ -317,13 +312,13 @@ class BatchReader:
     def _start_load(self) -> None:
         position = self._ahead
         if not self._steps or self._steps[-1].batch.step != position.step:
-            self._steps.append(_Step(self._maker.plan_step(position.step, self.journal)))
+            self._steps.append(_Step(self._batches.plan_step(position.step, self.journal)))
         step = self._steps[-1]
         micro_batch = step.batch.micro_batches[position.micro_batch]
-        files = self._maker.list_files(micro_batch)
+        files = self._batches.list_files(micro_batch)
         step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
         self._under_way += 1
-        self._ahead = follow_position(self._maker.sampler, position)
+        self._ahead = follow_position(self._batches.sampler, position)
 
     def _finish_step(self, step: _Step, first_wanted: int) -> None:
         """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
@@ -334,7 +329,7 @@ class BatchReader:
                 self._engine.cancel(load)
                 step.loads[number] = None
                 self._under_way -= 1
-        if len(step.batch.clips) == 0 and self._maker.has_clips(step.batch.step):
+        if len(step.batch.clips) == 0 and self._batches.has_clips(step.batch.step):
             raise ReadingError(
                 f"Step {step.batch.step} has no clip left that can be read.\n{self.report.format_table()}"
             )
@@ -352,8 +347,8 @@ class BatchReader:
                 # With a clip its prompt is replaced too, whatever is wrong with it.
                 if row - rows not in load.failures:
                     self._note_failure(step.batch, number, row, failure)
-            step.batch = self._maker.plan_step(step.batch.step, self.journal)
-            files = self._maker.list_files(step.batch.micro_batches[number])
+            step.batch = self._batches.plan_step(step.batch.step, self.journal)
+            files = self._batches.list_files(step.batch.micro_batches[number])
             for row, file in enumerate(files):
                 # A clip that is replaced takes its prompt with it.
                 if file != load.files[row]:
@@ -369,7 +364,7 @@ class BatchReader:
         rows = len(micro_batch.clips)
         place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
         prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
-        name, detail = self._maker.corpus.audio[prompt], failure.detail.removesuffix(".")
+        name, detail = self._batches.corpus.audio[prompt], failure.detail.removesuffix(".")
         if prompt == clip:
             self.journal.record(Failure(batch.step, place, clip))
             self.report.replaced.append(Drop(failure.reason, name, f"step {batch.step}, row {place}", failure.detail))
@@ -419,22 +414,23 @@ class HostSource:
         self._order = order
         is_validated = data.validation_sampler is not None and order.validation_batches
         kinds = (Kind.TRAIN, Kind.VALIDATION) if is_validated else (Kind.TRAIN,)
-        makers = {kind: make_maker(data, kind, config, reads_prompts, share) for kind in kinds}
-        plans = [maker.sampler.plan for maker in makers.values()]
+        batches = {kind: find_batches(data, kind, config, reads_prompts, share) for kind in kinds}
         ahead = choose_read_ahead(
-            config, plans, accumulation=data.sampler.accumulation, clips_per_row=2 if reads_prompts else 1
+            config,
+            [each.sampler.plan for each in batches.values()],
+            accumulation=data.sampler.accumulation,
+            clips_per_row=2 if reads_prompts else 1,
         )
         depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
         ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
         journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
-        corpora = [data.train, data.validation][: len(makers)]
-        total = replace(ahead, depth=sum(depths[kind] for kind in makers))
-        self._engine = open_engine(config, corpora, total, batches=ahead)
+        total = replace(ahead, depth=sum(depths[kind] for kind in kinds))
+        self._engine = open_engine(config, [each.corpus for each in batches.values()], total, batches=ahead)
         self._readers = {
             kind: BatchReader(
-                maker, self._engine, depth=depths[kind], report=data.report, journal=journals[kind], end_step=ends[kind]
+                each, self._engine, depth=depths[kind], report=data.report, journal=journals[kind], end_step=ends[kind]
             )
-            for kind, maker in makers.items()
+            for kind, each in batches.items()
         }
 
     def read(self, number: int) -> tuple[Place, HostBatch]:
@@ -460,16 +456,16 @@ class HostSource:
         self._engine.close()
 
 
-def make_maker(
+def find_batches(
     data: RunData, kind: Kind, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
-) -> BatchMaker:
-    """What makes the batches of a kind in a run. Those of validation only where there are clips to validate with."""
+) -> CorpusBatches:
+    """The batches of a kind in a run. Those of validation only where there are clips to validate with."""
     if kind is Kind.TRAIN:
         corpus, ids, sampler = data.train, data.train_ids, data.sampler
     else:
         assert data.validation_sampler is not None
         corpus, ids, sampler = data.validation, data.validation_ids, data.validation_sampler
-    return BatchMaker(
+    return CorpusBatches(
         corpus,
         ids,
         sampler,

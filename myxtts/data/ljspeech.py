@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from myxtts.config.settings import nearest_name
 from myxtts.data.corpus import NameColumn, NameColumnBuilder, TextColumn, TextColumnBuilder
-from myxtts.data.drops import Drop, DropReason
-from myxtts.errors import CorpusError, UnsupportedLanguageError
+from myxtts.data.drops import Drop
+from myxtts.errors import CorpusError, DropReason, UnsupportedLanguageError
 from myxtts.files import FileError, iter_lines
 from myxtts.hashing import digest64
 from myxtts.text.normalise import resolve_language

@@ -7,9 +7,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import struct
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,49 +17,18 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.reading import inspect_clip, read_clip
+from myxtts.audio.containers import PLAIN_SAMPLE_BYTES
+from myxtts.audio.reading import inspect_clip, read_clip_into
 from myxtts.config import DataConfig
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
-from myxtts.data.drops import DropReason
-from myxtts.data.workers import Crashed, Work, WorkerJob, WorkerPool, WorkerTask, count_workers
+from myxtts.data.task_processes import Crashed, ProcessTask, TaskJob, TaskPool, Work, count_cores
 from myxtts.devices.machine import read_free_memory_bytes
-from myxtts.errors import ClipError, MachineError
-from myxtts.files import FileError, open_file
+from myxtts.errors import ClipError, DropReason, MachineError
+from myxtts.files import FileError
 from myxtts.units import SAMPLE_RATE_HZ
 
 _log = logging.getLogger(__name__)
-
-
-PCM_SCALE = np.float32(2.0**-15)
-
-BYTES_PER_SAMPLE = 2
-_PLAIN_FORMAT = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE_HZ, SAMPLE_RATE_HZ * BYTES_PER_SAMPLE, BYTES_PER_SAMPLE, 16)
-FORMAT_CHUNK = b"fmt " + struct.pack("<I", len(_PLAIN_FORMAT)) + _PLAIN_FORMAT
-"""The format chunk of a plain wav file, which follows `RIFF....WAVE`."""
-FIRST_CHUNK = 12
-"""Bytes before it."""
-
-
-HEAD_BYTES = FIRST_CHUNK + len(FORMAT_CHUNK)
-
-
-def is_plain_head(head: bytes) -> bool:
-    """Whether the first `HEAD_BYTES` of a file are those of plain wav."""
-    return head[:4] == b"RIFF" and head[8:FIRST_CHUNK] == b"WAVE" and head[FIRST_CHUNK:HEAD_BYTES] == FORMAT_CHUNK
-
-
-def find_samples(content: bytes) -> NDArray[np.int16] | None:
-    """The samples of a plain wav file, given all of its bytes; None for any other file, and for a cut-off one."""
-    position = HEAD_BYTES
-    while is_plain_head(content[:HEAD_BYTES]) and position + 8 <= len(content):
-        name, size = struct.unpack_from("<4sI", content, position)
-        position += 8
-        if name == b"data":
-            is_whole = 0 < size <= len(content) - position and size % BYTES_PER_SAMPLE == 0
-            return np.frombuffer(content, "<i2", size // BYTES_PER_SAMPLE, position) if is_whole else None
-        position += size + size % 2
-    return None
 
 
 Row = NDArray[np.float32]
@@ -98,14 +65,7 @@ class LoadFailure:
 
 
 def is_unchanged(file: ClipFile) -> bool:
-    """Whether a file is there, and still the one that was scanned."""
-    try:
-        return _matches_scan(file)
-    except OSError:
-        return False
-
-
-def _matches_scan(file: ClipFile) -> bool:
+    """Whether a file is still the one that was scanned. Raises `OSError` where it is gone."""
     status = os.stat(file.path)
     return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
 
@@ -113,13 +73,13 @@ def _matches_scan(file: ClipFile) -> bool:
 def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
     """Fill a row with a clip and zeros behind it. Given a failure, what is in the row has no meaning."""
     try:
-        if not _matches_scan(file):
+        if not is_unchanged(file):
             return LoadFailure(
                 DropReason.CHANGED, "the file is not the one that was scanned; start again to scan it anew"
             )
-        samples = _load_plain(file, row) or _load_any(file, row)
+        samples = read_clip_into(file.path, row)
     except ClipError as error:
-        return LoadFailure(DropReason(error.problem), str(error).removeprefix(f"{file.path}: "))
+        return LoadFailure(error.reason, str(error).removeprefix(f"{file.path}: "))
     except OSError as error:
         is_gone = isinstance(error, FileNotFoundError)
         reason = DropReason.MISSING if is_gone else DropReason.UNREADABLE
@@ -130,29 +90,6 @@ def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
         return LoadFailure(DropReason.CHANGED, f"has {samples} samples, but had {file.samples} when it was scanned")
     row[samples:] = 0.0
     return None
-
-
-def _load_plain(file: ClipFile, row: Row) -> int:
-    """Samples that were loaded, or 0 when this is not a file that can be taken as it is."""
-    if not file.path.endswith((".wav", ".WAV")):
-        return 0
-    with open_file(file.path) as stream:
-        # The head first: most of what is no plain wav is long, and would be read twice.
-        if not is_plain_head(stream.read(HEAD_BYTES)):
-            return 0
-        stream.seek(0)
-        content = stream.read()
-    samples = find_samples(content)
-    if samples is None or len(samples) > len(row):
-        return 0
-    np.multiply(samples, PCM_SCALE, out=row[: len(samples)])
-    return len(samples)
-
-
-def _load_any(file: ClipFile, row: Row) -> int:
-    samples = read_clip(file.path)
-    row[: len(samples)] = samples[: len(row)]
-    return len(samples)
 
 
 def make_loader(memory_fd: int) -> Work:
@@ -223,30 +160,32 @@ class Load:
             self.note(row, load_clip(file, self.wav[row]))
 
 
-class LoadingEngine(ABC):
-    """Does loads. Not for several threads. A context manager that closes itself."""
+class LoadingEngine:
+    """Loads in this process, when a load is finished: nothing runs ahead. Other engines do the same elsewhere, and ahead.
 
-    @abstractmethod
+    Not for several threads. A context manager that closes itself.
+    """
+
     def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
         """Begin a load, or queue it behind those begun before."""
+        return Load(files, samples)
 
-    @abstractmethod
     def finish(self, load: Load) -> None:
         """Wait until every row of a load was tried. Those that failed are in `load.failures`."""
+        load.load_pending()
 
-    @abstractmethod
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
         """Another file for a row that failed; `finish` the load again. None makes it a row of zeros."""
+        load.change_file(row, file)
 
-    @abstractmethod
     def take(self, load: Load) -> Samples:
         """The samples of a finished load, which then is over. Not to be written to."""
+        assert load.wav is not None
+        return load.wav
 
-    @abstractmethod
     def cancel(self, load: Load) -> None:
         """End a load that nobody will take."""
 
-    @abstractmethod
     def close(self) -> None:
         """End whatever is under way; no process, thread or memory of the engine is left."""
 
@@ -255,29 +194,6 @@ class LoadingEngine(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-class InProcessEngine(LoadingEngine):
-    """Loads in this process, when a load is finished: nothing runs ahead."""
-
-    def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
-        return Load(files, samples)
-
-    def finish(self, load: Load) -> None:
-        load.load_pending()
-
-    def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
-        load.change_file(row, file)
-
-    def take(self, load: Load) -> Samples:
-        assert load.wav is not None
-        return load.wav
-
-    def cancel(self, load: Load) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 QUEUED_CLIPS = 32
@@ -369,23 +285,23 @@ class SlotMemory:
         del self._memory
 
 
-class WorkerEngine(LoadingEngine):
+class ProcessEngine(LoadingEngine):
     """Loads in processes of its own.
 
     Args:
-        workers: how many, at least 1.
+        readers: how many, at least 1.
         depth: loads that may be under way.
         slot_samples: the most that any load has, rows times samples.
     """
 
-    def __init__(self, workers: int, depth: int, slot_samples: int):
+    def __init__(self, readers: int, depth: int, slot_samples: int):
         self._memory = SlotMemory(depth, slot_samples)
         self._cancelled = 0
         descriptor = self._memory.descriptor
-        task = WorkerTask("myxtts.data.loaders:make_loader", {"memory_fd": descriptor})
+        task = ProcessTask("myxtts.data.loaders:make_loader", {"memory_fd": descriptor})
         try:
-            self._pool = WorkerPool(
-                task, workers, descriptors=[descriptor], queue=QUEUED_CLIPS, most_faults=2, most_kills=5
+            self._pool = TaskPool(
+                task, readers, descriptors=[descriptor], queue=QUEUED_CLIPS, most_faults=2, most_kills=5
             )
         except BaseException:
             self._memory.close()
@@ -424,14 +340,14 @@ class WorkerEngine(LoadingEngine):
         self._pool.close()
         self._memory.close()
 
-    def _make_jobs(self, load: Load, row: int) -> list[WorkerJob]:
+    def _make_jobs(self, load: Load, row: int) -> list[TaskJob]:
         """The job of loading a row; none for a row of zeros, which is made here."""
         file = load.files[row]
         if file is None:
             self._memory.view(load.place, load.rows, load.samples)[row] = 0.0
             return []
         first = self._memory.find_offset(load.place) + row * load.samples
-        return [WorkerJob([[*file, first, first + load.samples]], owner=(load, row), cost=file.samples)]
+        return [TaskJob([[*file, first, first + load.samples]], owner=(load, row), cost=file.samples)]
 
     def _receive(self, wait: bool) -> None:
         for job, results in self._pool.receive(wait=wait):
@@ -451,7 +367,7 @@ class WorkerEngine(LoadingEngine):
             self._memory.release(load.place)
 
 
-MOST_AUTO_WORKERS = 8
+MOST_AUTO_READERS = 8
 """More cores are left to the rest of the run unless asked for: eight read some thousand clips a second."""
 
 MEMORY_SHARE = 0.25
@@ -479,9 +395,9 @@ class ReadAhead:
         return self.depth * self.slot_samples * 4
 
 
-def choose_workers(data: DataConfig) -> int:
+def choose_readers(data: DataConfig) -> int:
     """How many clips are read at a time; 0 is one, in this process."""
-    return min(count_workers(), MOST_AUTO_WORKERS) if data.num_workers == "auto" else data.num_workers
+    return min(count_cores(), MOST_AUTO_READERS) if data.num_workers == "auto" else data.num_workers
 
 
 def choose_read_ahead(
@@ -515,23 +431,16 @@ class Engine(StrEnum):
     HERE = "this process"
 
 
-class EngineChoice(NamedTuple):
-    """Who loads the clips of a run, and why it is not TensorFlow's input pipeline if it is not."""
-
-    engine: Engine
-    why_not_native: str | None
-
-
-def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> EngineChoice:
-    """Who loads these corpora."""
-    others = Engine.PROCESSES if choose_workers(data) else Engine.HERE
+def choose_engine(data: DataConfig, corpora: Sequence[Corpus]) -> tuple[Engine, str | None]:
+    """Who loads these corpora, and why it is not TensorFlow's input pipeline if it is not."""
+    others = Engine.PROCESSES if choose_readers(data) else Engine.HERE
     if not data.use_tf_native_loading:
-        return EngineChoice(others, "use_tf_native_loading is off")
+        return others, "use_tf_native_loading is off"
     if data.use_tf_native_loading == "auto" and others is Engine.PROCESSES:
         # Measured by the bench `data`: three times as fast on plain wav, where TensorFlow spends its time on page faults.
-        return EngineChoice(others, "reader processes are faster")
+        return others, "reader processes are faster"
     objection = explain_no_native_loading(corpora)
-    return EngineChoice(others if objection else Engine.NATIVE, objection)
+    return others if objection else Engine.NATIVE, objection
 
 
 def open_engine(
@@ -544,11 +453,11 @@ def open_engine(
         batches: of that, the batches of the training; the log says how many, where anything is loaded ahead at all.
     """
     engine, why_not = choose_engine(data, corpora)
-    workers = choose_workers(data)
+    readers = choose_readers(data)
     if engine is Engine.NATIVE:
-        _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, workers))
+        _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, readers))
     else:
-        others = f"{workers} reader processes." if workers else "clips are read in this process. Nothing is read ahead."
+        others = f"{readers} reader processes." if readers else "clips are read in this process. Nothing is read ahead."
         _log.info("TF-native loading is not in force (%s): %s", why_not, others)
     if batches is not None and engine is not Engine.HERE:
         _announce_read_ahead(data, batches)
@@ -569,16 +478,16 @@ def _announce_read_ahead(data: DataConfig, ahead: ReadAhead) -> None:
 
 def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingEngine:
     """An engine of this kind."""
-    workers = max(1, choose_workers(data))
+    readers = max(1, choose_readers(data))
     if engine is Engine.HERE:
-        return InProcessEngine()
+        return LoadingEngine()
     if engine is Engine.PROCESSES:
-        return WorkerEngine(workers, ahead.depth, ahead.slot_samples)
+        return ProcessEngine(readers, ahead.depth, ahead.slot_samples)
     # Not imported above: the other engines do without TensorFlow.
     from myxtts.data.loading_tf import NativeEngine
 
     return NativeEngine(
-        workers, ahead.depth, parallel_batch=data.enable_parallel_batch, map_fusion=data.enable_map_fusion
+        readers, ahead.depth, parallel_batch=data.enable_parallel_batch, map_fusion=data.enable_map_fusion
     )
 
 
@@ -590,7 +499,7 @@ def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
     """
     wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
     for corpus in corpora:
-        extra = corpus.size_bytes - corpus.samples * BYTES_PER_SAMPLE
+        extra = corpus.size_bytes - corpus.samples * PLAIN_SAMPLE_BYTES
         others = np.flatnonzero((extra < 0) | (extra > _HEADER_SLACK_BYTES))
         if len(others):
             return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
@@ -599,7 +508,7 @@ def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
                 info = inspect_clip(corpus.find_file(clip))
                 other = f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"
             except ClipError as error:
-                other = f"unreadable ({error.problem})"
+                other = f"unreadable ({error.reason})"
             if other != f"WAV PCM_16, 1 channels, {SAMPLE_RATE_HZ} Hz":
                 return f"clips must be {wanted}, but {corpus.audio[clip]} is {other}"
     return None

@@ -11,22 +11,15 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from myxtts.audio.containers import PLAIN_HEAD, PLAIN_SAMPLE_BYTES, PLAIN_SCALE, PLAIN_SIZE
 from myxtts.data.dataset_optimizer import get_optimized_dataset_options
-from myxtts.data.loaders import (
-    BYTES_PER_SAMPLE,
-    FIRST_CHUNK,
-    FORMAT_CHUNK,
-    PCM_SCALE,
-    ClipFile,
-    InProcessEngine,
-    Load,
-    is_unchanged,
-)
+from myxtts.data.loaders import ClipFile, Load, LoadingEngine, is_unchanged
 from myxtts.utils.commons import get_device_context
 
 HEAD_BYTES = 1024
@@ -36,25 +29,25 @@ MOST_CHUNKS = 3
 """Chunks before the data chunk that are skipped, apart from the format chunk. ffmpeg writes one."""
 
 
-class NativeEngine(InProcessEngine):
+class NativeEngine(LoadingEngine):
     """Loads in tf.data; what it cannot load, in this process.
 
     Args:
-        workers: batches that are read at a time.
+        readers: batches that are read at a time.
         depth: loads that may be under way.
         parallel_batch, map_fusion: the tf.data optimisations of these names.
     """
 
-    def __init__(self, workers: int, depth: int, *, parallel_batch: bool = True, map_fusion: bool = True):
+    def __init__(self, readers: int, depth: int, *, parallel_batch: bool = True, map_fusion: bool = True):
         self._loads: deque[Load] = deque()
         options = get_optimized_dataset_options(parallel_batch=parallel_batch, map_fusion=map_fusion)
-        options.threading.private_threadpool_size = workers
+        options.threading.private_threadpool_size = readers
         with get_device_context("/CPU:0"):
             # Never full: a reader starts no more loads than it may have under way, plus those it has cancelled.
             self._queue = tf.queue.FIFOQueue(np.iinfo(np.int32).max, [tf.string, tf.int32, tf.int64, tf.int32])
             requests = tf.data.Dataset.counter().map(self._take_request)
             # Behind a buffer of its own, so that no optimisation can run it in parallel with itself.
-            batches = requests.prefetch(1).map(load_batch, num_parallel_calls=workers, deterministic=True)
+            batches = requests.prefetch(1).map(load_batch, num_parallel_calls=readers, deterministic=True)
             self._iterator = iter(batches.prefetch(depth).with_options(options))
 
     def _take_request(self, count: Any) -> Any:
@@ -105,8 +98,10 @@ class NativeEngine(InProcessEngine):
         load.wav = wav_BS.numpy()
         for row in np.flatnonzero(is_loaded_B.numpy()).tolist():
             file = load.files[row]
-            if file is not None and is_unchanged(file):
-                load.note(row, None)
+            # One that is gone by now fails when it is loaded here.
+            with suppress(OSError):
+                if file is not None and is_unchanged(file):
+                    load.note(row, None)
         if load.pending:
             # The rest is written to, which TensorFlow's own memory must not be.
             load.wav = load.wav.copy()
@@ -121,25 +116,26 @@ def load_batch(paths_B: Any, lengths_B: Any, sizes_B: Any, samples: Any) -> tupl
     starts_B, data_bytes_B = _find_data(heads_BH)
     is_loaded_B = (
         _match_format(heads_BH)
-        & (data_bytes_B == lengths_B * BYTES_PER_SAMPLE)
+        & (data_bytes_B == lengths_B * PLAIN_SAMPLE_BYTES)
         & (starts_B + data_bytes_B <= tf.strings.length(contents_B))
         & (tf.cast(tf.strings.length(contents_B), tf.int64) == sizes_B)
     )
     data_B = tf.strings.substr(contents_B, tf.where(is_loaded_B, starts_B, 0), tf.where(is_loaded_B, data_bytes_B, 0))
-    integers_BS = tf.io.decode_raw(data_B, tf.int16, fixed_length=samples * BYTES_PER_SAMPLE)
-    return tf.cast(integers_BS, tf.float32) * PCM_SCALE, is_loaded_B
+    integers_BS = tf.io.decode_raw(data_B, tf.int16, fixed_length=samples * PLAIN_SAMPLE_BYTES)
+    return tf.cast(integers_BS, tf.float32) * PLAIN_SCALE, is_loaded_B
 
 
 def _match_format(heads_BH: Any) -> Any:
     """(B,) whether the head of a file is that of plain wav, up to the format chunk's end."""
-    expected = np.frombuffer(b"RIFF....WAVE" + FORMAT_CHUNK, np.uint8).astype(np.int32)
-    is_free = np.isin(np.arange(len(expected)), range(4, 8))
+    expected = np.frombuffer(PLAIN_HEAD, np.uint8).astype(np.int32)
+    is_free = np.zeros(len(expected), np.bool_)
+    is_free[PLAIN_SIZE] = True
     return tf.reduce_all((heads_BH[:, : len(expected)] == expected) | is_free, axis=1)
 
 
 def _find_data(heads_BH: Any) -> tuple[Any, Any]:
     """(B,) where the data chunk's content begins, and its size in bytes; 0 where it does not begin in the head."""
-    starts_B = tf.fill([tf.shape(heads_BH)[0]], FIRST_CHUNK + len(FORMAT_CHUNK))
+    starts_B = tf.fill([tf.shape(heads_BH)[0]], len(PLAIN_HEAD))
     name = np.frombuffer(b"data", np.uint8).astype(np.int32)
     for chunk in range(MOST_CHUNKS + 1):
         places_B8 = tf.minimum(starts_B[:, None] + np.arange(8, dtype=np.int32), HEAD_BYTES - 1)

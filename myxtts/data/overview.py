@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from myxtts.data.buckets import BucketPlan, PaddingWaste, format_plan, plan_shared_buckets
 from myxtts.data.corpus import Corpus, NameColumn
-from myxtts.data.drops import DropReason
 from myxtts.data.scan import ScanResult
+from myxtts.errors import DropReason
 from myxtts.units import SAMPLE_RATE_HZ
 
 BARS = 16

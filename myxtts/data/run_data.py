@@ -19,7 +19,7 @@ from myxtts.data.drops import DropReport
 from myxtts.data.index import choose_index_folder
 from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal
 from myxtts.data.scan import choose_scan_workers, make_vocabulary_task, scan_train_data, scan_val_data
-from myxtts.data.workers import WorkerTask
+from myxtts.data.task_processes import ProcessTask
 from myxtts.errors import CorpusError, UnsupportedLanguageError, VocabularyError
 from myxtts.files import WriteError, open_file_atomically, read_bytes, read_text
 from myxtts.hashing import digest64, hash_words
@@ -332,7 +332,7 @@ class TextMeasure:
         assert self._chosen is not None, "a scan has found clips"
         return self._chosen
 
-    def choose_task(self, corpus: Corpus) -> WorkerTask:
+    def choose_task(self, corpus: Corpus) -> ProcessTask:
         """How the texts of clips are measured; see `scan.TextTaskMaker`."""
         self._chosen = self._given or keep_vocabulary(corpus, self._folder, most_tokens=self._most_tokens)
         return make_vocabulary_task(self._chosen)

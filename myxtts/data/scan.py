@@ -23,14 +23,15 @@ from numpy.typing import NDArray
 from myxtts import __version__
 from myxtts.audio.reading import check_clip, inspect_clip
 from myxtts.config import XTTSConfig
-from myxtts.data.corpus import Corpus, LazyItems, Progress
-from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.corpus import Corpus, Progress
+from myxtts.data.drops import Drop, DropReport
 from myxtts.data.index import MOST_ROWS, Index, choose_index_folder
 from myxtts.data.ljspeech import LocatedClips, Metadata, Split, demo_corpus_path, locate_clips, read_metadata
-from myxtts.data.workers import CHUNK_ITEMS, Crashed, Work, WorkerTask, count_workers, run_task
+from myxtts.data.task_processes import CHUNK_ITEMS, Crashed, ProcessTask, Work, count_cores, run_task
 from myxtts.errors import (
     ClipError,
     CorpusError,
+    DropReason,
     MissingLanguageTagError,
     ReadingError,
     UnsupportedLanguageError,
@@ -43,11 +44,11 @@ from myxtts.units import SAMPLE_RATE_HZ
 
 _log = logging.getLogger(__name__)
 
-TextTaskMaker = Callable[[Corpus], WorkerTask]
+TextTaskMaker = Callable[[Corpus], ProcessTask]
 """Chooses how texts are measured, given the clips that can be used as far as their audio is concerned."""
 
-CLIP_TASK = WorkerTask("myxtts.data.scan:make_clip_check")
-"""Takes a path; gives frames, rate in Hz, and a `ClipProblem` or nothing."""
+CLIP_TASK = ProcessTask("myxtts.data.scan:make_clip_check")
+"""Takes a path; gives frames, rate in Hz, and a `DropReason` or nothing."""
 
 LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
@@ -104,21 +105,21 @@ class ScanResult:
 
 
 def scan_train_data(
-    config: XTTSConfig, text_task: WorkerTask | TextTaskMaker, progress: Progress | None = None
+    config: XTTSConfig, text_task: ProcessTask | TextTaskMaker, progress: Progress | None = None
 ) -> ScanResult:
     """The clips of `data.train_data`, or of the demo corpus where none is given."""
     path = Path(config.data.train_data) if config.data.train_data else demo_corpus_path()
     return _scan_as_asked(config, path, "train", text_task, progress)
 
 
-def scan_val_data(config: XTTSConfig, text_task: WorkerTask, progress: Progress | None = None) -> ScanResult:
+def scan_val_data(config: XTTSConfig, text_task: ProcessTask, progress: Progress | None = None) -> ScanResult:
     """The clips of `data.val_data`, which must be given."""
     assert config.data.val_data
     return _scan_as_asked(config, Path(config.data.val_data), "eval", text_task, progress)
 
 
 def _scan_as_asked(
-    config: XTTSConfig, path: Path, split: Split, text_task: WorkerTask | TextTaskMaker, progress: Progress | None
+    config: XTTSConfig, path: Path, split: Split, text_task: ProcessTask | TextTaskMaker, progress: Progress | None
 ) -> ScanResult:
     data = config.data
     return scan_corpus(
@@ -140,7 +141,7 @@ def _scan_as_asked(
 
 def choose_scan_workers(config: XTTSConfig) -> int:
     """How many processes look at clips."""
-    return count_workers() if config.data.num_workers == "auto" else config.data.num_workers
+    return count_cores() if config.data.num_workers == "auto" else config.data.num_workers
 
 
 def scan_corpus(
@@ -149,8 +150,8 @@ def scan_corpus(
     split: Split = "train",
     language: str = "en",
     limits: ClipLimits | None = None,
-    text_task: WorkerTask | TextTaskMaker | None = None,
-    clip_task: WorkerTask = CLIP_TASK,
+    text_task: ProcessTask | TextTaskMaker | None = None,
+    clip_task: ProcessTask = CLIP_TASK,
     follow_symlinks: bool = True,
     strict: bool = False,
     workers: int | None = None,
@@ -179,11 +180,11 @@ def scan_corpus(
         )
     is_wanted = clips.is_found & ~clips.is_repeated & (follow_symlinks | ~clips.is_linked)
     folder = choose_index_folder(metadata.root, given=index_folder)
-    ask = partial(_ask, folder=folder, workers=count_workers() if workers is None else workers, progress=progress)
+    ask = partial(_ask, folder=folder, workers=count_cores() if workers is None else workers, progress=progress)
     judge = partial(_judge_lines, metadata, clips, follow_symlinks)
     limits = limits or ClipLimits()
     audio, checked = ask(_ask_about_audio(metadata, clips, is_wanted, clip_task))
-    if not isinstance(text_task, WorkerTask | None):
+    if not isinstance(text_task, ProcessTask | None):
         usable, _ = judge(audio, _count_characters(metadata), replace(limits, max_tokens=sys.maxsize))
         text_task = text_task(usable) if len(usable) else None
     texts = ask(_ask_about_texts(metadata, text_task))[0] if text_task else _count_characters(metadata)
@@ -211,12 +212,12 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
 # What workers are asked.
 
 
-def make_vocabulary_task(vocabulary: Path) -> WorkerTask:
+def make_vocabulary_task(vocabulary: Path) -> ProcessTask:
     """Measures texts in tokens of a vocabulary."""
     # A file that is no vocabulary is refused here, once, and not by every worker.
     Tokenizer(vocabulary)
     digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
-    return WorkerTask("myxtts.data.scan:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
+    return ProcessTask("myxtts.data.scan:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
 
 
 def make_clip_check() -> Work:
@@ -228,7 +229,7 @@ def make_clip_check() -> Work:
             if info.seconds <= LONGEST_DECODED_SECONDS:
                 check_clip(path)
         except ClipError as error:
-            return [0, 0, error.problem.value]
+            return [0, 0, error.reason.value]
         return [info.frames, info.rate_hz, ""]
 
     return check_audio
@@ -256,7 +257,7 @@ class _Question:
     """What is to be known about every row."""
 
     kind: str
-    task: WorkerTask
+    task: ProcessTask
     keys: NDArray[np.int64]
     stamps: NDArray[np.int64]
     """A row of numbers for each key, with which what is remembered must agree."""
@@ -272,7 +273,7 @@ class _Question:
 
 
 def _ask_about_audio(
-    metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: WorkerTask
+    metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: ProcessTask
 ) -> _Question:
     """Frames, rate in Hz and a key of `_PROBLEMS`. A file is read again only when its size or time of change is another one."""
     return _Question(
@@ -299,7 +300,7 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
     return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
 
 
-def _ask_about_texts(metadata: Metadata, task: WorkerTask) -> _Question:
+def _ask_about_texts(metadata: Metadata, task: ProcessTask) -> _Question:
     """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
     texts, languages = metadata.text, metadata.language
     prefixes = [f"{name}\0".encode() for name in languages.names]
@@ -367,7 +368,7 @@ def _collect_answers(
     question: _Question, pending: NDArray[np.intp], workers: int
 ) -> Iterator[tuple[NDArray[np.intp], list[list[int]], list[bool]]]:
     """Chunks of rows, their numbers, and whether these may be remembered."""
-    results = run_task(question.task, LazyItems(pending, question.make_item), workers)
+    results = run_task(question.task, map(question.make_item, map(int, pending)), workers)
     for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
         numbers, is_lasting = zip(*(question.encode(result) for _, result in chunk), strict=True)
         yield pending[[position for position, _ in chunk]], list(numbers), list(is_lasting)

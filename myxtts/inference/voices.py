@@ -137,7 +137,7 @@ def advise_another() -> Iterator[None]:
         yield
     except ClipError as error:
         text = str(error).removeprefix(f"{error.path}: ").replace(REPLACE, ANOTHER).replace(COPY, ANOTHER)
-        raise ClipError(error.path, error.problem, text) from error
+        raise ClipError(error.path, error.reason, text) from error
 
 
 def _read_reference(path: str | os.PathLike[str]) -> NDArray[np.float32]:

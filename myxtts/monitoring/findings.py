@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from myxtts.config import XTTSConfig
 from myxtts.config.sources import dump_sections
-from myxtts.data.loaders import MOST_AUTO_WORKERS
+from myxtts.data.loaders import MOST_AUTO_READERS
 from myxtts.devices.machine import Machine, select_visible
 from myxtts.errors import DevicePlanError
 from myxtts.files import fit_shape
@@ -94,7 +94,7 @@ def settle_sections(config: XTTSConfig, around: MachineFacts) -> dict[str, dict[
     sections = dump_sections(config)
     sections["data"]["prefetch_buffer_size"] = config.data.prefetch_depth
     if config.data.num_workers == "auto" and around.processors is not None:
-        sections["data"]["num_workers"] = min(around.processors, MOST_AUTO_WORKERS)
+        sections["data"]["num_workers"] = min(around.processors, MOST_AUTO_READERS)
     return sections
 
 

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.drops import Drop, DropReport
 from myxtts.data.run_data import RunData, save_run_data
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
 from myxtts.devices.runtime import read_execution
+from myxtts.errors import DropReason
 from myxtts.pipeline import maker
 from myxtts.pipeline.batch import Batch, BatchMeters, Span, measure_slot_bytes
 from myxtts.pipeline.maker import RECIPE_NAME, BatchFactory

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.host_batches import make_maker
+from myxtts.data.host_batches import find_batches
 from myxtts.data.order import Kind, RunOrder
 from myxtts.data.sampler import count_micro_batches
 from myxtts.errors import NotFiniteError, ValidationMemoryError
@@ -396,7 +396,7 @@ def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: P
     """Writes down which clips an update was made of, for looking at them, and gives the error that says so."""
     data, settings = saver.data, saver.config.data
     prompted = reads_prompts(settings, Target(saver.run.stage))
-    batch = make_maker(data, Kind.TRAIN, settings, prompted).plan_step(step, saver.journal)
+    batch = find_batches(data, Kind.TRAIN, settings, prompted).plan_step(step, saver.journal)
     clips = [data.train.audio[int(clip)] for clip in batch.clips]
     prompts = None if batch.prompts is None else [data.train.audio[int(clip)] for clip in batch.prompts]
     path = folder / f"not-finite-step-{step:08d}.json"

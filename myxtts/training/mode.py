@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from myxtts.cluster.launch import has_private_network
 from myxtts.config import XTTSConfig
-from myxtts.data.workers import WorkerProcess, WorkerTask
+from myxtts.data.task_processes import ProcessTask, TaskProcess
 from myxtts.devices.machine import Machine, read_machine, select_visible
 from myxtts.devices.plan import DevicePlan, PlanRequest, dump_plan
 from myxtts.devices.planning import plan_devices
@@ -326,11 +326,11 @@ def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[st
     """From the plans that can be had, that of two devices first, to what `tuning.mode_measuring` answers."""
     # Made here: a process that is killed takes nothing away.
     with open_scratch_folder("plan") as folder:
-        task = WorkerTask(_MEASURER, {"config": config.given_values(), "folder": str(folder)})
+        task = ProcessTask(_MEASURER, {"config": config.given_values(), "folder": str(folder)})
         return measure_in_process(task, [dump_plan(plan) for plan in plans], "--mode auto")
 
 
-def measure_in_process(task: WorkerTask, item: Any, purpose: str) -> Mapping[str, Any]:
+def measure_in_process(task: ProcessTask, item: Any, purpose: str) -> Mapping[str, Any]:
     """What a task measures, in a process of its own; `purpose` says for what. Raises `MeasuringError`, or the task's own error."""
     found = ask_process(task, item, MEASURING_S)
     if found.error is not None:
@@ -354,7 +354,7 @@ class ProcessAnswer(NamedTuple):
     is_killed: bool = False
 
 
-def ask_process(task: WorkerTask, item: Any, limit_s: float, import_s: float = IMPORT_S) -> ProcessAnswer:
+def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = IMPORT_S) -> ProcessAnswer:
     """What a task makes of an item, in a process of its own that ends with the call, whatever happens in it.
 
     TensorFlow's devices and threads cannot be changed once they are set: such a process works once and is thrown away.
@@ -364,7 +364,7 @@ def ask_process(task: WorkerTask, item: Any, limit_s: float, import_s: float = I
         import_s: how long it may load what it works with, before that.
     """
     # It has the threads that any run has.
-    worker, deadline_s, has_loaded = WorkerProcess(task, is_one_core=False), time.monotonic() + import_s, False
+    worker, deadline_s, has_loaded = TaskProcess(task, is_one_core=False), time.monotonic() + import_s, False
     try:
         worker.give([item])
         while not worker.is_closed:

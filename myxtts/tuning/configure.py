@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from myxtts.config import XTTSConfig
 from myxtts.config.config import SECTIONS
 from myxtts.config.sources import format_value
-from myxtts.data.workers import Work, WorkerTask
+from myxtts.data.task_processes import ProcessTask, Work
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
@@ -250,7 +250,7 @@ def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialR
     """What a trial shows, in a process that has the variables and devices of it."""
     plan, given = _plan(config, machine, trial), trial.apply(config).given_values()
     settings = {"environ": dict(trial.environ), "is_whole": trial.is_whole}
-    task = WorkerTask(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
+    task = ProcessTask(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
     found = measure_in_process(task, dump_plan(plan), "the configurator")
     return TypeAdapter(TrialResult).validate_python(found)
 

@@ -11,7 +11,7 @@ import psutil
 import tensorflow as tf
 
 from myxtts.config import XTTSConfig
-from myxtts.data import workers
+from myxtts.data import task_processes
 from myxtts.data.loaders import Engine, choose_engine, choose_read_ahead
 from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.devices.runtime import PoolSizes, list_logical_devices, start_devices
@@ -114,7 +114,7 @@ def _read_pipeline(setup: ProfileSetup, source: Batches) -> dict[str, str]:
     """Readers, buffers and kept codes of a source that is open."""
     data, mode = setup.config.data, setup.plan.mode
     corpora = [setup.data.train, setup.data.validation][: 2 if len(setup.data.validation) else 1]
-    engine, readers = choose_engine(data, corpora).engine, _count_readers()
+    (engine, _), readers = choose_engine(data, corpora), _count_readers()
     meters = source.read_facts().meters
     clips = meters.cache_hits + meters.cache_misses
     # Fixed by how these modes hand batches over; no setting changes it.
@@ -137,7 +137,7 @@ def _count_readers() -> int:
     found = 0
     for child in psutil.Process().children(recursive=True):
         try:
-            found += workers.__name__ in child.cmdline()
+            found += task_processes.__name__ in child.cmdline()
         except psutil.NoSuchProcess:
             # It ended since it was listed.
             continue

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from myxtts.config import XTTSConfig
 from myxtts.data.sampler import RowShare
-from myxtts.data.workers import Work
+from myxtts.data.task_processes import Work
 from myxtts.devices.plan import DevicePlan, load_plan, put_on_one_device
 from myxtts.devices.runtime import read_execution
 from myxtts.errors import MemoryBillError

@@ -19,7 +19,7 @@ from typing import Any
 
 from myxtts import __version__
 from myxtts.config.settings import nearest_name
-from myxtts.data.workers import Work, WorkerTask
+from myxtts.data.task_processes import ProcessTask, Work
 from myxtts.devices.machine import prepare_environment, read_links, read_machine
 from myxtts.devices.nvml import Nvml
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
@@ -229,7 +229,7 @@ def run_check(check: Check, situation: Situation) -> CheckOutcome:
     here = asdict(replace(situation, check=check.name))
     order = {"function": check.work, "situation": here, "settings": check.settings}
     limit_s, began = DEVICE_LIMIT_S if check.is_quick else TRAINING_LIMIT_S, time.monotonic()
-    found = ask_process(WorkerTask(f"{__name__}:make_check", order), None, limit_s)
+    found = ask_process(ProcessTask(f"{__name__}:make_check", order), None, limit_s)
     seconds = time.monotonic() - began
     if found.content is None:
         return CheckOutcome(

@@ -196,7 +196,7 @@ READERS = {
     "pipeline/batch.py": {"loads"},
     "cli/launch.py": {"loads"},
     "cli/train.py": {"loads"},
-    "data/workers.py": {"loads"},
+    "data/task_processes.py": {"loads"},
     "cluster/spec.py": {"loads"},
     "cluster/lifeline.py": {"loads"},
     # The body of a request: what is wrong with a field is told by the field's name.

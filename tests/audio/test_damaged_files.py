@@ -15,7 +15,7 @@ import soundfile
 
 from myxtts.audio.reading import MPG123_REMARKS, check_clip, inspect_clip, read_clip
 from myxtts.devices.native_stderr import drop_lines
-from myxtts.errors import ClipError, ClipProblem
+from myxtts.errors import ClipError, DropReason
 
 RATE_HZ = 22050
 
@@ -32,12 +32,12 @@ def encode(format: str, subtype: str | None = None, **options) -> bytes:
     return buffer.getvalue()
 
 
-def name_problem(path: Path, content: bytes) -> ClipProblem | None:
+def name_problem(path: Path, content: bytes) -> DropReason | None:
     path.write_bytes(content)
     try:
         check_clip(path)
     except ClipError as error:
-        return error.problem
+        return error.reason
     return None
 
 
@@ -45,7 +45,7 @@ def name_problem(path: Path, content: bytes) -> ClipProblem | None:
 def test_a_file_cut_in_the_middle_is_truncated(tmp_path: Path, format: str) -> None:
     content = encode(format)
     assert name_problem(tmp_path / "whole", content) is None
-    assert name_problem(tmp_path / "cut", content[: len(content) * 2 // 3]) is ClipProblem.TRUNCATED
+    assert name_problem(tmp_path / "cut", content[: len(content) * 2 // 3]) is DropReason.TRUNCATED
 
 
 def change(content: bytes, first: int, new: bytes) -> bytes:
@@ -66,7 +66,7 @@ def change(content: bytes, first: int, new: bytes) -> bytes:
 def test_a_damaged_file_is_corrupt_and_nothing_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], format: str, damage: Callable[[bytes], bytes]
 ) -> None:
-    assert name_problem(tmp_path / "bad", damage(encode(format))) is ClipProblem.CORRUPT
+    assert name_problem(tmp_path / "bad", damage(encode(format))) is DropReason.CORRUPT
     assert capfd.readouterr().err == ""
 
 
@@ -87,7 +87,7 @@ def test_a_flac_without_a_length_is_refused_with_the_way_out(tmp_path: Path) -> 
     (tmp_path / "piped.flac").write_bytes(content)
     with pytest.raises(ClipError, match="ffmpeg") as caught:
         inspect_clip(tmp_path / "piped.flac")
-    assert caught.value.problem is ClipProblem.UNSUPPORTED
+    assert caught.value.reason is DropReason.UNSUPPORTED
 
 
 def test_an_mp3_of_varying_rate_without_index_is_not_cut_short(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_mp3_of_varying_rate_without_index_is_not_cut_short(tmp_path: Path) -
     assert abs(soundfile.info(path).frames - 2 * RATE_HZ) > 5000
     with pytest.raises(ClipError, match="without an index") as caught:
         inspect_clip(path)
-    assert caught.value.problem is ClipProblem.UNSUPPORTED
+    assert caught.value.reason is DropReason.UNSUPPORTED
 
 
 def test_an_mp3_of_constant_rate_without_index_is_read(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_damaged_files_raise_nothing_but_clip_errors_and_print_nothing(
         for _ in range(chance.choice((1, 4, 30))):
             content[chance.randrange(min(len(content), chance.choice((64, 10**9))))] = chance.randrange(256)
         problems.add(name_problem(tmp_path / "fuzz", content))
-    assert {None, ClipProblem.CORRUPT, ClipProblem.TRUNCATED} <= problems
+    assert {None, DropReason.CORRUPT, DropReason.TRUNCATED} <= problems
     assert capfd.readouterr().err == ""
 
 

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from myxtts.audio.reading import BLOCK_FRAMES, check_clip, inspect_clip, read_clip
-from myxtts.errors import ClipError, ClipProblem
+from myxtts.errors import ClipError, DropReason
 from myxtts.units import SAMPLE_RATE_HZ
 from tests.support.shared_files import find_shared
 
@@ -22,11 +22,11 @@ def write_tone(path: Path, *, seconds: float = 0.5, rate_hz: int = SAMPLE_RATE_H
     return path
 
 
-def find_problem(path: Path) -> ClipProblem | None:
+def find_problem(path: Path) -> DropReason | None:
     try:
         check_clip(path)
     except ClipError as error:
-        return error.problem if str(path) in str(error) else None
+        return error.reason if str(path) in str(error) else None
     return None
 
 
@@ -111,32 +111,32 @@ def test_what_gives_no_bytes_is_missing_or_unreadable(tmp_path: Path) -> None:
     (tmp_path / "loop.wav").symlink_to("loop.wav")
     # Can be opened, and gives an error when it is read, as a bad sector does.
     (tmp_path / "bad_disk.wav").symlink_to("/proc/self/mem")
-    assert find_problem(tmp_path / "nothing.wav") is ClipProblem.MISSING
+    assert find_problem(tmp_path / "nothing.wav") is DropReason.MISSING
     for name in ("pipe.wav", "folder.wav", "zero\0byte.wav", "loop.wav", "bad_disk.wav", "a" * 5000):
-        assert find_problem(tmp_path / name) is ClipProblem.UNREADABLE, name[:20]
+        assert find_problem(tmp_path / name) is DropReason.UNREADABLE, name[:20]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38, -32768.0])
 def test_what_is_no_sample_is_named(tmp_path: Path, value: float) -> None:
     soundfile.write(tmp_path / "bad.wav", np.array([[0.1, 0.2], [value, value]]), SAMPLE_RATE_HZ, subtype="FLOAT")
-    problem = ClipProblem.CORRUPT if value == -32768.0 else ClipProblem.NAN
+    problem = DropReason.CORRUPT if value == -32768.0 else DropReason.NAN
     assert find_problem(tmp_path / "bad.wav") is problem
     with pytest.raises(ClipError) as caught:
         read_clip(tmp_path / "bad.wav")
-    assert caught.value.problem is problem
+    assert caught.value.reason is problem
 
 
 @pytest.mark.parametrize(
     ("samples", "problem"),
     [
-        (np.zeros(1000), ClipProblem.SILENT),
-        (np.full(1000, 0.25), ClipProblem.SILENT),
-        (np.tile([3 / 32768, 0], 500), ClipProblem.SILENT),
+        (np.zeros(1000), DropReason.SILENT),
+        (np.full(1000, 0.25), DropReason.SILENT),
+        (np.tile([3 / 32768, 0], 500), DropReason.SILENT),
         (np.tile([5 / 32768, 0], 500), None),
-        (np.tile([[0.5, -0.5], [-0.5, 0.5]], (500, 1)), ClipProblem.SILENT),
+        (np.tile([[0.5, -0.5], [-0.5, 0.5]], (500, 1)), DropReason.SILENT),
     ],
     ids=["zeros", "constant", "dither", "quiet", "opposite channels"],
 )
-def test_silence_is_what_nobody_could_hear(tmp_path: Path, samples: np.ndarray, problem: ClipProblem | None) -> None:
+def test_silence_is_what_nobody_could_hear(tmp_path: Path, samples: np.ndarray, problem: DropReason | None) -> None:
     soundfile.write(tmp_path / "clip.wav", samples, SAMPLE_RATE_HZ, subtype="PCM_16")
     assert find_problem(tmp_path / "clip.wav") is problem

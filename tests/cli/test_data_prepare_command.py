@@ -8,7 +8,8 @@ import pytest
 from myxtts.checkpoints import write_model_directory
 from myxtts.cli.data import format_prepared_codes
 from myxtts.config import XTTSConfig
-from myxtts.data.drops import Drop, DropReason, DropReport
+from myxtts.data.drops import Drop, DropReport
+from myxtts.errors import DropReason
 from myxtts.pipeline.codes import FilledCodes
 from myxtts.pipeline.recipe import ClipPart
 from myxtts.training.code_preparation import PreparedCodes

@@ -14,9 +14,9 @@ import numpy as np
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.corpus import Corpus, TextIds, collect_text_ids
 from myxtts.data.drops import DropReport
-from myxtts.data.host_batches import BatchMaker, BatchReader, HostBatch
+from myxtts.data.host_batches import BatchReader, CorpusBatches, HostBatch
 from myxtts.data.ljspeech import demo_corpus_path
-from myxtts.data.loaders import InProcessEngine, LoadingEngine, WorkerEngine
+from myxtts.data.loaders import LoadingEngine, ProcessEngine
 from myxtts.data.sampler import IndexSampler, Position, ReplacementJournal, count_micro_batches
 from myxtts.data.scan import ClipLimits, make_vocabulary_task, scan_corpus
 from myxtts.text.vocabulary import train_vocabulary
@@ -81,12 +81,12 @@ def make_sampler(corpus: Corpus, *, batch_size: int = 4, accumulation: int = 1, 
 def make_engine(kind: str, depth: int = DEPTH) -> LoadingEngine:
     """`here`, `2 workers` or `tensorflow`."""
     if kind == "here":
-        return InProcessEngine()
+        return LoadingEngine()
     if kind == "tensorflow":
         from myxtts.data.loading_tf import NativeEngine
 
         return NativeEngine(2, depth)
-    return WorkerEngine(int(kind.split()[0]), depth, SLOT_SAMPLES)
+    return ProcessEngine(int(kind.split()[0]), depth, SLOT_SAMPLES)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def open_reader(
     **options: Any,
 ) -> Iterator[BatchReader]:
     """A reader with an engine of its own."""
-    maker = BatchMaker(texted.corpus, texted.ids, sampler or make_sampler(texted.corpus), **options)
+    maker = CorpusBatches(texted.corpus, texted.ids, sampler or make_sampler(texted.corpus), **options)
     report = DropReport(lines=len(texted.corpus), kept_seconds=texted.corpus.total_seconds)
     with (
         make_engine(kind, depth) as engine,
@@ -113,7 +113,7 @@ def open_reader(
 def read_steps(reader: BatchReader, first_step: int, end_step: int) -> Iterator[HostBatch]:
     """All batches from one step to another, which is left out."""
     for step in range(first_step, end_step):
-        for micro_batch in range(count_micro_batches(reader._maker.sampler, step)):
+        for micro_batch in range(count_micro_batches(reader._batches.sampler, step)):
             yield reader.read(Position(step, micro_batch))
 
 
@@ -125,3 +125,8 @@ def freeze(batch: HostBatch) -> list[Any]:
 
 def freeze_all(batches: Sequence[HostBatch] | Iterator[HostBatch]) -> list[list[Any]]:
     return [freeze(batch) for batch in batches]
+
+
+def shape_of(batch: HostBatch) -> tuple[int, int, int]:
+    """Rows, samples and text tokens."""
+    return (*batch.wav_BS.shape, batch.text_BL.shape[1])

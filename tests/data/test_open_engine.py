@@ -6,17 +6,17 @@ import soundfile
 
 from myxtts.config import DataConfig
 from myxtts.data.loaders import (
-    MOST_AUTO_WORKERS,
-    InProcessEngine,
+    MOST_AUTO_READERS,
+    LoadingEngine,
+    ProcessEngine,
     ReadAhead,
-    WorkerEngine,
     choose_read_ahead,
-    choose_workers,
+    choose_readers,
     explain_no_native_loading,
     open_engine,
 )
 from myxtts.data.loading_tf import NativeEngine
-from myxtts.data.workers import count_workers
+from myxtts.data.task_processes import count_cores
 from tests.data.reading import make_sampler, scan_small
 from tests.data.shared import make_tone, write_clips, write_metadata
 
@@ -31,17 +31,17 @@ OTHER_FORMATS = (
 @pytest.mark.parametrize(
     ("corpus", "workers", "native", "engine", "words"),
     [
-        ("lj", 2, "auto", WorkerEngine, "not in force (reader processes are faster): 2 reader processes."),
+        ("lj", 2, "auto", ProcessEngine, "not in force (reader processes are faster): 2 reader processes."),
         ("lj", 0, "auto", NativeEngine, "in force: tf.data reads 1 batches at a time."),
-        ("mixed", 0, "auto", InProcessEngine, "wavs/arctic_a0001.flac): clips are read in this process."),
+        ("mixed", 0, "auto", LoadingEngine, "wavs/arctic_a0001.flac): clips are read in this process."),
         ("lj", 2, True, NativeEngine, "in force: tf.data reads 2 batches at a time."),
-        ("mixed", 2, True, WorkerEngine, f"not in force ({OTHER_FORMATS}"),
-        ("lj", 2, False, WorkerEngine, "not in force (use_tf_native_loading is off): 2 reader processes."),
+        ("mixed", 2, True, ProcessEngine, f"not in force ({OTHER_FORMATS}"),
+        ("lj", 2, False, ProcessEngine, "not in force (use_tf_native_loading is off): 2 reader processes."),
         (
             "lj",
             0,
             False,
-            InProcessEngine,
+            LoadingEngine,
             "not in force (use_tf_native_loading is off): clips are read in this process.",
         ),
     ],
@@ -81,10 +81,10 @@ def test_one_larger_file_among_many_is_found_by_its_size(tmp_path, monkeypatch):
 
 
 def test_automatic_workers_are_as_many_as_cores_but_not_too_many(monkeypatch):
-    assert choose_workers(DataConfig()) == min(count_workers(), MOST_AUTO_WORKERS)
-    monkeypatch.setattr("myxtts.data.loaders.count_workers", lambda: 64)
-    assert choose_workers(DataConfig()) == MOST_AUTO_WORKERS
-    assert choose_workers(DataConfig(num_workers=40)) == 40
+    assert choose_readers(DataConfig()) == min(count_cores(), MOST_AUTO_READERS)
+    monkeypatch.setattr("myxtts.data.loaders.count_cores", lambda: 64)
+    assert choose_readers(DataConfig()) == MOST_AUTO_READERS
+    assert choose_readers(DataConfig(num_workers=40)) == 40
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import soundfile
 from myxtts.audio.prompts import choose_evaluation_slices, draw_slices
 from myxtts.audio.reading import read_clip
 from myxtts.data.drops import DropReport
-from myxtts.data.host_batches import BatchMaker, BatchReader
-from myxtts.data.loaders import InProcessEngine
+from myxtts.data.host_batches import BatchReader, CorpusBatches
+from myxtts.data.loaders import LoadingEngine
 from myxtts.data.sampler import EMPTY_ROW, Position
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import (
@@ -21,6 +21,7 @@ from tests.data.reading import (
     open_reader,
     read_steps,
     scan_small,
+    shape_of,
 )
 from tests.data.shared import write_clips, write_metadata
 
@@ -62,7 +63,7 @@ def test_a_batch_holds_what_the_files_say(mixed):
     with open_reader(mixed, "2 workers", sampler=sampler) as reader:
         for batch in read_steps(reader, 0, sampler.steps_per_epoch):
             bucket = sampler.plan.buckets[batch.bucket_number]
-            assert batch.shape == (bucket.rows, bucket.samples, bucket.tokens)
+            assert shape_of(batch) == (bucket.rows, bucket.samples, bucket.tokens)
             for row, clip in enumerate(batch.clips_B.tolist()):
                 if clip == EMPTY_ROW:
                     assert_empty(batch, row)
@@ -117,9 +118,9 @@ def test_without_static_shapes_a_batch_is_as_long_as_its_longest_clip_and_text(k
         for batch in read_steps(reader, 0, sampler.steps_per_epoch):
             samples = -(-int(batch.wav_lengths_B.max()) // 1024) * 1024
             full = padded.read(batch.position)
-            assert batch.shape == (full.rows, samples, batch.text_lengths_B.max())
+            assert shape_of(batch) == (full.rows, samples, batch.text_lengths_B.max())
             assert np.array_equal(batch.wav_BS, full.wav_BS[:, :samples])
-            assert np.array_equal(batch.text_BL, full.text_BL[:, : batch.shape[2]])
+            assert np.array_equal(batch.text_BL, full.text_BL[:, : shape_of(batch)[2]])
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -147,7 +148,7 @@ def test_killed_readers_change_nothing(lj):
     assert reader.report.replaced == []
 
 
-class CountingEngine(InProcessEngine):
+class CountingEngine(LoadingEngine):
     """Knows how many loads are under way, and the most that ever were."""
 
     def __init__(self):
@@ -168,7 +169,7 @@ class CountingEngine(InProcessEngine):
 def open_counting(texted, sampler, depth, end_step=None):
     engine = CountingEngine()
     report = DropReport(lines=1, kept_seconds=1.0)
-    maker = BatchMaker(texted.corpus, texted.ids, sampler)
+    maker = CorpusBatches(texted.corpus, texted.ids, sampler)
     return engine, BatchReader(maker, engine, depth=depth, report=report, end_step=end_step)
 
 

@@ -9,11 +9,10 @@ import textwrap
 import numpy as np
 import pytest
 
-from myxtts.data.drops import DropReason
-from myxtts.data.host_batches import BatchMaker
+from myxtts.data.host_batches import CorpusBatches
 from myxtts.data.run_data import SamplerPosition, load_position, save_position, take_fingerprint
 from myxtts.data.sampler import EMPTY_ROW, Failure, Position
-from myxtts.errors import ReadingError
+from myxtts.errors import DropReason, ReadingError
 from tests.data.reading import VOCABULARY, freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
@@ -73,7 +72,7 @@ def test_a_replaced_clip_never_reaches_a_batch_and_its_substitute_is_counted(kin
     bad = list_early_clips(own_lj, 4)
     damage(own_lj.corpus, bad)
     sampler = make_sampler(own_lj.corpus, accumulation=2)
-    maker = BatchMaker(own_lj.corpus, own_lj.ids, sampler)
+    maker = CorpusBatches(own_lj.corpus, own_lj.ids, sampler)
     with open_reader(own_lj, kind, sampler=sampler) as reader:
         for step in range(4):
             rest = read_steps(reader, step, step + 1)

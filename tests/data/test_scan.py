@@ -11,11 +11,10 @@ import pytest
 import soundfile
 
 from myxtts.data.corpus import Corpus
-from myxtts.data.drops import DropReason
 from myxtts.data.ljspeech import demo_corpus_path, read_metadata
 from myxtts.data.scan import ClipLimits, ScanResult, make_vocabulary_task, scan_corpus
-from myxtts.data.workers import WorkerTask
-from myxtts.errors import CorpusError
+from myxtts.data.task_processes import ProcessTask
+from myxtts.errors import CorpusError, DropReason
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY
 from tests.data.shared import make_tone, write_clips, write_metadata
@@ -123,7 +122,7 @@ class TestRemembering:
     def test_an_unreadable_file_is_asked_for_again(self, tmp_path):
         write_clips(tmp_path, ["a", "b"])
         write_metadata(tmp_path, "a|One.", "b|Two.")
-        task = WorkerTask("tests.data.test_scan:make_unreadable_check", {"name": "b.wav"})
+        task = ProcessTask("tests.data.test_scan:make_unreadable_check", {"name": "b.wav"})
         assert list_drops(self.scan(tmp_path, clip_task=task)) == {"b": "missing"}
         assert self.scan(tmp_path, clip_task=task).checked == 1
 
@@ -158,7 +157,7 @@ class TestRemembering:
     def test_a_file_that_crashes_the_reader_is_corrupt_for_now(self, tmp_path):
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "a|One.", "b|Two.", "c|Three.")
-        task = WorkerTask("tests.data.test_scan:make_crashing_check", {"name": "b.wav"})
+        task = ProcessTask("tests.data.test_scan:make_crashing_check", {"name": "b.wav"})
         results = [scan_corpus(tmp_path, workers=1, clip_task=task) for _ in range(2)]
         assert [list_drops(result) for result in results] == [{"b": "corrupt"}] * 2
         # It may have been the machine: the next scan tries that file again, and only that.
@@ -227,7 +226,7 @@ class TestAMakerOfTextTasks:
         write_metadata(tmp_path, "good|one", f"wordy|{'many ' * 200}", "silent|", "short|one", "absent|one")
         given = []
 
-        def make_task(corpus: Corpus) -> WorkerTask:
+        def make_task(corpus: Corpus) -> ProcessTask:
             given.extend(corpus.audio)
             return make_vocabulary_task(VOCABULARY)
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from myxtts.data.drops import DropReport
-from myxtts.data.host_batches import BatchMaker, BatchReader
-from myxtts.data.loaders import InProcessEngine
+from myxtts.data.host_batches import BatchReader, CorpusBatches
+from myxtts.data.loaders import LoadingEngine
 from myxtts.data.sampler import EMPTY_ROW, WHOLE, RowShare
 from tests.data.reading import DEPTH, make_sampler, read_steps
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
-class CountingEngine(InProcessEngine):
+class CountingEngine(LoadingEngine):
     """Remembers which files were asked for."""
 
     def __init__(self):
@@ -26,7 +26,7 @@ class CountingEngine(InProcessEngine):
 
 def read_share(texted, share, accumulation=2, **options):
     sampler = make_sampler(texted.corpus, accumulation=accumulation)
-    maker = BatchMaker(texted.corpus, texted.ids, sampler, share=share, **options)
+    maker = CorpusBatches(texted.corpus, texted.ids, sampler, share=share, **options)
     engine = CountingEngine()
     with BatchReader(
         maker, engine, depth=DEPTH, report=DropReport(lines=0, kept_seconds=0.0), end_step=sampler.steps_per_epoch

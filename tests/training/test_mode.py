@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.data.workers import WorkerTask
+from myxtts.data.task_processes import ProcessTask
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode
@@ -341,7 +341,7 @@ def ask():
     """Asks a process, of which nothing is left."""
     before = set(psutil.Process().children())
     yield lambda work, item=7, limit_s=120, **limits: auto_mode.ask_process(
-        WorkerTask(f"{__name__}:{work}"), item, limit_s, **limits
+        ProcessTask(f"{__name__}:{work}"), item, limit_s, **limits
     )
     assert set(psutil.Process().children()) == before
 
@@ -364,7 +364,7 @@ def test_whoever_stops_a_measurement_leaves_no_process(ask, monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(auto_mode.WorkerProcess, "receive", interrupt)
+    monkeypatch.setattr(auto_mode.TaskProcess, "receive", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ask("make_hanging")
 

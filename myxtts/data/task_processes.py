@@ -1,6 +1,6 @@
-"""Worker processes that do items of work: `python -m myxtts.data.workers`.
+"""Processes that do items of work, such as reading clips: `python -m myxtts.data.task_processes`.
 
-A worker talks over a socket pair in lines of JSON; the socket's end is the news of the end on both sides. A worker that a
+Each talks over a socket pair in lines of JSON; the socket's end is the news of the end on both sides. A process that a
 file crashes is replaced, and the file named."""
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import psutil
@@ -32,15 +33,15 @@ _MOST_DEATHS_IN_A_ROW = 20
 _FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
 _STOP_SECONDS = 10.0
 _ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""A worker is one core's worth of work: numeric libraries must not start a thread per core in each."""
+"""A process is one core's worth of work: numeric libraries must not start a thread per core in each."""
 
 
 @dataclass(frozen=True)
-class WorkerTask:
-    """What workers do, in words that another process understands.
+class ProcessTask:
+    """What processes do, in words that they understand.
 
     Args:
-        factory: `package.module:function`; called once per worker with the settings, returns a `Work`.
+        factory: `package.module:function`; called once per process with the settings, returns a `Work`.
         settings: keyword arguments of the factory, JSON values only.
         identity: what results depend on apart from the item, such as a file's digest, if that is not the settings.
     """
@@ -58,78 +59,75 @@ class WorkerTask:
 
 @dataclass(frozen=True)
 class Crashed:
-    """Stands for the result of an item that killed its worker."""
+    """Stands for the result of an item that killed its process."""
 
     signal: int
 
 
-def count_workers() -> int:
-    """One worker per core this process may use."""
+def count_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def run_task(task: WorkerTask, items: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
+def run_task(task: ProcessTask, items: Iterable[Any], processes: int) -> Iterator[tuple[int, Any]]:
     """Pairs of an item's position and its result, in the order in which they become ready.
 
     Args:
-        items: JSON values.
-        workers: number of processes; 0 does the work in this one.
+        items: JSON values, taken as they are needed.
+        processes: how many; 0 does the work in this one.
     """
-    if workers == 0:
+    numbered = enumerate(items)
+    if processes == 0:
         work = task.load()
-        for position, item in enumerate(items):
+        for position, item in numbered:
             yield position, work(item)
         return
-    waiting: list[Sequence[int]] = [
-        range(n, min(n + CHUNK_ITEMS, len(items))) for n in range(0, len(items), CHUNK_ITEMS)
-    ]
-    waiting.reverse()
-    pool = WorkerPool(task, min(workers, len(waiting)))
-    try:
+    with closing(TaskPool(task, processes)) as pool:
         under_way = 0
-        while waiting or under_way:
-            while waiting and under_way < _CHUNKS_AHEAD * workers:
-                positions = waiting.pop()
-                pool.add([WorkerJob([items[position] for position in positions], owner=positions)])
+        while True:
+            while under_way < _CHUNKS_AHEAD * processes and (chunk := list(islice(numbered, CHUNK_ITEMS))):
+                pool.add([TaskJob([item for _, item in chunk], owner=[position for position, _ in chunk])])
                 under_way += 1
+            if under_way == 0:
+                return
             for job, results in pool.receive():
                 under_way -= 1
-                if isinstance(results, Crashed) and len(job.owner) > 1:
+                if isinstance(results, Crashed) and len(job.items) > 1:
                     # Which of them it was is found out one by one.
-                    waiting += [[position] for position in job.owner]
+                    pairs = zip(job.items, job.owner, strict=True)
+                    pool.add([TaskJob([item], owner=[position]) for item, position in pairs], comes_first=True)
+                    under_way += len(job.items)
                 else:
                     yield from zip(job.owner, [results] if isinstance(results, Crashed) else results, strict=True)
-    finally:
-        pool.close()
 
 
 @dataclass(eq=False)
-class WorkerJob:
-    """Items that one worker does together."""
+class TaskJob:
+    """Items that one process does together."""
 
     items: list[Any]
     owner: Any
     """Whoever asked for them, as the caller knows it."""
     cost: int = 1
-    """In whatever unit: the next job goes to the worker that has the least to do."""
+    """In whatever unit: the next job goes to the process that has the least to do."""
     deaths: int = 0
-    """Workers that died of it."""
+    """Processes that died of it."""
 
 
-class WorkerPool:
-    """Workers that do jobs. One that dies is replaced; a job that keeps killing workers has `Crashed`.
+class TaskPool:
+    """Processes that do jobs. One that dies is replaced; a job that keeps killing them has `Crashed`.
 
     Args:
         descriptors: files that the task needs.
-        queue: jobs that a worker is told of: enough to keep it busy while this process does something else.
-        most_faults: a worker that dies of a fault died of its job: so many are enough to say so.
+        queue: jobs that a process is told of: enough to keep it busy while this process does something else.
+        most_faults: a process that dies of a fault died of its job: so many are enough to say so.
         most_kills: one that was killed may have been in somebody's way.
     """
 
     def __init__(
         self,
-        task: WorkerTask,
-        workers: int,
+        task: ProcessTask,
+        processes: int,
         *,
         descriptors: Sequence[int] = (),
         queue: int = _CHUNKS_AHEAD,
@@ -141,17 +139,17 @@ class WorkerPool:
         self._queue = queue
         self._most_faults, self._most_kills = most_faults, most_kills
         self._selector = selectors.DefaultSelector()
-        self._workers: list[_Worker] = []
-        self._waiting: deque[WorkerJob] = deque()
+        self._processes: list[_PoolProcess] = []
+        self._waiting: deque[TaskJob] = deque()
         self._deaths_in_a_row = 0
         try:
-            for _ in range(workers):
-                self._start_worker()
+            for _ in range(processes):
+                self._start_process()
         except BaseException:
             self.close()
             raise
 
-    def add(self, jobs: Sequence[WorkerJob], *, comes_first: bool = False) -> None:
+    def add(self, jobs: Sequence[TaskJob], *, comes_first: bool = False) -> None:
         """Queue jobs behind the others, or before them."""
         if comes_first:
             self._waiting.extendleft(reversed(jobs))
@@ -159,70 +157,73 @@ class WorkerPool:
             self._waiting.extend(jobs)
         self._feed()
 
-    def withdraw(self, is_unwanted: Callable[[WorkerJob], bool]) -> list[WorkerJob]:
-        """Strike off jobs that no worker was told of yet."""
+    def withdraw(self, is_unwanted: Callable[[TaskJob], bool]) -> list[TaskJob]:
+        """Strike off jobs that no process was told of yet."""
         unwanted = [job for job in self._waiting if is_unwanted(job)]
         self._waiting = deque(job for job in self._waiting if not is_unwanted(job))
         return unwanted
 
-    def receive(self, *, wait: bool = True) -> list[tuple[WorkerJob, Any]]:
+    def receive(self, *, wait: bool = True) -> list[tuple[TaskJob, Any]]:
         """Jobs that were done, each with the list of its results or `Crashed`. There may be none yet."""
-        done: list[tuple[WorkerJob, Any]] = []
+        done: list[tuple[TaskJob, Any]] = []
         for key, _ in self._selector.select(None if wait else 0):
-            worker: _Worker = key.data
-            for results in worker.receive():
+            process: _PoolProcess = key.data
+            for results in process.receive():
                 self._deaths_in_a_row = 0
-                done.append((worker.pop_job(), results))
-            if worker.is_closed:
-                done += self._replace(worker)
+                job = process.jobs.popleft()
+                process.cost -= job.cost
+                done.append((job, results))
+            if process.is_closed:
+                done += self._replace(process)
         self._feed()
         return done
 
     def close(self) -> None:
-        """End all workers and wait for them."""
-        for worker in self._workers:
-            worker.stop()
-        self._workers.clear()
+        """End all processes and wait for them."""
+        for process in self._processes:
+            process.stop()
+        self._processes.clear()
         self._selector.close()
 
-    def _start_worker(self) -> None:
-        worker = _Worker(self._task, self._descriptors)
-        self._workers.append(worker)
-        self._selector.register(worker.socket, selectors.EVENT_READ, worker)
+    def _start_process(self) -> None:
+        process = _PoolProcess(self._task, self._descriptors)
+        self._processes.append(process)
+        self._selector.register(process.socket, selectors.EVENT_READ, process)
 
     def _feed(self) -> None:
-        while self._waiting:
-            free = [worker for worker in self._workers if len(worker.jobs) < self._queue]
-            if not free:
-                break
-            min(free, key=lambda worker: worker.cost).add_job(self._waiting.popleft())
-        for worker in self._workers:
-            worker.send_jobs()
+        told: dict[_PoolProcess, list[list[Any]]] = {}
+        while self._waiting and (free := [each for each in self._processes if len(each.jobs) < self._queue]):
+            process, job = min(free, key=lambda each: each.cost), self._waiting.popleft()
+            process.jobs.append(job)
+            process.cost += job.cost
+            told.setdefault(process, []).append(job.items)
+        for process, item_lists in told.items():
+            process.give(*item_lists)
 
-    def _replace(self, worker: _Worker) -> list[tuple[WorkerJob, Any]]:
-        """Start another worker, which gets the dead one's jobs; not the one it died of, where that is known to kill."""
-        self._selector.unregister(worker.socket)
-        self._workers.remove(worker)
-        cause = worker.find_exit_signal()
+    def _replace(self, process: _PoolProcess) -> list[tuple[TaskJob, Any]]:
+        """Start another process, which gets the dead one's jobs; not the one it died of, where that is known to kill."""
+        self._selector.unregister(process.socket)
+        self._processes.remove(process)
+        cause = process.find_exit_signal()
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > _MOST_DEATHS_IN_A_ROW:
             raise ReadingError(
                 f"{_MOST_DEATHS_IN_A_ROW} worker processes in a row died of signal {cause}, whatever they worked on "
                 f"({self._task.factory}). The machine may be out of memory, or a library is broken."
             )
-        self._start_worker()
-        crashed: list[tuple[WorkerJob, Any]] = []
-        if worker.is_ready and worker.jobs:
+        self._start_process()
+        crashed: list[tuple[TaskJob, Any]] = []
+        if process.is_ready and process.jobs:
             # They are done in order, so the oldest one without an answer was under way.
-            suspect = worker.jobs[0]
+            suspect = process.jobs[0]
             suspect.deaths += 1
             if suspect.deaths >= (self._most_faults if cause in _FAULTS else self._most_kills):
-                crashed.append((worker.jobs.popleft(), Crashed(cause)))
-        self._waiting.extendleft(reversed(worker.jobs))
+                crashed.append((process.jobs.popleft(), Crashed(cause)))
+        self._waiting.extendleft(reversed(process.jobs))
         return crashed
 
 
-class WorkerProcess:
+class TaskProcess:
     """One process that does a task, item list by item list, and the socket that leads to it.
 
     Args:
@@ -230,7 +231,7 @@ class WorkerProcess:
         is_one_core: whether numeric libraries get one core. A run that is measured has what any run has.
     """
 
-    def __init__(self, task: WorkerTask, pass_fds: Sequence[int] = (), *, is_one_core: bool = True):
+    def __init__(self, task: ProcessTask, pass_fds: Sequence[int] = (), *, is_one_core: bool = True):
         self.is_closed = False
         self.is_ready = False
         """Whether it has begun with what it was given. One that died before that did not die of an item."""
@@ -308,34 +309,17 @@ class WorkerProcess:
         self.stop()
 
 
-class _Worker(WorkerProcess):
-    """A worker of a pool and the jobs it was given, oldest first."""
+class _PoolProcess(TaskProcess):
+    """A process of a pool, and the jobs it was told of, oldest first."""
 
-    def __init__(self, task: WorkerTask, descriptors: Sequence[int]):
+    def __init__(self, task: ProcessTask, descriptors: Sequence[int]):
         super().__init__(task, descriptors)
-        self.jobs: deque[WorkerJob] = deque()
+        self.jobs: deque[TaskJob] = deque()
         self.cost = 0
-        self._unsent: list[list[Any]] = []
-
-    def add_job(self, job: WorkerJob) -> None:
-        """Put a job behind the others; `send_jobs` tells the process."""
-        self.jobs.append(job)
-        self.cost += job.cost
-        self._unsent.append(job.items)
-
-    def send_jobs(self) -> None:
-        if self._unsent:
-            self.give(*self._unsent)
-            self._unsent.clear()
-
-    def pop_job(self) -> WorkerJob:
-        job = self.jobs.popleft()
-        self.cost -= job.cost
-        return job
 
 
 def serve(connection: socket.socket) -> None:
-    """Do chunks of work until the other side closes the connection. This is the worker's whole life."""
+    """Do chunks of work until the other side closes the connection. This is the process's whole life."""
     with connection.makefile("rwb") as stream:
         work: Work | None = None
         for line in stream:
@@ -343,7 +327,7 @@ def serve(connection: socket.socket) -> None:
             try:
                 reply: Any = {"ready": ""}
                 if work is None:
-                    work = WorkerTask(**message).load()
+                    work = ProcessTask(**message).load()
                 else:
                     reply = [work(item) for item in message]
             except MyXTTSError as error:
