@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.data.host_batches import find_batches
-from myxtts.data.order import Kind, RunOrder
+from myxtts.data.order import Kind
 from myxtts.data.sampler import count_micro_batches
 from myxtts.errors import NotFiniteError, ValidationMemoryError
 from myxtts.monitoring.clock import Cause
@@ -24,11 +24,11 @@ from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.recipe import Target, reads_prompts
 from myxtts.pipeline.slots import EndOfStream
 from myxtts.training.model import CheckpointSaver, check_batch, check_result
+from myxtts.training.peers import Peers
 from myxtts.training.run_log import RunLog
 from myxtts.training.schedule import Schedule
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow
-from myxtts.training.workers import SingleWorker
 
 
 class RoundResult(NamedTuple):
@@ -49,18 +49,18 @@ class ValidationRound:
         source: Batches,
         updates: UpdateMaker,
         saver: CheckpointSaver,
-        order: RunOrder,
+        schedule: Schedule,
         log: RunLog,
-        workers: SingleWorker,
+        peers: Peers,
     ):
         self._source = source
         self._updates = updates
         self._trained = saver.trained
-        self._corpus = saver.data.validation
+        self._data = saver.data
         self._progress = saver.progress
-        self._order = order
+        self._schedule = schedule
         self._log = log
-        self._workers = workers
+        self._peers = peers
         self._sums: list[tf.Tensor] = []
         """Of the batches of the round under way, still on the device."""
         self._averaged = ExitStack()
@@ -72,8 +72,7 @@ class ValidationRound:
 
     def is_due(self) -> bool:
         """Whether a round comes after the update done last."""
-        order, step = self._order, self._progress.step
-        return bool(order.validation_batches) and (step % order.validation_interval == 0 or step == order.end_step)
+        return self._data.validation_batches > 0 and self._schedule.validates_after(self._progress.step)
 
     def add(self, batch: Batch, *, is_new: bool) -> RoundResult | None:
         """The round's result with its last batch, None before. What it shows is noted in the progress.
@@ -86,11 +85,11 @@ class ValidationRound:
         except ValidationMemoryError:
             self.abandon()
             raise
-        if not self._order.is_last_of_round(batch.info.facts.number):
+        if len(self._sums) < self._data.validation_batches:
             return None
         sums = np.asarray(tf.add_n(self._sums)).tolist()
         self.abandon()
-        sums = self._workers.sum_numbers(f"validation after {batch.info.facts.updates} updates", sums)
+        sums = self._peers.sum_numbers(f"validation after {batch.info.facts.updates} updates", sums)
         return self._rank(sums, phase)
 
     def abandon(self) -> None:
@@ -122,8 +121,8 @@ class ValidationRound:
                 f"Out of memory before the validation after {batch.info.facts.updates} updates: there is no room for the weights beside "
                 "their average. The run is saved. Make room on the device or raise --model-gpu-memory, and start it again."
             ) from error
-        if self._workers.is_chief:
-            self._log.listen(self._progress.step, batch, self._corpus)
+        if self._peers.is_chief:
+            self._log.listen(self._progress.step, batch, self._data.validation)
 
     def _rank(self, sums: list[float], phase: str) -> RoundResult:
         progress, objective = self._progress, self._trained.step.objective
@@ -170,7 +169,7 @@ class TrainingLoop:
         saver: CheckpointSaver,
         schedule: Schedule,
         log: RunLog,
-        workers: SingleWorker,
+        peers: Peers,
     ):
         self._source = source
         self._updates = updates
@@ -180,7 +179,7 @@ class TrainingLoop:
         self._progress = saver.progress
         self._schedule = schedule
         self._log = log
-        self._workers = workers
+        self._peers = peers
         self._held: Batch | None = None
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
@@ -193,13 +192,7 @@ class TrainingLoop:
         self._has_traced = False
         """Whether the update under way has."""
         self._epoch = 0
-        order = RunOrder(
-            saver.data.sampler,
-            saver.data.validation_batches,
-            validation_interval=schedule.validation_interval,
-            end_step=schedule.end_step,
-        )
-        self._validation = ValidationRound(source, updates, saver, order, log, workers)
+        self._validation = ValidationRound(source, updates, saver, schedule, log, peers)
 
     def run(self) -> Ending:
         """Trains. Whatever ends it, nothing that was reached and could be saved is lost."""
@@ -231,7 +224,7 @@ class TrainingLoop:
 
     def _take(self) -> Batch | None:
         try:
-            return self._workers.take(self._source, self._log.ledger)
+            return self._peers.take(self._source, self._log.ledger)
         except EndOfStream:
             return None
 
@@ -338,7 +331,7 @@ class TrainingLoop:
             return None
         if (ending := self._find_early_end()) is not None:
             return ending
-        return self._end_by_signal() if self._workers.is_stopping else None
+        return self._end_by_signal() if self._peers.is_stopping else None
 
     def _end_by_signal(self) -> Ending:
         self._validation.abandon()
@@ -346,7 +339,7 @@ class TrainingLoop:
         self._save_unless_saved()
         if self._progress.step == self._schedule.end_step and self._progress.is_validated:
             return Ending(ALL_DONE, is_finished=True)
-        return describe_stop(self._workers.stop.signal or Signals.SIGTERM)
+        return describe_stop(self._peers.stop.signal or Signals.SIGTERM)
 
     def _find_early_end(self) -> Ending | None:
         patience = self._schedule.training.early_stopping
@@ -369,7 +362,7 @@ class TrainingLoop:
         objective = self._step.objective
         is_ranked = objective.is_ranked(objective.choose_phase(self._progress.step - 1))
         with self._log.ledger.spend(Cause.CHECKPOINT):
-            self._workers.join_failures(self._progress.step, self._saver.journal)
+            self._peers.join_failures(self._progress.step, self._saver.journal)
             saved = self._saver.save(self._metrics if is_ranked else {})
         self._log.clock.leave_out()
         self._log.end_phase(self._progress.step, Phase.CHECKPOINT)

@@ -72,8 +72,8 @@ from myxtts.training.listening import (
 )
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
 from myxtts.training.optimizer import BETAS
-from myxtts.training.run_folder import AnyRun, RunFolder
-from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
+from myxtts.training.run_folder import TrainerFolder
+from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint, list_content
 from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
 
@@ -264,20 +264,16 @@ def _make_frame(
     config: XTTSConfig, data: RunData, codec: Codec, start: StartingPoint | None, prefix: str
 ) -> ModelContent:
     """Everything of a model directory but the weights under a prefix, which are trained."""
-    kept: dict[str, Tensor] = {}
-    if start is not None:
-        kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(prefix)}
-    frame: ModelContent = {
+    own: ModelContent = {
         "config": config,
-        "model": {**kept, MEL_STATISTICS: codec.mel_norms},
+        "model": {MEL_STATISTICS: codec.mel_norms},
         "dvae": codec.weights,
         "vocabulary": read_text(data.tokenizer_path),
     }
-    if start is not None:
-        directory = start.directory
-        frame |= {"speakers": directory.speakers, "source_config": directory.source_config}
-        frame["notice"] = directory.manifest.facts.notice
-    return frame
+    if start is None:
+        return own
+    kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(prefix)}
+    return {**list_content(start.directory), **own, "model": {**kept, **own["model"]}}
 
 
 def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
@@ -380,7 +376,12 @@ class CheckpointSaver:
     """Saves a run into its folder, and reads it back."""
 
     def __init__(
-        self, run: AnyRun, config: XTTSConfig, trained: TrainedModel, data: RunData, environment: Mapping[str, Any]
+        self,
+        run: TrainerFolder,
+        config: XTTSConfig,
+        trained: TrainedModel,
+        data: RunData,
+        environment: Mapping[str, Any],
     ):
         self.run = run
         self.config = config
@@ -395,20 +396,16 @@ class CheckpointSaver:
 
     def save(self, metrics: Mapping[str, float]) -> Checkpoint | None:
         """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where another worker keeps the run."""
-        step, saved = self.progress.step, None
-        if isinstance(self.run, RunFolder):
-            position = SamplerPosition(step, self.journal)
-            state = TrainingState(
-                step=step,
-                metrics=metrics,
-                position=save_position(position, self.data.fingerprint, self.data.sampler),
-                config=dump_sections(self.config),
-                environment=self.environment,
-                extra=asdict(self.progress),
-            )
-            saved = self.run.store.save(
-                model=self.trained.collect_content(), tensors=self.trained.collect_tensors(), state=state
-            )
+        step = self.progress.step
+        state = TrainingState(
+            step=step,
+            metrics=metrics,
+            position=save_position(SamplerPosition(step, self.journal), self.data.fingerprint, self.data.sampler),
+            config=dump_sections(self.config),
+            environment=self.environment,
+            extra=asdict(self.progress),
+        )
+        saved = self.run.save(self.trained.collect_content(), self.trained.collect_tensors(), state)
         self.saved_step = step
         return saved
 

@@ -105,77 +105,64 @@ _NOT_OF_THE_CODEC = frozenset(
 
 @dataclass(frozen=True)
 class Change:
-    """A setting or a fact that is not what it was."""
+    """A setting, or a fact of the environment, that is not what it was."""
 
     key: str
     old: Any
     new: Any
+    rule: Rule = Rule.ROUNDING
 
     def __str__(self) -> str:
         return f"{self.key} was {format_value(self.old)}, now {format_value(self.new)}"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What is different from when the run was started, by what it does."""
-
-    changes: Mapping[Rule, tuple[Change, ...]]
-
-    def list_changes(self, *rules: Rule) -> list[Change]:
-        """The changes under these rules."""
-        return [change for rule in rules for change in self.changes.get(rule, ())]
-
-
-def compare_configs(saved: Sections, now: Sections) -> Comparison:
-    """The settings whose values differ, under their rules.
+def compare_configs(saved: Sections, now: Sections) -> list[Change]:
+    """The settings whose values differ, with what that does.
 
     Both must be of the same kind: as given and filled in by presets, before anything is worked out from the data.
     A setting that one of them does not know, having been made by another version of MyXTTS, counts as what that version did.
     """
-    changes: dict[Rule, list[Change]] = {}
+    changes = []
     is_codec = now["training"]["stage"] == "codec"
     for key in setting_keys():
         old, new = _read_value(saved, key, is_codec), _read_value(now, key, is_codec)
         if old != new:
             rule = Rule.LENGTH if is_codec and RULES[key] is Rule.CODEC_LENGTH else RULES[key]
-            changes.setdefault(rule, []).append(Change(key, old, new))
-    return Comparison({rule: tuple(found) for rule, found in changes.items()})
+            changes.append(Change(key, old, new, rule))
+    return changes
 
 
-def refuse_changes(comparison: Comparison, folder: Path, *, has_checkpoint: bool) -> None:
-    """Raises `RunChangedError` where settings changed that decide the result, if any was saved."""
-    refused = comparison.list_changes(Rule.RESULT, Rule.CODEC_LENGTH)
-    if refused and has_checkpoint:
-        raise RunChangedError(_describe_refusal(refused, folder), tuple(change.key for change in refused))
-
-
-def restrict_to_codec(comparison: Comparison, *, is_trained: bool) -> Comparison:
+def restrict_to_codec(changes: Sequence[Change], *, is_trained: bool) -> list[Change]:
     """What the changes of a GPT run mean for the codec it trains first.
 
     Args:
-        comparison: what `compare_configs` found for the stage codec.
+        changes: what `compare_configs` found for the stage codec.
         is_trained: whether the codec's training is done. Then only what makes it another codec counts, as for one that is
             given by --codec.
     """
 
     def concerns(change: Change) -> bool:
-        return change.key in _CODEC_SHAPE if is_trained else change.key not in _NOT_OF_THE_CODEC
+        if change.rule is Rule.LENGTH:
+            # The run's epochs do not concern its codec.
+            return change.key in _CODEC_LENGTHS
+        if change.rule is Rule.RESULT:
+            return change.key in _CODEC_SHAPE if is_trained else change.key not in _NOT_OF_THE_CODEC
+        return change.rule is Rule.ROUNDING
 
-    # The run's epochs do not concern its codec.
-    lengths = (change for change in comparison.list_changes(Rule.LENGTH) if change.key in _CODEC_LENGTHS)
-    return Comparison(
-        {
-            Rule.RESULT: tuple(filter(concerns, comparison.list_changes(Rule.RESULT))),
-            Rule.ROUNDING: tuple(comparison.list_changes(Rule.ROUNDING)),
-            Rule.LENGTH: tuple(lengths),
-        }
-    )
+    return list(filter(concerns, changes))
 
 
 def compare_environments(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """The facts that bits depend on and that differ; a fact that only one side knows differs too."""
     keys = sorted(saved.keys() | now.keys())
     return [Change(key, saved.get(key), now.get(key)) for key in keys if saved.get(key) != now.get(key)]
+
+
+def refuse_changes(changes: Sequence[Change], folder: Path, *, has_checkpoint: bool) -> None:
+    """Raises `RunChangedError` where settings changed that decide the result, if any was saved."""
+    refused = [change for change in changes if change.rule in (Rule.RESULT, Rule.CODEC_LENGTH)]
+    if refused and has_checkpoint:
+        raise RunChangedError(_describe_refusal(refused, folder), tuple(change.key for change in refused))
 
 
 def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end: int) -> None:
@@ -197,11 +184,12 @@ def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end:
 
 
 def report_rounding(changes: Sequence[Change]) -> None:
-    """Says in the log that a run which goes on is no longer bit for bit the unbroken one, where anything changed."""
-    if changes:
+    """Says in the log that a run which goes on is no longer bit for bit the unbroken one, where anything makes it so."""
+    rounding = [str(change) for change in changes if change.rule is Rule.ROUNDING]
+    if rounding:
         _log.warning(
             "The run goes on, but its losses are no longer bit for bit those of an unbroken run, only equal up to rounding: %s.",
-            "; ".join(map(str, changes)),
+            "; ".join(rounding),
         )
 
 
@@ -215,17 +203,16 @@ def _read_value(sections: Sections, key: str, is_codec: bool) -> Any:
 
 
 def _describe_refusal(refused: Sequence[Change], folder: Path) -> str:
+    is_codec = any(change.key == "training.stage" and change.old == "codec" for change in refused)
+    on_codec = (
+        f" To train on the codec of this run: --codec {folder} with another --checkpoint-dir." if is_codec else ""
+    )
     return (
         f"The run in {folder} cannot go on with these settings, because they would change its result:\n"
         + "\n".join(f"  - {change}" for change in refused)
         + f"\nGive the old values back ({_spell_flags(refused)}), or start anew with --reset-training, which keeps the old run "
-        "aside, or begin another run with another --checkpoint-dir." + _point_to_codec(refused, folder)
+        f"aside, or begin another run with another --checkpoint-dir.{on_codec}"
     )
-
-
-def _point_to_codec(refused: Sequence[Change], folder: Path) -> str:
-    is_codec = any(change.key == "training.stage" and change.old == "codec" for change in refused)
-    return f" To train on the codec of this run: --codec {folder} with another --checkpoint-dir." if is_codec else ""
 
 
 def _spell_flags(changes: Sequence[Change]) -> str:

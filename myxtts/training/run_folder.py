@@ -27,23 +27,25 @@ import re
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
+from myxtts.checkpoints.model_directory import ModelContent
 from myxtts.checkpoints.store import (
     DECODER_FOLDER,
     Checkpoint,
     CheckpointReader,
     CheckpointStore,
     TrainingCheckpoint,
+    TrainingState,
     read_training_checkpoint,
 )
-from myxtts.checkpoints.tensors import read_array
+from myxtts.checkpoints.tensors import Tensor
 from myxtts.config import XTTSConfig
 from myxtts.config.sources import dump_sections
 from myxtts.errors import RunFinishedError, RunFolderError, StartingPointError
@@ -51,7 +53,6 @@ from myxtts.files import (
     FileError,
     MissingFileError,
     OutputFolderError,
-    fit_shape,
     open_file_atomically,
     read_json,
     read_text,
@@ -68,7 +69,7 @@ from myxtts.training.resume_rules import (
     report_rounding,
     restrict_to_codec,
 )
-from myxtts.training.starting_point import MEL_STATISTICS, Codec
+from myxtts.training.starting_point import Codec, take_codec
 
 _log = logging.getLogger(__name__)
 
@@ -111,29 +112,20 @@ class RunRecord:
     """What `--mode auto` chose, as `ModeChoice.dump` gives it; None where the mode was given."""
 
 
-@dataclass(frozen=True)
-class _Head:
-    format: str
-    version: int
-
-
 def read_record(folder: Path) -> RunRecord | None:
     """The record of the run in a folder; None where there is none."""
     path = folder / RECORD_NAME
     try:
-        content = read_json(path, dict)
-        head = fit_shape(content, _Head)
-        if head.format == _FORMAT and head.version <= _VERSION:
-            return fit_shape(content, RunRecord)
+        version = read_json(path, dict).get("version")
+        if not isinstance(version, int) or version <= _VERSION:
+            return read_json(path, RunRecord)
     except MissingFileError:
         return None
     except FileError as error:
         raise RunFolderError(f"{error} {_WAY_OUT}") from None
-    except ValueError as error:
-        raise RunFolderError(f"{path}: is damaged ({error}). {_WAY_OUT}") from None
     raise RunFolderError(
-        f"{path}: is a {head.format} of version {head.version}, but this MyXTTS reads a {_FORMAT} up to version "
-        f"{_VERSION}. Update MyXTTS, or give another --checkpoint-dir."
+        f"{path}: is a {_FORMAT} of version {version}, but this MyXTTS reads them up to version {_VERSION}. Update MyXTTS, or give "
+        "another --checkpoint-dir."
     )
 
 
@@ -150,6 +142,354 @@ def write_record(folder: Path, record: RunRecord) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     with open_file_atomically(folder / RECORD_NAME) as file:
         file.write(text.encode("utf-8"))
+
+
+def locate_run(config: XTTSConfig) -> Path:
+    """The folder of the run, whether there is one or not. A decoder trained for the GPT in --checkpoint-dir has one inside that."""
+    folder = Path(config.training.checkpoint_dir)
+    is_inside = config.training.stage == "decoder" and config.training.init_from is None
+    return folder / DECODER_FOLDER if is_inside else folder
+
+
+def make_resume_command(command: Sequence[str]) -> str:
+    """The command that continues the run that another began, for a shell."""
+    words = [word for word in command if word not in ("--reset-training", "--resume")]
+    return shlex.join([*words, "--resume"])
+
+
+def describe_progress(folder: Path) -> str | None:
+    """How far the run in a folder is, in words; None where nothing was trained. Nothing is opened or locked for it."""
+    for path, of_what in ((folder, "it"), (folder / CODEC_FOLDER, "its codec")):
+        # Listed only: whether they are whole is looked at when the run goes on.
+        if found := CheckpointReader(path).list():
+            return f"{found[-1].step} updates of {of_what} are done"
+    return None
+
+
+@contextlib.contextmanager
+def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | None = None) -> Iterator[RunFolder]:
+    """The folder of the run these settings ask for: a new run, or the one in it, as `--resume` and the like say. Nobody else trains
+    in it within the block.
+
+    Raises `RunFolderError` when another trains there or --resume finds none, `RunChangedError` when the
+    settings would change the result of the run that is there, and `RunFinishedError` when nothing is left to do.
+
+    Args:
+        config: the settings as asked for, before anything is worked out from the data.
+        command: the words that started this process, for the command that resumes it.
+        checkpoint: of the folder, to go on from instead of its newest one, even if the run is finished.
+    """
+    # Before the folder is made: a mistyped one must not come into being.
+    folder, training = check_run_folder(config), config.training
+    with _open_folder(folder, config, training.stage, command, is_reset=training.resume == "reset") as run:
+        if checkpoint is not None:
+            run.rewind_to(checkpoint)
+        if run.is_finished:
+            raise run.explain_finished()
+        yield run
+
+
+def check_run_folder(config: XTTSConfig) -> Path:
+    """The folder of the run, which is neither made nor opened. Raises what `open_run` does where no run can be in it."""
+    folder, given = locate_run(config), Path(config.training.checkpoint_dir)
+    if folder != given and not (given / RECORD_NAME).is_file():
+        raise RunFolderError(
+            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
+            "the folder of one with --checkpoint-dir, or any model with --init-from."
+        )
+    if config.training.resume == "require":
+        _require_begun(folder)
+    try:
+        require_makeable_folder(folder, "Give another one with --checkpoint-dir.")
+    except OutputFolderError as error:
+        raise RunFolderError(str(error)) from None
+    return folder
+
+
+def _require_begun(folder: Path) -> None:
+    """Raises `RunFolderError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
+    records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
+    if not any(record is not None and record.starts for record in records):
+        why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
+        raise RunFolderError(
+            f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
+        )
+
+
+@contextlib.contextmanager
+def _open_folder(
+    folder: Path, config: XTTSConfig, stage: str, command: Sequence[str], is_reset: bool = False
+) -> Iterator[RunFolder]:
+    with hold_run_folder(folder):
+        complete_interrupted_move(folder)
+        recover_folder(folder, is_locked=True)
+        if is_reset:
+            keep_run_aside(folder)
+        yield RunFolder(folder, stage, command, config)
+
+
+@contextlib.contextmanager
+def open_worker_folder(
+    config: XTTSConfig, index: int, command: Sequence[str], *, is_resumed: bool
+) -> Iterator[TrainerFolder]:
+    """The folder of a worker that is not the chief, inside that of the run or on a machine of its own."""
+    path = Path(config.training.checkpoint_dir) / f"worker-{index}"
+    with hold_run_folder(path):
+        yield TrainerFolder(path, config.training.stage, command, is_resumed=is_resumed)
+
+
+class TrainerFolder:
+    """The folder of one who trains: its own log and metrics, and nothing that a run is resumed from.
+
+    Of the workers of a cluster the chief alone has a `RunFolder`, with `run.json` and the checkpoints. At every start it hands
+    out weights, optimizer and position, so the others need no copy of them, and `--checkpoint-dir` need not be on shared storage.
+    """
+
+    is_chief = False
+
+    def __init__(self, path: Path, stage: str, command: Sequence[str], *, is_resumed: bool):
+        self.path = path
+        self.stage = stage
+        self.is_resumed = is_resumed
+        """Whether the run goes on from a checkpoint."""
+        self._command = tuple(command)
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the run here, for a shell."""
+        return shlex.join([word for word in self._command if word != "--reset-training"])
+
+    def describe_progress(self) -> str | None:
+        """How far the run is, in words, as far as it is known here; None where nothing was trained."""
+        return "the chief has what is saved"
+
+    def note_choice(self, choice: Mapping[str, Any] | None) -> None:
+        """Keeps what `--mode auto` chose, for the next start of the run; None where the mode was given."""
+
+    def require_codec(self, codec: Codec) -> None:
+        """Raises `StartingPointError` when a codec is not the one that the run has learnt the codes of."""
+
+    def describe_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> str | None:
+        """What checkpoints will take of the disk, in words; None where none are kept."""
+
+    def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
+        """Notes that training starts now, and returns the number of its first step. For the chief to do."""
+        raise NotImplementedError
+
+    def take_checkpoint(self) -> TrainingCheckpoint | None:
+        """What the run goes on from, for the last time: who holds it keeps its files open, and their place on the disk is not
+        freed."""
+
+    def save(self, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint | None:
+        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where none is kept."""
+
+    def finish(self, ending: str, *, is_early: bool = False) -> None:
+        """Notes that the run has come to its end, and why. The last checkpoint must have been saved.
+
+        Args:
+            is_early: whether it ended because nothing got better, and not because of its length.
+        """
+
+
+class RunFolder(TrainerFolder):
+    """The folder that keeps a run. Made by `open_run` and `open_codec`."""
+
+    is_chief = True
+
+    def __init__(self, path: Path, stage: str, command: Sequence[str], config: XTTSConfig):
+        super().__init__(path, stage, command, is_resumed=False)
+        training = config.training
+        self.store = CheckpointStore(
+            path, keep_last=training.keep_last, keep_best=training.keep_best, best_metric=training.best_metric
+        )
+        self._config = config
+        self._sections: dict[str, dict[str, Any]] = dump_sections(config)
+        self._sections["training"]["stage"] = stage
+        self.record = self._read_or_start_record()
+        """What `run.json` says."""
+        self._changes = compare_configs(self.record.config, self._sections)
+        if self._is_codec_of_run:
+            self._changes = restrict_to_codec(self._changes, is_trained=self.record.ending is not None)
+        self.checkpoint: Checkpoint | None = self.store.latest()
+        """The newest whole checkpoint, from which the run goes on; None when it begins with step 0."""
+        self.is_resumed = self.checkpoint is not None
+        self._opened: TrainingCheckpoint | None = None
+        refuse_changes(self._changes, path, has_checkpoint=self.is_resumed)
+
+    @property
+    def step(self) -> int:
+        """Updates that are done and saved."""
+        return self.checkpoint.step if self.checkpoint is not None else 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run that was found in the folder has come to its end, and no other length is asked for now."""
+        if self._is_codec_of_run and self.step >= self._config.training.codec_steps:
+            # Killed just before it could say so, it is as trained as any.
+            return True
+        if self.record.ending is None or not self.is_resumed:
+            return False
+        if self._is_codec_of_run and CheckpointReader(self.path.parent).latest() is not None:
+            # A GPT has learnt its codes: trained on, it would be another codec.
+            return True
+        if self.record.is_early:
+            patience = self._config.training.early_stopping
+            return 0 < patience <= self._old_patience
+        return all(change.rule is not Rule.LENGTH for change in self._changes)
+
+    @property
+    def resume_command(self) -> str:
+        return make_resume_command(self._command)
+
+    def describe_progress(self) -> str | None:
+        return describe_progress(self.path)
+
+    def open_checkpoint(self) -> TrainingCheckpoint | None:
+        """What the run goes on from, opened once; None when it begins with step 0."""
+        if self._opened is None and self.checkpoint is not None:
+            # Summed up already, when it was found.
+            self._opened = read_training_checkpoint(self.checkpoint.path, verify_checksums=False)
+        return self._opened
+
+    def take_checkpoint(self) -> TrainingCheckpoint | None:
+        saved, self._opened = self.open_checkpoint(), None
+        return saved
+
+    def require_codec(self, codec: Codec) -> None:
+        saved = self.open_checkpoint()
+        if saved is not None and take_codec(saved.model).digest != codec.digest:
+            raise StartingPointError(
+                f"The codec in {codec.folder} is not the one this run has learnt the codes of, so the run cannot go on with it. "
+                f"Give that one with --codec (a copy of {saved.model.path} holds it), or start anew with --reset-training."
+            )
+
+    def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
+        """Says in the log what has changed since the run was started. Raises `RunFinishedError` when the run has come to its end;
+        one that had done all its updates but was killed before it could note that may end now.
+        """
+        is_done = self.step >= end_step if self.record.ending is not None else self.step > end_step
+        if self.is_finished or is_done:
+            raise self.explain_finished()
+        if self.step == end_step:
+            _log.info(
+                "All %d updates of the run in %s were done before it was ended: only its end is left.",
+                end_step,
+                self.path,
+            )
+        elif self.is_resumed:
+            report_rounding([*self._changes, *compare_environments(self.record.environment, environment)])
+            if self.record.end_step not in (None, end_step):
+                report_moved_end(self._config.training, self.step, self.record.end_step, end_step)
+            _log.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
+        start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step)
+        self._note(
+            config=self._sections,
+            environment=dict(environment),
+            starts=(*self.record.starts, start),
+            end_step=end_step,
+            ending=None,
+            is_early=False,
+        )
+        return self.step
+
+    def note_choice(self, choice: Mapping[str, Any] | None) -> None:
+        if choice != self.record.choice:
+            self._note(choice=choice)
+
+    def describe_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> str:
+        need = self.store.estimate_disk(model, tensors)
+        room = f"{need.peak_bytes / 1e6:.0f} MB in {self.path} ({need.kept} kept, {need.checkpoint_bytes / 1e6:.0f} MB each)"
+        too_little = "" if need.is_met else " That is too little: a save will fail."
+        return f"Checkpoints need {room}; {need.free_bytes / 1e9:.1f} GB are free.{too_little}"
+
+    def save(self, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint:
+        self.checkpoint, self._opened = self.store.save(model=model, tensors=tensors, state=state), None
+        return self.checkpoint
+
+    def rewind_to(self, path: Path) -> None:
+        """Goes on from an older checkpoint of the folder. Newer ones, of what is then another history, are set aside."""
+        listed = self.store.list()
+        found = next((each for each in listed if each.path.resolve() == path.resolve()), None)
+        whole = self.store.find(found.step) if found is not None else None
+        if whole is None:
+            names = ", ".join(checkpoint.path.name for checkpoint in listed) or "none"
+            raise RunFolderError(f"{path}: is no whole checkpoint of the run in {self.path}, which has: {names}.")
+        if whole.step < self.step:
+            # First: killed in between, the run must not pass for finished.
+            self._note(ending=None, is_early=False)
+        self.store.rewind(whole.step)
+        self.checkpoint, self._opened = whole, None
+
+    def finish(self, ending: str, *, is_early: bool = False) -> None:
+        assert self.record.end_step is not None, "begin() comes first"
+        self._note(ending=ending, is_early=is_early)
+
+    def list_lengths(self, end_step: int) -> list[tuple[int, int]]:
+        """For every start of the run, this one last: updates that were done, and updates of the whole run as it was then."""
+        return [*((start.step, start.end_step) for start in self.record.starts), (self.step, end_step)]
+
+    def explain_finished(self) -> RunFinishedError:
+        """The error that says that the run is finished, and how to train longer."""
+        ending = f" ({self.record.ending})" if self.record.ending is not None else ""
+        longer = f"To train longer, give {_describe_lengths(self._config)}: it goes on from there."
+        if self.record.is_early:
+            longer = (
+                f"It was ended by --early-stopping {self._old_patience}, so a larger number of epochs or steps does not change "
+                f"that. To train on, give a larger --early-stopping, or --early-stopping 0 to train to the end."
+            )
+        return RunFinishedError(
+            f"The run in {self.path} is finished: {self.step} updates are done{ending}. {longer} To train anew, give "
+            "--reset-training, which keeps this run aside, or another --checkpoint-dir.",
+            self.path,
+            self.step,
+        )
+
+    def open_codec(self) -> AbstractContextManager[RunFolder]:
+        """The folder of the codec that this run trains first, opened in the same way.
+
+        When it `is_finished`, its `checkpoint` holds the codec, and settings of its training may differ from those it had.
+        """
+        return _open_folder(self.path / CODEC_FOLDER, self._config, "codec", self._command)
+
+    @property
+    def _old_patience(self) -> int:
+        return int(self.record.config["training"]["early_stopping"])
+
+    @property
+    def _is_codec_of_run(self) -> bool:
+        return self.stage != self._config.training.stage
+
+    def _note(self, **changes: Any) -> None:
+        self.record = dataclasses.replace(self.record, **changes)
+        write_record(self.path, self.record)
+
+    def _read_or_start_record(self) -> RunRecord:
+        record = read_record(self.path)
+        if record is not None:
+            return record
+        found = self.store.list()
+        if found:
+            raise RunFolderError(
+                f"{self.path}: holds checkpoints ({found[-1].path.name}) but no {RECORD_NAME}, so it is not known how they came "
+                "about. To start from one of them, give it with --init-from and another --checkpoint-dir; --reset-training "
+                "keeps them aside and starts anew here."
+            )
+        foreign = tuple(name for name in _list_names(self.path) if not _is_of_older_runs(name))
+        record = RunRecord(stage=self.stage, config=self._sections, foreign=foreign)
+        write_record(self.path, record)
+        return record
+
+
+def _describe_lengths(config: XTTSConfig) -> str:
+    """The settings that make a run longer, as words on the command line."""
+    training = config.training
+    is_measured_in_epochs = training.stage != "codec" or "epochs" in config.given_values().get("training", {})
+    lengths = [f"a larger --epochs (now {training.epochs})"] if is_measured_in_epochs else []
+    if training.max_steps is not None:
+        lengths.append(f"a larger --max-steps (now {training.max_steps})")
+    if not lengths:
+        lengths.append(f"a larger --codec-steps (now {training.codec_steps})")
+    return " or ".join(lengths)
 
 
 LOCK_NAME = "run.lock"
@@ -280,350 +620,3 @@ def _read_readable_record(folder: Path) -> RunRecord | None:
 
 def _list_names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
-
-
-class _HeldFolder:
-    """A folder that nobody else trains in until it is closed."""
-
-    def __init__(self, path: Path, stage: str, command: Sequence[str], lock: contextlib.ExitStack):
-        self.path = path
-        self.stage = stage
-        self._command = tuple(command)
-        self._lock = lock
-
-    def close(self) -> None:
-        """Lets others into the folder."""
-        self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class RunFolder(_HeldFolder):
-    """An open run folder. Made by `open_run` and `open_codec`."""
-
-    def __init__(
-        self, path: Path, *, config: XTTSConfig, stage: str, command: Sequence[str], lock: contextlib.ExitStack
-    ):
-        super().__init__(path, stage, command, contextlib.ExitStack())
-        training = config.training
-        self.store = CheckpointStore(
-            path, keep_last=training.keep_last, keep_best=training.keep_best, best_metric=training.best_metric
-        )
-        self._config = config
-        self._sections: dict[str, dict[str, Any]] = dump_sections(config)
-        self._sections["training"]["stage"] = stage
-        self.record = self._read_or_start_record()
-        """What `run.json` says."""
-        self._comparison = compare_configs(self.record.config, self._sections)
-        if self._is_codec_of_run:
-            self._comparison = restrict_to_codec(self._comparison, is_trained=self.record.ending is not None)
-        self.checkpoint: Checkpoint | None = self.store.latest()
-        """The newest whole checkpoint, from which the run goes on; None when it begins with step 0."""
-        self._opened: TrainingCheckpoint | None = None
-        refuse_changes(self._comparison, path, has_checkpoint=self.is_resumed)
-        # Last: until here the caller still frees the lock when something is refused.
-        self._lock = lock.pop_all()
-
-    @property
-    def step(self) -> int:
-        """Updates that were done and saved when the folder was opened."""
-        return self.checkpoint.step if self.checkpoint is not None else 0
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the run goes on from a checkpoint."""
-        return self.checkpoint is not None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run that was found in the folder has come to its end, and no other length is asked for now."""
-        if self._is_codec_of_run and self.step >= self._config.training.codec_steps:
-            # Killed just before it could say so, it is as trained as any.
-            return True
-        if self.record.ending is None or not self.is_resumed:
-            return False
-        if self._is_codec_of_run and CheckpointReader(self.path.parent).latest() is not None:
-            # A GPT has learnt its codes: trained on, it would be another codec.
-            return True
-        if self.record.is_early:
-            patience = self._config.training.early_stopping
-            return 0 < patience <= self._old_patience
-        return not self._comparison.list_changes(Rule.LENGTH)
-
-    @property
-    def resume_command(self) -> str:
-        """The command that continues this run, for a shell."""
-        return make_resume_command(self._command)
-
-    def describe_progress(self) -> str | None:
-        """How far the run in the folder is, in words; None where nothing was trained."""
-        return describe_progress(self.path)
-
-    def open_checkpoint(self) -> TrainingCheckpoint | None:
-        """What the run goes on from, opened once; None when it begins with step 0."""
-        if self._opened is None and self.checkpoint is not None:
-            # Summed up already, when it was found.
-            self._opened = read_training_checkpoint(self.checkpoint.path, verify_checksums=False)
-        return self._opened
-
-    def take_checkpoint(self) -> TrainingCheckpoint | None:
-        """The same for the last time: who holds it keeps its files open, and their place on the disk is not freed."""
-        saved, self._opened = self.open_checkpoint(), None
-        return saved
-
-    def require_codec(self, codec: Codec) -> None:
-        """Raises `StartingPointError` when a codec is not the one that the run has learnt the codes of."""
-        saved = self.open_checkpoint()
-        if saved is None:
-            return
-        before = {**(saved.model.dvae or {}), MEL_STATISTICS: saved.model.model[MEL_STATISTICS]}
-        now = {**codec.weights, MEL_STATISTICS: codec.mel_norms}
-        if before.keys() != now.keys() or not all(
-            np.array_equal(read_array(before[name]), read_array(tensor)) for name, tensor in now.items()
-        ):
-            raise StartingPointError(
-                f"The codec in {codec.folder} is not the one this run has learnt the codes of, so the run cannot go on with it. "
-                f"Give that one with --codec (a copy of {saved.model.path} holds it), or start anew with --reset-training."
-            )
-
-    def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
-        """Notes that training starts now, and returns the number of its first step.
-
-        Says in the log what has changed since the run was started. Raises `RunFinishedError` when the run has come to its
-        end; one that had done all its updates but was killed before it could note that may end now.
-        """
-        is_done = self.step >= end_step if self.record.ending is not None else self.step > end_step
-        if self.is_finished or is_done:
-            raise self.explain_finished()
-        if self.step == end_step:
-            _log.info(
-                "All %d updates of the run in %s were done before it was ended: only its end is left.",
-                end_step,
-                self.path,
-            )
-        elif self.is_resumed:
-            differing = compare_environments(self.record.environment, environment)
-            report_rounding([*self._comparison.list_changes(Rule.ROUNDING), *differing])
-            if self.record.end_step not in (None, end_step):
-                report_moved_end(self._config.training, self.step, self.record.end_step, end_step)
-            _log.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
-        start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step)
-        self._note(
-            config=self._sections,
-            environment=dict(environment),
-            starts=(*self.record.starts, start),
-            end_step=end_step,
-            ending=None,
-            is_early=False,
-        )
-        return self.step
-
-    def note_choice(self, choice: Mapping[str, Any] | None) -> None:
-        """Keeps what `--mode auto` chose, for the next start of the run; None where the mode was given."""
-        if choice != self.record.choice:
-            self._note(choice=choice)
-
-    def rewind_to(self, path: Path) -> None:
-        """Goes on from an older checkpoint of the folder. Newer ones, of what is then another history, are set aside."""
-        found = next((found for found in self.store.list() if found.path.resolve() == Path(path).resolve()), None)
-        whole = self.store.find(found.step) if found is not None else None
-        if whole is None:
-            names = ", ".join(checkpoint.path.name for checkpoint in self.store.list()) or "none"
-            raise RunFolderError(f"{path}: is no whole checkpoint of the run in {self.path}, which has: {names}.")
-        if whole.step < self.step:
-            # First: killed in between, the run must not pass for finished.
-            self._note(ending=None, is_early=False)
-        self.store.rewind(whole.step)
-        self.checkpoint, self._opened = whole, None
-
-    def finish(self, ending: str, *, is_early: bool = False) -> None:
-        """Notes that the run has come to its end, and why. The last checkpoint must have been saved.
-
-        Args:
-            is_early: whether it ended because nothing got better, and not because of its length.
-        """
-        assert self.record.end_step is not None, "begin() comes first"
-        self._note(ending=ending, is_early=is_early)
-
-    def list_lengths(self, end_step: int) -> list[tuple[int, int]]:
-        """For every start of the run, this one last: updates that were done, and updates of the whole run as it was then."""
-        return [*((start.step, start.end_step) for start in self.record.starts), (self.step, end_step)]
-
-    def explain_finished(self) -> RunFinishedError:
-        """The error that says that the run is finished, and how to train longer."""
-        ending = f" ({self.record.ending})" if self.record.ending is not None else ""
-        longer = f"To train longer, give {_describe_lengths(self._config)}: it goes on from there."
-        if self.record.is_early:
-            longer = (
-                f"It was ended by --early-stopping {self._old_patience}, so a larger number of epochs or steps does not change "
-                f"that. To train on, give a larger --early-stopping, or --early-stopping 0 to train to the end."
-            )
-        return RunFinishedError(
-            f"The run in {self.path} is finished: {self.step} updates are done{ending}. {longer} To train anew, give "
-            "--reset-training, which keeps this run aside, or another --checkpoint-dir.",
-            self.path,
-            self.step,
-        )
-
-    def open_codec(self) -> RunFolder:
-        """The folder of the codec that this run trains first, opened in the same way; closed by its own `close`.
-
-        When it `is_finished`, its `checkpoint` holds the codec, and settings of its training may differ from those it had.
-        """
-        return _open_folder(self.path / CODEC_FOLDER, self._config, "codec", self._command)
-
-    @property
-    def _old_patience(self) -> int:
-        return int(self.record.config["training"]["early_stopping"])
-
-    @property
-    def _is_codec_of_run(self) -> bool:
-        return self.stage != self._config.training.stage
-
-    def _note(self, **changes: Any) -> None:
-        record = dataclasses.replace(self.record, **changes)
-        write_record(self.path, record)
-        self.record = record
-
-    def _read_or_start_record(self) -> RunRecord:
-        record = read_record(self.path)
-        if record is not None:
-            return record
-        found = self.store.list()
-        if found:
-            raise RunFolderError(
-                f"{self.path}: holds checkpoints ({found[-1].path.name}) but no {RECORD_NAME}, so it is not known how they came "
-                "about. To start from one of them, give it with --init-from and another --checkpoint-dir; --reset-training "
-                "keeps them aside and starts anew here."
-            )
-        foreign = tuple(name for name in _list_names(self.path) if not _is_of_older_runs(name))
-        record = RunRecord(stage=self.stage, config=self._sections, foreign=foreign)
-        write_record(self.path, record)
-        return record
-
-
-class FollowerFolder(_HeldFolder):
-    """The folder of a worker that is not the chief: its own log and metrics, and nothing that a run is resumed from.
-
-    The chief alone keeps `run.json` and the checkpoints. At every start it hands out weights, optimizer and position, so other
-    workers need no copy of them, and `--checkpoint-dir` need not be on shared storage.
-    """
-
-    def __init__(self, path: Path, *, stage: str, command: Sequence[str], is_resumed: bool):
-        lock = contextlib.ExitStack()
-        lock.enter_context(hold_run_folder(path))
-        super().__init__(path, stage, command, lock)
-        self.is_resumed = is_resumed
-
-    @property
-    def resume_command(self) -> str:
-        """The command that starts this worker again, for a shell."""
-        return shlex.join([word for word in self._command if word != "--reset-training"])
-
-    def describe_progress(self) -> str:
-        """How far the run is, as far as it is known here."""
-        return "the chief has what is saved"
-
-
-AnyRun = RunFolder | FollowerFolder
-
-
-def make_resume_command(command: Sequence[str]) -> str:
-    """The command that continues the run that another began, for a shell."""
-    words = [word for word in command if word not in ("--reset-training", "--resume")]
-    return shlex.join([*words, "--resume"])
-
-
-def describe_progress(folder: Path) -> str | None:
-    """How far the run in a folder is, in words; None where nothing was trained. Nothing is opened or locked for it."""
-    for path, of_what in ((folder, "it"), (folder / CODEC_FOLDER, "its codec")):
-        # Listed only: whether they are whole is looked at when the run goes on.
-        if found := CheckpointReader(path).list():
-            return f"{found[-1].step} updates of {of_what} are done"
-    return None
-
-
-def locate_run(config: XTTSConfig) -> Path:
-    """The folder of the run, whether there is one or not. A decoder trained for the GPT in --checkpoint-dir has one inside that."""
-    folder = Path(config.training.checkpoint_dir)
-    is_inside = config.training.stage == "decoder" and config.training.init_from is None
-    return folder / DECODER_FOLDER if is_inside else folder
-
-
-def _describe_lengths(config: XTTSConfig) -> str:
-    """The settings that make a run longer, as words on the command line."""
-    training = config.training
-    is_measured_in_epochs = training.stage != "codec" or "epochs" in config.given_values().get("training", {})
-    lengths = [f"a larger --epochs (now {training.epochs})"] if is_measured_in_epochs else []
-    if training.max_steps is not None:
-        lengths.append(f"a larger --max-steps (now {training.max_steps})")
-    if not lengths:
-        lengths.append(f"a larger --codec-steps (now {training.codec_steps})")
-    return " or ".join(lengths)
-
-
-def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | None = None) -> RunFolder:
-    """The folder of the run these settings ask for: a new run, or the one in it, as `--resume` and the like say.
-
-    Raises `RunFolderError` when another trains there or --resume finds none, `RunChangedError` when the
-    settings would change the result of the run that is there, and `RunFinishedError` when nothing is left to do.
-
-    Args:
-        config: the settings as asked for, before anything is worked out from the data.
-        command: the words that started this process, for the command that resumes it.
-        checkpoint: of the folder, to go on from instead of its newest one, even if the run is finished.
-    """
-    # Before the folder is made: a mistyped one must not come into being.
-    folder = check_run_folder(config)
-    run = _open_folder(folder, config, config.training.stage, command, is_reset=config.training.resume == "reset")
-    with contextlib.ExitStack() as stack:
-        stack.callback(run.close)
-        if checkpoint is not None:
-            run.rewind_to(checkpoint)
-        if run.is_finished:
-            raise run.explain_finished()
-        stack.pop_all()
-    return run
-
-
-def check_run_folder(config: XTTSConfig) -> Path:
-    """The folder of the run, which is neither made nor opened. Raises what `open_run` does where no run can be in it."""
-    folder, given = locate_run(config), Path(config.training.checkpoint_dir)
-    if folder != given and not (given / RECORD_NAME).is_file():
-        raise RunFolderError(
-            f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
-            "the folder of one with --checkpoint-dir, or any model with --init-from."
-        )
-    if config.training.resume == "require":
-        _require_begun(folder)
-    try:
-        require_makeable_folder(folder, "Give another one with --checkpoint-dir.")
-    except OutputFolderError as error:
-        raise RunFolderError(str(error)) from None
-    return folder
-
-
-def _require_begun(folder: Path) -> None:
-    """Raises `RunFolderError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
-    records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
-    if not any(record is not None and record.starts for record in records):
-        why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
-        raise RunFolderError(
-            f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
-        )
-
-
-def _open_folder(
-    folder: Path, config: XTTSConfig, stage: str, command: Sequence[str], is_reset: bool = False
-) -> RunFolder:
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(hold_run_folder(folder))
-        complete_interrupted_move(folder)
-        recover_folder(folder, is_locked=True)
-        if is_reset:
-            keep_run_aside(folder)
-        return RunFolder(folder, config=config, stage=stage, command=command, lock=stack)

@@ -50,7 +50,7 @@ from myxtts.processes import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
 from myxtts.training.listening import Listener
 from myxtts.training.model import CheckpointSaver
-from myxtts.training.run_folder import AnyRun, FollowerFolder
+from myxtts.training.run_folder import TrainerFolder
 from myxtts.training.schedule import Schedule
 from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter
@@ -355,10 +355,10 @@ class RunLog:
         self._events_seen = len(pipeline.events)
 
 
-def choose_board(run: AnyRun, config: XTTSConfig) -> Path:
+def choose_board(run: TrainerFolder, config: XTTSConfig) -> Path:
     """The folder of the curves. One run writes into one folder: other workers than the chief keep to their own."""
     given = config.training.tensorboard_log_dir
-    return run.path / TENSORBOARD_FOLDER if given is None or isinstance(run, FollowerFolder) else Path(given)
+    return run.path / TENSORBOARD_FOLDER if given is None or not run.is_chief else Path(given)
 
 
 def open_run_log(

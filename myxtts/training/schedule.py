@@ -30,6 +30,10 @@ class Schedule:
         """Whether a validation with a better loss than all before is saved even if no checkpoint is due."""
         return self.training.keep_best > 0 and self.training.best_metric == "val_loss"
 
+    def validates_after(self, step: int) -> bool:
+        """Whether a round of validation is due after so many updates."""
+        return step % self.validation_interval == 0 or step == self.end_step
+
     def choose_rate(self, step: int) -> float:
         """The learning rate of an update."""
         return compute_learning_rate(self.training, step, self.end_step)

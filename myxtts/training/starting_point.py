@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from myxtts.checkpoints.coqui import import_coqui_files
 from myxtts.checkpoints.model_directory import (
     VOCABULARY_NAME,
+    ModelContent,
     ModelDirectory,
     read_model_directory,
     require_weights,
@@ -29,6 +30,7 @@ from myxtts.checkpoints.store import (
 from myxtts.checkpoints.tensors import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES, name_size
+from myxtts.data.code_cache import digest_arrays
 from myxtts.errors import CodecMissingError, StartingPointError
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, find_value_problem
 from myxtts.text.tokenizer import Tokenizer, read_vocabulary
@@ -52,6 +54,12 @@ class Codec:
     config: ModelConfig
     weights: Mapping[str, Tensor]
     mel_norms: NDArray[np.float32]
+
+    @property
+    def digest(self) -> str:
+        """What two codecs have alike only if their codes mean the same."""
+        weights = {name: read_array(tensor) for name, tensor in self.weights.items()}
+        return digest_arrays({**weights, MEL_STATISTICS: self.mel_norms})
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,36 +146,52 @@ def open_start(
     Args:
         folder: keeps what is imported.
         is_resumed: whether the run goes on from a checkpoint, with what was imported when it was started.
-        keeps: whether the model is copied to the folder too.
+        keeps: whether the model is copied to the folder too: what it came from may be trained on, or go away.
     """
     training = config.training
     # A decoder is trained for a model, by default that of the run's own folder.
     origin = training.init_from or (training.checkpoint_dir if training.stage == "decoder" else None)
     if origin is None or training.stage == "codec":
         return config, None
-    read = keep_starting_point if keeps else read_starting_point
-    start = read(Path(origin), folder, is_resumed=is_resumed)
+    start = read_starting_point(Path(origin), folder, is_resumed=is_resumed, keeps=keeps)
     return (adopt_lengths(config, start) if training.stage == "decoder" else config), start
 
 
-def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> StartingPoint:
-    """The model a run fine-tunes: a model directory, a run folder, or a Coqui `model.pth`, which is imported first."""
-    if path.is_file():
-        return _read_start(_import_coqui(path, run_folder / START_FOLDER, is_resumed))
-    return _read_start(find_model_directory(path))
-
-
-def keep_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> StartingPoint:
-    """The model a run builds upon without changing it, copied into the run's folder: what it came from may be trained on, or
-    go away. Arguments as for `read_starting_point`.
-    """
+def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool, keeps: bool = False) -> StartingPoint:
+    """The model a run fine-tunes or builds upon: a model directory, a run folder, or a Coqui `model.pth`, which is imported first.
+    Arguments as for `open_start`."""
     target = run_folder / START_FOLDER
     if path.is_file():
-        return _read_start(_import_coqui(path, target, is_resumed))
+        # Of a run that goes on the settings were compared: it is of the same file. Before, another one may be given.
+        if not (is_resumed and target.is_dir()):
+            _import_coqui(path, target)
+    elif keeps:
+        _keep_model(path, target, is_resumed=is_resumed)
+    else:
+        target = find_model_directory(path)
+    model = read_model_directory(target)
+    if not any(name.startswith(GPT_PREFIX) for name in model.model):
+        raise StartingPointError(
+            f"{target} has no GPT to fine-tune: it holds a codec. Give it with --codec instead of --init-from."
+        )
+    require_weights(model)
+    return StartingPoint(model)
+
+
+def _import_coqui(path: Path, target: Path) -> None:
+    beside = {name: path.with_name(file) for name, file in _BESIDE.items()}
+    found: dict[str, Any] = {name: file for name, file in beside.items() if file.exists()}
+    report = import_coqui_files(path, target, **found)
+    _log.info(
+        "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
+    )
+
+
+def _keep_model(path: Path, target: Path, *, is_resumed: bool) -> None:
     # Inside the folder of a GPT's run that GPT is meant, whatever decoder it has by now.
-    find = find_own_model if run_folder.parent == path else find_model_directory
+    find = find_own_model if target.parent.parent == path else find_model_directory
     if not (is_resumed and target.is_dir()):
-        _copy_model(find(path), target)
+        write_model_directory(target, **list_content(read_model_directory(find(path))))
     elif path.is_dir() and not have_same_weights(find(path), target):
         _log.warning(
             "The model in %s is no longer the one this run was started with, and the run goes on with that one, kept in %s. To "
@@ -175,7 +199,19 @@ def keep_starting_point(path: Path, run_folder: Path, *, is_resumed: bool) -> St
             path,
             target,
         )
-    return _read_start(target)
+
+
+def list_content(model: ModelDirectory) -> ModelContent:
+    """Everything in a model directory, to write it once more."""
+    return {
+        "config": model.config,
+        "model": model.model,
+        "dvae": model.dvae,
+        "vocabulary": model.vocabulary,
+        "speakers": model.speakers,
+        "source_config": model.source_config,
+        "notice": model.manifest.facts.notice,
+    }
 
 
 def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
@@ -186,38 +222,23 @@ def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
     return config.replace(data={name: value for name, value in lengths.items() if name not in given})
 
 
-def require_grown_vocabulary(start: StartingPoint, vocabulary: Path) -> None:
+def require_vocabulary(start: StartingPoint, vocabulary: Path, tokens: int, *, is_trained: bool) -> None:
     """Raises `StartingPointError` when a vocabulary gives tokens that a model knows other ids: their rows would be read as
-    those of other tokens."""
-    if start.vocabulary is None:
-        return
-    known, given = (read_vocabulary(path)["model"]["vocab"] for path in (start.vocabulary, vocabulary))
+    those of other tokens. Another number of them needs a model that is trained."""
+    own = start.vocabulary or vocabulary
+    known, given = (read_vocabulary(path)["model"]["vocab"] for path in (own, vocabulary))
     moved = sorted(token for token, row in known.items() if given.get(token) != row)
     if moved:
         raise StartingPointError(
-            f"{vocabulary} must have all tokens of {start.vocabulary} under the same ids, but {len(moved)} of {len(known)} are "
+            f"{vocabulary} must have all tokens of {own} under the same ids, but {len(moved)} of {len(known)} are "
             f"missing or have others, such as {moved[0]!r}. Leave out --vocabulary to take the model's own, or make a larger one "
             "from it with myxtts.text.extend_vocabulary."
         )
-
-
-def require_same_vocabulary(start: StartingPoint, tokens: int) -> None:
-    """Raises `StartingPointError` when a vocabulary is not the one a model that stays as it is was trained on."""
-    if tokens != start.config.text_tokens:
+    if not is_trained and tokens != start.config.text_tokens:
         raise StartingPointError(
             f"The vocabulary has {tokens} tokens, but the GPT in {start.folder} knows {start.config.text_tokens}, and is not "
             "trained here. Leave out --vocabulary to take its own."
         )
-
-
-def _read_start(folder: Path) -> StartingPoint:
-    model = read_model_directory(folder)
-    if not any(name.startswith(GPT_PREFIX) for name in model.model):
-        raise StartingPointError(
-            f"{folder} has no GPT to fine-tune: it holds a codec. Give it with --codec instead of --init-from."
-        )
-    require_weights(model)
-    return StartingPoint(model)
 
 
 def fit_model_config(
@@ -306,30 +327,3 @@ _SHAPE_NAMES = (
     "gpt_layers", "gpt_width", "gpt_heads", "dvae_width", "decoder_width", "audio_codes",
     "max_text_tokens", "max_audio_tokens", "max_prompt_tokens",
 )  # fmt: skip
-
-
-def _import_coqui(path: Path, target: Path, is_resumed: bool) -> Path:
-    if is_resumed and target.is_dir():
-        # The settings were compared: it is of the same file. Before the first checkpoint another one may be given.
-        return target
-    beside = {name: path.with_name(file) for name, file in _BESIDE.items()}
-    found: dict[str, Any] = {name: file for name, file in beside.items() if file.exists()}
-    report = import_coqui_files(path, target, **found)
-    _log.info(
-        "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
-    )
-    return target
-
-
-def _copy_model(source: Path, target: Path) -> None:
-    model = read_model_directory(source)
-    write_model_directory(
-        target,
-        config=model.config,
-        model=model.model,
-        dvae=model.dvae,
-        vocabulary=model.vocabulary,
-        speakers=model.speakers,
-        source_config=model.source_config,
-        notice=model.manifest.facts.notice,
-    )

@@ -154,8 +154,7 @@ class Watchdog:
         read_work: what the thread is doing; called from another one.
         limits: for one thing.
         advise: how to go on, for the last word; called in the watching thread.
-        on_warning: is given every warning, in the watching thread.
-        on_force: is given the last word before the process is ended.
+        tell: is given every warning, and the last word before the process is ended by force; called in other threads.
         end_process: ends it, with an exit code.
         clock: for the time between two looks.
     """
@@ -166,8 +165,7 @@ class Watchdog:
         limits: TimeLimits,
         *,
         advise: Callable[[], str],
-        on_warning: Callable[[str], None],
-        on_force: Callable[[str], None],
+        tell: Callable[[str, bool], None],
         grace_s: float = GRACE_S,
         end_process: Callable[[int], None] = os._exit,
         clock: Callable[[], float] = time.perf_counter,
@@ -175,8 +173,7 @@ class Watchdog:
         self._read_work = read_work
         self._limits = limits
         self._advise = advise
-        self._on_warning = on_warning
-        self._on_force = on_force
+        self._tell = tell
         self._grace_s = grace_s
         self._end_process = end_process
         self._clock = clock
@@ -225,7 +222,7 @@ class Watchdog:
     def _warn(self, stall: Stall) -> None:
         text = f"{stall} The run ends if that lasts {FINAL * stall.limit_s:g} s."
         _log.warning("%s Where all threads are:\n%s", text, format_all_stacks(self._watched))
-        self._on_warning(text)
+        self._tell(text, False)
 
     def _end_run(self, stall: Stall) -> None:
         stacks = format_all_stacks(self._watched)
@@ -244,7 +241,7 @@ class Watchdog:
 
     def _say_last_words(self, stall: Stall) -> None:
         _log.critical("%s\nIt cannot be reached where it is, so the process ends now.", self._last_word)
-        self._on_force(f"{stall} {self._advise()}")
+        self._tell(f"{stall} {self._advise()}", True)
 
 
 def _raise_in_thread(ident: int, kind: type[BaseException] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.store import DiskNeed, TrainingCheckpoint, read_training_checkpoint
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.sources import names_settings
@@ -46,7 +45,8 @@ from myxtts.training.model import (
     describe_model,
     measure_mel_norms,
 )
-from myxtts.training.run_folder import AnyRun, FollowerFolder, RunFolder, open_run
+from myxtts.training.peers import Peers, gather_peers
+from myxtts.training.run_folder import RunFolder, TrainerFolder, open_run, open_worker_folder
 from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, open_run_log, read_start_work
 from myxtts.training.schedule import Schedule, count_free_steps, plan_schedule
 from myxtts.training.starting_point import (
@@ -55,13 +55,11 @@ from myxtts.training.starting_point import (
     fit_model_config,
     open_start,
     read_codec,
-    require_grown_vocabulary,
-    require_same_vocabulary,
+    require_vocabulary,
     take_codec,
 )
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop_before_run
-from myxtts.training.workers import SingleWorker, describe_codec, gather_workers
 from myxtts.units import SAMPLE_RATE_HZ
 from myxtts.utils.commons import get_device_context
 
@@ -148,8 +146,8 @@ class XTTSTrainer:
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
         training = config.training
         self._cluster = find_cluster(training.cluster, training.worker_index, os.environ)
-        self._workers: SingleWorker
-        self._run: AnyRun | None = None
+        self._peers: Peers
+        self._run: TrainerFolder | None = None
         # Of the stage that runs, or ran last, as far as it has come.
         self._updates: UpdateMaker | None = None
         self._run_log: RunLog | None = None
@@ -185,7 +183,7 @@ class XTTSTrainer:
         try:
             with (
                 stop.while_idle(),
-                self._gather_workers(stop) as self._workers,
+                gather_peers(self.config, self.plan, self._cluster, stop, self._ledger) as self._peers,
                 self._open_run() as self._run,
                 keep_run_log(self._run.path),
             ):
@@ -195,10 +193,26 @@ class XTTSTrainer:
             assert stop.signal is not None
             raise self._explain_stop(stop.signal) from None
 
-    def _train_run(self, run: AnyRun) -> TrainingResult:
+    @contextmanager
+    def _open_run(self) -> Iterator[TrainerFolder]:
+        """The chief's folder of the run, or the own one of another worker."""
+        with ExitStack() as opened:
+            found: list[TrainerFolder] = []
+
+            def open_folder() -> bool:
+                run = open_run(self.config, command=self._command, checkpoint=self._resume_checkpoint)
+                found.append(opened.enter_context(run))
+                return found[0].is_resumed
+
+            is_resumed = self._peers.lead("open", open_folder)
+            if not found:
+                own = open_worker_folder(self.config, self._peers.share.part, self._command, is_resumed=is_resumed)
+                found.append(opened.enter_context(own))
+            yield found[0]
+
+    def _train_run(self, run: TrainerFolder) -> TrainingResult:
         """Trains what the run is for: a codec; or a GPT, after its codec where none is given; or a GPT's decoder."""
-        if isinstance(run, RunFolder):
-            run.note_choice(None if self._choice is None else asdict(self._choice))
+        run.note_choice(None if self._choice is None else asdict(self._choice))
         config, start = open_start(self.config, run.path, is_resumed=run.is_resumed, keeps=run.stage == "decoder")
         data = self._collect_data(run, config, start)
         if run.stage == "codec":
@@ -213,49 +227,25 @@ class XTTSTrainer:
                     result = self._train_codec(codec_run, config, data)
                     if not result.ending.is_finished:
                         return TrainingResult(result, run.resume_command)
-                    self._workers.stop.check()
+                    self._peers.stop.check()
                     self._ledger = TimeLedger()
                 codec = read_codec(codec_run.path)
-        if isinstance(run, RunFolder):
-            run.require_codec(codec)
-        if self._workers.size > 1:
-            self._workers.require_equal("codec", describe_codec(codec), "Copy the chief's to every machine.")
+        run.require_codec(codec)
+        if self._peers.size > 1:
+            self._peers.require_equal("codec", {"digest": codec.digest}, "Copy the chief's to every machine.")
         _log.info("%s.", describe_model(config, start, run.stage))
-        recipe = self._plan_batches(run, config, data, codec.mel_norms, codec.folder)
+        schedule = plan_schedule(config, data.sampler, run.stage)
+        recipe = self._plan_batches(run, config, data, schedule, codec.mel_norms, codec.folder)
         with self._building():
             if run.stage == "gpt":
                 trained = build_gpt_step(config, data, codec, start, self._model)
             else:
                 assert start is not None, "a decoder is trained for a GPT"
                 trained = build_decoder_step(config, data, codec, start)
-        result = self._train_stage(run, data, recipe, trained)
+        result = self._train_stage(run, data, schedule, recipe, trained)
         return TrainingResult(result, run.resume_command, self._speak_at_end(run, data, result))
 
-    @contextmanager
-    def _gather_workers(self, stop: StopRequests) -> Iterator[SingleWorker]:
-        """All who train, with the device plan in force. Only what it takes until they are there is booked."""
-        name = "setting up the devices" if self._cluster is None else "meeting the other workers"
-        with ExitStack() as gathered:
-            with self._ledger.spend(Cause.START_UP, name):
-                workers = gathered.enter_context(gather_workers(self.config, self.plan, self._cluster, stop))
-            yield workers
-
-    def _open_run(self) -> AnyRun:
-        """The chief's folder of the run, or the own one of another worker."""
-        opened: list[RunFolder] = []
-
-        def open_folder() -> bool:
-            opened.append(open_run(self.config, command=self._command, checkpoint=self._resume_checkpoint))
-            return opened[0].is_resumed
-
-        is_resumed = self._workers.lead("open", open_folder)
-        if opened:
-            return opened[0]
-        training = self.config.training
-        path = Path(training.checkpoint_dir) / f"worker-{self._workers.share.part}"
-        return FollowerFolder(path, stage=training.stage, command=self._command, is_resumed=is_resumed)
-
-    def _collect_data(self, run: AnyRun, config: XTTSConfig, start: StartingPoint | None) -> RunData:
+    def _collect_data(self, run: TrainerFolder, config: XTTSConfig, start: StartingPoint | None) -> RunData:
         """The clips to train on, with a vocabulary that fits the model to start from."""
         vocabulary = None if start is None else start.vocabulary
         with self._ledger.spend(Cause.START_UP, "scanning the corpus") as span:
@@ -265,38 +255,35 @@ class XTTSTrainer:
 
             data = collect_run_data(config, folder=run.path, vocabulary=vocabulary, progress=note_progress)
         if start is not None:
-            require_grown_vocabulary(start, data.tokenizer_path)
+            require_vocabulary(start, data.tokenizer_path, data.text_tokens, is_trained=run.stage == "gpt")
         data.report.write_json(run.path / DROP_REPORT_NAME)
         _log.info("Data: %s", _describe_data(data, has_fixed_shapes=config.data.pad_to_fixed_length))
         advice = "Every worker must see the same corpus: copy it, or put it on shared storage."
-        self._workers.require_equal("clips", asdict(data.fingerprint), advice)
-        if start is not None and run.stage == "decoder":
-            require_same_vocabulary(start, data.text_tokens)
+        self._peers.require_equal("clips", asdict(data.fingerprint), advice)
         return data
 
-    def _train_codec(self, run: AnyRun, config: XTTSConfig, data: RunData) -> StageResult:
+    def _train_codec(self, run: TrainerFolder, config: XTTSConfig, data: RunData) -> StageResult:
         assert isinstance(run, RunFolder), "a cluster trains no codec"
-        mel_norms = self._find_mel_norms(run, config, data)
-        recipe = self._plan_batches(run, config, data, mel_norms)
-        steps = recipe.end_step
-        with self._building():
-            free_steps = count_free_steps(run.list_lengths(steps))
-            trained = build_codec_step(config, mel_norms, steps=steps, free_steps=free_steps)
-        return self._train_stage(run, data, recipe, trained)
-
-    def _find_mel_norms(self, run: RunFolder, config: XTTSConfig, data: RunData) -> NDArray[np.float32]:
         saved = run.open_checkpoint()
         if saved is not None:
-            return take_codec(saved.model).mel_norms
-        # On the host: once, before anything trains.
-        with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
-            return measure_mel_norms(data.train, config.training.seed)
+            mel_norms = take_codec(saved.model).mel_norms
+        else:
+            # On the host: once, before anything trains.
+            with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
+                mel_norms = measure_mel_norms(data.train, config.training.seed)
+        schedule = plan_schedule(config, data.sampler, run.stage)
+        recipe = self._plan_batches(run, config, data, schedule, mel_norms)
+        with self._building():
+            free_steps = count_free_steps(run.list_lengths(schedule.end_step))
+            trained = build_codec_step(config, mel_norms, steps=schedule.end_step, free_steps=free_steps)
+        return self._train_stage(run, data, schedule, recipe, trained)
 
     def _plan_batches(
         self,
-        run: AnyRun,
+        run: TrainerFolder,
         config: XTTSConfig,
         data: RunData,
+        schedule: Schedule,
         mel_norms: NDArray[np.float32],
         codec_folder: Path | None = None,
     ) -> BatchRecipe:
@@ -307,14 +294,7 @@ class XTTSTrainer:
             codec_folder: whose codes a GPT learns, or says; None to train the codec.
         """
         preparation = choose_preparation(config, Target(run.stage), mel_norms.tolist())
-        buckets = self._workers.share.shrink_all(data.sampler.plan.buckets)
-        bills = check_run(config, self.plan, RunShape(run.stage, buckets, preparation))
-        _log.info("%s", bills)
-        if not self.plan.has_producer:
-            # A producer begins with whole batches and finds out by itself how many clips fit: the bill is an estimate.
-            preparation = replace(preparation, rows_at_a_time=bills.rows_at_a_time)
-        schedule = plan_schedule(config, data.sampler, run.stage)
-        return BatchRecipe(
+        recipe = BatchRecipe(
             config=config,
             plan=self.plan,
             preparation=preparation,
@@ -323,8 +303,14 @@ class XTTSTrainer:
             end_step=schedule.end_step,
             codec_folder=codec_folder,
             cache_folder=choose_cache_folder(data, run.path),
-            share=self._workers.share,
+            share=self._peers.share,
         )
+        bills = check_run(config, self.plan, RunShape(run.stage, recipe.list_buckets(data), preparation))
+        _log.info("%s", bills)
+        if self.plan.has_producer:
+            # It begins with whole batches and finds out by itself how many clips fit: the bill is an estimate.
+            return recipe
+        return replace(recipe, preparation=replace(preparation, rows_at_a_time=bills.rows_at_a_time))
 
     @contextmanager
     def _building(self) -> Iterator[None]:
@@ -333,41 +319,43 @@ class XTTSTrainer:
         with self._ledger.spend(Cause.START_UP, "building the model"), get_device_context(self.model_device):
             yield
 
-    def _train_stage(self, run: AnyRun, data: RunData, recipe: BatchRecipe, trained: TrainedModel) -> StageResult:
+    def _train_stage(
+        self, run: TrainerFolder, data: RunData, schedule: Schedule, recipe: BatchRecipe, trained: TrainedModel
+    ) -> StageResult:
         """Trains a codec, a GPT or a decoder to its end, or until it is told to stop."""
         check_variables(trained.list_variables(), self.model_device)
-        config, workers = recipe.config, self._workers
-        schedule = plan_schedule(config, data.sampler, run.stage)
-        environment = describe_environment(self.plan, workers.size)
-        saver = CheckpointSaver(run, config, trained, data, environment)
+        config, peers = recipe.config, self._peers
+        saver = CheckpointSaver(run, config, trained, data, describe_environment(self.plan, peers.size))
         self._run_log, self._recipe, self._source = None, None, None
         self._updates = UpdateMaker(
             trained.step,
             schedule.choose_rate,
             accumulation=config.training.gradient_accumulation_steps,
             retries=config.training.on_oom == "retry",
-            sum_workers=workers.sum_gradients if workers.size > 1 else None,
-            worker=workers.share.part,
+            sum_workers=peers.sum_gradients if peers.size > 1 else None,
+            worker=peers.share.part,
         )
-        if isinstance(run, RunFolder):
-            need = run.store.estimate_disk(trained.collect_content(), trained.collect_tensors())
-            _log.info("%s", _describe_disk(need, run.path))
-        workers.lead("begin", lambda: _begin(run, schedule.end_step, environment))
+        room = run.describe_disk(trained.collect_content(), trained.collect_tensors())
+        if room is not None:
+            _log.info("%s", room)
+        peers.lead("begin", lambda: run.begin(schedule.end_step, saver.environment))
         with self._ledger.spend(Cause.START_UP, "restoring the checkpoint"):
-            self._restore(saver, run.take_checkpoint() if isinstance(run, RunFolder) else None)
+            self._restore(saver)
         # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
-        with workers.stop.while_busy():
+        with peers.stop.while_busy():
             try:
                 return self._run_stage(saver, schedule, recipe)
             finally:
                 # Once more, with the clips that were replaced during training.
                 data.report.write_json(run.path / DROP_REPORT_NAME)
 
-    def _restore(self, saver: CheckpointSaver, saved: TrainingCheckpoint | None) -> None:
+    def _restore(self, saver: CheckpointSaver) -> None:
+        """Takes the newest checkpoint of the run, where it has one, or what the chief has taken."""
         with get_device_context(self.model_device):
+            saved = saver.run.take_checkpoint()
             if saved is not None:
                 saver.restore(saved)
-            self._workers.share_start(saver)
+            self._peers.share_start(saver)
 
     def _run_stage(self, saver: CheckpointSaver, schedule: Schedule, recipe: BatchRecipe) -> StageResult:
         run, is_asked_for = saver.run, saver.run.stage == self.config.training.stage
@@ -385,14 +373,14 @@ class XTTSTrainer:
             finally:
                 self._is_in_loop = False
             summary = log.summarise(saver.progress.step, "finished" if ending.is_finished else "stopped")
-        if ending.is_finished and isinstance(run, RunFolder):
+        if ending.is_finished:
             run.finish(ending.reason, is_early=ending.is_early)
         return StageResult(ending, saver.progress.step, summary, run.path, choose_board(run, self.config))
 
     def _run_loop(self, saver: CheckpointSaver, schedule: Schedule, recipe: BatchRecipe, log: RunLog) -> Ending:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
         assert self._updates is not None
-        stop, failed_at = self._workers.stop, None
+        stop, failed_at = self._peers.stop, None
         while saver.progress.step < schedule.end_step or not saver.progress.is_validated:
             try:
                 stop.check()
@@ -400,13 +388,13 @@ class XTTSTrainer:
                 with self._ledger.spend(cause, "opening the pipeline"):
                     self._source = source = self._open_batches(saver, recipe)
             except StopNow:
-                if self._workers.size > 1:
+                if self._peers.size > 1:
                     # The others wait for a batch, and are to hear why it does not come.
                     raise
                 assert stop.signal is not None
                 return describe_stop(stop.signal)
             try:
-                return TrainingLoop(source, self._updates, saver, schedule, log, self._workers).run()
+                return TrainingLoop(source, self._updates, saver, schedule, log, self._peers).run()
             except UpdateMemoryError as error:
                 failed_at = self._recover(error, failed_at, saver, log)
             finally:
@@ -423,7 +411,7 @@ class XTTSTrainer:
             data,
             folder=saver.run.path / PRODUCER_FOLDER,
             # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
-            waiting=self._workers.stop.while_idle,
+            waiting=self._peers.stop.while_idle,
         )
 
     def _recover(self, error: UpdateMemoryError, failed_at: int | None, saver: CheckpointSaver, log: RunLog) -> int:
@@ -434,10 +422,9 @@ class XTTSTrainer:
         step, saved = saver.progress.step, saver.saved_step
         is_hopeless = failed_at == step or saved is None
         # Others have made the update, or wait for it: only all of them together can go back.
-        if saver.config.training.on_oom == "stop" or is_hopeless or self._workers.size > 1:
+        if saver.config.training.on_oom == "stop" or is_hopeless or self._peers.size > 1:
             raise _explain_way_out(error, saved) from error
         assert self._updates is not None
-        assert isinstance(saver.run, RunFolder), "of a run that is trained alone"
         self._updates.parts *= 2
         _log.warning(
             "Out of memory inside the update of step %d. Going on from the checkpoint of step %d, in parts half as large.",
@@ -445,22 +432,20 @@ class XTTSTrainer:
             saved,
         )
         with log.ledger.spend(Cause.RECOVERY):
-            latest = saver.run.store.latest()
-            assert latest is not None, "one was saved"
-            self._restore(saver, read_training_checkpoint(latest.path, verify_checksums=False))
+            self._restore(saver)
         log.rewind(saver.progress.step, saver.progress.is_validated)
         return step
 
-    def _speak_at_end(self, run: AnyRun, data: RunData, result: StageResult) -> Spoken | None:
-        stop, spoken = self._workers.stop, None
-        is_wanted = self.config.training.speak and self._workers.is_chief
+    def _speak_at_end(self, run: TrainerFolder, data: RunData, result: StageResult) -> Spoken | None:
+        stop, spoken = self._peers.stop, None
+        is_wanted = self.config.training.speak and self._peers.is_chief
         # Somebody who wants the process gone does not wait for a sentence.
         if result.ending.is_finished and is_wanted and stop.signal is None:
             with self._ledger.spend(Cause.OTHER, "speaking"), suppress(StopNow):
                 spoken = speak_at_end(run.path, data.train)
         # Nobody goes before the chief is done: whoever watches over workers starts only those again that failed.
         with stop.while_busy(), self._ledger.spend(Cause.OTHER_WORKERS, "waiting for all workers at the end"):
-            self._workers.sum_numbers("end", [])
+            self._peers.sum_numbers("end", [])
         return spoken
 
     def _open_watchdog(self) -> Watchdog:
@@ -475,15 +460,11 @@ class XTTSTrainer:
                 return self._run_log.read_work(self._source, start_s)
             return read_start_work(self._ledger, start_s)
 
-        def note_stall(text: str) -> None:
+        def tell(text: str, is_last: bool) -> None:
             if self._run_log is not None:
-                self._run_log.note_later(STALLED, text)
+                (self._run_log.note_last_word if is_last else self._run_log.note_later)(STALLED, text)
 
-        def note_last_word(text: str) -> None:
-            if self._run_log is not None:
-                self._run_log.note_last_word(STALLED, text)
-
-        return Watchdog(read_work, limits, advise=self._advise, on_warning=note_stall, on_force=note_last_word)
+        return Watchdog(read_work, limits, advise=self._advise, tell=tell)
 
     def _advise(self) -> str:
         """How to go on after a hang. Nothing is looked up for it: the disk may be what hangs."""
@@ -515,11 +496,6 @@ class XTTSTrainer:
             _log.info("%s", self._run_log.format_performance(self._source.read_facts()))
 
 
-def _begin(run: AnyRun, end_step: int, environment: Mapping[str, Any]) -> int:
-    assert isinstance(run, RunFolder), "the chief's"
-    return run.begin(end_step, environment)
-
-
 def _describe_data(data: RunData, *, has_fixed_shapes: bool) -> str:
     """What is trained on, in a line."""
     buckets = len(data.sampler.plan.buckets)
@@ -529,12 +505,6 @@ def _describe_data(data: RunData, *, has_fixed_shapes: bool) -> str:
         f"with; {shapes}, {data.sampler.steps_per_epoch} updates per epoch, "
         f"{data.sampler.plan.waste.audio_share:.1%} padding at {SAMPLE_RATE_HZ} Hz."
     )
-
-
-def _describe_disk(need: DiskNeed, folder: Path) -> str:
-    room = f"{need.peak_bytes / 1e6:.0f} MB in {folder} ({need.kept} kept, {need.checkpoint_bytes / 1e6:.0f} MB each)"
-    free = f"{need.free_bytes / 1e9:.1f} GB are free"
-    return f"Checkpoints need {room}; {free}." + ("" if need.is_met else " That is too little: a save will fail.")
 
 
 def _explain_way_out(error: UpdateMemoryError, saved: int | None) -> UpdateMemoryError:

@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.errors import (
-    CheckpointError,
-    RunChangedError,
-    RunFinishedError,
-    RunFolderError,
-)
+from myxtts.errors import CheckpointError, RunChangedError, RunFinishedError, RunFolderError
 from myxtts.training import run_folder as previous_runs
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, save
@@ -38,6 +33,11 @@ def open_with(folder, *, checkpoint=None, model=None, data=None, **training):
         model={"size": "tiny", **(model or {})}, data=data or {}, training={"checkpoint_dir": str(folder), **training}
     )
     return open_run(config, command=COMMAND, checkpoint=checkpoint)
+
+
+def open_once(folder, **settings):
+    with open_with(folder, **settings):
+        pass
 
 
 def fill(run, *steps, end_step=100, ending=None, is_early=False):
@@ -102,11 +102,11 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_with_any_settings
 
 def test_resume_demands_a_run_and_makes_no_folder(folder):
     with pytest.raises(RunFolderError, match="there is no run to resume"):
-        open_with(folder, resume="require")
+        open_once(folder, resume="require")
     assert not folder.exists()
-    open_with(folder).close()
+    open_once(folder)
     with pytest.raises(RunFolderError, match=r"the one in it ended before its first step.*leave out --resume"):
-        open_with(folder, resume="require")
+        open_once(folder, resume="require")
     with open_with(folder) as run:
         train_codec(run)
     with open_with(folder, resume="require") as run:
@@ -118,7 +118,7 @@ def test_settings_that_change_the_result_are_refused_and_the_folder_is_free_agai
     with pytest.raises(
         RunChangedError, match=r"data\.batch_size was 16, now 4[^$]*--batch-size 16[^$]*--reset-training"
     ):
-        open_with(folder, data={"batch_size": 4})
+        open_once(folder, data={"batch_size": 4})
     assert train(folder) == 10
     assert read_record(folder)["config"]["data"]["batch_size"] == 16
 
@@ -144,7 +144,7 @@ def test_a_finished_run_says_so_and_how_to_train_longer(folder):
     assert read_record(folder)["status"] == "finished"
     for resume in ("auto", "require"):
         with pytest.raises(RunFinishedError) as caught:
-            open_with(folder, **length, resume=resume)
+            open_once(folder, **length, resume=resume)
         assert str(caught.value) == (
             f"The run in {folder} is finished: 50 updates are done (all updates are done). To train longer, give a larger "
             "--epochs (now 5) or a larger --max-steps (now 50): it goes on from there. To train anew, give --reset-training, "
@@ -152,7 +152,7 @@ def test_a_finished_run_says_so_and_how_to_train_longer(folder):
         )
         assert (caught.value.exit_code, caught.value.step, caught.value.folder) == (0, 50, folder)
     with pytest.raises(RunChangedError, match=r"training\.seed was 0, now 1"):
-        open_with(folder, **length, seed=1)
+        open_once(folder, **length, seed=1)
 
 
 def test_another_length_continues_a_finished_run_or_finds_nothing_left_to_do(folder):
@@ -165,7 +165,7 @@ def test_another_length_continues_a_finished_run_or_finds_nothing_left_to_do(fol
         save(run.store, 80)
         run.finish("all updates are done")
     with pytest.raises(RunFinishedError, match="80 updates"):
-        open_with(folder, max_steps=80)
+        open_once(folder, max_steps=80)
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, caplog):
@@ -175,7 +175,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, ca
         assert "All 100 updates" in caplog.text
         run.finish("all updates are done")
     with pytest.raises(RunFinishedError, match="100 updates are done"):
-        open_with(folder)
+        open_once(folder)
     with open_with(folder, epochs=77) as run:
         with pytest.raises(RunFinishedError):
             run.begin(100, ENVIRONMENT)
@@ -191,7 +191,7 @@ def stopped_early(folder):
 @pytest.mark.parametrize("change", [{}, {"epochs": 50}, {"max_steps": 900}, {"early_stopping": 2}])
 def test_a_run_stopped_early_is_not_made_longer_by_its_length(stopped_early, change):
     with pytest.raises(RunFinishedError) as caught:
-        open_with(stopped_early, **{**PATIENT, **change})
+        open_once(stopped_early, **{**PATIENT, **change})
     said = str(caught.value)
     assert "50 updates are done (no better loss in 3 validations)" in said
     assert "ended by --early-stopping 3, so a larger number of epochs or steps does not change that" in said
@@ -243,7 +243,7 @@ def test_a_folder_without_a_readable_record_is_not_guessed_at(folder, content):
     else:
         (folder / "run.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"run\.json.*--reset-training"):
-        open_with(folder)
+        open_once(folder)
     with open_with(folder, **RESET) as run:
         assert run.step == 0
     assert list_names(folder) == ["previous-run-1", "run.json", "run.lock", "thesis.tex"]
@@ -255,18 +255,18 @@ def test_a_record_of_a_newer_myxtts_and_damaged_checkpoints_are_not_touched(fold
     record = (folder / "run.json").read_text()
     (folder / "run.json").write_text(json.dumps(json.loads(record) | {"version": 2}))
     with pytest.raises(RunFolderError, match=r"of version 2.*Update MyXTTS"):
-        open_with(folder)
+        open_once(folder)
     (folder / "run.json").write_text(record)
     (folder / "step-00000010" / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="--reset-training"):
-        open_with(folder)
+        open_once(folder)
 
 
 def test_a_second_trainer_is_refused_and_told_who_is_there(folder):
     told = rf"process {os.getpid()} on .*, trains in this folder. Wait"
     with open_with(folder), pytest.raises(RunFolderError, match=told):
-        open_with(folder)
-    open_with(folder).close()
+        open_once(folder)
+    open_once(folder)
 
 
 HOLDER = """
@@ -274,6 +274,7 @@ import subprocess, sys
 from myxtts.config import XTTSConfig
 from myxtts.training.run_folder import open_run
 run = open_run(XTTSConfig(model={{"size": "tiny"}}, training={{"checkpoint_dir": {folder!r}}}), command=["x"])
+run.__enter__()
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
 print(child.pid, flush=True)
 sys.stdin.read()
@@ -288,13 +289,13 @@ def test_death_frees_the_folder_even_when_a_child_lives_on(folder):
     with holder:
         child = int(holder.stdout.readline())
         with pytest.raises(RunFolderError, match=f"process {holder.pid} "):
-            open_with(folder)
+            open_once(folder)
         # The child's end of the pipe dies with the holder; stopped, it lives on regardless.
         os.kill(child, signal.SIGSTOP)
         try:
             holder.send_signal(signal.SIGKILL)
             holder.wait()
-            open_with(folder).close()
+            open_once(folder)
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -304,20 +305,20 @@ def test_a_file_system_without_locks_is_said(folder, monkeypatch, caplog):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    open_with(folder).close()
+    open_once(folder)
     assert "knows no locks (No locks available)" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_or_moved_is_said(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"must be a folder, but is a file\..*--checkpoint-dir"):
-        open_with(tmp_path / "file")
+        open_once(tmp_path / "file")
     with pytest.raises(RunFolderError, match=r"takes no new folder.*--checkpoint-dir"):
-        open_with(Path("/proc/run"))
+        open_once(Path("/proc/run"))
     train(tmp_path / "run", 10)
     monkeypatch.setattr(previous_runs.Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
     with pytest.raises(RunFolderError, match="the old run cannot be kept aside"):
-        open_with(tmp_path / "run", **RESET)
+        open_once(tmp_path / "run", **RESET)
 
 
 def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
@@ -327,7 +328,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
     with pytest.raises(
         RunFolderError, match=r"step-00000030: is no whole checkpoint .*has: step-00000010, step-00000020"
     ):
-        open_with(folder, checkpoint=folder / "step-00000030")
+        open_once(folder, checkpoint=folder / "step-00000030")
     with open_with(folder) as run:
         assert run.step == 20
 
@@ -336,7 +337,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
 def test_a_finished_run_goes_on_from_a_checkpoint_that_is_named(folder, is_early):
     train(folder, 20, 40, 60, end_step=60, ending="an ending", is_early=is_early, **PATIENT)
     with pytest.raises(RunFinishedError):
-        open_with(folder, checkpoint=folder / "step-00000060", **PATIENT)
+        open_once(folder, checkpoint=folder / "step-00000060", **PATIENT)
     with open_with(folder, checkpoint=folder / "step-00000040", **PATIENT) as run:
         assert run.begin(60, ENVIRONMENT) == 40
     assert "newer-step-00000060" in list_names(folder)
@@ -360,7 +361,7 @@ def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
         open_with(folder, data={"batch_size": 4}) as run,
         pytest.raises(RunChangedError, match=rf"The run in {folder}/codec cannot go on[^$]*data\.batch_size"),
     ):
-        run.open_codec()
+        train_codec(run)
     with open_with(folder) as run:
         assert train_codec(run, 20, 30, ending="all updates are done") == 10
         with run.open_codec() as codec:
@@ -372,7 +373,7 @@ def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
     with open_with(folder, data={"batch_size": 4}, model={"gpt_layers": 2}) as run, run.open_codec() as codec:
         assert codec.is_finished
     with open_with(folder, model={"dvae_width": 64}) as run, pytest.raises(RunChangedError, match=r"model\.dvae_width"):
-        run.open_codec()
+        train_codec(run)
     with open_with(folder, **RESET) as run:
         assert train_codec(run) == 0
     assert (folder / "previous-run-1" / "codec" / "step-00000030").is_dir()
@@ -391,7 +392,7 @@ def test_a_finished_codec_run_says_how_it_is_trained_longer(folder):
     codec = {"stage": "codec", "codec_steps": 30}
     finish(folder, 30, **codec)
     with pytest.raises(RunFinishedError, match=r"give a larger --codec-steps \(now 30\): it goes on"):
-        open_with(folder, **codec)
+        open_once(folder, **codec)
     assert train(folder, end_step=60, stage="codec", codec_steps=60) == 30
 
 
@@ -402,7 +403,7 @@ def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder):
         assert train_codec(run, 60, end_step=60, ending="all updates are done") == 30
         fill(run, 10)
     with pytest.raises(RunChangedError, match=r"training\.codec_steps was 60, now 90"):
-        open_with(folder, codec_steps=90)
+        open_once(folder, codec_steps=90)
 
 
 @pytest.mark.parametrize("is_in_use", [False, True])

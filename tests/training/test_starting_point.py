@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.store import TrainingCheckpoint, TrainingState
+from myxtts.checkpoints.tensors import read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.sources import dump_sections, format_config, resolve_config
 from myxtts.errors import DamagedFileError, StartingPointError
@@ -16,48 +17,32 @@ from myxtts.models.weights import CheckpointMismatchError
 from myxtts.pipeline.codes import load_codec
 from myxtts.training import starting_point
 from myxtts.training.model import TrainedModel
-from myxtts.training.run_folder import RunFolder
+from myxtts.training.run_folder import open_run
 from myxtts.training.starting_point import (
     _SHAPE_NAMES,
-    Codec,
     StartingPoint,
     find_fixed_settings,
     fit_model_config,
+    list_content,
     read_codec,
     read_starting_point,
-    require_grown_vocabulary,
+    require_vocabulary,
 )
 from tests.inference.builders import CONFIG, write_small_model
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    """Two model files, whose import says which one it is of; and an empty run folder."""
-
-    def import_name(path, target, **beside):
-        write_model_directory(
-            target, config=XTTSConfig(), model={"gpt.weight": np.zeros(1, np.float32)}, notice=path.stem
-        )
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_another_file_is_imported_unless_the_run_has_a_checkpoint(tmp_path, monkeypatch, is_resumed):
+    def import_file(path, target, **beside):
+        write_small_model(target, notice=path.stem)
         return SimpleNamespace(tensors=1)
 
-    monkeypatch.setattr(starting_point, "import_coqui_files", import_name)
-    monkeypatch.setattr(starting_point, "require_weights", lambda model: None)
-    for name in ("first.pth", "second.pth"):
-        (tmp_path / name).touch()
-    (tmp_path / "run").mkdir()
-    return tmp_path / "first.pth", tmp_path / "second.pth", tmp_path / "run"
-
-
-def test_another_file_given_before_the_first_checkpoint_is_imported(files):
-    first, second, run = files
-    assert read_starting_point(first, run, is_resumed=False).directory.manifest.facts.notice == "first"
-    assert read_starting_point(second, run, is_resumed=False).directory.manifest.facts.notice == "second"
-
-
-def test_a_resumed_run_keeps_what_it_has_imported(files):
-    first, second, run = files
-    read_starting_point(first, run, is_resumed=False)
-    assert read_starting_point(second, run, is_resumed=True).directory.manifest.facts.notice == "first"
+    monkeypatch.setattr(starting_point, "import_coqui_files", import_file)
+    for name in ("first", "second"):
+        path = tmp_path / f"{name}.pth"
+        path.touch()
+        start = read_starting_point(path, tmp_path / "run", is_resumed=is_resumed)
+        assert start.directory.manifest.facts.notice == ("first" if is_resumed else name)
 
 
 def test_a_codec_must_have_the_codes_that_the_model_speaks(tmp_path):
@@ -70,24 +55,22 @@ def test_a_codec_must_have_the_codes_that_the_model_speaks(tmp_path):
         fit_model_config(XTTSConfig(), start, other, 99)
 
 
-@pytest.mark.parametrize("change", ["nothing", "weight", "statistics"])
-def test_a_run_goes_on_with_the_codec_it_has_learnt_the_codes_of(tmp_path, change):
-    weights = {"codebook": np.arange(4, dtype=np.float32)}
-    norms = np.ones(80, np.float32)
-    write_model_directory(tmp_path / "step-1", config=XTTSConfig(), model={"mel_stats": norms}, dvae=weights)
-    changed = {
-        "nothing": (weights, norms),
-        "weight": ({"codebook": weights["codebook"] + np.float32(1e-6)}, norms),
-        "statistics": (weights, norms * 2),
-    }[change]
-    codec = Codec(tmp_path / "codec", ModelConfig(), *changed)
-    saved = SimpleNamespace(model=read_model_directory(tmp_path / "step-1"))
-    run = SimpleNamespace(open_checkpoint=lambda: saved)
-    if change == "nothing":
-        RunFolder.require_codec(run, codec)
-    else:
-        with pytest.raises(StartingPointError, match="is not the one this run has learnt the codes of"):
-            RunFolder.require_codec(run, codec)
+@pytest.mark.parametrize("changed", ["vocabulary", "dvae", "model"])
+def test_a_run_goes_on_with_the_codec_it_has_learnt_the_codes_of(tmp_path, changed):
+    content = list_content(read_model_directory(write_small_model(tmp_path / "model")))
+    other = {"vocabulary": "{}"}
+    if changed != "vocabulary":
+        other = {changed: {name: read_array(tensor) * np.float32(1.00001) for name, tensor in content[changed].items()}}
+    write_model_directory(tmp_path / "other", **{**content, **other})
+    codec = read_codec(tmp_path / "other")
+    with open_run(CONFIG.replace(training={"checkpoint_dir": str(tmp_path / "run")}), command=()) as run:
+        run.require_codec(codec)
+        run.save(content, {}, TrainingState(1, {}))
+        if changed == "vocabulary":
+            run.require_codec(codec)
+        else:
+            with pytest.raises(StartingPointError, match="is not the one this run has learnt the codes of"):
+                run.require_codec(codec)
 
 
 def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path):
@@ -137,26 +120,27 @@ def test_a_run_does_not_go_on_with_a_state_that_is_not_its_own(tmp_path, tensors
         TrainedModel(step, "", {}, None).restore(saved)
 
 
-@pytest.mark.parametrize(("change", "moved"), [("grow", None), ("leave out", "x"), ("exchange", "a")])
-def test_a_vocabulary_keeps_the_rows_of_the_tokens_a_model_knows(tmp_path, change, moved):
+@pytest.mark.parametrize("change", ["grow", "leave out", "exchange"])
+def test_a_vocabulary_keeps_the_rows_of_the_tokens_a_model_knows(tmp_path, change):
     start = read_starting_point(write_small_model(tmp_path / "model"), tmp_path / "run", is_resumed=False)
     document = json.loads(start.vocabulary.read_text(encoding="utf-8"))
     ids = document["model"]["vocab"]
+    known, refusal = len(ids), rf"of {len(ids)} are missing .* such as"
     if change == "grow":
         ids["پپ"] = max(ids.values()) + 1
+        refusal = rf"{known + 1} tokens, but the GPT in .* knows {known}, and is not trained here"
     elif change == "leave out":
         del ids["x"]
     else:
         ids["a"], ids["b"] = ids["b"], ids["a"]
     path = tmp_path / "vocab.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    if moved is None:
-        require_grown_vocabulary(start, path)
-    else:
-        with pytest.raises(
-            StartingPointError, match=rf"of {len(ids) + (change == 'leave out')} are missing .* such as '{moved}'"
-        ):
-            require_grown_vocabulary(start, path)
+    for is_trained in (True, False):
+        if change == "grow" and is_trained:
+            require_vocabulary(start, path, known + 1, is_trained=True)
+            continue
+        with pytest.raises(StartingPointError, match=refusal):
+            require_vocabulary(start, path, len(ids), is_trained=is_trained)
 
 
 @pytest.mark.parametrize("case", ["nothing", "codec", "vocabulary", "fine-tuning", "decoder", "agreeing"])

@@ -32,12 +32,12 @@ class Told:
         self.exit_code: int | None = None
         self.has_ended = threading.Event()
 
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-        self.has_warned.set()
-
-    def force(self, text: str) -> None:
-        self.last_word = text
+    def tell(self, text: str, is_last: bool) -> None:
+        if is_last:
+            self.last_word = text
+        else:
+            self.warnings.append(text)
+            self.has_warned.set()
 
     def end(self, code: int) -> None:
         self.exit_code = code
@@ -58,8 +58,8 @@ def told() -> Told:
 
 
 def watch(told: Told, read_work: Callable[[], Any], limits: TimeLimits = SOON, **options: Any) -> Watchdog:
-    says = {"on_warning": told.warn, "on_force": told.force, "end_process": told.end}
-    return Watchdog(read_work, limits, advise=lambda: ADVICE, **says, **options)
+    says = {"tell": told.tell, "end_process": told.end, **options}
+    return Watchdog(read_work, limits, advise=lambda: ADVICE, **says)
 
 
 def read_step() -> Work:
@@ -97,12 +97,16 @@ def test_a_thread_that_cannot_be_reached_takes_the_process_with_it(
 ) -> None:
     """Also where its last words hang: the disk that the training hangs at may be the one that the log lies on."""
     never = threading.Event()
-    if words_hang:
-        monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.05)
-        monkeypatch.setattr(told, "force", lambda text: never.wait(TOO_LONG_S))
+
+    def tell(text: str, is_last: bool) -> None:
+        if words_hang and is_last:
+            never.wait(TOO_LONG_S)
+        told.tell(text, is_last)
+
+    monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.05 if words_hang else TOO_LONG_S)
     # A wait without a timeout is as deaf as a driver. It is ended by what would have been the end of the process.
     with pytest.raises(WorkStalledError):
-        watch(told, read_step, grace_s=0.05).run(lambda: told.has_ended.wait(TOO_LONG_S / 2))
+        watch(told, read_step, grace_s=0.05, tell=tell).run(lambda: told.has_ended.wait(TOO_LONG_S / 2))
     never.set()
     assert told.exit_code == EXIT_CODE != 0
     if not words_hang:

@@ -13,9 +13,9 @@ from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
 from myxtts.monitoring.clock import TimeLedger
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.training.model import RunProgress
+from myxtts.training.peers import ClusterPeers, Peers
 from myxtts.training.step import Gradients
 from myxtts.training.stopping import StopRequests
-from myxtts.training.workers import ClusterWorkers, SingleWorker
 from tests.cluster.test_link import links, run_all
 
 __all__ = ["links"]
@@ -37,7 +37,7 @@ class NoExchange:
 
 @pytest.fixture
 def teams(links):
-    return [ClusterWorkers(link, NoExchange(), StopRequests()) for link in links()]
+    return [ClusterPeers(link, NoExchange(), StopRequests()) for link in links()]
 
 
 def make_batch(clips, totals, updates=3):
@@ -115,7 +115,7 @@ def test_a_run_that_is_finished_is_finished_for_all(teams, tmp_path):
 
 
 def test_alone_nothing_is_added():
-    alone, batch = SingleWorker(StopRequests()), make_batch(2, [1, 2])
+    alone, batch = Peers(StopRequests()), make_batch(2, [1, 2])
     assert alone.take(SimpleNamespace(take=lambda: batch), TimeLedger()) is batch
     assert alone.sum_numbers("x", [1.0]) == [1.0]
     assert alone.lead("x", lambda: 4) == 4
@@ -140,7 +140,7 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
             assert self.is_aborted.wait(60)
             raise tf.errors.UnavailableError(None, None, "aborted")
 
-    teams = [ClusterWorkers(link, Hanging(), StopRequests()) for link in links(rendezvous_s=1.0)]
+    teams = [ClusterPeers(link, Hanging(), StopRequests()) for link in links(rendezvous_s=1.0)]
     for error in run_all(*(team.require_sums for team in teams)):
         assert isinstance(error, WorkerLostError)
         assert str(error).startswith("A first sum over all workers was not made within 1 s")

@@ -1,4 +1,4 @@
-"""All who train the same run: one process alone, or the workers of a cluster.
+"""All who train the same run: one process alone, or the workers of a cluster, each the peer of the others.
 
 All workers walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
 validation losses and requests to stop, is added up over all of them, so that all come to the same conclusions at the same step.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,10 @@ from typing import Any
 import tensorflow as tf
 
 from myxtts import __version__
-from myxtts.checkpoints.tensors import read_array
 from myxtts.cluster.exchange import Exchange
 from myxtts.cluster.meeting import Link, open_link, require_open_doors
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config import XTTSConfig
-from myxtts.data.code_cache import digest_arrays
 from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
 from myxtts.devices.plan import DevicePlan
 from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
@@ -30,7 +28,6 @@ from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
 from myxtts.training.model import CheckpointSaver, RunProgress, apply_devices
 from myxtts.training.resume_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
-from myxtts.training.starting_point import MEL_STATISTICS, Codec
 from myxtts.training.step import Gradients
 from myxtts.training.stopping import StopRequests
 
@@ -45,7 +42,7 @@ _BROKEN = (
 """What a sum fails with where it is another worker, or the way to it, that failed."""
 
 
-class SingleWorker:
+class Peers:
     """All who train a run: one process by itself, or those of a cluster. Every method is called by all of them at the same places."""
 
     size = 1
@@ -90,7 +87,7 @@ class SingleWorker:
         """Raises `ClusterError`, on every worker, where one has other facts than the chief."""
 
 
-class ClusterWorkers(SingleWorker):
+class ClusterPeers(Peers):
     """The workers of a cluster, as one of them sees them."""
 
     is_stopping = False
@@ -201,32 +198,29 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
 
 
 @contextmanager
-def gather_workers(
-    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests
-) -> Iterator[SingleWorker]:
+def gather_peers(
+    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests, ledger: TimeLedger
+) -> Iterator[Peers]:
     """All who train, with the device plan in force. Whatever ends the block ends the others too."""
     if spec is None:
-        apply_devices(config, plan)
-        yield SingleWorker(stop)
+        with ledger.spend(Cause.START_UP, "setting up the devices"):
+            apply_devices(config, plan)
+        yield Peers(stop)
         return
-    refuse_settings(config)
-    refuse_plan(plan)
-    with open_link(spec) as link:
-        require_open_doors(link)
-        # Nothing may make a tensor before.
-        apply_devices(config, plan)
-        workers = ClusterWorkers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
-        workers.require_sums()
-        versions = {"myxtts": __version__, "tensorflow": tf.__version__}
-        workers.require_equal("versions", versions, "Install the same ones everywhere.")
-        workers.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
-        idle = describe_idle_workers(config, spec.size)
-        if idle is not None and spec.is_chief:
-            _log.warning("%s", idle)
-        yield workers
-
-
-def describe_codec(codec: Codec) -> dict[str, str]:
-    """What two codecs have alike only if their codes mean the same."""
-    weights = {name: read_array(tensor) for name, tensor in codec.weights.items()}
-    return {"digest": digest_arrays({**weights, MEL_STATISTICS: codec.mel_norms})}
+    with ExitStack() as gathered:
+        with ledger.spend(Cause.START_UP, "meeting the other workers"):
+            refuse_settings(config)
+            refuse_plan(plan)
+            link = gathered.enter_context(open_link(spec))
+            require_open_doors(link)
+            # Nothing may make a tensor before.
+            apply_devices(config, plan)
+            peers = ClusterPeers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
+            peers.require_sums()
+            versions = {"myxtts": __version__, "tensorflow": tf.__version__}
+            peers.require_equal("versions", versions, "Install the same ones everywhere.")
+            peers.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
+            idle = describe_idle_workers(config, spec.size)
+            if idle is not None and spec.is_chief:
+                _log.warning("%s", idle)
+        yield peers
