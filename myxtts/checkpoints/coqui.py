@@ -7,6 +7,8 @@ Canonical names are those of the published `model.pth`: without the trainer's `x
 from __future__ import annotations
 
 import enum
+import io
+import json
 import math
 import os
 import re
@@ -17,11 +19,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.model_directory import read_manifest, require_model_folder, write_model_directory
+from myxtts.checkpoints.model_directory import (
+    has_part,
+    list_present_weights,
+    read_manifest,
+    require_model_folder,
+    write_model_directory,
+)
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, open_safetensors
 from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
-from myxtts.config.presets import MODEL_SIZES
+from myxtts.config.presets import name_size
 from myxtts.config.rules import CODE_SECONDS
 from myxtts.errors import CheckpointError, ModelFileError
 from myxtts.files import FileError, MissingFileError, parse_json, read_json, read_text
@@ -35,7 +43,6 @@ from myxtts.models.weights import (
     compare_arrays,
     find_value_problem,
     list_dvae_weights,
-    list_xtts_weights,
 )
 from myxtts.text.tokenizer import Tokenizer
 
@@ -70,12 +77,6 @@ class CoquiFile:
     """Coqui's configuration, as the file has it."""
     ignored: Sequence[str] = ()
     """Names of the entries that are of no use here."""
-
-    @property
-    def model_args(self) -> Mapping[str, Any]:
-        """Coqui's `XttsArgs`: layers, widths and the like; empty when the file does not say."""
-        arguments = self.config.get("model_args")
-        return arguments if isinstance(arguments, Mapping) else {}
 
 
 _IGNORED_TENSORS = re.compile(
@@ -167,7 +168,9 @@ def _sort_state(state: Mapping[Any, Any], path: Path, config: Mapping[str, Any],
             continue
         belongs_to_dvae = kind is CoquiKind.DVAE or name.startswith(_DVAE_PREFIX)
         short = name.removeprefix(_DVAE_PREFIX) if belongs_to_dvae else name.removeprefix(_TRAINER_PREFIX)
-        short = name_canonically(short)
+        for old, new in _OLD_WEIGHT_NORM.items():
+            if short.endswith(old):
+                short = short.removesuffix(old) + new
         if _IGNORED_TENSORS.fullmatch(short):
             ignored.append(name)
             continue
@@ -176,14 +179,6 @@ def _sort_state(state: Mapping[Any, Any], path: Path, config: Mapping[str, Any],
             raise ModelFileError(path, f"holds the tensor {short:.200} twice, under two names. Get the file again.")
         target[short] = tensor
     return CoquiFile(path, kind, arrays=arrays, dvae_arrays=dvae_arrays, config=config, ignored=ignored)
-
-
-def name_canonically(name: str) -> str:
-    """A tensor's name with weight norm written in torch's newer way."""
-    for old, new in _OLD_WEIGHT_NORM.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
 
 
 def _sort_speakers(content: Mapping[Any, Any], path: Path) -> dict[str, dict[str, LazyTensor]]:
@@ -352,8 +347,7 @@ _OTHER_FILES = {
     CoquiKind.SPEAKERS: ("speakers_xtts.pth", "--speakers"),
 }
 _MOST_CONFIG_CHARACTERS = 2**20
-"""Of texts and keys. The published configuration has 10,000."""
-_DEEPEST_CONFIG = 32
+"""The published configuration has 10,000."""
 
 
 @dataclass(frozen=True)
@@ -411,9 +405,9 @@ def import_coqui_files(
         )
     numbers = infer_model_numbers(arrays, dvae_arrays=codec, model_args=model_args)
     words = _read_vocabulary(vocabulary, numbers.get("text_tokens")) if vocabulary else None
-    config = ModelConfig(size=_name_size(numbers), **numbers)
-    parts = _list_parts(arrays, codec)
-    differences = _compare(config, arrays, codec, parts)
+    # The numbers themselves are given besides, so the size is a label.
+    config = ModelConfig(size=name_size(numbers) or "base", **numbers)
+    differences = _compare(config, arrays, codec)
     replace(
         differences,
         missing=[] if allow_missing else differences.missing,
@@ -431,11 +425,17 @@ def import_coqui_files(
         source_config={key: value for key, value in source_config.items() if key != NOTICE_KEY} or None,
         notice=notice,
     )
+    parts = {
+        "gpt": True,
+        "dvae": bool(codec),
+        "decoder": has_part(arrays, DECODER_PREFIX),
+        "speaker_encoder": has_part(arrays, SPEAKER_PREFIX),
+    }
     needed = {
-        "DVAE: needed to fine-tune": "dvae" in parts,
+        "DVAE: needed to fine-tune": parts["dvae"],
         "vocabulary: needed to fine-tune and to speak": words is not None,
-        "HiFi-GAN decoder: needed for its voice": "decoder" in parts,
-        "speaker encoder: needed to clone a voice": "speaker_encoder" in parts,
+        "HiFi-GAN decoder: needed for its voice": parts["decoder"],
+        "speaker encoder: needed to clone a voice": parts["speaker_encoder"],
     }
     return ImportReport(
         kind=main.kind,
@@ -446,7 +446,7 @@ def import_coqui_files(
         ignored=main.ignored,
         differences=differences,
         notice=notice,
-        parts=parts,
+        parts=tuple(part for part, is_there in parts.items() if is_there),
         missing_parts=tuple(part for part, is_there in needed.items() if not is_there),
     )
 
@@ -466,37 +466,21 @@ def _read_config_beside(model: Path) -> Mapping[str, Any]:
 
 def _keep_plain(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """A configuration as JSON holds it, in which no value that a pickle shares grows to many."""
-    room = _MOST_CONFIG_CHARACTERS
-
-    def pay(cost: int, depth: int) -> None:
-        nonlocal room
-        room -= cost
-        if room < 0 or depth > _DEEPEST_CONFIG:
+    text = io.StringIO()
+    for piece in json.JSONEncoder(skipkeys=True, default=str).iterencode(config):
+        text.write(piece)
+        if text.tell() > _MOST_CONFIG_CHARACTERS:
             raise ModelFileError(
                 path,
-                f"has a configuration of more than {_MOST_CONFIG_CHARACTERS} characters, or nested more than {_DEEPEST_CONFIG} "
-                "deep. It may be made to exhaust memory.",
+                f"has a configuration of more than {_MOST_CONFIG_CHARACTERS} characters. It may be made to exhaust memory.",
             )
 
-    def keep(value: Any, depth: int) -> Any:
-        if isinstance(value, Mapping):
-            # Coqui's infinite lengths stand for no limit, as does leaving them out; JSON has no word for them.
-            stated = {str(key): each for key, each in value.items() if not _is_endless(each)}
-            pay(1 + sum(map(len, stated)), depth)
-            return {key: keep(each, depth + 1) for key, each in stated.items()}
-        if isinstance(value, list | tuple):
-            pay(1 + len(value), depth)
-            return [keep(each, depth + 1) for each in value if not _is_endless(each)]
-        kept = value if isinstance(value, int | float | None) else str(value)
-        pay(len(kept) if isinstance(kept, str) else 1, depth)
-        return kept
+    def keep_finite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Coqui's infinite lengths stand for no limit, as does leaving them out; JSON has no word for them.
+        return {name: value for name, value in pairs if not isinstance(value, float) or math.isfinite(value)}
 
-    plain: dict[str, Any] = keep(config, 0)
+    plain: dict[str, Any] = json.loads(text.getvalue(), object_pairs_hook=keep_finite)
     return plain
-
-
-def _is_endless(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _look_at_values(arrays: Mapping[str, LazyTensor], path: Path) -> dict[str, LazyTensor]:
@@ -561,34 +545,10 @@ def _fit_limits(config: ModelConfig) -> dict[str, float]:
     return {name: limit for name, limit in limits.items() if limit < getattr(usual, name)}
 
 
-def _name_size(numbers: Mapping[str, int]) -> str:
-    """The size whose table the numbers fill; the numbers themselves are given besides, so it is a label."""
-    for size, table in MODEL_SIZES.items():
-        if all(numbers.get(name, value) == value for name, value in table.items()):
-            return size
-    return "base"
-
-
-def _list_parts(arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> tuple[str, ...]:
-    marks = {"decoder": DECODER_PREFIX, "speaker_encoder": SPEAKER_PREFIX}
-    found = [part for part, mark in marks.items() if any(name.startswith(mark) for name in arrays)]
-    return ("gpt", *(["dvae"] if dvae else []), *found)
-
-
-def _compare(
-    config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor], parts: tuple[str, ...]
-) -> LoadReport:
-    sizes = read_sizes(config)
-    report = compare_arrays(
-        list_xtts_weights(
-            sizes.gpt,
-            sizes.decoder if "decoder" in parts else None,
-            sizes.speaker if "speaker_encoder" in parts else None,
-        ),
-        arrays,
-    )
+def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> LoadReport:
+    report = compare_arrays(list_present_weights(config, arrays), arrays)
     if not dvae:
         return report
     own = {DVAE_PREFIX + name: tensor for name, tensor in dvae.items()}
-    codec = compare_arrays(list_dvae_weights(sizes.dvae), own, prefix=DVAE_PREFIX)
+    codec = compare_arrays(list_dvae_weights(read_sizes(config).dvae), own, prefix=DVAE_PREFIX)
     return LoadReport(*(getattr(report, part.name) + getattr(codec, part.name) for part in fields(LoadReport)))

@@ -11,22 +11,14 @@ from typing import Any
 import numpy as np
 
 from myxtts.checkpoints.coqui import NOTICE_KEY
-from myxtts.checkpoints.model_directory import ModelDirectory
-from myxtts.checkpoints.tensors import Tensor, write_safetensors
+from myxtts.checkpoints.model_directory import ModelDirectory, list_present_weights
+from myxtts.checkpoints.tensors import Tensor, encode_safetensors
 from myxtts.checkpoints.torch_files import write_torch
-from myxtts.config import LANGUAGES, ModelConfig
+from myxtts.config import LANGUAGES
 from myxtts.errors import ModelFileError
 from myxtts.files import open_folder_atomically, require_free_folder
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, read_sizes
-from myxtts.models.weights import (
-    DECODER_PREFIX,
-    OPTIONAL,
-    SPEAKER_PREFIX,
-    Weight,
-    list_dvae_weights,
-    list_xtts_weights,
-    make_front_end_constant,
-)
+from myxtts.models.weights import OPTIONAL, Weight, list_dvae_weights, make_front_end_constant
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 
@@ -37,13 +29,13 @@ def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) ->
     require_free_folder(Path(target), [model.path])
     with open_folder_atomically(target, replaces=False) as folder:
         # No tensor shows how many heads there are, nor whose weights they are.
-        _write_rest(model, folder, {**_find_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
+        _write_rest(model, folder, {**_make_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
         parts = {"model.safetensors": complete_model(model)}
         if model.dvae is not None:
             parts["dvae.safetensors"] = _complete_dvae(model)
         for name, tensors in parts.items():
             with (folder / name).open("wb") as file:
-                write_safetensors(file, tensors)
+                file.writelines(encode_safetensors(tensors))
     return sorted(path.name for path in Path(target).iterdir())
 
 
@@ -58,7 +50,7 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
         raise ModelFileError(
             model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."
         )
-    config = _find_coqui_config(model)
+    config = _make_coqui_config(model)
     with open_folder_atomically(target, replaces=False) as folder:
         _write_torch(folder / "model.pth", {"model": complete_model(model), "config": config})
         if model.dvae is not None:
@@ -83,20 +75,9 @@ def _write_torch(path: Path, content: Any) -> None:
         write_torch(handle, content, path)
 
 
-def _find_coqui_config(model: ModelDirectory) -> dict[str, Any]:
-    """The configuration the model came with, or what Coqui's tools must know of ours."""
-    return dict(model.source_config or _make_coqui_config(model.config.model))
-
-
 def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
     """The model's tensors with the constants that Coqui's files hold besides, in the order of Coqui's files."""
-    sizes = read_sizes(model.config.model)
-    has_decoder = _has(model.model, DECODER_PREFIX)
-    has_speaker = _has(model.model, SPEAKER_PREFIX)
-    weights = list_xtts_weights(
-        sizes.gpt, sizes.decoder if has_decoder else None, sizes.speaker if has_speaker else None
-    )
-    return _complete(weights, model.model)
+    return _complete(list_present_weights(model.config.model, model.model), model.model)
 
 
 def _complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
@@ -104,9 +85,10 @@ def _complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
     return _complete(list_dvae_weights(read_sizes(model.config.model).dvae), model.dvae or {})
 
 
-def _make_coqui_config(model: ModelConfig) -> dict[str, Any]:
-    """What `config.json` must say of a model that was not imported."""
-    return {
+def _make_coqui_config(directory: ModelDirectory) -> Mapping[str, Any]:
+    """The configuration the model came with, or what Coqui's tools must know of ours."""
+    model = directory.config.model
+    return directory.source_config or {
         "model": "xtts",
         "model_args": {
             "gpt_layers": model.gpt_layers,
@@ -146,7 +128,3 @@ def _complete(weights: Iterable[Weight], tensors: Mapping[str, Tensor]) -> dict[
             )
     # What the table does not know was let in by --allow-unexpected, and goes out as it came.
     return {**complete, **{key: tensor for key, tensor in tensors.items() if key not in complete}}
-
-
-def _has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
-    return any(name.startswith(prefix) for name in tensors)

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Required, TypedDict, TypeVar, Unpack
+from typing import Any, Required, TypedDict, TypeVar, Unpack
 
 from myxtts import __version__
-from myxtts.checkpoints.tensors import LazyTensor, Tensor, open_safetensors, write_safetensors
-from myxtts.config.config import XTTSConfig
+from myxtts.checkpoints.tensors import LazyTensor, Tensor, encode_safetensors, open_safetensors
+from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.config.sources import dump_sections, dump_yaml, resolve_config
 from myxtts.errors import DamagedFileError, ModelFileError
 from myxtts.files import (
@@ -45,6 +45,7 @@ from myxtts.models.weights import (
     DECODER_PREFIX,
     GPT_PREFIX,
     SPEAKER_PREFIX,
+    Weight,
     compare_arrays,
     list_dvae_weights,
     list_xtts_weights,
@@ -134,27 +135,6 @@ class ModelDirectory:
     source_config: Mapping[str, Any] | None
 
 
-class HashedFile:
-    """A file being written that sums up what it was given."""
-
-    def __init__(self, handle: BinaryIO):
-        self._handle = handle
-        self._hash = hashlib.sha256()
-        self._bytes = 0
-
-    def write(self, content: bytes | memoryview) -> int:
-        """Appends bytes."""
-        self._handle.write(content)
-        self._hash.update(content)
-        self._bytes += len(content)
-        return len(content)
-
-    @property
-    def facts(self) -> FileFacts:
-        """Size and checksum of all that was written."""
-        return FileFacts(self._bytes, self._hash.hexdigest())
-
-
 def write_model_directory(
     target: PathLike,
     *,
@@ -200,13 +180,12 @@ def write_model_directory(
 
 
 def _write_part(path: Path, part: Part) -> FileFacts:
-    with open(path, "xb") as handle:
-        file = HashedFile(handle)
-        if isinstance(part, str):
-            file.write(part.encode("utf-8"))
-        else:
-            write_safetensors(file, part)
-    return file.facts
+    checksum = hashlib.sha256()
+    with open(path, "xb") as file:
+        for piece in [part.encode("utf-8")] if isinstance(part, str) else encode_safetensors(part):
+            file.write(piece)
+            checksum.update(piece)
+        return FileFacts(file.tell(), checksum.hexdigest())
 
 
 def _dump_json(value: Any) -> str:
@@ -326,21 +305,32 @@ def _is_plain_name(name: str) -> bool:
     return name == os.path.basename(name) and name not in ("", ".", "..") and name.isprintable()
 
 
+def has_part(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    """Whether a part of the network is among some tensors."""
+    return any(name.startswith(prefix) for name in tensors)
+
+
+def list_present_weights(config: ModelConfig, tensors: Mapping[str, Tensor]) -> list[Weight]:
+    """The weights that a model's configuration says: the GPT's, and those of the decoder and the speaker encoder that are there."""
+    sizes = read_sizes(config)
+    return list_xtts_weights(
+        sizes.gpt,
+        sizes.decoder if has_part(tensors, DECODER_PREFIX) else None,
+        sizes.speaker if has_part(tensors, SPEAKER_PREFIX) else None,
+    )
+
+
 def require_weights(directory: ModelDirectory) -> None:
     """Raises `CheckpointMismatchError` unless every part that is there has the weights that the configuration says, in its shapes.
 
     For whoever builds a network: seen from the files' headers, so that a configuration that is wrong takes no memory.
     """
-    sizes = read_sizes(directory.config.model)
-    there = tuple(
-        part
-        for part in (GPT_PREFIX, DECODER_PREFIX, SPEAKER_PREFIX, "mel_stats")
-        if any(name.startswith(part) for name in directory.model)
-    )
-    weights = list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)
-    reports = [compare_arrays([weight for weight in weights if weight.key.startswith(there)], directory.model)]
+    model = directory.config.model
+    there = tuple(part for part in (GPT_PREFIX, "hifigan_decoder.", "mel_stats") if has_part(directory.model, part))
+    weights = [weight for weight in list_present_weights(model, directory.model) if weight.key.startswith(there)]
+    reports = [compare_arrays(weights, directory.model)]
     if directory.dvae is not None:
-        reports.append(compare_arrays(list_dvae_weights(sizes.dvae), directory.dvae))
+        reports.append(compare_arrays(list_dvae_weights(read_sizes(model).dvae), directory.dvae))
     for report in reports:
         # What nobody knows was let in by an import that was told so; it sizes nothing.
         report.unexpected.clear()

@@ -6,9 +6,9 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -73,6 +73,12 @@ def read_array(tensor: Tensor) -> NDArray[Any]:
     return tensor.read() if isinstance(tensor, LazyTensor) else tensor
 
 
+def read_bytes(tensor: Tensor) -> memoryview:
+    """The values as files hold them: one after the other, the lowest byte first."""
+    array = read_array(tensor)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+
+
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -97,16 +103,10 @@ _METADATA_NAME = "__metadata__"
 """Where the format keeps notes; no tensor can have this name."""
 
 
-class WritableFile(Protocol):
-    """Anything that takes bytes."""
+def encode_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The content of a safetensors file, piece by piece, one tensor at a time. Equal tensors give equal bytes.
 
-    def write(self, content: bytes | memoryview, /) -> int: ...
-
-
-def write_safetensors(file: WritableFile, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as the content of a safetensors file. Equal tensors give equal bytes.
-
-    Raises `CheckpointError`, before anything is written, for what could not be read back.
+    Raises `CheckpointError`, before the first piece, for what could not be read back.
     """
     # Wide types first, so that every tensor is aligned to its type; then by name.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
@@ -135,12 +135,9 @@ def write_safetensors(file: WritableFile, tensors: Mapping[str, Tensor]) -> None
         raise CheckpointError(
             f"The names and shapes of {len(names)} tensors take {len(text)} bytes, but a file must have at most {MAX_HEADER_BYTES}."
         )
-    file.write(len(text).to_bytes(8, "little"))
-    file.write(text)
+    yield len(text).to_bytes(8, "little") + text
     for name in names:
-        array = read_array(tensors[name])
-        native = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        file.write(native.reshape(-1).view(np.uint8).data)
+        yield read_bytes(tensors[name])
 
 
 def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
@@ -180,9 +177,4 @@ def _describe_tensor(path: Path, file: Any, name: str) -> LazyTensor:
         )
     if dtype is None:
         raise ModelFileError(path, f"holds {name:.200} as {part.get_dtype()}, a type that MyXTTS does not use.")
-    return LazyTensor(tuple(part.get_shape()), dtype, functools.partial(_fetch, file, name))
-
-
-def _fetch(file: Any, name: str) -> NDArray[Any]:
-    array: NDArray[Any] = file.get_tensor(name)
-    return array
+    return LazyTensor(tuple(part.get_shape()), dtype, functools.partial(file.get_tensor, name))

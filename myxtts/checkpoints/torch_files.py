@@ -20,7 +20,6 @@ import math
 import os
 import pickle  # only for the names of its opcodes
 import struct
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -30,7 +29,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_array
+from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_bytes
 from myxtts.checkpoints.unpickling import (
     MAX_DEPTH,
     MAX_TEXT_BYTES,
@@ -82,7 +81,8 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
     prefix = found[0]
     if f"{prefix}/constants.pkl" in records.records:
         raise ModelFileError(path, "is a TorchScript program, not a file of weights. Give the model's own .pth file.")
-    is_big_endian = _read_byte_order(records, f"{prefix}/byteorder") == b"big"
+    if f"{prefix}/byteorder" in records.records and records.read_record(f"{prefix}/byteorder") != b"little":
+        raise ModelFileError(path, "states a byte order that is not little. Save it again on a machine like this one.")
 
     def load_storage(persistent_id: Any) -> Storage:
         match persistent_id:
@@ -97,18 +97,9 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
             raise ValueError(
                 f"its record data/{key} has {record.file_size} bytes, fewer than the {count} elements it should hold"
             )
-        return Storage(
-            dtype, count * dtype.itemsize, functools.partial(records.read_span, record.orig_filename), is_big_endian
-        )
+        return Storage(dtype, count * dtype.itemsize, functools.partial(records.read_span, record.orig_filename))
 
     return PickleMachine(path, records.read_record(f"{prefix}/data.pkl"), load_storage).run()
-
-
-def _read_byte_order(records: ZipRecords, name: str) -> bytes:
-    order = records.read_record(name) if name in records.records else b"little"
-    if order not in (b"little", b"big"):
-        raise ModelFileError(records.path, "states a byte order that is neither little nor big. Get the file again.")
-    return order
 
 
 class ZipRecords:
@@ -324,16 +315,10 @@ def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
     program = writer.write(content)
     with zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
         _add_record(archive, handle, "data.pkl", program)
-        _add_record(archive, handle, "byteorder", sys.byteorder.encode())
+        _add_record(archive, handle, "byteorder", b"little")
         for key, tensor in enumerate(writer.tensors):
-            _add_record(archive, handle, f"data/{key}", _read_bytes(tensor))
+            _add_record(archive, handle, f"data/{key}", read_bytes(tensor))
         _add_record(archive, handle, "version", _VERSION)
-
-
-def _read_bytes(tensor: Tensor) -> memoryview:
-    array = read_array(tensor)
-    native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    return native.reshape(-1).view(np.uint8).data
 
 
 def _add_record(archive: zipfile.ZipFile, handle: BinaryIO, name: str, content: bytes | memoryview) -> None:

@@ -16,10 +16,10 @@ import or look up anything the file chose.
 
 from __future__ import annotations
 
-import functools
+import io
 import math
 import pickle  # only for the names of its opcodes
-import struct
+import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +45,7 @@ SCALAR_TYPES = (str, bytes, int, float, bool, type(None))
 
 
 class ConfigRecord(dict[str, Any]):
-    """The attributes of a configuration object. Its class was never loaded; only its name is known."""
-
-    def __init__(self, class_name: str):
-        super().__init__()
-        self.class_name = class_name
+    """The attributes of a configuration object. Its class was never loaded."""
 
 
 class PickleMachine:
@@ -89,14 +85,19 @@ class PickleMachine:
         return value
 
     def _follow(self) -> Any:
-        if self._take(1) != pickle.PROTO or not 2 <= self._take(1)[0] <= 5:
+        program = io.BytesIO(self._program)
+        if program.read(1) != pickle.PROTO or program.read(1) not in (b"\x02", b"\x03", b"\x04", b"\x05"):
             raise ValueError("it is not a pickle of protocol 2 to 5")
-        while (opcode := self._take(1)) != pickle.STOP:
+        while (code := program.read(1)) != pickle.STOP:
+            self._position = program.tell()
             self._spend(1)
-            if opcode not in _STEPS:
-                raise ValueError(f"it uses the pickle opcode {opcode!r}, which model files do not need")
-            _STEPS[opcode](self)
-        if self._outer_stacks or len(self._stack) != 1 or self._position != len(self._program):
+            if code not in _OPCODES:
+                raise ValueError(f"it uses the pickle opcode {code!r}, which model files do not need, or is cut short")
+            name, read_operand = _OPCODES[code]
+            operand = None if read_operand is None else read_operand(program)
+            _check_operand(operand)
+            _STEPS[name](self, operand)
+        if self._outer_stacks or len(self._stack) != 1 or program.tell() != len(self._program):
             raise ValueError("it does not end in one value")
         return self._stack[0]
 
@@ -104,31 +105,6 @@ class PickleMachine:
         self._work += work
         if self._work > MAX_WORK:
             raise ValueError(f"it takes more than {MAX_WORK} steps to read, which may be made to exhaust memory")
-
-    def _take(self, length: int) -> bytes:
-        taken = self._program[self._position : self._position + length]
-        self._position += length
-        if len(taken) != length:
-            raise ValueError("it is cut short")
-        return taken
-
-    def _take_int(self, length: int, *, signed: bool = False) -> int:
-        if length > 9:
-            # Huge integers can be chosen such that a dictionary of them takes quadratic time.
-            raise ValueError("it holds a whole number beyond 64 bits")
-        return int.from_bytes(self._take(length), "little", signed=signed)
-
-    def _take_sized(self, length_bytes: int) -> bytes:
-        length = self._take_int(length_bytes)
-        if length > MAX_TEXT_BYTES:
-            raise ValueError(f"it holds a text of {length} bytes, more than {MAX_TEXT_BYTES}")
-        return self._take(length)
-
-    def _take_line(self) -> str:
-        end = self._program.index(b"\n", self._position, self._position + MAX_TEXT_BYTES)
-        line = self._take(end - self._position).decode()
-        self._position += 1
-        return line
 
     def _push(self, value: Any) -> None:
         self._stack.append(value)
@@ -199,6 +175,16 @@ class PickleMachine:
                 raise ValueError("it gives a state to what has none, or one that does not fit")
 
 
+def _check_operand(operand: Any) -> None:
+    # Encoded, because what cannot be holds half a character.
+    content = operand.encode() if isinstance(operand, str) else operand
+    if isinstance(content, bytes) and len(content) > MAX_TEXT_BYTES:
+        raise ValueError(f"it holds a text of {len(content)} bytes, more than {MAX_TEXT_BYTES}")
+    if isinstance(operand, int) and operand.bit_length() > 72:
+        # Huge integers can be chosen such that a dictionary of them takes quadratic time.
+        raise ValueError("it holds a whole number beyond 64 bits")
+
+
 def check_key(key: Any) -> Any:
     """The key itself, once it is of a kind whose hash is cheap and runs no code of a file's choosing."""
     if type(key) not in SCALAR_TYPES:
@@ -226,51 +212,59 @@ def check_result(root: Any) -> None:
             levels.pop()
 
 
-_STEPS: Mapping[bytes, Callable[[PickleMachine], Any]] = {
-    pickle.NONE: lambda m: m._push(None),
-    pickle.NEWTRUE: lambda m: m._push(True),
-    pickle.NEWFALSE: lambda m: m._push(False),
-    pickle.BININT1: lambda m: m._push(m._take_int(1)),
-    pickle.BININT2: lambda m: m._push(m._take_int(2)),
-    pickle.BININT: lambda m: m._push(m._take_int(4, signed=True)),
-    pickle.LONG1: lambda m: m._push(m._take_int(m._take_int(1), signed=True)),
-    pickle.BINFLOAT: lambda m: m._push(struct.unpack(">d", m._take(8))[0]),
-    pickle.SHORT_BINUNICODE: lambda m: m._push(m._take_sized(1).decode()),
-    pickle.BINUNICODE: lambda m: m._push(m._take_sized(4).decode()),
-    pickle.BINUNICODE8: lambda m: m._push(m._take_sized(8).decode()),
-    pickle.SHORT_BINBYTES: lambda m: m._push(m._take_sized(1)),
-    pickle.BINBYTES: lambda m: m._push(m._take_sized(4)),
-    pickle.BINBYTES8: lambda m: m._push(m._take_sized(8)),
-    pickle.MARK: PickleMachine._mark,
-    pickle.POP: PickleMachine._pop,
-    pickle.POP_MARK: PickleMachine._pop_group,
-    pickle.FRAME: lambda m: m._take(8),
-    pickle.EMPTY_LIST: lambda m: m._push([]),
-    pickle.APPEND: lambda m: m._fill(list, [m._pop()]),
-    pickle.APPENDS: lambda m: m._fill(list, m._pop_group()),
-    pickle.EMPTY_TUPLE: lambda m: m._push(()),
-    pickle.TUPLE1: lambda m: m._push(tuple(m._pop_many(1))),
-    pickle.TUPLE2: lambda m: m._push(tuple(m._pop_many(2))),
-    pickle.TUPLE3: lambda m: m._push(tuple(m._pop_many(3))),
-    pickle.TUPLE: lambda m: m._push(tuple(m._pop_group())),
-    pickle.EMPTY_DICT: lambda m: m._push({}),
-    pickle.SETITEM: lambda m: m._fill(dict, m._pop_many(2)),
-    pickle.SETITEMS: lambda m: m._fill(dict, m._pop_group()),
-    pickle.EMPTY_SET: lambda m: m._push(set()),
-    pickle.ADDITEMS: lambda m: m._fill(set, m._pop_group()),
-    pickle.BINPUT: lambda m: m._memoize(m._take_int(1)),
-    pickle.LONG_BINPUT: lambda m: m._memoize(m._take_int(4)),
-    pickle.MEMOIZE: lambda m: m._memoize(len(m._memo)),
-    pickle.BINGET: lambda m: m._push(m._memo[m._take_int(1)]),
-    pickle.LONG_BINGET: lambda m: m._push(m._memo[m._take_int(4)]),
-    pickle.GLOBAL: lambda m: m._push_global(m._take_line(), m._take_line()),
-    pickle.STACK_GLOBAL: lambda m: m._push_global(*m._pop_many(2)),
-    pickle.REDUCE: PickleMachine._call,
-    pickle.NEWOBJ: PickleMachine._call,
-    pickle.BUILD: PickleMachine._set_state,
-    pickle.BINPERSID: lambda m: m._push(m._load_persistent(m._pop())),
+_STEPS: Mapping[str, Callable[[PickleMachine, Any], Any]] = {
+    **dict.fromkeys(
+        (
+            *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+            *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+        ),
+        PickleMachine._push,
+    ),
+    "NONE": lambda m, _: m._push(None),
+    "NEWTRUE": lambda m, _: m._push(True),
+    "NEWFALSE": lambda m, _: m._push(False),
+    "MARK": lambda m, _: m._mark(),
+    "POP": lambda m, _: m._pop(),
+    "POP_MARK": lambda m, _: m._pop_group(),
+    "FRAME": lambda m, _: None,
+    "EMPTY_LIST": lambda m, _: m._push([]),
+    "APPEND": lambda m, _: m._fill(list, [m._pop()]),
+    "APPENDS": lambda m, _: m._fill(list, m._pop_group()),
+    "EMPTY_TUPLE": lambda m, _: m._push(()),
+    "TUPLE1": lambda m, _: m._push(tuple(m._pop_many(1))),
+    "TUPLE2": lambda m, _: m._push(tuple(m._pop_many(2))),
+    "TUPLE3": lambda m, _: m._push(tuple(m._pop_many(3))),
+    "TUPLE": lambda m, _: m._push(tuple(m._pop_group())),
+    "EMPTY_DICT": lambda m, _: m._push({}),
+    "SETITEM": lambda m, _: m._fill(dict, m._pop_many(2)),
+    "SETITEMS": lambda m, _: m._fill(dict, m._pop_group()),
+    "EMPTY_SET": lambda m, _: m._push(set()),
+    "ADDITEMS": lambda m, _: m._fill(set, m._pop_group()),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), PickleMachine._memoize),
+    "MEMOIZE": lambda m, _: m._memoize(len(m._memo)),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda m, index: m._push(m._memo[index])),
+    "GLOBAL": lambda m, names: m._push_global(*names),
+    "STACK_GLOBAL": lambda m, _: m._push_global(*m._pop_many(2)),
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda m, _: m._call()),
+    "BUILD": lambda m, _: m._set_state(),
+    "BINPERSID": lambda m, _: m._push(m._load_persistent(m._pop())),
 }
 """Every opcode that is understood: those of protocol 2, which torch writes, and their newer forms up to protocol 5."""
+
+
+def _read_names(program: io.BytesIO) -> list[str]:
+    lines = program.readline(MAX_TEXT_BYTES), program.readline(MAX_TEXT_BYTES)
+    if not all(line.endswith(b"\n") for line in lines):
+        raise ValueError("it names a Python object and is cut short")
+    return [line[:-1].decode() for line in lines]
+
+
+_OPCODES: Mapping[bytes, tuple[str, Callable[[io.BytesIO], Any] | None]] = {
+    # The standard library's description of pickles says how operands are read, except that it undoes escapes in names.
+    opcode.code.encode("latin1"): (opcode.name, opcode.arg.reader if opcode.arg else None)
+    for opcode in pickletools.opcodes
+    if opcode.name in _STEPS
+} | {pickle.GLOBAL: ("GLOBAL", _read_names)}
 
 
 @dataclass(frozen=True)
@@ -282,7 +276,6 @@ class Storage:
     size_bytes: int
     fetch: Callable[[int, int], bytearray]
     """Reads (start, length), both in bytes."""
-    is_big_endian: bool
 
 
 def _make_tensor(
@@ -319,21 +312,12 @@ def _make_untyped_tensor(
         if size == 0:
             return np.zeros(shape, dtype)
         content = storage.fetch(offset * dtype.itemsize, span * dtype.itemsize)
-        flat = _decode_elements(content, dtype, storage.is_big_endian)
+        # A byte other than 0 and 1 is no valid boolean in memory.
+        flat = np.frombuffer(content, np.uint8) != 0 if dtype == np.bool_ else np.frombuffer(content, dtype)
         view = np.lib.stride_tricks.as_strided(flat, shape, [stride * dtype.itemsize for stride in strides])
         return np.ascontiguousarray(view).reshape(shape)
 
     return LazyTensor(shape, dtype, fetch)
-
-
-def _decode_elements(content: bytearray, dtype: np.dtype[Any], is_big_endian: bool) -> NDArray[Any]:
-    if dtype == np.bool_:
-        # A byte other than 0 and 1 is no valid boolean in memory.
-        return np.not_equal(np.frombuffer(content, np.uint8), 0)
-    unsigned = np.dtype(f"{'>' if is_big_endian else '<'}u{dtype.itemsize}")
-    native = np.frombuffer(content, unsigned).astype(unsigned.newbyteorder("="), copy=False)
-    elements: NDArray[Any] = native.view(dtype)
-    return elements
 
 
 def _make_parameter(tensor: Any, requires_grad: Any, hooks: Any, state: Any = None) -> LazyTensor:
@@ -348,11 +332,6 @@ def _make_dict(pairs: Any = ()) -> dict[Any, Any]:
     return {check_key(key): value for key, value in _make_list(pairs)}
 
 
-def _make_empty_dict(factory: Any = None) -> dict[Any, Any]:
-    # The default is a name from the table below, and is not used: what is missing stays missing.
-    return {}
-
-
 def _make_list(elements: Any = ()) -> list[Any]:
     if type(elements) not in (list, tuple):
         raise ValueError("it describes a set, a shape or a dictionary by something other than a list")
@@ -361,10 +340,6 @@ def _make_list(elements: Any = ()) -> list[Any]:
 
 def _make_set(elements: Any = ()) -> set[Any]:
     return set(map(check_key, _make_list(elements)))
-
-
-def _make_frozen_set(elements: Any = ()) -> frozenset[Any]:
-    return frozenset(_make_set(elements))
 
 
 def _make_size(extents: Any = ()) -> tuple[int, ...]:
@@ -435,7 +410,7 @@ _FACTORY = object()
 """Stands for the default of a defaultdict; cannot be called."""
 _BUILTINS = {
     "set": _make_set,
-    "frozenset": _make_frozen_set,
+    "frozenset": lambda elements=(): frozenset(_make_set(elements)),
     "bytearray": _make_byte_array,
     **dict.fromkeys(("dict", "list", "int", "float"), _FACTORY),
 }
@@ -449,16 +424,13 @@ TORCH_GLOBALS: Mapping[str, Any] = {
     "torch.Size": _make_size,
     "collections.OrderedDict": _make_dict,
     "collections.Counter": _make_dict,
-    "collections.defaultdict": _make_empty_dict,
+    # Its default is a name from this table, and is not used: what is missing stays missing.
+    "collections.defaultdict": lambda factory=None: {},
     **{f"{module}.{name}": maker for module in ("builtins", "__builtin__") for name, maker in _BUILTINS.items()},
     "_codecs.encode": _make_bytes,
     "numpy.dtype": _make_numpy_dtype,
     "numpy.core.multiarray.scalar": _make_numpy_scalar,
     "numpy._core.multiarray.scalar": _make_numpy_scalar,
-    **{
-        f"{module}.{name}": functools.partial(ConfigRecord, f"{module}.{name}")
-        for module, names in CONFIG_CLASSES.items()
-        for name in names
-    },
+    **{f"{module}.{name}": lambda: ConfigRecord() for module, names in CONFIG_CLASSES.items() for name in names},
 }
 """Every Python object that a file may name."""

@@ -132,12 +132,12 @@ def normalise_size(size: Any) -> str:
 
 
 def name_size(numbers: Mapping[str, int]) -> str | None:
-    """The size that has a model's numbers, or None: settings, a starting point or a codec may have changed any of them.
+    """The size that has a model's numbers, as far as they are given, or None: a starting point or a codec may have changed any.
 
     The decoder's width is not looked at: a run that trains none takes whatever width a decoder has later.
     """
     for size, table in MODEL_SIZES.items():
-        if all(numbers[name] == number for name, number in table.items() if name != "decoder_width"):
+        if all(numbers.get(name, number) == number for name, number in table.items() if name != "decoder_width"):
             return size
     return None
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.reading import SILENCE_SPAN, read_clip
 from myxtts.checkpoints.coqui import find_voice_problem
-from myxtts.checkpoints.tensors import Tensor, open_safetensors, read_array, write_safetensors
+from myxtts.checkpoints.tensors import Tensor, encode_safetensors, open_safetensors, read_array
 from myxtts.config.settings import nearest_name
 from myxtts.errors import COPY, REPLACE, ClipError, ModelFileError, VoiceError
 from myxtts.files import WriteError, open_file_atomically
@@ -90,7 +90,7 @@ def save_voice(voice: Voice, path: str | os.PathLike[str]) -> None:
         tensors[MAKER] = np.frombuffer(voice.maker, np.uint8)
     try:
         with open_file_atomically(path) as file:
-            write_safetensors(file, tensors)
+            file.writelines(encode_safetensors(tensors))
     except WriteError as error:
         raise VoiceError(f"The voice cannot be written to {path}: {error.reason}.") from error
 

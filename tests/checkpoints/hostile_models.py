@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.tensors import write_safetensors
+from myxtts.checkpoints.tensors import encode_safetensors
 from myxtts.config import XTTSConfig
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import OPTIONAL, Weight, list_dvae_weights, list_xtts_weights
@@ -234,7 +234,7 @@ def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
         yield f"pth: {label}", [str(folder / "model.pth")]
         yield f"pth, all allowed: {label}", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
         with (folder / "model.safetensors").open("wb") as file:
-            write_safetensors(file, arrays)
+            file.writelines(encode_safetensors(arrays))
         yield f"safetensors: {label}", [str(folder / "model.safetensors"), "--allow-unexpected"]
     for name in ("__metadata__", "gpt.\ud7ff", "", "/", "gpt.\x00", "x" * 10_000):
         write_torch_file(folder / "model.pth", {"model": {**draw_model(), name: np.zeros(3, np.float32)}})
@@ -386,7 +386,7 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
             yield f"config {line[:30]}", words
     for label, arrays in change_weights(draw_model()):
         with (copy() / "model.safetensors").open("wb") as file:
-            write_safetensors(file, arrays)
+            file.writelines(encode_safetensors(arrays))
         seal(bad)
         yield f"weights: {label}", words
     for label, content in list_safetensors().items():
@@ -398,14 +398,16 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for label, content in list_speakers():
         if isinstance(content, dict) and all(isinstance(name, str) for name in content):
             with (copy() / "speakers.safetensors").open("wb") as file:
-                write_safetensors(
-                    file, {f"{part}/{name}": each for name in content for part, each in content[name].items()}
+                file.writelines(
+                    encode_safetensors(
+                        {f"{part}/{name}": each for name in content for part, each in content[name].items()}
+                    )
                 )
             seal(bad)
             if label != "no embedding":
                 yield f"voices: {label}", ["--checkpoint", str(bad), "--speaker", next(iter(content)), *speak]
             with (folder / "voice.safetensors").open("wb") as file:
-                write_safetensors(file, next(iter(content.values())))
+                file.writelines(encode_safetensors(next(iter(content.values()))))
             if label not in ("no embedding", "no name"):
                 yield (
                     f"voice: {label}",

@@ -59,7 +59,7 @@ def mutate(program: bytes, generator: random.Random) -> bytes:
 def load_storage(persistent_id: Any) -> Storage:
     match persistent_id:
         case (_, np.dtype() as dtype, str(), str(), int(count)) if count >= 0:
-            return Storage(dtype, count * dtype.itemsize, lambda start, length: bytearray(length), False)
+            return Storage(dtype, count * dtype.itemsize, lambda start, length: bytearray(length))
     raise ValueError("is no storage")
 
 

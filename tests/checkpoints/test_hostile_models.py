@@ -18,7 +18,7 @@ HARMLESS = {
         "pth, all allowed: nothing", "name 'gpt.\\ud7ff'", "name ''", "name '/'", "name 'gpt.\\x00'", "name 'xxxxxxxxxxxx'",
         "header: escapes", "heads None", "speakers: no name", "vocabulary: added twice",
         # What JSON cannot hold is left out.
-        *(f"config: {label}" for label in ("bytes as keys", "endless", "a number")),
+        *(f"config: {label}" for label in ("bytes as keys", "deep", "endless", "a number")),
     },
     "synthesize": {"voices: no name", "voices: wide embedding", "voice: wide embedding"},
 }  # fmt: skip
