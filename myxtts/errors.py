@@ -35,8 +35,8 @@ class ConfigError(UserError):
         problems: pairs of dotted key (may be empty) and what is wrong with it, in the order found.
     """
 
-    def __init__(self, problems: list[tuple[str, str]]):
-        self.problems = list(problems)
+    def __init__(self, *problems: tuple[str, str]):
+        self.problems = problems
         super().__init__("\n".join(f"{key} {text}" if key else text for key, text in self.problems))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -139,19 +140,17 @@ def _require_regular(path: PathLike, mode: int) -> None:
 
 def read_bytes(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
     """The content of a file of bounded size. Raises `FileError`."""
-    parts: list[bytes] = []
+    content = bytearray()
     with open_file(path) as file:
-        left = most_bytes + 1
         try:
             # Some files of the kernel claim to be empty, so that the size asked for beforehand decides nothing.
-            while left > 0 and (part := os.read(file.fileno(), min(left, 1 << 20))):
-                parts.append(part)
-                left -= len(part)
+            while len(content) <= most_bytes and (part := file.read(1 << 20)):
+                content += part
         except OSError as error:
             raise explain_os_error(path, error) from error
-    if left <= 0:
+    if len(content) > most_bytes:
         raise FileError(path, f"must have at most {most_bytes:,} bytes, but has more.")
-    return b"".join(parts)
+    return bytes(content)
 
 
 def read_text(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> str:
@@ -169,13 +168,11 @@ def iter_lines(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> Iterator[by
     A longer line than `most_bytes` is an error: a file without line ends may be larger than the memory.
     """
     with BufferedReader(open_file(path)) as file:
-        number = 0
-        while True:
+        for number in itertools.count(1):
             try:
                 line = file.readline(most_bytes + 1)
             except OSError as error:
                 raise explain_os_error(path, error) from error
-            number += 1
             if not line:
                 return
             if len(line) > most_bytes:
@@ -280,7 +277,7 @@ def open_file_atomically(target: PathLike, *, follows_link: bool = True) -> Iter
             folder that others can write to.
     """
     target = Path(os.path.realpath(target) if follows_link else os.path.abspath(target))
-    with _open_work(target) as work:
+    with _explain_write_errors(target), _open_work(target.parent) as work:
         # By its own name, whose end tells some writers which kind of file it is.
         with open(work / target.name, "w+b") as file:
             yield file
@@ -302,7 +299,7 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
         replaces: whether a folder with something in it is replaced; else it stays, and `OutputFolderError` is raised.
     """
     target = Path(os.path.realpath(target))
-    with _open_work(target) as work:
+    with _explain_write_errors(target), _open_work(target.parent) as work:
         # Asked once: between two questions another writer may take the folder away.
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(target.stat().st_mode):
@@ -331,28 +328,18 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
 def remove_folder_atomically(target: PathLike) -> None:
     """Deletes a folder such that a crash leaves it whole or gone; what is left of it then goes with its work folder."""
     target = Path(os.path.realpath(target))
-    with _open_work(target) as work:
+    with _explain_write_errors(target), _open_work(target.parent) as work:
         target.rename(work / "gone")
         # Else a power cut could keep the old name and lose the files behind it.
         _flush(target.parent)
 
 
-@contextlib.contextmanager
-def open_scratch_folder(purpose: str) -> Iterator[Path]:
+def open_scratch_folder(purpose: str) -> contextlib.AbstractContextManager[Path]:
     """An empty folder in the system's temporary folder until the block ends, with a word in small letters in its name.
 
     What killed processes left there is removed first.
     """
-    parent = Path(tempfile.gettempdir())
-    recover_folder(parent)
-    folder = _name_work(parent, f"myxtts-{purpose}")
-    _OPEN_WORK.add(folder.name)
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _OPEN_WORK.discard(folder.name)
+    return _open_work(Path(tempfile.gettempdir()), f"myxtts-{purpose}", mode=0o700)
 
 
 def recover_folder(folder: PathLike, *, is_locked: bool = False) -> None:
@@ -399,18 +386,17 @@ def _name_work(parent: Path, kind: str) -> Path:
 
 
 @contextlib.contextmanager
-def _open_work(target: Path) -> Iterator[Path]:
-    with _explain_write_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        recover_folder(target.parent)
-        work = _name_work(target.parent, ".myxtts")
-        _OPEN_WORK.add(work.name)
-        work.mkdir()
-        try:
-            yield work
-        finally:
-            _discard(work)
-            _OPEN_WORK.discard(work.name)
+def _open_work(parent: Path, kind: str = ".myxtts", mode: int = 0o777) -> Iterator[Path]:
+    parent.mkdir(parents=True, exist_ok=True)
+    recover_folder(parent)
+    work = _name_work(parent, kind)
+    _OPEN_WORK.add(work.name)
+    work.mkdir(mode)
+    try:
+        yield work
+    finally:
+        _discard(work)
+        _OPEN_WORK.discard(work.name)
 
 
 def _discard(work: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from myxtts.cli.main import COMMANDS, find_command
 from myxtts.config.config import SECTIONS
 from myxtts.config.presets import MODEL_SIZES, START_BATCHES, START_LEARNING_RATES
-from myxtts.config.settings import GIVEN, Flag, read_setting_info, spell_value
+from myxtts.config.settings import GIVEN, Flag, list_flags, spell_value
 from myxtts.config.sources import CollectValue
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -157,12 +157,12 @@ def _keep_left_to_right(part: str) -> str:
 
 def _list_settings(section: str, cls: Any) -> Iterator[tuple[str, ...]]:
     for name, field in cls.model_fields.items():
-        info = read_setting_info(field)
-        flags = ", ".join(f"`{_spell(flag, spell_value(field, flag))}`" for flag in info.flags)
-        yield flags or f"`--set {section}.{name}=`", f"`{section}.{name}`", _spell_default(field.default), info.help
+        flags = ", ".join(f"`{_spell(flag, spell_value(field, flag))}`" for flag in list_flags(field))
+        help = field.description or ""
+        yield flags or f"`--set {section}.{name}=`", f"`{section}.{name}`", _spell_default(field.default), help
 
 
-def _spell(flag: Flag, value: str | None) -> str:
+def _spell(flag: Flag, value: str) -> str:
     if flag.value is not GIVEN:
         return flag.name
     return f"{flag.name} {value}" if flag.bare is GIVEN else f"{flag.name} [{value}]"

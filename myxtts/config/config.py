@@ -40,7 +40,7 @@ class XTTSConfig(Section):
         try:
             super().__init__(**values)
         except ConfigError as error:
-            raise ConfigError([(key, _point_to_name(key, text)) for key, text in error.problems]) from None
+            raise ConfigError(*((key, _point_to_name(key, text)) for key, text in error.problems)) from None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -64,7 +64,7 @@ class XTTSConfig(Section):
     def _check_rules(self) -> XTTSConfig:
         problems = rules.find_problems(self)
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError(*problems)
         return self
 
     def __eq__(self, other: object) -> bool:

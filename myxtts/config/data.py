@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from myxtts.config.settings import Auto, Flag, Section, nearest_name, setting, switch
+from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, check_range_or_auto, nearest_name, setting, switch
 from myxtts.errors import ConfigError
 
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]
@@ -34,40 +34,38 @@ class DataConfig(Section):
     train_data: str | None = setting(
         None,
         "root of an LJSpeech-style set, or its metadata file (default: the embedded demo corpus)",
-        Flag("--train-data", metavar="PATH"),
+        Flag("--train-data", "PATH"),
         min_length=1,
     )
     val_data: str | None = setting(
         None,
         "a validation set (default: a fixed, seeded split of the training set)",
-        Flag("--val-data", metavar="PATH"),
+        Flag("--val-data", "PATH"),
         min_length=1,
     )
     language: str = setting(
         "en",
         f"language of clips whose metadata names none: {', '.join(LANGUAGES)}",
-        Flag("--language", metavar="CODE"),
+        Flag("--language", "CODE"),
         min_length=1,
     )
     vocabulary: str | None = setting(
         None,
         "text vocabulary, a vocab.json (default: that of the checkpoint, or one made from the corpus)",
-        Flag("--vocabulary", metavar="FILE"),
+        Flag("--vocabulary", "FILE"),
         min_length=1,
     )
     min_clip_seconds: float = setting(
-        0.5, "shorter clips are set aside", Flag("--min-clip-seconds", metavar="SECONDS"), ge=0.0, le=60.0
+        0.5, "shorter clips are set aside", Flag("--min-clip-seconds", "SECONDS"), ge=0.0, le=60.0
     )
     max_clip_seconds: float = setting(
-        11.6, "longer clips are set aside", Flag("--max-clip-seconds", metavar="SECONDS"), gt=0.0, le=120.0
+        11.6, "longer clips are set aside", Flag("--max-clip-seconds", "SECONDS"), gt=0.0, le=120.0
     )
-    max_text_length: int = setting(
-        200, "texts of more tokens are set aside", Flag("--max-text-length", metavar="N"), ge=1, le=16384
-    )
+    max_text_length: int = setting(200, "texts of more tokens are set aside", "--max-text-length", ge=1, le=16384)
     prompt_seconds: float = setting(
         6.0,
         "longest voice prompt in training; shorter ones are followed by silence up to it (default: 6; tiny 2)",
-        Flag("--prompt-seconds", metavar="SECONDS"),
+        Flag("--prompt-seconds", "SECONDS"),
         ge=0.5,
         le=6.0,
     )
@@ -75,33 +73,26 @@ class DataConfig(Section):
         "speaker",
         "what a voice prompt in training is cut from: another clip of the speaker, or the clip itself (default: speaker; fine-tuning "
         "clip)",
-        Flag("--prompt-from"),
+        "--prompt-from",
     )
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
     follow_symlinks: bool = switch(True, "use clips behind symbolic links", "--follow-symlinks", "--no-follow-symlinks")
     batch_size: int = setting(
-        8,
-        "clips in a batch of usual length (default: by model size; fine-tuning 3)",
-        Flag("--batch-size", metavar="N"),
-        ge=1,
-        le=65536,
+        8, "clips in a batch of usual length (default: by model size; fine-tuning 3)", "--batch-size", ge=1, le=65536
     )
-    num_workers: int | Auto = setting(
-        "auto", "reader processes", Flag("--num-workers", metavar="N"), union_mode="left_to_right"
-    )
-    prefetch_buffer_size: int | Auto = setting(
+    num_workers: WholeOrAuto = setting("auto", "reader processes", "--num-workers")
+    prefetch_buffer_size: WholeOrAuto = setting(
         "auto",
         "batches kept ready on the data device; auto = max(2, min(8, 64 // batch size))",
-        Flag("--prefetch-buffer-size", metavar="N"),
-        union_mode="left_to_right",
+        "--prefetch-buffer-size",
     )
     pipeline_buffer_size: int = setting(
-        50, "batches that may be ready ahead on the host", Flag("--buffer-size", metavar="N"), ge=1, le=65536
+        50, "batches that may be ready ahead on the host", "--buffer-size", ge=1, le=65536
     )
     model_start_delay: float = setting(
         2.0,
         "longest time in seconds the model waits, once the first batch is ready, for the other slots to fill",
-        Flag("--model-start-delay", metavar="SECONDS"),
+        Flag("--model-start-delay", "SECONDS"),
         ge=0.0,
         le=86400.0,
     )
@@ -120,9 +111,7 @@ class DataConfig(Section):
         "--disable-static-shapes",
     )
     cache: CachePolicy = setting(
-        "auto",
-        "where prepared codes are kept; auto measures (default: auto; optimization level basic off)",
-        Flag("--cache"),
+        "auto", "where prepared codes are kept; auto measures (default: auto; optimization level basic off)", "--cache"
     )
     augment_gain_db: float = setting(
         0.0, "augmentation: louder or softer by up to so many dB; 0 is off", ge=0.0, le=40.0
@@ -150,14 +139,14 @@ class DataConfig(Section):
     data_gpu: int | None = setting(
         None,
         "physical id (as nvidia-smi shows it) of the GPU that prepares (default: one device does both)",
-        Flag("--data-gpu", metavar="ID"),
+        Flag("--data-gpu", "ID"),
         ge=0,
         le=1023,
     )
     model_gpu: int | None = setting(
         None,
         "physical id (as nvidia-smi shows it) of the GPU that trains (default: one device does both)",
-        Flag("--model-gpu", metavar="ID"),
+        Flag("--model-gpu", "ID"),
         ge=0,
         le=1023,
     )
@@ -167,17 +156,15 @@ class DataConfig(Section):
         "--enable-memory-isolation",
         "--no-enable-memory-isolation",
     )
-    data_gpu_memory: int | Auto = setting(
+    data_gpu_memory: WholeOrAuto = setting(
         "auto",
         "memory limit in MB of the data GPU, with isolation or a split card (default: 8192, or what fits)",
-        Flag("--data-gpu-memory", metavar="MB"),
-        union_mode="left_to_right",
+        Flag("--data-gpu-memory", "MB"),
     )
-    model_gpu_memory: int | Auto = setting(
+    model_gpu_memory: WholeOrAuto = setting(
         "auto",
         "memory limit in MB of the model GPU, with isolation or a split card (default: 16384, or what fits)",
-        Flag("--model-gpu-memory", metavar="MB"),
-        union_mode="left_to_right",
+        Flag("--model-gpu-memory", "MB"),
     )
 
     aliases: ClassVar[Mapping[str, str]] = {"enable_caching": "cache"}
@@ -190,15 +177,9 @@ class DataConfig(Section):
         values = dict(values)
         answer = _read_switch("enable_caching", values.pop("enable_caching"))
         if "cache" in values and (values["cache"] != "off") != answer:
-            raise ConfigError(
-                [
-                    (
-                        "enable_caching",
-                        f"is {str(answer).lower()} (the same as cache: {'auto' if answer else 'off'}), but cache is "
-                        f"{values['cache']!r}. Keep one of the two.",
-                    )
-                ]
-            )
+            same, cache = "auto" if answer else "off", values["cache"]
+            text = f"is {str(answer).lower()} (the same as cache: {same}), but cache is {cache!r}. Keep one of the two."
+            raise ConfigError(("enable_caching", text))
         values.setdefault("cache", "auto" if answer else "off")
         return values
 
@@ -221,10 +202,7 @@ class DataConfig(Section):
     @field_validator("num_workers", "prefetch_buffer_size", "data_gpu_memory", "model_gpu_memory")
     @classmethod
     def _check_range_or_auto(cls, value: int | Auto, info: Any) -> int | Auto:
-        low, high = AUTO_RANGES[info.field_name]
-        if value == "auto" or low <= value <= high:
-            return value
-        raise ValueError(f'must be "auto" or a whole number from {low} to {high}, but is {value}.')
+        return check_range_or_auto(value, *AUTO_RANGES[info.field_name])
 
     @property
     def enable_caching(self) -> bool:
@@ -243,5 +221,5 @@ def _read_switch(key: str, value: Any) -> bool:
     answers = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     answer = answers.get(str(value).strip().lower())
     if answer is None:
-        raise ConfigError([(key, f"must be true or false, but is {value!r}.")])
+        raise ConfigError((key, f"must be true or false, but is {value!r}."))
     return answer

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from myxtts.config import presets
-from myxtts.config.settings import Flag, Section, setting, switch
+from myxtts.config.settings import Section, setting, switch
 from myxtts.errors import ConfigError
 
 ModelSize = Literal["tiny", "small", "base", "big"]
@@ -17,9 +17,7 @@ class ModelConfig(Section):
     """The network. Its numbers come from the size unless given one by one."""
 
     size: ModelSize = setting(
-        "base",
-        "size of the network; normal is base, and big the published XTTS v2",
-        Flag("--model-size"),
+        "base", "size of the network; normal is base, and big the published XTTS v2", "--model-size"
     )
     gpt_layers: int = setting(16, "GPT blocks", ge=1, le=256)
     gpt_width: int = setting(768, "channels of the GPT, the conditioning encoder and the latents", ge=8, le=16384)
@@ -55,23 +53,9 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _check_widths(self) -> ModelConfig:
         if self.gpt_width % self.gpt_heads:
-            raise ConfigError(
-                [
-                    (
-                        "gpt_heads",
-                        f"must divide gpt_width ({self.gpt_width}), but is {self.gpt_heads}. "
-                        "Heads of 64 channels are usual: give gpt_width / 64.",
-                    )
-                ]
-            )
+            text = f"must divide gpt_width ({self.gpt_width}), but is {self.gpt_heads}. "
+            raise ConfigError(("gpt_heads", f"{text}Heads of 64 channels are usual: give gpt_width / 64."))
         if self.decoder_width % 16:
-            raise ConfigError(
-                [
-                    (
-                        "decoder_width",
-                        f"must be a multiple of 16, since it is halved four times, but is {self.decoder_width}. "
-                        f"Give {max(16, self.decoder_width // 16 * 16)}.",
-                    )
-                ]
-            )
+            text = f"must be a multiple of 16, since it is halved four times, but is {self.decoder_width}. "
+            raise ConfigError(("decoder_width", f"{text}Give {max(16, self.decoder_width // 16 * 16)}."))
         return self

@@ -46,32 +46,25 @@ DECODER_VALUES: Mapping[str, float] = {
 }
 """With --stage decoder."""
 
+_ENHANCED: Mapping[str, Any] = {
+    "data.enable_xla": False,
+    "data.mixed_precision": "float32",
+    "data.enable_parallel_batch": True,
+    "data.enable_map_fusion": True,
+    "data.prefetch_to_gpu": True,
+    "data.cache": "auto",
+}
 OPTIMIZATION_LEVELS: Mapping[str, Mapping[str, Any]] = {
     "basic": {
-        "data.enable_xla": False,
-        "data.mixed_precision": "float32",
+        **_ENHANCED,
         "data.enable_parallel_batch": False,
         "data.enable_map_fusion": False,
         "data.prefetch_to_gpu": False,
         "data.cache": "off",
     },
-    "enhanced": {
-        "data.enable_xla": False,
-        "data.mixed_precision": "float32",
-        "data.enable_parallel_batch": True,
-        "data.enable_map_fusion": True,
-        "data.prefetch_to_gpu": True,
-        "data.cache": "auto",
-    },
+    "enhanced": _ENHANCED,
     # Only this one changes the numbers of a run: half precision and fused kernels round differently.
-    "experimental": {
-        "data.enable_xla": True,
-        "data.mixed_precision": "mixed_float16",
-        "data.enable_parallel_batch": True,
-        "data.enable_map_fusion": True,
-        "data.prefetch_to_gpu": True,
-        "data.cache": "auto",
-    },
+    "experimental": {**_ENHANCED, "data.enable_xla": True, "data.mixed_precision": "mixed_float16"},
 }
 
 

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -25,26 +25,19 @@ class Flag:
     """One command-line spelling of a setting."""
 
     name: str
+    metavar: str = "N"
+    """What stands for its value in the help, where that has no choices."""
     value: Any = GIVEN
     """What the flag stands for (`--disable-static-shapes` stands for False); `GIVEN` when a value follows it."""
     bare: Any = GIVEN
     """For flags whose value may be left out: what the bare flag means."""
-    metavar: str | None = None
     help: str | None = None
     """Overrides the setting's help, for a second flag of the same setting."""
 
 
-@dataclass(frozen=True)
-class SettingInfo:
-    """What a setting's declaration says beyond its type and default."""
-
-    help: str
-    flags: tuple[Flag, ...]
-
-
-def setting(default: Any, help: str, *flags: Flag, **limits: Any) -> Any:
+def setting(default: Any, help: str, *flags: Flag | str, **limits: Any) -> Any:
     """A configuration field: default, one line of help, its flags, and pydantic limits (`ge`, `le`, ...)."""
-    extra: dict[str, Any] = {"flags": flags}
+    extra: dict[str, Any] = {"flags": [Flag(flag) if isinstance(flag, str) else flag for flag in flags]}
     return Field(default=default, description=help, json_schema_extra=extra, **limits)
 
 
@@ -53,7 +46,7 @@ def switch(default: bool, help: str, on: str, off: str) -> Any:
     return setting(default, help, Flag(on, value=True), Flag(off, value=False))
 
 
-def spell_value(field: FieldInfo, flag: Flag) -> str | None:
+def spell_value(field: FieldInfo, flag: Flag) -> str:
     """What stands for the value of a flag in help: its choices, else its kind."""
     members = [member for member in split_union(field.annotation) if member is not type(None)]
     if all(typing.get_origin(member) is Literal for member in members):
@@ -70,14 +63,23 @@ def split_union(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def read_setting_info(field: FieldInfo) -> SettingInfo:
-    """The help and flags a field was declared with."""
+def list_flags(field: FieldInfo) -> list[Flag]:
+    """The flags a field was declared with."""
     extra: Any = field.json_schema_extra
-    return SettingInfo(help=field.description or "", flags=extra["flags"])
+    flags: list[Flag] = extra["flags"]
+    return flags
 
 
 Auto = Literal["auto"]
 """A value the program computes; it stays `auto` in files so that it is computed anew on another machine."""
+WholeOrAuto = Annotated[int | Auto, Field(union_mode="left_to_right")]
+
+
+def check_range_or_auto(value: int | Auto, low: int, high: int) -> int | Auto:
+    """The value itself. Raises `ValueError` for a number outside of its range."""
+    if value == "auto" or low <= value <= high:
+        return value
+    raise ValueError(f'must be "auto" or a whole number from {low} to {high}, but is {value}.')
 
 
 NOT_A_SETTING = "is not a setting."
@@ -100,7 +102,7 @@ class Section(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(describe_errors(error, type(self))) from None
+            raise ConfigError(*describe_errors(error, type(self))) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -114,7 +116,7 @@ class Section(BaseModel):
                 continue
             # Python's True is the number 1, so pydantic would read `batch_size: true` as a batch of one clip.
             if isinstance(value, bool) and _takes(field.annotation, int, float):
-                raise ConfigError([(key, f"must be {describe_type(field.annotation)}, but is {_show(value)}.")])
+                raise ConfigError((key, f"must be {describe_type(field.annotation)}, but is {_show(value)}."))
             # A flag can only say it in letters.
             if value == "null" and _takes(field.annotation, type(None)):
                 read[key] = None

@@ -15,7 +15,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from myxtts.config.config import SECTIONS, XTTSConfig, list_names, suggest_name
-from myxtts.config.settings import GIVEN, NOT_A_SETTING, Flag, nearest_name, read_setting_info, spell_value
+from myxtts.config.settings import GIVEN, NOT_A_SETTING, Flag, list_flags, nearest_name, spell_value
 from myxtts.errors import CommandLineError, ConfigError, MyXTTSError
 from myxtts.files import FileError, MissingFileError, read_text
 
@@ -84,9 +84,9 @@ def read_yaml(path: Path) -> YamlSettings:
     try:
         text = read_text(path, MOST_YAML_BYTES)
     except MissingFileError:
-        raise ConfigError([("", f"{path}: there is no such file. {_suggest_file(path)}")]) from None
+        raise ConfigError(("", f"{path}: there is no such file. {_suggest_file(path)}")) from None
     except FileError as error:
-        raise ConfigError([("", f"{error} {_suggest_in_folder(path)}")]) from None
+        raise ConfigError(("", f"{error} {_suggest_in_folder(path)}")) from None
     try:
         loader = _Loader(text)
         try:
@@ -99,17 +99,17 @@ def read_yaml(path: Path) -> YamlSettings:
         # Ours, with its line, and a ValueError like those below.
         raise
     except yaml.YAMLError as error:
-        raise ConfigError([("", f"{path}: is not valid YAML. {' '.join(str(error).split())[:300]}")]) from None
+        raise ConfigError(("", f"{path}: is not valid YAML. {' '.join(str(error).split())[:300]}")) from None
     except (RecursionError, ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
         # PyYAML's own constructors fail in all these ways on explicit tags such as `!!bool maybe`.
         raise ConfigError(
-            [("", f"{path}: holds a value that cannot be read ({type(error).__name__}: {error}).")]
+            ("", f"{path}: holds a value that cannot be read ({type(error).__name__}: {error}).")
         ) from None
     if content is None:
         content = {}
     if not isinstance(content, dict):
         raise ConfigError(
-            [("", f"{path}: must hold the sections model, data and training, but holds {type(content).__name__}.")]
+            ("", f"{path}: must hold the sections model, data and training, but holds {type(content).__name__}.")
         )
     return YamlSettings(path=path, sections={str(key): value for key, value in content.items()}, lines=lines)
 
@@ -124,7 +124,7 @@ def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
     for name, place in found:
         line = place.start_mark.line + 1
         if name in lines:
-            raise ConfigError([(name, f"stands twice in {path}, in lines {lines[name]} and {line}. Keep one of them.")])
+            raise ConfigError((name, f"stands twice in {path}, in lines {lines[name]} and {line}. Keep one of them."))
         lines[name] = line
     return lines
 
@@ -220,7 +220,7 @@ def resolve_config(
     try:
         config = XTTSConfig(**sections)
     except ConfigError as error:
-        raise ConfigError([_add_origin(key, text, given) for key, text in error.problems]) from None
+        raise ConfigError(*(_add_origin(key, text, given) for key, text in error.problems)) from None
     config._origins |= {_main_key(key): entry.origin for key, entry in given.items()}
     return config
 
@@ -235,9 +235,9 @@ def parse_assignment(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
-        raise ConfigError([("", f"--set takes KEY=VALUE, for example data.batch_size=4, but got {text!r}.")])
+        raise ConfigError(("", f"--set takes KEY=VALUE, for example data.batch_size=4, but got {text!r}."))
     if key not in list_names():
-        raise ConfigError([(f"--set {key}", f"{NOT_A_SETTING} {suggest_name(key)}")])
+        raise ConfigError((f"--set {key}", f"{NOT_A_SETTING} {suggest_name(key)}"))
     return key, value.strip()
 
 
@@ -247,7 +247,7 @@ def _read_given_yaml(settings: YamlSettings) -> dict[str, GivenValue]:
         if "." in section:
             heading, _, name = section.partition(".")
             advice = f'Write "{name}" indented under "{heading}:".'
-            raise ConfigError([(f"{section} ({settings.locate(section)})", f"is not a section. {advice}")])
+            raise ConfigError((f"{section} ({settings.locate(section)})", f"is not a section. {advice}"))
         if isinstance(values, dict):
             for name, value in values.items():
                 given[f"{section}.{name}"] = GivenValue(value, settings.locate(f"{section}.{name}"))
@@ -315,9 +315,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 def iterate_flags() -> Iterator[tuple[str, Flag, str]]:
     """Every flag as (dotted key, flag, help with the default)."""
     for key, field in _list_fields().items():
-        info = read_setting_info(field)
-        for flag in info.flags:
-            yield key, flag, flag.help or _describe(info.help, field.default)
+        for flag in list_flags(field):
+            yield key, flag, flag.help or _describe(field)
 
 
 @contextmanager
@@ -337,7 +336,8 @@ def _list_fields() -> dict[str, FieldInfo]:
     return {f"{section}.{name}": field for section, cls in SECTIONS.items() for name, field in cls.model_fields.items()}
 
 
-def _describe(help: str, default: Any) -> str:
+def _describe(field: FieldInfo) -> str:
+    help, default = field.description or "", field.default
     if "(default" in help or default is None:
         return help
     return f"{help} (default: {('off', 'on')[default] if isinstance(default, bool) else default})"
@@ -403,16 +403,15 @@ def add_setting_flags(
 
 
 def _add_flags(home: argparse._ActionsContainer, key: str, field: FieldInfo, *, is_shown: bool) -> None:
-    info = read_setting_info(field)
     # Both answers of a yes/no setting stand in one line, with the one that holds.
-    rows = [info.flags] if isinstance(field.default, bool) else [(flag,) for flag in info.flags]
+    rows = [list_flags(field)] if isinstance(field.default, bool) else [[flag] for flag in list_flags(field)]
     for flags in rows:
         options: dict[str, Any] = {"metavar": spell_value(field, flags[0])}
         if flags[0].value is not GIVEN:
             options = {"nargs": 0}
         elif flags[0].bare is not GIVEN:
             options |= {"nargs": "?", "const": flags[0].bare}
-        help = flags[0].help or _describe(info.help, field.default)
+        help = flags[0].help or _describe(field)
         home.add_argument(
             *(flag.name for flag in flags),
             action=CollectValue,

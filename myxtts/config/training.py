@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from myxtts.config.settings import Auto, Flag, Section, parse_gpu_ids, setting, switch
+from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, check_range_or_auto, parse_gpu_ids, setting, switch
 
 RequestedMode = Literal["auto", "single", "dual", "isolated"]
 
@@ -15,39 +15,33 @@ class TrainingConfig(Section):
     """The run: what is trained, for how long, in which mode, and what is kept."""
 
     stage: Literal["codec", "gpt", "decoder"] = setting(
-        "gpt", "what to train: the codec (DVAE), the GPT or the decoder (HiFi-GAN)", Flag("--stage")
+        "gpt", "what to train: the codec (DVAE), the GPT or the decoder (HiFi-GAN)", "--stage"
     )
     init_from: str | None = setting(
         None,
         "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for) (default: "
         "start from nothing)",
-        Flag("--init-from", metavar="PATH"),
+        Flag("--init-from", "PATH"),
         min_length=1,
     )
-    epochs: int = setting(100, "passes over the corpus", Flag("--epochs", metavar="N"), ge=1, le=1_000_000)
+    epochs: int = setting(100, "passes over the corpus", "--epochs", ge=1, le=1_000_000)
     max_steps: int | None = setting(
-        None,
-        "stop after this many updates (default: after the last epoch)",
-        Flag("--max-steps", metavar="N"),
-        ge=1,
-        le=1_000_000_000,
+        None, "stop after this many updates (default: after the last epoch)", "--max-steps", ge=1, le=1_000_000_000
     )
     learning_rate: float = setting(
         2e-4,
         "learning rate (default: by model size; fine-tuning 5e-6; decoder 2e-4)",
-        Flag("--lr", metavar="RATE"),
+        Flag("--lr", "RATE"),
         gt=0.0,
         le=10.0,
     )
     lr_schedule: Literal["cosine", "constant"] = setting(
-        "cosine",
-        "cosine falls to a tenth over the run (default: cosine; fine-tuning constant)",
-        Flag("--lr-schedule"),
+        "cosine", "cosine falls to a tenth over the run (default: cosine; fine-tuning constant)", "--lr-schedule"
     )
     warmup_steps: int = setting(
         100,
         "updates over which the learning rate rises from zero (default: 100; fine-tuning 0)",
-        Flag("--warmup-steps", metavar="N"),
+        "--warmup-steps",
         ge=0,
         le=1_000_000,
     )
@@ -57,14 +51,14 @@ class TrainingConfig(Section):
     clip_norm: float = setting(
         1.0,
         "longest gradient; longer ones are scaled down; 0 is no limit (default: 1; fine-tuning 0; decoder 1000)",
-        Flag("--clip-norm", metavar="LENGTH"),
+        Flag("--clip-norm", "LENGTH"),
         ge=0.0,
         le=1e6,
     )
     ema_decay: float = setting(
         0.0,
         "keep a moving average of the weights with this decay, validated and saved beside them; 0 is none",
-        Flag("--ema-decay", metavar="DECAY"),
+        Flag("--ema-decay", "DECAY"),
         ge=0.0,
         lt=1.0,
     )
@@ -76,12 +70,12 @@ class TrainingConfig(Section):
     gradient_accumulation_steps: int = setting(
         1,
         "batches whose gradients make one update (default: 1; fine-tuning as many as make 252 clips)",
-        Flag("--grad-accum", metavar="N"),
+        "--grad-accum",
         ge=1,
         le=65536,
     )
     checkpoint_dir: str = setting(
-        "checkpoints", "where checkpoints and logs of the run go", Flag("--checkpoint-dir", metavar="DIR"), min_length=1
+        "checkpoints", "where checkpoints and logs of the run go", Flag("--checkpoint-dir", "DIR"), min_length=1
     )
     resume: Literal["auto", "require", "reset"] = setting(
         "auto",
@@ -93,40 +87,26 @@ class TrainingConfig(Section):
         ),
         Flag("--reset-training", value="reset", help="start anew and keep the old run aside"),
     )
-    validation_interval: int | Auto = setting(
-        "auto",
-        "updates between two validations; auto = whole epochs, at least 100 updates",
-        Flag("--validation-interval", metavar="N"),
-        union_mode="left_to_right",
+    validation_interval: WholeOrAuto = setting(
+        "auto", "updates between two validations; auto = whole epochs, at least 100 updates", "--validation-interval"
     )
-    checkpoint_interval: int | Auto = setting(
-        "auto",
-        "updates between two checkpoints; auto = at every validation",
-        Flag("--checkpoint-interval", metavar="N"),
-        union_mode="left_to_right",
+    checkpoint_interval: WholeOrAuto = setting(
+        "auto", "updates between two checkpoints; auto = at every validation", "--checkpoint-interval"
     )
-    keep_last: int = setting(2, "newest checkpoints that are kept", Flag("--keep-last", metavar="N"), ge=1, le=10_000)
-    keep_best: int = setting(
-        1, "best checkpoints that are kept beside them", Flag("--keep-best", metavar="N"), ge=0, le=10_000
-    )
+    keep_last: int = setting(2, "newest checkpoints that are kept", "--keep-last", ge=1, le=10_000)
+    keep_best: int = setting(1, "best checkpoints that are kept beside them", "--keep-best", ge=0, le=10_000)
     best_metric: Literal["val_loss", "train_loss"] = setting(
-        "val_loss", "what makes a checkpoint the best", Flag("--best-metric")
+        "val_loss", "what makes a checkpoint the best", "--best-metric"
     )
     early_stopping: int = setting(
-        0,
-        "stop after so many validations without a better loss; 0 is never",
-        Flag("--early-stopping", metavar="N"),
-        ge=0,
-        le=1_000_000,
+        0, "stop after so many validations without a better loss; 0 is never", "--early-stopping", ge=0, le=1_000_000
     )
-    log_interval: int = setting(
-        10, "updates between two readings of the losses", Flag("--log-interval", metavar="N"), ge=1, le=100_000
-    )
+    log_interval: int = setting(10, "updates between two readings of the losses", "--log-interval", ge=1, le=100_000)
     watchdog_seconds: float = setting(
         300.0,
         "name a stage that makes no progress for so long, and end the run after twice that; the first call, tracing and saving get "
         "three times as long; 0 is never",
-        Flag("--watchdog-seconds", metavar="SECONDS"),
+        Flag("--watchdog-seconds", "SECONDS"),
         ge=0.0,
         le=1e6,
     )
@@ -134,60 +114,50 @@ class TrainingConfig(Section):
     codec: str | None = setting(
         None,
         "folder of a trained codec (default: that of --init-from, or one trained first)",
-        Flag("--codec", metavar="DIR"),
+        Flag("--codec", "DIR"),
         min_length=1,
     )
     codec_steps: int = setting(
-        1000,
-        "updates of the codec where it is trained first",
-        Flag("--codec-steps", metavar="N"),
-        ge=1,
-        le=1_000_000_000,
+        1000, "updates of the codec where it is trained first", "--codec-steps", ge=1, le=1_000_000_000
     )
     tensorboard_log_dir: str | None = setting(
         None,
         "TensorBoard folder (default: inside --checkpoint-dir)",
-        Flag("--tensorboard-log-dir", metavar="DIR"),
+        Flag("--tensorboard-log-dir", "DIR"),
         min_length=1,
     )
-    seed: int = setting(0, "seed of every random choice", Flag("--seed", metavar="N"), ge=0, le=2**63 - 1)
+    seed: int = setting(0, "seed of every random choice", "--seed", ge=0, le=2**63 - 1)
     deterministic: bool = switch(
         False, "bit-identical runs on the same machine, somewhat slower", "--deterministic", "--no-deterministic"
     )
     on_oom: Literal["retry", "stop"] = setting(
-        "retry",
-        "out of memory: retry with half the micro-batch and twice the accumulation, or stop",
-        Flag("--on-oom"),
+        "retry", "out of memory: retry with half the micro-batch and twice the accumulation, or stop", "--on-oom"
     )
     mode: RequestedMode | None = setting(
-        None,
-        "how devices share the work; auto measures (default: follows from the GPU flags)",
-        Flag("--mode"),
+        None, "how devices share the work; auto measures (default: follows from the GPU flags)", "--mode"
     )
     model_gpus: str | None = setting(
         None,
         "physical ids of several GPUs that all train, as in 0,1: a process for each, which share every batch (default: one trains)",
-        Flag("--model-gpus", metavar="IDS"),
+        Flag("--model-gpus", "IDS"),
         min_length=1,
     )
     rehearsal: bool = switch(
         False, "the same roles on logical CPU devices, no GPU needed", "--rehearsal", "--no-rehearsal"
     )
     optimization_level: Literal["basic", "enhanced", "experimental"] = setting(
-        "enhanced",
-        "preset of precision, XLA, caching and reading (--print-config shows it)",
-        Flag("--optimization-level"),
+        "enhanced", "preset of precision, XLA, caching and reading (--print-config shows it)", "--optimization-level"
     )
     cluster: str | None = setting(
         None,
         "file that lists the workers of a distributed run (default: those of TF_CONFIG, if it is set)",
-        Flag("--cluster", metavar="FILE"),
+        Flag("--cluster", "FILE"),
         min_length=1,
     )
     worker_index: int | None = setting(
         None,
         "which worker of the cluster this is; 0 is the chief (default: MYXTTS_WORKER_INDEX)",
-        Flag("--worker-index", metavar="N"),
+        "--worker-index",
         ge=0,
         le=4095,
     )
@@ -208,6 +178,4 @@ class TrainingConfig(Section):
     @field_validator("validation_interval", "checkpoint_interval")
     @classmethod
     def _check_interval(cls, value: int | Auto) -> int | Auto:
-        if value == "auto" or 1 <= value <= 1_000_000_000:
-            return value
-        raise ValueError(f'must be "auto" or a whole number from 1 to 1000000000, but is {value}.')
+        return check_range_or_auto(value, 1, 1_000_000_000)

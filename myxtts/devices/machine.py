@@ -151,7 +151,7 @@ class CardConnection(StrEnum):
     UNKNOWN = "unknown"
 
 
-_LEVELS = {
+_LEVELS: Mapping[int | None, CardConnection] = {
     0: CardConnection.SAME_BOARD,
     10: CardConnection.PIX,
     20: CardConnection.PXB,
@@ -189,22 +189,21 @@ class CardLink:
         return f"GPU {self.first} - GPU {self.second}: {self.connection}, {_MEANINGS[self.connection]}"
 
 
-def read_link(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> CardLink:
-    """The connection between two cards."""
-    if nvml.is_linked(first, second):
-        return CardLink(first, second, CardConnection.NVLINK)
-    level = nvml.read_common_ancestor(first, second)
-    return CardLink(
-        first, second, CardConnection.UNKNOWN if level is None else _LEVELS.get(level, CardConnection.UNKNOWN)
-    )
-
-
 def read_links(ids: Sequence[PhysicalId]) -> list[CardLink]:
     """The connections among cards, pair by pair; none where there are fewer than two."""
     if len(ids) < 2:
         return []
     with Nvml() as nvml:
-        return [read_link(nvml, first, second) for first, second in itertools.combinations(ids, 2)]
+        return [
+            CardLink(first, second, _read_connection(nvml, first, second))
+            for first, second in itertools.combinations(ids, 2)
+        ]
+
+
+def _read_connection(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> CardConnection:
+    if nvml.is_linked(first, second):
+        return CardConnection.NVLINK
+    return _LEVELS.get(nvml.read_common_ancestor(first, second), CardConnection.UNKNOWN)
 
 
 def find_bus_ids(descriptions: Sequence[str]) -> list[str]:

@@ -130,11 +130,6 @@ class Nvml:
                 return int(process.usedGpuMemory) // MIB
         return None
 
-    def read_utilization_percent(self, physical_id: PhysicalId) -> int | None:
-        """Share of the last sampling period in which a kernel ran; None on WSL, MIG and old cards."""
-        handle = self._find_handle(physical_id)
-        return self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
-
     def read_activity(self, physical_id: PhysicalId) -> CardActivity:
         """Utilisation, power, clocks and what holds them down."""
         handle = self._find_handle(physical_id)
@@ -144,7 +139,8 @@ class Nvml:
         reasons = self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
         return CardActivity(
             physical_id=physical_id,
-            utilization_percent=self.read_utilization_percent(physical_id),
+            # Not known on WSL, MIG and old cards.
+            utilization_percent=self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
             used_mib=self.read_memory(physical_id).used_mib,
             power_w=None if power_mw is None else power_mw / 1000,
             power_limit_w=None if limit_mw is None else limit_mw / 1000,
@@ -159,7 +155,7 @@ class Nvml:
         )
 
     def read_common_ancestor(self, first: PhysicalId, second: PhysicalId) -> int | None:
-        """NVML's level of the nearest PCIe switch or bridge two cards share; `machine.read_link` names the levels."""
+        """NVML's level of the nearest PCIe switch or bridge two cards share; `machine.read_links` names the levels."""
         a, b = self._find_handle(first), self._find_handle(second)
         return self._ask_or_unknown(lambda: int(pynvml.nvmlDeviceGetTopologyCommonAncestor(a, b)))
 
@@ -167,15 +163,16 @@ class Nvml:
         """Whether an active NVLink joins two cards; None when the driver does not say."""
         handle, peer = self._find_handle(first), self._find_handle(second)
         peer_bus = self._ask_or_unknown(lambda: _text(pynvml.nvmlDeviceGetPciInfo(peer).busId))
-        answers = [self._read_link(handle, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+        answers = [self._leads_to(handle, link, peer_bus) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
         known = [answer for answer in answers if answer is not None]
-        return any(active and remote == peer_bus for active, remote in known) if known else None
+        return any(known) if known else None
 
-    def _read_link(self, handle: Any, link: int) -> tuple[bool, str | None] | None:
-        active = self._ask_or_unknown(lambda: bool(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
-        if active is None:
-            return None
-        return active, self._ask_or_unknown(lambda: _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId))
+    def _leads_to(self, handle: Any, link: int, bus_id: str | None) -> bool | None:
+        if not (active := self._ask_or_unknown(lambda: bool(pynvml.nvmlDeviceGetNvLinkState(handle, link)))):
+            return active
+        return bus_id == self._ask_or_unknown(
+            lambda: _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+        )
 
     def _find_handle(self, physical_id: PhysicalId) -> Any:
         return self._ask(lambda: pynvml.nvmlDeviceGetHandleByIndex(physical_id), f"GPU {physical_id}")

@@ -132,7 +132,7 @@ def test_every_flag_has_a_yaml_key():
 )
 def test_an_error_tells_python_what_its_flags_are_called(said, notes):
     with pytest.raises(ConfigError) as caught, names_settings():
-        raise ConfigError([("", said)])
+        raise ConfigError(("", said))
     note = "".join(getattr(caught.value, "__notes__", []))
     assert all(name in note for name in notes)
     assert bool(note) == bool(notes)
