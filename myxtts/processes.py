@@ -135,27 +135,21 @@ class ChildProcess:
         """Ends the process at once; `wait` or `close` it then."""
         self._process.kill()
 
-    def wait(self) -> int:
-        """The exit code of a process that has ended, is about to, or was killed; negative for a signal."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_KILL_S)
-        self._process.kill()
-        try:
-            return self._process.wait(_KILL_S)
-        except subprocess.TimeoutExpired:
-            raise ChildStuckError(
-                f"Process {self.pid} does not end even when killed: it waits inside a driver. The device it uses may need a reset."
-            ) from None
+    def wait(self, stop_s: float = _KILL_S) -> int:
+        """The exit code of a process that has ended, is about to, or is killed after so many seconds; negative for a signal."""
+        for limit_s in (stop_s, _KILL_S):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(limit_s)
+            self._process.kill()
+        raise ChildStuckError(
+            f"Process {self.pid} does not end even when killed: it waits inside a driver. The device it uses may need a reset."
+        )
 
     def close(self, stop_s: float) -> None:
         """Ends the process, by force if it goes on for so many seconds after its socket has closed, and gives everything back."""
         self.socket.close()
         try:
-            try:
-                self._process.wait(stop_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self.wait()
+            self.wait(stop_s)
         finally:
             os.close(self._output)
             os.close(self._parent)

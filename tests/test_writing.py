@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts import files
 from myxtts.checkpoints.model_directory import require_model_folder, write_model_directory
 from myxtts.config import XTTSConfig
 from myxtts.files import (
@@ -177,6 +176,14 @@ def make_work(folder, machine, process, age_s=0.0, kind=".myxtts"):
     return work.name
 
 
+def name_machine(folder):
+    """What stands for this machine in the names of work folders."""
+    with open_folder_atomically(folder / "any") as new:
+        name = new.parent.name.split("-")[1]
+    (folder / "any").rmdir()
+    return name
+
+
 def find_dead_process():
     with subprocess.Popen(["true"]) as process:
         process.wait()
@@ -184,7 +191,7 @@ def find_dead_process():
 
 
 def test_what_dead_writers_left_is_removed_and_nothing_else(tmp_path):
-    here, dead = files._name_machine(), find_dead_process()
+    here, dead = name_machine(tmp_path), find_dead_process()
     make_work(tmp_path, here, dead)
     make_work(tmp_path, here, os.getpid())
     make_work(tmp_path, "0" * 8, 1, age_s=1e6)
@@ -316,7 +323,7 @@ def test_a_model_alone_may_be_replaced_by_a_model_only(model):
 
 @BOTH
 def test_a_folder_whose_replacement_was_interrupted_counts_as_there(tmp_path, require):
-    taken = tmp_path / make_work(tmp_path, files._name_machine(), find_dead_process()) / ".myxtts-taken"
+    taken = tmp_path / make_work(tmp_path, name_machine(tmp_path), find_dead_process()) / ".myxtts-taken"
     (taken / "target").mkdir(parents=True)
     (taken / "target" / "precious").touch()
     with pytest.raises(OutputFolderError, match=r"holds other files \(precious\)"):

@@ -35,25 +35,17 @@ class DataConfig(Section):
         None,
         "root of an LJSpeech-style set, or its metadata file (default: the embedded demo corpus)",
         Flag("--train-data", "PATH"),
-        min_length=1,
     )
     val_data: str | None = setting(
-        None,
-        "a validation set (default: a fixed, seeded split of the training set)",
-        Flag("--val-data", "PATH"),
-        min_length=1,
+        None, "a validation set (default: a fixed, seeded split of the training set)", Flag("--val-data", "PATH")
     )
     language: str = setting(
-        "en",
-        f"language of clips whose metadata names none: {', '.join(LANGUAGES)}",
-        Flag("--language", "CODE"),
-        min_length=1,
+        "en", f"language of clips whose metadata names none: {', '.join(LANGUAGES)}", Flag("--language", "CODE")
     )
     vocabulary: str | None = setting(
         None,
         "text vocabulary, a vocab.json (default: that of the checkpoint, or one made from the corpus)",
         Flag("--vocabulary", "FILE"),
-        min_length=1,
     )
     min_clip_seconds: float = setting(
         0.5, "shorter clips are set aside", Flag("--min-clip-seconds", "SECONDS"), ge=0.0, le=60.0

@@ -93,7 +93,9 @@ _SHORTEST_BEGINNING = 3
 class Section(BaseModel):
     """Settings that belong together. Making one raises `ConfigError` for whatever is wrong with the values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True, str_min_length=1
+    )
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """Older words that are accepted -> the setting they stand for. The section's own validators translate them."""

@@ -22,7 +22,6 @@ class TrainingConfig(Section):
         "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for) (default: "
         "start from nothing)",
         Flag("--init-from", "PATH"),
-        min_length=1,
     )
     epochs: int = setting(100, "passes over the corpus", "--epochs", ge=1, le=1_000_000)
     max_steps: int | None = setting(
@@ -75,7 +74,7 @@ class TrainingConfig(Section):
         le=65536,
     )
     checkpoint_dir: str = setting(
-        "checkpoints", "where checkpoints and logs of the run go", Flag("--checkpoint-dir", "DIR"), min_length=1
+        "checkpoints", "where checkpoints and logs of the run go", Flag("--checkpoint-dir", "DIR")
     )
     resume: Literal["auto", "require", "reset"] = setting(
         "auto",
@@ -112,19 +111,13 @@ class TrainingConfig(Section):
     )
     speak: bool = switch(True, "say a sentence at every validation and at the end of a run", "--speak", "--no-speak")
     codec: str | None = setting(
-        None,
-        "folder of a trained codec (default: that of --init-from, or one trained first)",
-        Flag("--codec", "DIR"),
-        min_length=1,
+        None, "folder of a trained codec (default: that of --init-from, or one trained first)", Flag("--codec", "DIR")
     )
     codec_steps: int = setting(
         1000, "updates of the codec where it is trained first", "--codec-steps", ge=1, le=1_000_000_000
     )
     tensorboard_log_dir: str | None = setting(
-        None,
-        "TensorBoard folder (default: inside --checkpoint-dir)",
-        Flag("--tensorboard-log-dir", "DIR"),
-        min_length=1,
+        None, "TensorBoard folder (default: inside --checkpoint-dir)", Flag("--tensorboard-log-dir", "DIR")
     )
     seed: int = setting(0, "seed of every random choice", "--seed", ge=0, le=2**63 - 1)
     deterministic: bool = switch(
@@ -140,7 +133,6 @@ class TrainingConfig(Section):
         None,
         "physical ids of several GPUs that all train, as in 0,1: a process for each, which share every batch (default: one trains)",
         Flag("--model-gpus", "IDS"),
-        min_length=1,
     )
     rehearsal: bool = switch(
         False, "the same roles on logical CPU devices, no GPU needed", "--rehearsal", "--no-rehearsal"
@@ -152,7 +144,6 @@ class TrainingConfig(Section):
         None,
         "file that lists the workers of a distributed run (default: those of TF_CONFIG, if it is set)",
         Flag("--cluster", "FILE"),
-        min_length=1,
     )
     worker_index: int | None = setting(
         None,

@@ -95,6 +95,10 @@ def list_block_names() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         yield f"only block {label[:12]}", {f"gpt.gpt.h.{label}.ln_1.weight": block}
 
 
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    path.write_bytes(b"".join(encode_safetensors(tensors)))
+
+
 def pack_safetensors(header: Any, body: bytes = b"") -> bytes:
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(raw)) + raw + body
@@ -233,8 +237,7 @@ def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
         write_torch_file(folder / "model.pth", {"model": arrays})
         yield f"pth: {label}", [str(folder / "model.pth")]
         yield f"pth, all allowed: {label}", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
-        with (folder / "model.safetensors").open("wb") as file:
-            file.writelines(encode_safetensors(arrays))
+        write_safetensors(folder / "model.safetensors", arrays)
         yield f"safetensors: {label}", [str(folder / "model.safetensors"), "--allow-unexpected"]
     for name in ("__metadata__", "gpt.\ud7ff", "", "/", "gpt.\x00", "x" * 10_000):
         write_torch_file(folder / "model.pth", {"model": {**draw_model(), name: np.zeros(3, np.float32)}})
@@ -385,8 +388,7 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
         if line != "gpt_heads: 64":
             yield f"config {line[:30]}", words
     for label, arrays in change_weights(draw_model()):
-        with (copy() / "model.safetensors").open("wb") as file:
-            file.writelines(encode_safetensors(arrays))
+        write_safetensors(copy() / "model.safetensors", arrays)
         seal(bad)
         yield f"weights: {label}", words
     for label, content in list_safetensors().items():
@@ -397,17 +399,14 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
             yield f"{name}: {label}", words
     for label, content in list_speakers():
         if isinstance(content, dict) and all(isinstance(name, str) for name in content):
-            with (copy() / "speakers.safetensors").open("wb") as file:
-                file.writelines(
-                    encode_safetensors(
-                        {f"{part}/{name}": each for name in content for part, each in content[name].items()}
-                    )
-                )
+            write_safetensors(
+                copy() / "speakers.safetensors",
+                {f"{part}/{name}": each for name in content for part, each in content[name].items()},
+            )
             seal(bad)
             if label != "no embedding":
                 yield f"voices: {label}", ["--checkpoint", str(bad), "--speaker", next(iter(content)), *speak]
-            with (folder / "voice.safetensors").open("wb") as file:
-                file.writelines(encode_safetensors(next(iter(content.values()))))
+            write_safetensors(folder / "voice.safetensors", next(iter(content.values())))
             if label not in ("no embedding", "no name"):
                 yield (
                     f"voice: {label}",

@@ -4,6 +4,7 @@ import pytest
 
 from myxtts.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.presets import MODEL_SIZES, OPTIMIZATION_LEVELS, find_card_preset, name_size
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.errors import ConfigError
 
 
@@ -167,3 +168,14 @@ def test_a_decoder_is_trained_as_its_authors_do_even_for_a_model_that_is_given()
     assert config.training.gradient_accumulation_steps == 1
     assert config.data.batch_size == 8
     assert XTTSConfig(training={"stage": "decoder", "learning_rate": 1e-3}).training.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(("text", "ids"), [("0", [0]), ("1,0", [1, 0]), (" 2 , 10", [2, 10])])
+def test_a_list_of_gpus_keeps_its_order(text, ids):
+    assert parse_gpu_ids(text) == ids
+
+
+@pytest.mark.parametrize("text", ["", "0,", "x", "0,0", "0,00", "-1,0", "0;1", "\u0661"])
+def test_what_is_no_list_of_different_gpus_is_refused(text):
+    with pytest.raises(ValueError, match="must be a list of different ids"):
+        parse_gpu_ids(text)

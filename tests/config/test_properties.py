@@ -1,6 +1,7 @@
 """Random configurations: valid, or refused with our own error; nothing else."""
 
 import contextlib
+import json
 import string
 
 import yaml
@@ -12,7 +13,7 @@ from myxtts.config.config import SECTIONS
 from myxtts.config.sources import dump_sections, dump_yaml, iterate_flags
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
-from myxtts.devices.plan import PlanRequest
+from myxtts.devices.plan import PlanRequest, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import ConfigError, DevicePlanError
 
@@ -125,6 +126,7 @@ def test_any_request_on_any_machine_gives_a_sound_plan_or_our_error(
         plan = plan_devices(request, machine)
     except DevicePlanError:
         return
+    assert load_plan(json.loads(json.dumps(dump_plan(plan)))) == plan
     for process in plan.processes:
         assert [card.tf_index for card in process.cards] == sorted({card.tf_index for card in process.cards})
         assert len({type(card.memory) for card in process.cards}) <= 1

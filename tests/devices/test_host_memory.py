@@ -3,7 +3,6 @@
 import psutil
 import pytest
 
-from myxtts.devices import machine
 from myxtts.devices.machine import read_free_memory_bytes
 
 
@@ -42,8 +41,3 @@ def test_without_a_unified_group_the_host_decides(host, text):
     (host / "proc").write_text(text)
     limit_group(host / "groups", 100, 50, 0)
     assert read(host) == 1000
-
-
-def test_the_facts_of_a_plan_know_of_the_limit(monkeypatch):
-    monkeypatch.setattr(machine, "read_free_memory_bytes", lambda: 3 * 2**20 + 1)
-    assert machine.read_machine().host_free_mib == 3

@@ -8,35 +8,17 @@ from importlib.metadata import version
 
 import pytest
 
-from tests.support import fake_gpus
+from tests.support.fake_gpus import LOG_LINES, PLANNING, PREPARE
 from tests.support.processes import run_code
 
-GPU_OPTIONS = """
-import itertools
-from tensorflow.python.eager import context
-from myxtts.devices import runtime
-from myxtts.devices.machine import Machine
-from myxtts.devices.nvml import Card, CardScan
-from myxtts.devices.plan import PlanRequest, Process
-from myxtts.devices.planning import plan_devices
-
-def fake_gpus(count):
-    # A fresh state with `count` GPUs and no plan, as TensorFlow has it before it is initialised.
-    runtime._Active.plan = None
-    state = context.context()
-    state._initialize_physical_devices(reinitialize=True)
-    gpus = [context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(count)]
-    state._physical_devices += gpus
-    state._visible_device_list = list(state._physical_devices)
-    state._memory_growth_map = {gpu: None for gpu in gpus}
-    state._virtual_device_map = {}
-    return state
-
-def options(process, in_process=False, environ={}, **request):
-    cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(4))
-    plan = plan_devices(PlanRequest(**request), Machine(CardScan(cards, (), None), 16000, environ), in_process)
+GPU_OPTIONS = (
+    PREPARE
+    + """
+def options(process, environ={}, **request):
+    plan = plan_gpus(4, environ, **request)
     # A child started with CUDA_VISIBLE_DEVICES set to one UUID finds one GPU.
-    state = fake_gpus(1 if plan.process(process).environ else len(environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")))
+    state = show_gpus(1 if plan.process(process).environ else len(environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")))
+    runtime._Active.plan = None
     runtime.apply_plan(plan, process)
     gpu = state.config.gpu_options
     assert state._context_handle is None
@@ -53,7 +35,7 @@ for data, model in ((0, 1), (1, 0), (2, 3), (3, 1)):
     found[f"dual {data} {model}"] = options(T, data_gpu=data, model_gpu=model)
     found[f"isolated trainer {data} {model}"] = options(T, data_gpu=data, model_gpu=model, isolation=True)
     found[f"isolated producer {data} {model}"] = options(P, data_gpu=data, model_gpu=model, isolation=True)
-    found[f"in-process {data} {model}"] = options(T, True, data_gpu=data, model_gpu=model, isolation=True, data_limit_mib=5000)
+    found[f"in-process {data} {model}"] = options(T, in_process=True, data_gpu=data, model_gpu=model, isolation=True, data_limit_mib=5000)
 for process in (T, P):
     found[f"split {process}"] = options(process, data_gpu=2, model_gpu=2, data_limit_mib=6000, model_limit_mib=12000)
 found["single"] = options(T)
@@ -61,6 +43,7 @@ found["container"] = options(T, environ={"CUDA_VISIBLE_DEVICES": "3,1"}, data_gp
 found["rehearsal"] = options(T, rehearsal=True, mode="dual")
 report(found)
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,22 +79,14 @@ def test_tensorflow_gets_exactly_these_gpu_options(gpu_options, case, visible, g
     assert gpu_options[case] == {"visible": visible, "growth": growth, "limits": limits, "devices": devices}
 
 
-REHEARSAL = """
-import logging
-from myxtts.config import XTTSConfig
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest, Process
-from myxtts.devices.planning import plan_devices
-from myxtts.utils.commons import get_device_context, setup_logging
+REHEARSAL = (
+    PLANNING
+    + LOG_LINES
+    + """
+from myxtts.utils.commons import get_device_context
 import tensorflow as tf
-
-lines = []
-handler = logging.Handler()
-handler.emit = lambda record: lines.append(record.getMessage())
-setup_logging().addHandler(handler)
-plan = plan_devices(PlanRequest(rehearsal=True, **{request}), read_machine({{}}), in_process={in_process})
-runtime.apply_plan(plan, Process("{process}"))
+plan = plan_rehearsal(**REQUEST)
+runtime.apply_plan(plan, Process(PROCESS))
 
 def place(device):
     with get_device_context(device):
@@ -124,7 +99,7 @@ def step(x):
 
 with get_device_context(plan.model.device):
     loss = step(tf.ones([4, 4]))
-report({{
+report({
     "logical": runtime.list_logical_devices(),
     "data": place(plan.data.device),
     "model": place(plan.model.device),
@@ -132,29 +107,29 @@ report({{
     "elsewhere": tf.constant(1.0).device[-6:],
     "active": runtime.active_plan() == plan,
     "lines": lines,
-}})
+})
 """
+)
 
 
-def rehearse(process="trainer", in_process=False, **request):
-    return run_code(REHEARSAL.format(request=request, process=process, in_process=in_process))
+def rehearse(process, **request):
+    return run_code(REHEARSAL.replace("REQUEST", repr(request)).replace("PROCESS", repr(process)))
 
 
 @pytest.mark.parametrize(
-    ("request_values", "process", "in_process", "cpus", "data", "model"),
+    ("request_values", "process", "cpus", "data", "model"),
     [
         # A process each: what the others show as well is left to the long tests.
-        pytest.param({}, "trainer", False, 2, 1, 1, marks=pytest.mark.soak),
-        ({"data_gpu": 0, "model_gpu": 1}, "trainer", False, 3, 1, 2),
-        ({"data_gpu": 3, "model_gpu": 1}, "trainer", False, 3, 2, 1),
-        pytest.param({"mode": "isolated"}, "trainer", False, 2, 1, 1, marks=pytest.mark.soak),
-        ({"mode": "isolated"}, "producer", False, 2, 1, 1),
-        ({"data_gpu": 0, "model_gpu": 0, "data_limit_mib": 300, "model_limit_mib": 300}, "producer", False, 2, 1, 1),
-        ({"data_gpu": 1, "model_gpu": 0, "isolation": True}, "trainer", True, 3, 2, 1),
+        pytest.param({}, "trainer", 2, 1, 1, marks=pytest.mark.soak),
+        ({"data_gpu": 0, "model_gpu": 1}, "trainer", 3, 1, 2),
+        pytest.param({"mode": "isolated"}, "trainer", 2, 1, 1, marks=pytest.mark.soak),
+        ({"mode": "isolated"}, "producer", 2, 1, 1),
+        ({"data_gpu": 0, "model_gpu": 0, "data_limit_mib": 300, "model_limit_mib": 300}, "producer", 2, 1, 1),
+        ({"data_gpu": 1, "model_gpu": 0, "isolation": True, "in_process": True}, "trainer", 3, 2, 1),
     ],
 )
-def test_a_rehearsal_runs_its_roles_on_their_own_logical_cpus(request_values, process, in_process, cpus, data, model):
-    seen = rehearse(process, in_process, **request_values)
+def test_a_rehearsal_runs_its_roles_on_their_own_logical_cpus(request_values, process, cpus, data, model):
+    seen = rehearse(process, **request_values)
     assert seen["logical"] == [f"/CPU:{n}" for n in range(cpus)]
     assert seen["data"] == [f":CPU:{data}"] * 2
     assert seen["model"] == [f":CPU:{model}"] * 2
@@ -164,7 +139,7 @@ def test_a_rehearsal_runs_its_roles_on_their_own_logical_cpus(request_values, pr
 
 
 def test_the_log_of_two_roles_says_what_was_done():
-    lines = rehearse(data_gpu=4, model_gpu=2)["lines"]
+    lines = rehearse("trainer", data_gpu=4, model_gpu=2)["lines"]
     assert lines[0] == "Configuring Multi-GPU Mode..."
     assert "Data Processing GPU: 4 (rehearsed on /CPU:2)" in lines
     assert "Model Training GPU: 2 (rehearsed on /CPU:1)" in lines
@@ -173,18 +148,7 @@ def test_the_log_of_two_roles_says_what_was_done():
     assert not any("visible devices" in line or "growth" in line for line in lines)
 
 
-GPU_LOG = (
-    fake_gpus.PREPARE
-    + """
-from myxtts.devices.machine import Machine
-from myxtts.devices.nvml import Card, CardScan
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
-cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(2))
-runtime.apply_plan(plan_devices(PlanRequest(**REQUEST), Machine(CardScan(cards, (), None), 16000)))
-report(lines)
-"""
-)
+GPU_LOG = PREPARE + "runtime.apply_plan(plan_gpus(2, **REQUEST))\nreport(lines)"
 
 
 def test_the_log_on_two_gpus_has_the_lines_people_look_for():
@@ -211,23 +175,18 @@ def test_the_log_of_an_isolated_trainer_speaks_of_its_one_card():
 
 
 SECOND_PLAN = """
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
-from myxtts.errors import DevicesInUseError
-first = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))
+first = plan_rehearsal(mode="dual")
 runtime.apply_plan(first)
 runtime.apply_plan(first)
 try:
-    runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True), read_machine({})))
+    runtime.apply_plan(plan_rehearsal())
 except DevicesInUseError as error:
     report([str(error), runtime.active_plan() == first])
 """
 
 
 def test_a_process_has_one_plan():
-    text, kept = run_code(SECOND_PLAN)
+    text, kept = run_code(PLANNING + SECOND_PLAN)
     assert text.startswith("A device plan (dual mode) is already in force")
     assert kept
 
@@ -244,18 +203,10 @@ def test_tensorflow_imported_first_is_worth_a_warning():
 
 
 TOO_LATE = """
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
-from myxtts.errors import DevicesInUseError
 import tensorflow as tf
 tf.constant(1.0)
 errors = []
-for call in (
-    lambda: runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))),
-    lambda: runtime.set_thread_pools(1, 1),
-):
+for call in (lambda: runtime.apply_plan(plan_rehearsal(mode="dual")), lambda: runtime.set_thread_pools(1, 1)):
     try:
         call()
     except DevicesInUseError as error:
@@ -265,7 +216,7 @@ report([errors, runtime.active_plan() is None])
 
 
 def test_a_plan_that_comes_too_late_is_our_error_and_not_in_force():
-    (plan_error, threads_error), active = run_code(TOO_LATE)
+    (plan_error, threads_error), active = run_code(PLANNING + TOO_LATE)
     assert plan_error.startswith("The device plan comes too late: TensorFlow is already initialised")
     assert "before anything makes a tensor" in plan_error
     assert "thread pools come too late" in threads_error
@@ -273,23 +224,15 @@ def test_a_plan_that_comes_too_late_is_our_error_and_not_in_force():
 
 
 MISSING = """
-from myxtts.devices import runtime
-from myxtts.devices.machine import Machine
-from myxtts.devices.nvml import Card, CardScan
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
-from myxtts.errors import PlacementError
-cards = tuple(Card(n, "RTX 4090", f"GPU-{n}", "", 24564, 24000) for n in range(2))
-plan = plan_devices(PlanRequest(data_gpu=0, model_gpu=1), Machine(CardScan(cards, (), None), 16000))
 try:
-    runtime.apply_plan(plan)
+    runtime.apply_plan(plan_gpus(2, data_gpu=0, model_gpu=1))
 except PlacementError as error:
     report(str(error))
 """
 
 
 def test_cards_that_tensorflow_does_not_find_are_an_error_with_the_fix():
-    text = run_code(MISSING)
+    text = run_code(PLANNING + MISSING)
     assert "The driver shows GPU 0 and GPU 1" in text
     assert "pip install 'tensorflow[and-cuda]'" in text
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.fake_gpus import PLANNING
 from tests.support.processes import ROOT, clean_environ, run_code
 
 IMPORT_EVERYTHING = """
@@ -13,17 +14,14 @@ for name in names:
 from tensorflow.python.eager import context
 state = context.context_safe()
 before = state is not None and state._context_handle is not None
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
-runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
+PLANNING
+runtime.apply_plan(plan_rehearsal(mode="dual"))
 report([before, runtime.list_logical_devices(), len(names)])
 """
 
 
 def test_importing_every_module_leaves_tensorflow_open_to_a_plan():
-    initialised, devices, count = run_code(IMPORT_EVERYTHING)
+    initialised, devices, count = run_code(IMPORT_EVERYTHING.replace("PLANNING", PLANNING))
     assert not initialised
     assert devices == ["/CPU:0", "/CPU:1", "/CPU:2"]
     assert count > 20

@@ -3,6 +3,7 @@
 import logging
 
 from myxtts.utils.commons import setup_logging
+from tests.support.fake_gpus import PLANNING
 from tests.support.processes import run_code
 
 
@@ -18,12 +19,8 @@ def test_setting_logging_up_twice_prints_once(capsys):
 
 
 PLACEMENT = """
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
 from myxtts.utils.commons import ensure_gpu_placement, find_default_device, get_device_context
-runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
+runtime.apply_plan(plan_rehearsal(mode="dual"))
 import tensorflow as tf
 with get_device_context("/CPU:2"):
     there = tf.constant([1.0])
@@ -35,7 +32,7 @@ report([there.device[-6:], here.device[-6:], moved.device[-6:], ensure_gpu_place
 
 
 def test_work_goes_to_the_given_device_else_to_the_first_gpu_else_to_the_cpu():
-    assert run_code(PLACEMENT) == [":CPU:2", ":CPU:0", ":CPU:0", True, "/CPU:0"]
+    assert run_code(PLANNING + PLACEMENT) == [":CPU:2", ":CPU:0", ":CPU:0", True, "/CPU:0"]
 
 
 def test_the_default_device_is_the_first_gpu_where_there_is_one():

@@ -6,9 +6,7 @@ import random
 import pytest
 
 from myxtts.devices.leaks import PeakHistory
-from myxtts.devices.plan import Growth, Limit, Process, RolePlan
-from myxtts.utils import gpu_memory
-from tests.support import fake_gpus
+from tests.support.fake_gpus import LOG_LINES, PLANNING, PREPARE
 from tests.support.nvml import NOT_SUPPORTED, StubCard
 from tests.support.processes import clean_environ, run_code
 
@@ -27,19 +25,9 @@ def test_readings_come_in_the_order_asked_for_and_unknown_stays_unknown(make_mac
 
 
 def test_one_line_per_role_is_logged_with_the_step(make_machine):
-    code = """
-import logging
-from myxtts.utils.commons import setup_logging
-from myxtts.utils.gpu_memory import log_memory_stats
-lines = []
-handler = logging.Handler()
-handler.emit = lambda record: lines.append(record.getMessage())
-setup_logging().addHandler(handler)
-log_memory_stats(1, 0, step=12)
-report(lines)
-"""
+    code = "from myxtts.utils.gpu_memory import log_memory_stats\nlog_memory_stats(1, 0, step=12)\nreport(lines)"
     machine = make_machine(StubCard(0, used=700), StubCard(1, memory=NOT_SUPPORTED))
-    assert run_code(code, machine.environ()) == [
+    assert run_code(LOG_LINES + code, machine.environ()) == [
         "[Step 12] Data GPU 1: unknown of unknown MB used",
         "[Step 12] Model GPU 0: 700 of 24564 MB used",
     ]
@@ -101,17 +89,11 @@ def run_leak(machine, used, steps=60):
     return run_code(LEAK.replace("STEPS", str(steps)).replace("USED", used), machine.environ())
 
 
-def test_growth_that_goes_on_is_a_leak(make_machine):
+def test_growth_that_goes_on_is_a_leak_and_one_jump_or_the_unknown_is_none(make_machine):
     answers = run_leak(make_machine(StubCard(0)), "500 + 10 * step")
     assert any(answers)
     assert not any(answers[:10])
-
-
-def test_one_jump_is_not_a_leak(make_machine):
     assert not any(run_leak(make_machine(StubCard(0)), "500 if step < 20 else 5000"))
-
-
-def test_unknown_memory_is_no_leak(make_machine):
     assert not any(run_leak(make_machine(StubCard(0, memory=NOT_SUPPORTED)), "500"))
 
 
@@ -185,15 +167,26 @@ def test_isolation_that_cannot_be_had_is_a_clear_error(make_machine, call, words
 
 
 FAKE_GPUS = (
-    fake_gpus.PREPARE
+    PREPARE
     + """
+import os
+from pathlib import Path
+from myxtts.devices.plan import Growth, Limit, Role, RolePlan
 from myxtts.utils import gpu_memory
-plan = gpu_memory.setup_gpu_memory_isolation(1, 0)
-before = gpu_memory.monitor_gpu_memory(0)[0].pool_used_mb
-# From here on TensorFlow counts as initialised, with a pool that the test decides about.
-runtime._is_initialised = lambda: True
-pools = {"GPU:0": {"current": 300 << 20, "peak": 400 << 20}, "GPU:1": {"current": 5 << 20, "peak": 6 << 20}}
-runtime.tf.config.experimental.get_memory_info = pools.get
+
+def hold(mib):
+    # What the driver says of this process from now on.
+    with Path(os.environ["NVML_STUB"]).open("a") as file:
+        file.write(f"process 0 {os.getpid()} {mib}\\n")
+
+def ask_room(memory, card=0):
+    return gpu_memory.read_room_mib(RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", card, memory))
+
+def start(used_mib):
+    # From here on TensorFlow counts as initialised, with a pool that the test decides about.
+    runtime._is_initialised = lambda: True
+    pools = {"GPU:0": {"current": used_mib << 20, "peak": 400 << 20}, "GPU:1": {"current": 5 << 20, "peak": 6 << 20}}
+    runtime.tf.config.experimental.get_memory_info = pools.get
 """
 )
 
@@ -201,67 +194,48 @@ runtime.tf.config.experimental.get_memory_info = pools.get
 def test_a_default_that_does_not_fit_is_reported_and_the_pool_is_read_by_role(make_machine):
     machine = make_machine(StubCard(0, used=2000), StubCard(1, name="RTX 3080", total=8192, used=0))
     code = """
+plan = gpu_memory.setup_gpu_memory_isolation(1, 0)
+before = gpu_memory.monitor_gpu_memory(0)[0].pool_used_mb
+start(300)
 model, data = gpu_memory.monitor_gpu_memory(0, 1)
-role = gpu_memory.read_role_memory(plan.model)
-report([before, model.used_mb, model.pool_used_mb, model.pool_peak_mb, data.pool_used_mb, role.used_mb, role.peak_mb, lines])
+roles = [gpu_memory.read_role_memory(plan.model)]
+hold(plan.model.limit_mib + 450)
+roles.append(gpu_memory.read_role_memory(plan.model))
+report([[before, model.used_mb, model.pool_used_mb, model.pool_peak_mb, data.pool_used_mb],
+        [[role.used_mb, role.peak_mb, role.pool_mb, role.context_mb] for role in roles], lines])
 """
-    *values, lines = run_code(FAKE_GPUS + code, machine.environ())
-    assert values == [None, 2000, 300, 400, 5, 300, 400]
+    values, roles, lines = run_code(FAKE_GPUS + code, machine.environ())
+    assert values == [None, 2000, 300, 400, 5]
+    # Beside a limited pool, which is taken whole, the driver counts the context.
+    assert roles == [[300, 400, 300, None], [300, 400, 300, 450]]
     assert any("instead of the default 8192 MB" in line for line in lines)
 
 
 def test_a_rehearsal_asked_for_by_flag_is_seen_by_the_readings(make_machine):
     code = """
-import dataclasses
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
 from myxtts.utils.gpu_memory import get_optimal_memory_limits, read_role_memory
-plan = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine())
+plan = plan_rehearsal(mode="dual")
 runtime.apply_plan(plan)
 reading = read_role_memory(plan.model)
 report([reading.device, reading.used_mb > 100, get_optimal_memory_limits(0, 1)[0] < 0.34 * read_machine().host_free_mib])
 """
-    assert run_code(code, make_machine(StubCard(0, used=7), StubCard(1, used=7)).environ()) == ["/CPU:2", True, True]
-
-
-ROOM = """
-from myxtts.devices.plan import Growth, Limit
-from myxtts.devices.plan import Process, Role, RolePlan
-from myxtts.utils import gpu_memory
-
-def ask(memory, card=0, **reading):
-    held = gpu_memory.monitor_gpu_memory(0)[0] if card == 0 else None
-    if reading:
-        gpu_memory.monitor_gpu_memory = lambda *ids: (dataclasses.replace(held, **reading),)
-    return gpu_memory.read_room_mib(RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", card, memory))
-
-import dataclasses
-report([
-    ask(Limit(100)), ask(None), ask(Growth(), None), ask(Growth(), 1), ask(Growth()),
-    ask(Growth(), process_mb=900, pool_used_mb=300.0), ask(Growth(), process_mb=None, pool_used_mb=300.0),
-])
-"""
+    environ = make_machine(StubCard(0, used=7), StubCard(1, used=7)).environ()
+    assert run_code(PLANNING + code, environ) == ["/CPU:2", True, True]
 
 
 def test_the_room_of_a_role_without_a_limit_is_what_is_free_less_the_context(make_machine):
     machine = make_machine(StubCard(0, total=8000, used=1000), StubCard(1, memory=NOT_SUPPORTED))
-    limited, host, nowhere, unknown, fresh, own, unclear = run_code(ROOM, machine.environ())
-    assert (limited, host, nowhere, unknown) == (None, None, None, None)
+    code = """
+runtime.apply_plan(plan_gpus(1))
+nothing = [ask_room(Limit(100)), ask_room(None), ask_room(Growth(), None), ask_room(Growth(), 1)]
+fresh = ask_room(Growth())
+start(300)
+unclear = ask_room(Growth())
+hold(900)
+report([nothing, fresh, unclear, ask_room(Growth())])
+"""
+    nothing, fresh, unclear, own = run_code(FAKE_GPUS + code, machine.environ())
+    assert nothing == [None] * 4
     assert fresh == 7000 - 512
-    assert own == 7000 + 900 - 512, "what this process holds already it has"
     assert unclear is None, "how much of what is taken is its own is not known"
-
-
-@pytest.mark.parametrize(
-    ("limit", "pool", "process", "context"),
-    [(Limit(1000), 300.0, 1450, 450), (Growth(), 300.0, 1450, None), (Limit(1000), None, 1450, None), (Limit(1000), 300.0, None, None)],
-)  # fmt: skip
-def test_pool_process_and_context_are_told_apart(monkeypatch, limit, pool, process, context):
-    reading = gpu_memory.GpuMemory(1, 24000, 9000, 15000, pool, pool, process)
-    monkeypatch.setattr(gpu_memory, "monitor_gpu_memory", lambda gpu_id: (reading,))
-    role = RolePlan(role="model", process=Process.TRAINER, physical_id=1, device="/GPU:0", memory=limit)
-    memory = gpu_memory.read_role_memory(role)
-    assert (memory.pool_mb, memory.process_mb, memory.context_mb) == (pool, process, context)
-    assert memory.used_mb == (9000 if pool is None else pool)
+    assert own == 7000 + 900 - 512, "what this process holds already it has"
