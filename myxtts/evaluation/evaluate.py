@@ -38,7 +38,7 @@ from myxtts.evaluation.scores import measure_mel_distance_db, score_transcript
 from myxtts.evaluation.sentences import Sentence, write_wav
 from myxtts.files import open_file_atomically, open_scratch_folder
 from myxtts.inference.speech import Speech, SpeechSettings
-from myxtts.inference.synthesizer import CodeHits, SpeechCopier, Synthesizer, TeacherForcing
+from myxtts.inference.synthesizer import SpeechCopier, Synthesizer, TeacherForcing
 from myxtts.inference.vocoders import DecoderVocoder
 from myxtts.inference.voices import Voice
 from myxtts.models.gpt import SequenceTooLongError
@@ -99,10 +99,12 @@ class Evaluator:
         voice = self._clone(sentence.prompts)
         speech, seconds_to_speak = self._speak(sentence, voice)
         sounds = {ORIGINAL: (recording, SAMPLE_RATE_HZ), SPOKEN: (speech.samples, speech.rate_hz)}
-        hits = None
+        correct_codes = true_codes = None
         if self._copier is not None:
             sounds[COPY] = self._copier.copy(recording), SAMPLE_RATE_HZ
-            hits = self._lead(self._copier.encode(recording), sentence, voice)
+            codes_M = self._copier.encode(recording)
+            correct_codes = self._lead(codes_M, sentence, voice)
+            true_codes = None if correct_codes is None else len(codes_M) + 1
         return SpokenSentence(
             name=sentence.name,
             text=sentence.text,
@@ -112,8 +114,8 @@ class Evaluator:
             codes=sum(piece.codes for piece in speech.pieces),
             is_stopped=not speech.unfinished,
             seconds_to_speak=seconds_to_speak,
-            correct_codes=hits.correct if hits else None,
-            true_codes=hits.count if hits else None,
+            correct_codes=correct_codes,
+            true_codes=true_codes,
             sounds={
                 kind: self._hear(number, sentence, kind, recording, *sounds[kind]) for kind in KINDS if kind in sounds
             },
@@ -129,7 +131,7 @@ class Evaluator:
                 break
         return speech, seconds
 
-    def _lead(self, codes_M: NDArray[np.int32], sentence: Sentence, voice: Voice) -> CodeHits | None:
+    def _lead(self, codes_M: NDArray[np.int32], sentence: Sentence, voice: Voice) -> int | None:
         """None where the clip is longer than the model takes in one go."""
         ids = self._synthesizer.tokenizer.encode(sentence.text, sentence.language)
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.mels import compute_conditioning_mel, compute_speaker_mel
 from myxtts.audio.resampling import resample_clip
-from myxtts.inference.voices import SHORTEST_SECONDS, Voice, read_references
+from myxtts.inference.voices import SHORTEST_SECONDS, Voice
 from myxtts.models.xtts import XTTS
 from myxtts.units import SAMPLE_RATE_HZ, SPEAKER_RATE_HZ
 
@@ -53,9 +52,8 @@ class VoiceCloner:
         chunk_seconds: length of the chunks; shorter for a model that was trained on shorter prompts.
     """
 
-    def __init__(self, xtts: XTTS, *, chunk_seconds: float = CHUNK_SECONDS, prompt_seconds: float = PROMPT_SECONDS):
+    def __init__(self, xtts: XTTS, *, chunk_seconds: float = CHUNK_SECONDS):
         self._chunk_samples = round(chunk_seconds * SAMPLE_RATE_HZ)
-        self._prompt_samples = round(prompt_seconds * SAMPLE_RATE_HZ)
         self._xtts = xtts
         self._mel_norms = xtts.mel_norms.numpy()
         signature = [tf.TensorSpec([1, None])]
@@ -71,12 +69,8 @@ class VoiceCloner:
                 digest.update(variable.numpy().tobytes())
         return digest.digest()
 
-    def clone(self, paths: Sequence[str | os.PathLike[str]]) -> Voice:
-        """The voice in recordings of one speaker. Raises `ClipError` or `VoiceError` for what cannot be used."""
-        return self.clone_samples(read_references(paths))
-
-    def clone_samples(self, recordings: Sequence[NDArray[np.float32]]) -> Voice:
-        """The voice in recordings from `read_references`."""
+    def clone(self, recordings: Sequence[NDArray[np.float32]]) -> Voice:
+        """The voice in recordings of one speaker, from `read_references`."""
         prompts = [self._make_prompt(chunk[None]) for chunk in self._cut_chunks(np.concatenate(recordings))]
         prompt_PC = tf.reduce_mean(tf.concat(prompts, 0), 0).numpy()
         speakers = [
@@ -85,7 +79,7 @@ class VoiceCloner:
         return Voice(prompt_PC, tf.reduce_mean(tf.concat(speakers, 0), 0).numpy(), self.maker)
 
     def _cut_chunks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        samples = samples[: self._prompt_samples]
+        samples = samples[: round(PROMPT_SECONDS * SAMPLE_RATE_HZ)]
         for first in range(0, len(samples), self._chunk_samples):
             chunk = samples[first : first + self._chunk_samples]
             if len(chunk) >= SHORTEST_SECONDS * SAMPLE_RATE_HZ:

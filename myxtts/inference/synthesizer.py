@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from myxtts.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.speech import (
+    PAUSE_SECONDS,
     PUBLISHED_CLIP_SECONDS,
     EdgeSoftener,
     Piece,
@@ -32,12 +32,11 @@ from myxtts.inference.speech import (
     SpeechChunk,
     SpeechSettings,
     SpokenPiece,
-    make_pause,
     require_able_to_speak,
     split_text,
 )
 from myxtts.inference.vocoders import MelVocoder, VocoderChoice, choose_vocoder
-from myxtts.inference.voices import Voice, find_voice
+from myxtts.inference.voices import Voice, find_voice, read_references
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT, check_length, frame_audio
 from myxtts.models.sizes import read_sizes
@@ -127,11 +126,11 @@ class Synthesizer:
 
     def clone_voice(self, paths: Sequence[str | os.PathLike[str]]) -> Voice:
         """The voice in one or more recordings of a speaker."""
-        return self._cloner.clone(paths)
+        return self._cloner.clone(read_references(paths))
 
     def clone_samples(self, recordings: Sequence[NDArray[np.float32]]) -> Voice:
         """The same of recordings that `read_references` has read."""
-        return self._cloner.clone_samples(recordings)
+        return self._cloner.clone(recordings)
 
     def find_voice(self, name: str) -> Voice:
         """A voice that comes with the model."""
@@ -232,7 +231,7 @@ class Synthesizer:
     ) -> Iterator[SpeechChunk]:
         """The sound of one piece, after the pause before it; its last chunk, and only that, carries the report."""
         if index:
-            yield SpeechChunk(make_pause(self.rate_hz))
+            yield SpeechChunk(np.zeros(round(PAUSE_SECONDS * self.rate_hz), np.float32))
         rendering = self.vocoder.start(voice, settings.speed)
         softener = EdgeSoftener(self.rate_hz)
         count = 0
@@ -278,14 +277,6 @@ class SpeechCopier:
         return self._vocoder.start(None, 1.0).render(self.encode(samples), is_last=True)[: len(samples)]
 
 
-@dataclass(frozen=True)
-class CodeHits:
-    """Codes that were predicted rightly, of how many."""
-
-    correct: int
-    count: int
-
-
 class TeacherForcing:
     """Leads a model through recordings."""
 
@@ -302,19 +293,17 @@ class TeacherForcing:
             autograph=False,
         )
 
-    @property
-    def traces(self) -> int:
-        """How often it was compiled."""
-        return int(self._count.experimental_get_tracing_count())
+    def count_hits(self, codes_M: NDArray[np.int32], ids: list[int], voice: Voice) -> int:
+        """How many of a clip's own codes, and of its end, are predicted rightly.
 
-    def count_hits(self, codes_M: NDArray[np.int32], ids: list[int], voice: Voice) -> CodeHits:
-        """The hits among a clip's own codes, its end included; raises `SequenceTooLongError` for more than the model takes."""
+        Raises `SequenceTooLongError` for more than the model takes.
+        """
         # Checked on what is known: inside the graph no length is.
         size = self._gpt.size
         check_length("A clip", len(codes_M), size.max_audio_tokens - 2, "codes")
         check_length("A text", len(ids), size.max_text_tokens, "tokens")
         prompt_1PC, ids_1T = tf.constant(voice.prompt_PC[None]), tf.constant([ids], tf.int32)
-        return CodeHits(int(self._count(prompt_1PC, ids_1T, tf.constant(codes_M[None], tf.int32))), len(codes_M) + 1)
+        return int(self._count(prompt_1PC, ids_1T, tf.constant(codes_M[None], tf.int32)))
 
     def _trace_count(self, prompt_1PC: Any, ids_1T: Any, codes_1M: Any) -> Any:
         # As it speaks, not as it is trained: there the end of the text is hidden.

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from myxtts.audio.griffin_lim import HOP_SAMPLES, MARGIN_SAMPLES, reconstruct_phase, recover_magnitudes
 from myxtts.audio.mels import make_silent_frame
 from myxtts.errors import UnableToSpeakError
-from myxtts.inference.speech import OVERLAP_SAMPLES, CrossFader
 from myxtts.inference.voices import Voice
 from myxtts.models.dvae import DVAE
 from myxtts.models.sizes import FRAMES_PER_LATENT, RATE_CHANGE, SAMPLES_PER_FRAME, SPEECH_RATE_HZ, DecoderSize
@@ -111,6 +110,8 @@ WINDOW_FRAMES = 32
 """New frames whose phases are found at a time, 0.37 s. A stream waits for them, so longer ones delay the first sound."""
 PAST_FRAMES = 16
 AHEAD_FRAMES = 16
+OVERLAP_SAMPLES = 1024
+"""Of a window that the next one, which knows better what follows, is faded in over."""
 BLOCK_CODES = (WINDOW_FRAMES + AHEAD_FRAMES) // FRAMES_PER_CODE  # 12
 """Codes whose mel is decoded at a time: the first block is what the first window takes."""
 PAST_SAMPLES = PAST_FRAMES * HOP_SAMPLES + MARGIN_SAMPLES
@@ -158,7 +159,7 @@ class MelRendering:
 
     def __init__(self, vocoder: MelVocoder, speed: float):
         self._vocoder, self._speed = vocoder, speed
-        self._fader = CrossFader(OVERLAP_SAMPLES)
+        self._held = np.zeros(0, np.float32)
         self._mel_FB = np.zeros((0, len(vocoder.silent_frame_B)), np.float32)
         self._past = np.zeros(PAST_SAMPLES, np.float32)
         self._decoded = 0
@@ -206,9 +207,14 @@ class MelRendering:
 
     def _render_window(self, mel_FB: NDArray[np.float32], frames: int, *, is_last: bool) -> NDArray[np.float32]:
         samples = self._vocoder.find_samples(self._cut_window(mel_FB), tf.constant(self._past[None])).numpy()[0]
-        first = self._done * HOP_SAMPLES
-        kept = samples[PAST_SAMPLES : PAST_SAMPLES + frames * HOP_SAMPLES + (0 if is_last else OVERLAP_SAMPLES)]
-        final = self._fader.join(kept, first, is_last=is_last)
+        end = frames * HOP_SAMPLES
+        window: NDArray[np.float32] = samples[
+            PAST_SAMPLES : PAST_SAMPLES + end + (0 if is_last else OVERLAP_SAMPLES)
+        ].copy()
+        fade = min(len(self._held), len(window))
+        rise = np.linspace(0.0, 1.0, fade, dtype=np.float32)
+        window[:fade] = window[:fade] * rise + self._held[:fade] * rise[::-1]
+        final, self._held = window[:end], window[end:]
         self._past = np.concatenate([self._past, final])[-PAST_SAMPLES:]
         self._done += frames
         return final

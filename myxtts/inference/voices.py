@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 MAKER = "made_by"
 """Name of the digest in our own files."""
 _MOST_MAKER_BYTES = 64
-_SHOWN_NAMES = 100
+_SHOWN_NAMES = 60
 _MOST_FILE_BYTES = 32 << 20
 VOICE_SUFFIX = ".safetensors"
 """Of voice files in a folder of voices; the rest of a file's name is the voice's."""
@@ -104,13 +104,14 @@ def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice
             f"There is no voice {name!r}: only imported models come with named voices, and this one has none. Give a recording "
             "(--reference), and keep its voice for the next time (--save-voice, then --voice)."
         )
-    near = nearest_name(name, list(speakers))
-    hint = (
-        f"Did you mean {near!r}?"
-        if near
-        else f"It has: {', '.join(itertools.islice(speakers, _SHOWN_NAMES))}{', ...' * (len(speakers) > _SHOWN_NAMES)}."
-    )
-    raise VoiceError(f"This model has no voice {name!r}. {hint}")
+    raise VoiceError(f"This model has no voice {name!r}. {suggest_voice(name, speakers)}")
+
+
+def suggest_voice(name: str, names: Collection[str]) -> str:
+    """What to say of a name that no voice has: the nearest, or those there are."""
+    near = nearest_name(name, names)
+    shown = ", ".join(itertools.islice(names, _SHOWN_NAMES))
+    return f"Did you mean {near!r}?" if near else f"There are: {shown}{', ...' * (len(names) > _SHOWN_NAMES)}."
 
 
 REFERENCE_SECONDS = 30.0

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.audio.reading import check_duration, inspect_clip
-from myxtts.config.settings import nearest_name
 from myxtts.errors import ClipError, VoiceError
-from myxtts.inference.voices import VOICE_SUFFIX, Voice, advise_another, load_voice, read_references
+from myxtts.inference.voices import VOICE_SUFFIX, Voice, advise_another, load_voice, read_references, suggest_voice
 from myxtts.serving.request import UNKNOWN_VOICE, ApiError, ServerStartError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ RECORDING_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 MOST_UPLOADS = 32
 """Uploaded voices that are kept; the one that was not used for longest makes room."""
 LONGEST_UPLOAD_SECONDS = 300.0
-_SHOWN_NAMES = 40
 
 
 class Voices:
@@ -51,7 +49,10 @@ class Voices:
         if name in self._uploads:
             self._uploads.move_to_end(name)
             return self._uploads[name]
-        raise ApiError(f"There is no voice {name[:80]!r}. {self._give_hint(name)}", UNKNOWN_VOICE, param="voice")
+        hint = "This server has none of its own: upload a recording to POST /v1/audio/voices."
+        if self._voices:
+            hint = suggest_voice(name, self._voices)
+        raise ApiError(f"There is no voice {name[:80]!r}. {hint}", UNKNOWN_VOICE, param="voice")
 
     def keep_upload(self, voice: Voice) -> str:
         """The name of a new voice, which nobody can guess."""
@@ -60,15 +61,6 @@ class Voices:
         while len(self._uploads) > MOST_UPLOADS:
             self._uploads.popitem(last=False)
         return name
-
-    def _give_hint(self, name: str) -> str:
-        near = nearest_name(name, self._voices)
-        if near:
-            return f"Did you mean {near!r}?"
-        if not self._voices:
-            return "This server has none of its own: upload a recording to POST /v1/audio/voices."
-        shown = ", ".join(self.names[:_SHOWN_NAMES])
-        return f"There are: {shown}{', and more' if len(self._voices) > _SHOWN_NAMES else ''}."
 
 
 def collect_voices(synthesizer: Synthesizer, folder: Path | None) -> dict[str, Voice]:

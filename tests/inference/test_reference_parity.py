@@ -64,10 +64,10 @@ def spoken():
 
 
 def test_voice_of_a_reference(xtts, spoken):
-    voice = VoiceCloner(xtts).clone_samples([spoken["in/wav_22k"][0]])
+    voice = VoiceCloner(xtts).clone([spoken["in/wav_22k"][0]])
     assert differ(voice.prompt_PC[None], spoken["out/cond_latents_30s_chunk4"]) < 1e-3
     assert differ(voice.speaker_G[None], spoken["out/speaker_embedding"][..., 0]) < 1e-3
-    first_six = VoiceCloner(xtts, chunk_seconds=6, prompt_seconds=6).clone_samples([spoken["in/wav_22k"][0]])
+    first_six = VoiceCloner(xtts, chunk_seconds=6).clone([spoken["in/wav_22k"][0, : 6 * 22050]])
     assert differ(first_six.prompt_PC[None], spoken["out/cond_latents_6s_chunk6"]) < 1e-3
 
 

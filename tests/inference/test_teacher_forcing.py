@@ -33,17 +33,12 @@ def test_what_the_model_says_by_itself_it_predicts_to_the_last_code(xtts, teache
     said = generate(xtts.gpt, tf.constant(voice.prompt_PC[None]), tf.constant([IDS]), rule=Greedy(1.0), max_codes=20)
     codes = said.codes_BM[0, : int(said.count)].numpy().astype(np.int32)
     assert codes.max() < xtts.gpt.size.start_audio_token
-    hits = teacher.count_hits(codes, IDS, voice)
-    assert hits.count == len(codes) + 1
-    assert hits.correct >= len(codes)
-    assert teacher.count_hits((codes + 1) % 20, IDS, voice).correct < len(codes) / 2
-    assert teacher.count_hits(codes, IDS[::-1], voice).correct < len(codes)
+    assert len(codes) <= teacher.count_hits(codes, IDS, voice) <= len(codes) + 1
+    assert teacher.count_hits((codes + 1) % 20, IDS, voice) < len(codes) / 2
+    assert teacher.count_hits(codes, IDS[::-1], voice) < len(codes)
 
 
-def test_other_lengths_compile_nothing_and_too_long_ones_are_refused(xtts, teacher, voice):
-    for length in (3, 9, 14):
-        teacher.count_hits(np.zeros(length, np.int32), IDS[: length % 4 + 1], voice)
-    assert teacher.traces == 1
+def test_what_is_too_long_is_refused(xtts, teacher, voice):
     with pytest.raises(SequenceTooLongError, match="codes"):
         teacher.count_hits(np.zeros(xtts.gpt.size.max_audio_tokens, np.int32), IDS, voice)
     with pytest.raises(SequenceTooLongError, match="tokens"):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.inference import vocoders as decoder_vocoder
+from myxtts.inference.speech import EdgeSoftener
 from myxtts.inference.synthesizer import STREAM_CODES
 from myxtts.inference.vocoders import DecoderVocoder, MelVocoder
 from myxtts.inference.voices import Voice
@@ -78,3 +79,15 @@ def test_tokens_without_sound_are_left_out(xtts):
     tokens = np.insert(CODES[:20], [4, 20], [64, 65])
     np.testing.assert_array_equal(vocoder.start(None, 1.0).render(tokens, is_last=True), plain)
     assert vocoder.start(None, 1.0).render(np.array([65], np.int32), is_last=True).shape == (0,)
+
+
+@pytest.mark.parametrize("cuts", [[], [50], [200, 500]])
+def test_edges_are_soft_however_the_piece_is_cut(cuts):
+    softener = EdgeSoftener(20_000)
+    parts = np.split(np.ones(1000, np.float32), cuts)
+    softened = np.concatenate(
+        [softener.soften(part, is_last=index == len(parts) - 1) for index, part in enumerate(parts)]
+    )
+    assert softened[0] == softened[-1] == 0
+    assert np.all(softened[100:900] == 1)
+    assert np.max(np.abs(np.diff(softened))) < 0.0101

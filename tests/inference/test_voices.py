@@ -96,7 +96,7 @@ def xtts():
 def test_several_references_are_joined_for_the_prompt_and_averaged_for_the_speaker(xtts):
     first, second = (RNG.normal(0, 0.1, seconds * 22050).astype(np.float32) for seconds in (4, 8))
     cloner = VoiceCloner(xtts)
-    both, one, other = (cloner.clone_samples(each) for each in ([first, second], [first], [second]))
+    both, one, other = (cloner.clone(each) for each in ([first, second], [first], [second]))
     # Chunks are 4 s: the first recording is one of the three.
     np.testing.assert_allclose(both.prompt_PC, (one.prompt_PC + 2 * other.prompt_PC) / 3, atol=1e-5)
     np.testing.assert_allclose(both.speaker_G, (one.speaker_G + other.speaker_G) / 2, atol=1e-6)
