@@ -61,7 +61,7 @@ TENSORS_NAME = "training.safetensors"
 STATE_VERSION = 1
 INDEX_NAME = "checkpoints.json"
 USUAL_METRIC = "val_loss"
-_STEP_NAME = re.compile(r"step-(\d+)")
+_STEP_NAME = re.compile(r"step-\d+")
 _DAMAGED = "damaged"
 _NEWER = "newer"
 
@@ -373,10 +373,8 @@ def _read_best_metric(folder: Path) -> str:
 
 def _describe(path: Path) -> Checkpoint:
     manifest = read_manifest(path)
-    match = _STEP_NAME.fullmatch(path.name)
-    assert match, path
     size_bytes = sum(file.bytes for file in manifest.files.values())
-    return Checkpoint(path, int(match[1]), manifest.facts.metrics, size_bytes)
+    return Checkpoint(path, int(path.name.removeprefix("step-")), manifest.facts.metrics, size_bytes)
 
 
 def _count_bytes(model: ModelContent, tensors: Mapping[str, Tensor]) -> int:

@@ -86,7 +86,9 @@ def read_yaml(path: Path) -> YamlSettings:
     except MissingFileError:
         raise ConfigError(("", f"{path}: there is no such file. {_suggest_file(path)}")) from None
     except FileError as error:
-        raise ConfigError(("", f"{error} {_suggest_in_folder(path)}")) from None
+        inside = _list_yaml_files(path)
+        way_out = f"a file in it, such as {inside[0]}" if inside else "a YAML file that you may read, saved as UTF-8"
+        raise ConfigError(("", f"{error} Give {way_out}.")) from None
     try:
         loader = _Loader(text)
         try:
@@ -130,26 +132,16 @@ def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
 
 
 def _suggest_file(path: Path) -> str:
-    folder = path.parent
-    try:
-        # By their stems: an ending that all share would make all names alike.
-        names = {entry.stem: entry.name for entry in _list_yaml_files(folder)}
-    except OSError:
-        return f"The folder {folder} does not exist either."
-    near = nearest_name(path.stem, names)
-    return f'Did you mean "{folder / names[near]}"?' if near else "Give the path of a YAML file."
-
-
-def _suggest_in_folder(folder: Path) -> str:
-    try:
-        files = _list_yaml_files(folder)
-    except OSError:
-        files = []
-    return f"Give a file in it, such as {files[0]}." if files else "Give a YAML file that you may read, saved as UTF-8."
+    if not path.parent.is_dir():
+        return f"The folder {path.parent} does not exist either."
+    # By their stems: an ending that all share would make all names alike.
+    files = {file.stem: file for file in _list_yaml_files(path.parent)}
+    near = nearest_name(path.stem, files)
+    return f'Did you mean "{files[near]}"?' if near else "Give the path of a YAML file."
 
 
 def _list_yaml_files(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml"))
+    return sorted(file for file in folder.glob("*") if file.suffix in (".yaml", ".yml"))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -205,7 +197,8 @@ def resolve_config(
     """
     yaml_settings = read_yaml(yaml_path) if yaml_path is not None else None
     given = _read_given_yaml(yaml_settings) if yaml_settings is not None else {}
-    given |= _read_environment(os.environ if environ is None else environ)
+    if rehearsal := (os.environ if environ is None else environ).get(REHEARSAL_VARIABLE, "").strip():
+        given["training.rehearsal"] = GivenValue(rehearsal, REHEARSAL_VARIABLE)
     given |= flags or {}
     if flags and "data.cache" in flags:
         # The old spelling in a file must not contradict a flag for the new one.
@@ -230,17 +223,6 @@ def dump_sections(config: XTTSConfig) -> dict[str, dict[str, Any]]:
     return {section: getattr(config, section).model_dump() for section in SECTIONS}
 
 
-def parse_assignment(text: str) -> tuple[str, str]:
-    """`data.batch_size=4` as its key and value; the key is checked, the value is left to validation."""
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals:
-        raise ConfigError(("", f"--set takes KEY=VALUE, for example data.batch_size=4, but got {text!r}."))
-    if key not in list_names():
-        raise ConfigError((f"--set {key}", f"{NOT_A_SETTING} {suggest_name(key)}"))
-    return key, value.strip()
-
-
 def _read_given_yaml(settings: YamlSettings) -> dict[str, GivenValue]:
     given: dict[str, GivenValue] = {}
     for section, values in settings.sections.items():
@@ -254,11 +236,6 @@ def _read_given_yaml(settings: YamlSettings) -> dict[str, GivenValue]:
         elif values is not None or section not in SECTIONS:
             given[section] = GivenValue(values, settings.locate(section))
     return given
-
-
-def _read_environment(environ: Mapping[str, str]) -> dict[str, GivenValue]:
-    text = environ.get(REHEARSAL_VARIABLE, "").strip()
-    return {"training.rehearsal": GivenValue(text, REHEARSAL_VARIABLE)} if text else {}
 
 
 def _main_key(key: str) -> str:
@@ -365,8 +342,14 @@ class CollectValue(argparse.Action):
 
 
 class _CollectAssignment(argparse.Action):
+    """Reads `data.batch_size=4`; the key is checked here, the value by validation."""
+
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        key, value = parse_assignment(values)
+        key, equals, value = (word.strip() for word in values.partition("="))
+        if not equals:
+            raise ConfigError(("", f"--set takes KEY=VALUE, for example data.batch_size=4, but got {values!r}."))
+        if key not in list_names():
+            raise ConfigError((f"--set {key}", f"{NOT_A_SETTING} {suggest_name(key)}"))
         namespace.given[key] = GivenValue(value, f"--set {key}")
 
 
