@@ -267,7 +267,9 @@ def read_manifest(directory: Path) -> Manifest:
             f"was written by a newer MyXTTS (format {manifest.format_version}; this one reads up to {FORMAT_VERSION}). "
             "Update MyXTTS.",
         )
-    if not all(_is_plain_name(name) for name in manifest.files):
+    if not all(
+        name == os.path.basename(name) and name not in ("", ".", "..") and name.isprintable() for name in manifest.files
+    ):
         raise ModelFileError(path, f"names a file that cannot be in the directory. {_COPY_AGAIN}")
     return manifest
 
@@ -299,10 +301,6 @@ def _explain_read_error(error: FileError) -> ModelFileError:
     # What the disk cannot give back, or is no file, is damage; what this user may not read is none.
     kind = ModelFileError if isinstance(error.__cause__, PermissionError) else DamagedFileError
     return kind(error.path, f"{error.problem} {_COPY_AGAIN}")
-
-
-def _is_plain_name(name: str) -> bool:
-    return name == os.path.basename(name) and name not in ("", ".", "..") and name.isprintable()
 
 
 def has_part(tensors: Mapping[str, Tensor], prefix: str) -> bool:

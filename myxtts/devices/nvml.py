@@ -151,7 +151,7 @@ class Nvml:
             temperature_c=self._ask_or_unknown(
                 lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
             ),
-            throttled_by=None if reasons is None else _name_reasons(reasons),
+            throttled_by=None if reasons is None else tuple(name for bit, name in _REASONS.items() if reasons & bit),
         )
 
     def read_common_ancestor(self, first: PhysicalId, second: PhysicalId) -> int | None:
@@ -219,10 +219,6 @@ _REASONS = {
     pynvml.nvmlClocksThrottleReasonUserDefinedClocks: "clocks set by the user",
 }
 """What holds clocks down although there is work. An idle card's low clocks are no throttling."""
-
-
-def _name_reasons(mask: int) -> tuple[str, ...]:
-    return tuple(name for bit, name in _REASONS.items() if mask & bit)
 
 
 def _text(value: str | bytes) -> str:

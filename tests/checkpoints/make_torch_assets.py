@@ -17,20 +17,8 @@ ASSETS = Path(__file__).parent / "assets"
 
 def save_values():
     base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
-    names = [
-        "float64",
-        "float32",
-        "float16",
-        "bfloat16",
-        "int64",
-        "int32",
-        "int16",
-        "int8",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-    ]
+    names = ["float64", "float32", "float16", "bfloat16"]
+    names += [f"{kind}{bits}" for kind in ("int", "uint") for bits in (64, 32, 16, 8)]
     layer = torch.nn.BatchNorm1d(3)
     torch.save(
         {
@@ -64,11 +52,8 @@ def save_values():
     )
 
 
-def save_legacy():
+def save_old_and_unchecked():
     torch.save({"a": torch.ones(2)}, ASSETS / "legacy.pth", _use_new_zipfile_serialization=False)
-
-
-def save_without_checksums():
     torch.serialization.set_crc32_options(False)
     torch.save({"a": torch.arange(5)}, ASSETS / "no_checksums.pth")
     torch.serialization.set_crc32_options(True)
@@ -112,6 +97,5 @@ def save_coqui():
 if __name__ == "__main__":
     ASSETS.mkdir(exist_ok=True)
     save_values()
-    save_legacy()
-    save_without_checksums()
+    save_old_and_unchecked()
     save_coqui()

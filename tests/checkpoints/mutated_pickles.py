@@ -17,14 +17,7 @@ from tests.checkpoints.builders import ASSETS, call, text
 INSERTED = [
     call("os", "system", text("true")),
     call("builtins", "eval", text("1")),
-    b"b",
-    b"R",
-    b"\x81",
-    b"Q",
-    b"\x93",
-    b"0",
-    b"(",
-    b"t",
+    *(bytes([opcode]) for opcode in b"bR\x81Q\x930(t"),
 ]
 OWN_EVENTS = ("builtins.id",)
 

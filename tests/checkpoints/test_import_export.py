@@ -128,9 +128,12 @@ def test_an_export_has_every_key_of_coquis_file_constants_included(model, export
 def test_a_trainer_checkpoint_brings_its_dvae(model, tmp_path):
     state = {f"xtts.{name}": tensor for name, tensor in model.model.items()}
     state |= {f"dvae.{name}": tensor for name, tensor in model.dvae.items()}
-    write_torch_file(tmp_path / "best_model.pth", {"model": state, "step": 12, "optimizer": {"lr": 1.0}})
+    content = {"model": state, "step": 12, "config": {"audio": {"rate": 22050, "longest": float("inf")}}}
+    write_torch_file(tmp_path / "best_model.pth", content)
     report = import_coqui_files(tmp_path / "best_model.pth", tmp_path / "out")
-    assert_equal(read_model_directory(tmp_path / "out").dvae, model.dvae)
+    imported = read_model_directory(tmp_path / "out")
+    assert_equal(imported.dvae, model.dvae)
+    assert imported.source_config == {"audio": {"rate": 22050}}, "JSON has no word for no limit"
     assert report.missing_parts == ("vocabulary: needed to fine-tune and to speak",)
 
 

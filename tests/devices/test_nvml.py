@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.support.nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -31,23 +33,23 @@ def test_two_cards_are_read_with_names_uuids_and_memory(make_machine):
     assert (scan["lost"], scan["problem"]) == ([], None)
 
 
-def test_a_card_that_fell_off_the_bus_is_listed_apart_and_the_others_stay(make_machine):
-    scan = run_code(SCAN, make_machine(StubCard(0, state=GPU_IS_LOST), StubCard(1)).environ())
-    assert [card["physical_id"] for card in scan["cards"]] == [1]
-    assert scan["lost"] == [[0, "The NVIDIA driver could not tell GPU 0: GPU is lost."]]
-
-
-def test_a_driver_that_is_not_loaded_is_a_problem_not_an_empty_machine(make_machine):
-    scan = run_code(SCAN, make_machine(extra=[f"init {DRIVER_NOT_LOADED}"]).environ())
-    assert scan["problem"] == "The NVIDIA driver does not answer: Driver Not Loaded."
-    scan = run_code(SCAN, make_machine(extra=[f"init {VERSION_MISMATCH}"]).environ())
-    assert "version mismatch" in scan["problem"]
-
-
-def test_no_driver_library_is_simply_no_cards(make_machine):
-    # What the bindings themselves answer where there is no library, on a machine that may have one.
-    scan = run_code(SCAN, make_machine(extra=[f"init {LIBRARY_NOT_FOUND}"]).environ())
-    assert scan == {"cards": [], "lost": [], "problem": None}
+@pytest.mark.parametrize(
+    ("cards", "init", "lost", "problem"),
+    [
+        ([StubCard(0, state=GPU_IS_LOST), StubCard(1)], [], [[0, "The NVIDIA driver could not tell GPU 0: GPU is lost."]], None),
+        ([], [f"init {DRIVER_NOT_LOADED}"], [], "The NVIDIA driver does not answer: Driver Not Loaded."),
+        ([], [f"init {VERSION_MISMATCH}"], [], "version mismatch"),
+        # What the bindings themselves answer where there is no library, on a machine that may have one.
+        ([], [f"init {LIBRARY_NOT_FOUND}"], [], None),
+    ],
+)  # fmt: skip
+def test_a_lost_card_and_a_driver_that_fails_are_told_from_a_machine_without_cards(
+    make_machine, cards, init, lost, problem
+):
+    scan = run_code(SCAN, make_machine(*cards, extra=init).environ())
+    assert [card["physical_id"] for card in scan["cards"]] == [1] * bool(cards)
+    assert scan["lost"] == lost
+    assert scan["problem"] is None if problem is None else problem in scan["problem"]
 
 
 def test_process_memory_is_a_value_or_unknown(make_machine):
