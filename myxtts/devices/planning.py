@@ -179,25 +179,22 @@ def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]
     others = [other for other in visible if other is not card]
     if others:
         notes.append(note_unused_cards(request, card, others))
-    data, model = (RolePlan(role, Process.TRAINER, "/GPU:0", card.physical_id, Growth()) for role in Role)
-    visible_card = VisibleCard(Role.MODEL, card.physical_id, visible.index(card), Growth())
-    trainer = ProcessPlan(Process.TRAINER, (visible_card,))
-    return DevicePlan(Mode.SINGLE, False, data, model, (trainer,), tuple(notes))
+    return _plan_one_process(Mode.SINGLE, visible, (card, card), (Growth(), Growth()), notes)
 
 
 def _plan_one_process(
     mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], memories: Sequence[Memory], notes: Sequence[str]
 ) -> DevicePlan:
-    cards = [
-        VisibleCard(role, card.physical_id, visible.index(card), plan)
-        for role, card, plan in zip(Role, pair, memories, strict=True)
-    ]
+    cards = {
+        card.physical_id: VisibleCard(role, card.physical_id, visible.index(card), memory)
+        for role, card, memory in zip(Role, pair, memories, strict=True)
+    }
     # TensorFlow numbers visible cards by their own order, whatever order they are asked for in: --data-gpu 3
     # --model-gpu 1 makes card 1 /GPU:0. Assuming data = /GPU:0 would swap the roles.
-    ordered = sorted(cards, key=lambda card: card.tf_index)
+    ordered = sorted(cards.values(), key=lambda card: card.tf_index)
     data, model = (
-        RolePlan(role, Process.TRAINER, f"/GPU:{ordered.index(card)}", card.physical_id, card.memory)
-        for role, card in zip(Role, cards, strict=True)
+        RolePlan(role, Process.TRAINER, f"/GPU:{ordered.index(cards[card.physical_id])}", card.physical_id, memory)
+        for role, card, memory in zip(Role, pair, memories, strict=True)
     )
     return DevicePlan(mode, False, data, model, (ProcessPlan(Process.TRAINER, tuple(ordered)),), tuple(notes))
 
@@ -260,8 +257,8 @@ def _rehearse_one_process(
     # Ranked like real cards, so that any order of ids takes the way it would take on GPUs.
     ranks = sorted(ids)
     data, model = (
-        RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS + ranks.index(id)}", id, plan)
-        for role, id, plan in zip(Role, ids, memories, strict=True)
+        RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS + ranks.index(id)}", id, memory)
+        for role, id, memory in zip(Role, ids, memories, strict=True)
     )
     trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + len(ids))
     return DevicePlan(mode, True, data, model, (trainer,), tuple(notes))
