@@ -60,88 +60,6 @@ STOP_SECONDS = 10.0
 _TOLD_BYTES = 2000
 _READ_BYTES = 1 << 16
 
-
-class JudgeProcess:
-    """A started `judge_worker`, by the Python that has the judge's package."""
-
-    def __init__(self, python: str | Path, name: str):
-        self.name = name
-        worker = Path(__file__).with_name("judge_worker.py")
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._unread = b""
-        try:
-            self._process = subprocess.Popen(
-                [str(python), str(worker), name],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                bufsize=0,
-                # Ctrl-C is ours to answer: the judge ends when we close its input.
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._log.close()
-            raise EvaluationError(
-                f"The judge {name} must be run by a Python, but {python} cannot be started: {error.strerror}. Give one with "
-                "--judge-python."
-            ) from None
-
-    def read_greeting(self) -> dict[str, Any]:
-        """The first line: `ready`, or what is `missing`."""
-        return self._read(START_SECONDS)
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a question. Raises `JudgeFailedError` where there is none."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-        except BrokenPipeError:
-            raise self._explain("is no longer there") from None
-        return self._read(ANSWER_SECONDS)
-
-    def close(self) -> None:
-        """Ends the process."""
-        end_child(self._process, STOP_SECONDS)
-        self._log.close()
-
-    def _read(self, seconds: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                self._process.kill()
-                raise self._explain(f"gave no answer within {seconds:g} s")
-            fresh = os.read(descriptor, _READ_BYTES)
-            if not fresh:
-                raise self._explain("ended without an answer")
-            self._unread += fresh
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _explain(self, what: str) -> JudgeFailedError:
-        told = read_end(self._log.fileno(), _TOLD_BYTES)
-        last = f" Its last words: {told}" if told else ""
-        return JudgeFailedError(f"The judge {self.name} {what}.{last}")
-
-
-def run_command(words: Sequence[str]) -> str:
-    """What a command prints. Raises `JudgeFailedError` where it fails."""
-    try:
-        result = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
-    except OSError as error:
-        raise JudgeFailedError(f"`{words[0]}` cannot be run: {error.strerror}.") from None
-    if result.returncode:
-        told = result.stderr.strip()[-_TOLD_BYTES:]
-        raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
-    return result.stdout
-
-
 JUDGE_RATE_HZ = 16_000
 JUDGE_PYTHON = "MYXTTS_JUDGE_PYTHON"
 NONE, OWN = "none", "own"
@@ -163,26 +81,21 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class KnownJudge:
-    """A judge that has an adapter."""
-
-    install: str
-    """The command that installs it."""
-    languages: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
 class JudgeKind:
-    """What judges of one kind have in common."""
+    """What judges of one kind have in common, and the one of them that has an adapter."""
 
     what: str
     """In words."""
     flag: str
     answer: str
     """The key of a worker's answer."""
-    known: Mapping[str, KnownJudge]
     parse: Callable[[str], Any]
     """Turns what a command prints into an answer."""
+    known: str
+    install: str
+    """The command that installs the known one."""
+    languages: tuple[str, ...] | None = None
+    """Of the known one."""
 
 
 def _parse_numbers(printed: str) -> list[float]:
@@ -193,19 +106,13 @@ def _parse_numbers(printed: str) -> list[float]:
 
 
 RECOGNISER = JudgeKind(
-    what="recogniser",
-    flag="--recogniser",
-    answer="text",
-    known={"moonshine": KnownJudge("pip install numpy moonshine-voice==0.1.0", ("en",))},
-    parse=str.strip,
-)
+    "recogniser", "--recogniser", "text", str.strip,
+    "moonshine", "pip install numpy moonshine-voice==0.1.0", ("en",),
+)  # fmt: skip
 SPEAKER_JUDGE = JudgeKind(
-    what="speaker judge",
-    flag="--speaker-judge",
-    answer="vector",
-    known={"resemblyzer": KnownJudge("pip install torch==2.13.0 'setuptools<81' numpy resemblyzer")},
-    parse=_parse_numbers,
-)
+    "speaker judge", "--speaker-judge", "vector", _parse_numbers,
+    "resemblyzer", "pip install torch==2.13.0 'setuptools<81' numpy resemblyzer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -231,17 +138,90 @@ def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
         yield None
     elif ":" in choice.name:
         yield _make_function_judge(kind, choice.name)
-    elif choice.name in kind.known:
-        python = choice.python or os.environ.get(JUDGE_PYTHON) or sys.executable
-        with closing(JudgeProcess(python, choice.name)) as process:
-            yield _make_process_judge(kind, choice.name, python, process)
+    elif choice.name == kind.known:
+        with closing(JudgeProcess(kind, choice.python or os.environ.get(JUDGE_PYTHON) or sys.executable)) as process:
+            process.check_start()
+            yield Judge(kind.known, process.ask, kind.languages)
     else:
-        near = nearest_name(choice.name, list(kind.known))
-        hint = f"Did you mean {near}?" if near else f"There is: {', '.join(kind.known)}."
+        near = nearest_name(choice.name, [kind.known])
+        hint = f"Did you mean {near}?" if near else f"There is: {kind.known}."
         raise EvaluationError(
             f"{kind.flag} knows no {kind.what} {choice.name!r}. {hint} Others can be given as module:function, or with "
             f"{kind.flag}-command."
         )
+
+
+class JudgeProcess:
+    """The known judge of a kind: a started `judge_worker`, by the Python that has the judge's package."""
+
+    def __init__(self, kind: JudgeKind, python: str):
+        self._kind, self._python = kind, python
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+        self._unread = b""
+        try:
+            self._process = subprocess.Popen(
+                [python, str(Path(__file__).with_name("judge_worker.py")), kind.known],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                bufsize=0,
+                # Ctrl-C is ours to answer: the judge ends when we close its input.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise EvaluationError(
+                f"The judge {kind.known} must be run by a Python, but {python} cannot be started: {error.strerror}. Give one "
+                "with --judge-python."
+            ) from None
+
+    def check_start(self) -> None:
+        """Waits until it is ready. Raises `EvaluationError` where its package is missing."""
+        missing = self._read(START_SECONDS).get("missing")
+        if missing is not None:
+            raise EvaluationError(
+                f"The {self._kind.what} {self._kind.known} needs the Python package {missing}, which {self._python} does not have. "
+                f"Install it, best in an environment of its own: {self._kind.install}; then give that environment's Python with "
+                f"--judge-python or {JUDGE_PYTHON}."
+            )
+
+    def ask(self, wav: Path, language: str) -> Any:
+        """What it says of a clip. Raises `JudgeFailedError` where it says nothing."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"wav": str(wav)}).encode() + b"\n")
+        except BrokenPipeError:
+            raise self._explain("is no longer there") from None
+        reply = self._read(ANSWER_SECONDS)
+        if "error" in reply:
+            raise JudgeFailedError(f"{self._kind.known}: {reply['error']}")
+        return reply[self._kind.answer]
+
+    def close(self) -> None:
+        """Ends the process."""
+        end_child(self._process, STOP_SECONDS)
+        self._log.close()
+
+    def _read(self, seconds: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._process.kill()
+                raise self._explain(f"gave no answer within {seconds:g} s")
+            fresh = os.read(descriptor, _READ_BYTES)
+            if not fresh:
+                raise self._explain("ended without an answer")
+            self._unread += fresh
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _explain(self, what: str) -> JudgeFailedError:
+        told = read_end(self._log.fileno(), _TOLD_BYTES)
+        last = f" Its last words: {told}" if told else ""
+        return JudgeFailedError(f"The judge {self._kind.known} {what}.{last}")
 
 
 def transcribe(judge: Judge, wav: Path, language: str) -> str:
@@ -264,23 +244,20 @@ def embed_voice(judge: Judge, wav: Path, language: str) -> NDArray[np.float64]:
     return vector / length
 
 
-def _make_process_judge(kind: JudgeKind, name: str, python: str, process: JudgeProcess) -> Judge:
-    known = kind.known[name]
-    missing = process.read_greeting().get("missing")
-    if missing is not None:
-        raise EvaluationError(
-            f"The {kind.what} {name} needs the Python package {missing}, which {python} does not have. Install it, best in "
-            f"an environment of its own: {known.install}; then give that environment's Python with --judge-python or "
-            f"{JUDGE_PYTHON}."
+def run_command(words: Sequence[str]) -> str:
+    """What a command prints. Raises `JudgeFailedError` where it fails."""
+    try:
+        result = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS
         )
-
-    def ask(wav: Path, language: str) -> Any:
-        reply = process.ask({"wav": str(wav)})
-        if "error" in reply:
-            raise JudgeFailedError(f"{name}: {reply['error']}")
-        return reply[kind.answer]
-
-    return Judge(name, ask, known.languages)
+    except subprocess.TimeoutExpired:
+        raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
+    except OSError as error:
+        raise JudgeFailedError(f"`{words[0]}` cannot be run: {error.strerror}.") from None
+    if result.returncode:
+        told = result.stderr.strip()[-_TOLD_BYTES:]
+        raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
+    return result.stdout
 
 
 def _make_command_judge(kind: JudgeKind, command: str) -> Judge:
@@ -425,11 +402,10 @@ def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> 
 
 
 def _explain_judge(kind: JudgeKind) -> str:
-    name, known = next(iter(kind.known.items()))
-    languages = f" (for {', '.join(known.languages)})" if known.languages else ""
+    languages = f" (for {', '.join(kind.languages)})" if kind.languages else ""
     return (
-        f"Give {kind.flag} {name}{languages} after `{known.install}` in an environment of its own, named with --judge-python; "
-        f"or another: {_explain_others(kind)}"
+        f"Give {kind.flag} {kind.known}{languages} after `{kind.install}` in an environment of its own, named with "
+        f"--judge-python; or another: {_explain_others(kind)}"
     )
 
 

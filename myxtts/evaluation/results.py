@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,8 +117,6 @@ class Summary:
     """Sentences that ran into the length limit."""
     sentences: int
     failed: int
-    uses_decoder: bool
-    """Whether a waveform decoder made the speech. The codec's copies never go through it."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +131,9 @@ class Evaluation:
     set_aside: Mapping[str, Any] = field(default_factory=dict)
     """Clips of the data that cannot be used, as in a drop report."""
     uses_decoder: bool = False
-    """Whether a waveform decoder made the speech, and not Griffin-Lim."""
+    """Whether a waveform decoder made the speech, and not Griffin-Lim. The codec's copies never go through it."""
 
-    @property
+    @functools.cached_property
     def summary(self) -> Summary:
         sentences = self.sentences
         spoken_s = sum(each.sounds[SPOKEN].seconds for each in sentences)
@@ -151,7 +150,6 @@ class Evaluation:
             stop_failures=sum(not each.is_stopped for each in sentences),
             sentences=len(sentences),
             failed=len({failure.name for failure in self.failures if failure.what == SENTENCE}),
-            uses_decoder=self.uses_decoder,
         )
 
 
@@ -162,7 +160,6 @@ SENTENCE = "sentence"
 def dump_evaluation(evaluation: Evaluation) -> dict[str, Any]:
     """Everything as JSON, for programs that compare checkpoints; what was not measured is null."""
     summary = asdict(evaluation.summary)
-    del summary["uses_decoder"]
     sentences = []
     for each in evaluation.sentences:
         sentence = asdict(each)
@@ -229,8 +226,9 @@ SHORT_SPEECH = 0.6
 """Speech that lasts so much less than the recordings came to an end before its text did."""
 
 
-def judge_summary(summary: Summary) -> str:
+def judge_evaluation(evaluation: Evaluation) -> str:
     """What limits the speech."""
+    summary = evaluation.summary
     original, copy, spoken = (summary.kinds[kind].word_error_rate for kind in (ORIGINAL, COPY, SPOKEN))
     if spoken is None or original is None:
         return f"No recogniser has listened, so it is not known whether the speech is understood. {_describe_stops(summary)}"
@@ -253,19 +251,23 @@ def judge_summary(summary: Summary) -> str:
             f"The codec loses most: word error rate {copy:.2f} when the recordings only go through its codes and back, "
             f"{original:.2f} before, {spoken:.2f} for speech. Train the codec longer first (--codec-steps)."
         )
-    culprit, advice = _find_culprit(summary)
+    culprit, advice = _find_culprit(evaluation)
     return (
         f"{culprit} is at fault: word error rate {spoken:.2f}, where the codec's copies have "
         f"{'an unknown one' if copy is None else f'{copy:.2f}'} and the recordings {original:.2f}. {advice}"
     )
 
 
-def _find_culprit(summary: Summary) -> tuple[str, str]:
+def _find_culprit(evaluation: Evaluation) -> tuple[str, str]:
     """Who makes bad speech of a good codec, and what to do."""
-    wrong_length = _describe_length(summary)
-    if wrong_length is not None:
-        return "The GPT", wrong_length
-    if summary.uses_decoder:
+    summary = evaluation.summary
+    # A wrong length is the GPT's doing whatever makes the sound.
+    if summary.stop_failures > MANY_STOP_FAILURES * summary.sentences:
+        return "The GPT", f"{_describe_stops(summary)} Train longer, or try a lower --temperature."
+    if summary.length_ratio is not None and summary.length_ratio < SHORT_SPEECH:
+        lasts = f"the speech lasts {summary.length_ratio:.0%} of the recordings' time"
+        return "The GPT", f"It stops too early: {lasts}. Train longer."
+    if evaluation.uses_decoder:
         # The copies do not go through the decoder, so they say nothing of it.
         advice = (
             "Evaluate with --vocoder griffin-lim to tell them apart: if that is understood, train the decoder longer."
@@ -274,15 +276,6 @@ def _find_culprit(summary: Summary) -> tuple[str, str]:
     accuracy = summary.code_accuracy
     known = f"Led by the true codes it predicts {accuracy:.0%} of them. " if accuracy is not None else ""
     return "The GPT", f"{known}Train longer, or on more speech; --temperature and --repetition-penalty are worth a try."
-
-
-def _describe_length(summary: Summary) -> str | None:
-    """What is wrong with the length of the speech, which is the GPT's doing whatever makes the sound."""
-    if summary.stop_failures > MANY_STOP_FAILURES * summary.sentences:
-        return f"{_describe_stops(summary)} Train longer, or try a lower --temperature."
-    if summary.length_ratio is not None and summary.length_ratio < SHORT_SPEECH:
-        return f"It stops too early: the speech lasts {summary.length_ratio:.0%} of the recordings' time. Train longer."
-    return None
 
 
 def _describe_stops(summary: Summary) -> str:
@@ -295,20 +288,12 @@ DASH = "–"
 KIND_NAMES = {ORIGINAL: "Recording", COPY: "Codec alone", SPOKEN: "Spoken"}
 
 
-def format_rate(rate: float | None) -> str:
-    return DASH if rate is None else f"{rate:.3f}"
+RATE, COSINE, DECIBELS, COUNT = "{:.3f}", "{:.2f}", "{:.1f} dB", "{0.errors} of {0.length}"
 
 
-def format_errors(errors: Errors | None) -> str:
-    return DASH if errors is None else f"{errors.errors} of {errors.length}"
-
-
-def format_cosine(cosine: float | None) -> str:
-    return DASH if cosine is None else f"{cosine:.2f}"
-
-
-def format_decibels(distance_db: float | None) -> str:
-    return DASH if distance_db is None else f"{distance_db:.1f} dB"
+def format_figure(form: str, value: float | Errors | None) -> str:
+    """A figure in one of these forms; a dash for what was not measured."""
+    return DASH if value is None else form.format(value)
 
 
 WIDTH = 80
@@ -329,7 +314,7 @@ def format_evaluation(evaluation: Evaluation) -> str:
         "",
         *_list_figures(summary),
         "",
-        *textwrap.wrap(judge_summary(summary), WIDTH),
+        *textwrap.wrap(judge_evaluation(evaluation), WIDTH),
     ]
     for gap in evaluation.not_measured:
         lines += ["", *textwrap.wrap(f"Not measured: {gap.what}; {gap.why} {gap.how}", WIDTH, subsequent_indent="  ")]
@@ -343,11 +328,11 @@ def format_evaluation(evaluation: Evaluation) -> str:
 
 def _format_kind(name: str, figures: KindSummary) -> str:
     values = (
-        format_rate(figures.word_error_rate),
-        format_rate(figures.character_error_rate),
-        format_cosine(figures.likeness_to_own_speaker),
-        format_cosine(figures.likeness_to_nearest_other_speaker),
-        format_decibels(figures.mel_distance_db),
+        format_figure(RATE, figures.word_error_rate),
+        format_figure(RATE, figures.character_error_rate),
+        format_figure(COSINE, figures.likeness_to_own_speaker),
+        format_figure(COSINE, figures.likeness_to_nearest_other_speaker),
+        format_figure(DECIBELS, figures.mel_distance_db),
     )
     return f"{name:<18}" + "".join(f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True))
 

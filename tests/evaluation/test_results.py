@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from myxtts.evaluation.results import SCHEMA, SENTENCE, VERSION, dump_evaluation, judge_summary
+from myxtts.evaluation.results import SCHEMA, SENTENCE, VERSION, dump_evaluation, judge_evaluation
 from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
 
 PERFECT = "the cat sat on the mat"
@@ -84,7 +84,7 @@ def test_the_json_has_a_version_and_everything():
 )
 def test_the_verdict_names_who_is_at_fault(spoken, copy, words):
     sentence = make_sentence(0, make_heard(spoken, copy, None if spoken is None else PERFECT))
-    assert words in judge_summary(make_evaluation([sentence]).summary)
+    assert words in judge_evaluation(make_evaluation([sentence]))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_verdict_names_who_is_at_fault(spoken, copy, words):
 def test_a_waveform_decoder_is_not_taken_for_the_gpt(changes, words):
     """The codec's copies come from Griffin-Lim, whatever speaks: they say nothing of a decoder."""
     sentence = make_sentence(0, make_heard("a dog"), **changes)
-    verdict = judge_summary(make_evaluation([sentence], uses_decoder=True).summary)
+    verdict = judge_evaluation(make_evaluation([sentence], uses_decoder=True))
     assert words in verdict
     assert ("--vocoder griffin-lim to tell them apart" in verdict) == (not changes)
 
@@ -108,6 +108,6 @@ def test_a_waveform_decoder_is_not_taken_for_the_gpt(changes, words):
     [(PERFECT, 2, "tells little"), (OTHER, 1, "does not understand the recordings themselves: word error rate 1.00")],
 )
 def test_the_verdict_tells_of_a_recogniser_that_is_no_judge(heard, count, words):
-    verdict = judge_summary(make_evaluation([make_sentence(0, make_heard(heard, heard, heard))] * count).summary)
+    verdict = judge_evaluation(make_evaluation([make_sentence(0, make_heard(heard, heard, heard))] * count))
     assert words in verdict
     assert "is understood" not in verdict
