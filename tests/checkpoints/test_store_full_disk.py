@@ -1,7 +1,5 @@
 """A disk that takes no more leaves the older checkpoints as they were, and an error that says what to do."""
 
-import pytest
-
 from tests.support.processes import run_code
 from tests.support.small_disks import MOUNTING, require_small_disks
 
@@ -30,36 +28,18 @@ report(dict(saved=saved, message=message, free=free, steps=list_steps(store), la
 """
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder, and the words that mount a disk of one mebibyte there for a command of their own."""
+def test_a_real_disk_that_is_full_loses_nothing(tmp_path):
     require_small_disks()
     mount = f"mount -t tmpfs -o size=1m tmpfs '{tmp_path}'"
-    return tmp_path, [*MOUNTING, f'{mount} && exec "$@"', "sh"]
-
-
-def test_a_real_disk_that_is_full_loses_nothing(small_disk):
-    folder, words = small_disk
-    code = ON_A_SMALL_DISK.format(folder=str(folder))
-    result = run_code(
-        "import subprocess, sys\n"
-        "prelude = 'import json\\ndef report(value): print(chr(10) + chr(64) * 2 + json.dumps(value))\\n'\n"
-        f"words = {words!r} + [sys.executable, '-c', prelude + {code!r}]\n"
-        "inner = subprocess.run(words, capture_output=True, text=True)\n"
-        "assert inner.returncode == 0, inner.stderr\n"
-        "report(json.loads(inner.stdout.rpartition(chr(64) * 2)[2]))\n"
-    )
+    result = run_code(ON_A_SMALL_DISK.format(folder=str(tmp_path)), before=[*MOUNTING, f'{mount} && exec "$@"', "sh"])
     # 400 kB each: two fit on the disk, and a third beside them does not.
     assert result["saved"] == 2
     assert result["latest"] == 2
     assert result["hidden"] == [], "nothing half-written takes up room"
-    assert "which needs 400016 bytes" in result["message"]
     assert result["free"] < 400_016
     message = result["message"]
-    assert message.startswith(
-        f"{result['folder']}: no room for the checkpoint of step 3, which needs 400016 bytes (0.4 MiB)"
-    )
-    assert "--keep-last" in message
-    assert "--checkpoint-dir" in message
-    assert "The run can go on from step 2." in message
+    needed = "no room for the checkpoint of step 3, which needs 400016 bytes (0.4 MiB)"
+    assert message.startswith(f"{result['folder']}: {needed}")
+    for way_out in ("--keep-last", "--checkpoint-dir", "The run can go on from step 2."):
+        assert way_out in message
     assert result["steps"] == [1, 99], "once there is room, saving works again"

@@ -33,21 +33,24 @@ def clean_environ(**more: str) -> dict[str, str]:
 
 
 def run_python(
-    arguments: Sequence[str], environ: Mapping[str, str] | None = None, cwd: Path = ROOT
+    arguments: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    before: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Runs this Python from a checkout, and returns what it printed and its exit code."""
+    """Runs this Python from a checkout, by another command where one is given, and returns what it printed and its exit code."""
     variables = clean_environ() if environ is None else dict(environ)
     variables["PYTHONPATH"] = str(ROOT)
     return subprocess.run(
-        [sys.executable, *arguments],
+        [*before, sys.executable, *arguments],
         capture_output=True, text=True, env=variables, cwd=cwd, timeout=300, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def run_code(code: str, environ: Mapping[str, str] | None = None) -> Any:
+def run_code(code: str, environ: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> Any:
     """Runs code that calls `report(value)` once, and returns the value (through JSON). Fails with the child's stderr."""
     prelude = "import json, sys\ndef report(value): print('\\n@@' + json.dumps(value))\n"
-    result = run_python(["-c", prelude + code], environ)
+    result = run_python(["-c", prelude + code], environ, before=before)
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout.rpartition("@@")[2])
 
