@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.producer_client import ProducerProcess
-from myxtts.pipeline.slots import EndOfStream, Handoff
-from myxtts.pipeline.worker import Feed, TimeLimits, WorkerThread, stop_workers, take_watched
+from myxtts.pipeline.threads import EndOfStream, Feed, Handoff, TimeLimits, WorkerThread, stop_threads, take_watched
 
 SERIES, DUAL, ISOLATED = "single", "dual", "isolated"
 BATCH_BYTES = 5 << 20
@@ -74,7 +73,7 @@ def run_paced(mode: str, prepare_s: float, train_s: float, batches: int, transfe
             prepare, prepared = PacedTask({"seconds": prepare_s}).prepare, Handoff("prepared")
             stages = [WorkerThread("prepare", prepare, Feed(iter(range(batches))), prepared)]
             stages.append(WorkerThread("transfer", transfer, prepared, last))
-        resources.callback(stop_workers, stages)
+        resources.callback(stop_threads, stages)
         for stage in stages:
             stage.start()
         while True:

@@ -35,9 +35,8 @@ from myxtts.devices.plan import Mode, PlanRequest, Process, put_on_one_device
 from myxtts.devices.planning import plan_devices
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, PipedBatches, place_batch
-from myxtts.pipeline.maker import BatchFactory
-from myxtts.pipeline.slots import SLOTS, Handoff
-from myxtts.pipeline.worker import Feed, WorkerThread
+from myxtts.pipeline.factory import BatchFactory
+from myxtts.pipeline.threads import SLOTS, Feed, Handoff, WorkerThread
 from myxtts.training import run_log
 from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer

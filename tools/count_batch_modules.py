@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOG_INTERVAL = 20
 FLAGS = (
     f"--model-size tiny --codec-steps 5 --max-steps {4 * LOG_INTERVAL} --log-interval {LOG_INTERVAL} --rehearsal --mode isolated "
-    f"--no-speak --cache off --validation-interval {4 * LOG_INTERVAL} --checkpoint-interval {4 * LOG_INTERVAL}"
+    f"--no-speak --cache off --buffer-size 4 --validation-interval {4 * LOG_INTERVAL} --checkpoint-interval {4 * LOG_INTERVAL}"
 )
 EDGE_S = 0.2
 """Around a row of the metrics file, whose own writing is no part of a batch."""

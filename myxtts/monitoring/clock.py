@@ -12,8 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from myxtts.pipeline.slots import HandoffFacts
-from myxtts.pipeline.worker import WorkerFacts
+from myxtts.pipeline.threads import HandoffFacts, WorkFacts
 
 
 class Cause(StrEnum):
@@ -303,7 +302,7 @@ class Flow:
     """
 
     elapsed_s: float
-    stages: tuple[WorkerFacts, ...]
+    stages: tuple[WorkFacts, ...]
     handoffs: tuple[HandoffFacts, ...]
 
     def name_giver(self, handoff: int) -> str:
@@ -364,10 +363,10 @@ def add_flows(flows: Sequence[Flow]) -> Flow | None:
 def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
     """The stages and hand-offs of one flow, summed over all that have them, each flow with its sign."""
 
-    def sum_stage(name: str) -> WorkerFacts:
+    def sum_stage(name: str) -> WorkFacts:
         own = [(sign, stage) for sign, flow in parts for stage in flow.stages if stage.name == name]
         items, busy_s = (sum(sign * s.items for sign, s in own), sum(sign * s.busy_s for sign, s in own))
-        return WorkerFacts(name, max(0, items), max(0.0, busy_s))
+        return WorkFacts(name, max(0, items), max(0.0, busy_s))
 
     def sum_handoff(last: HandoffFacts) -> HandoffFacts:
         own = [(sign, flow.elapsed_s, each) for sign, flow in parts for each in flow.handoffs if each.name == last.name]

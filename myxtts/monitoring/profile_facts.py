@@ -17,7 +17,7 @@ from myxtts.monitoring.clock import ENOUGH_STEPS, StepTimes, measure_durations
 from myxtts.monitoring.findings import HIGH_VARIATION, Settings, SpeedUp, advise_faster, advise_steadier
 from myxtts.monitoring.sampler import MachineSample
 from myxtts.pipeline.batch import BatchSpans, Span
-from myxtts.pipeline.slots import HandoffFacts
+from myxtts.pipeline.threads import HandoffFacts
 from myxtts.units import format_share, format_step_time
 
 MOST_LOAD, MOST_PREPARATION, MOST_TRANSFER = 0.20, 0.20, 0.15

@@ -23,7 +23,7 @@ from myxtts.data.order import Kind
 from myxtts.data.sampler import Failure
 from myxtts.models.sizes import SEGMENT_SAMPLES
 from myxtts.pipeline.recipe import PreparationSettings, Target
-from myxtts.pipeline.worker import WorkerFacts
+from myxtts.pipeline.threads import WorkFacts
 from myxtts.processes import read_private_bytes
 from myxtts.units import HOP_SAMPLES, SAMPLES_PER_CODE
 
@@ -119,9 +119,9 @@ class BatchMeters:
     def __sub__(self, other: BatchMeters) -> BatchMeters:
         return BatchMeters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-    def list_workers(self) -> list[WorkerFacts]:
-        """Reading and preparing as workers."""
-        return [WorkerFacts("read", self.batches, self.read_s), WorkerFacts("prepare", self.batches, self.prepare_s)]
+    def list_work(self) -> list[WorkFacts]:
+        """What of it was reading, and what preparing."""
+        return [WorkFacts("read", self.batches, self.read_s), WorkFacts("prepare", self.batches, self.prepare_s)]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class BatchInfo:
     cache_misses: int = 0
     traces: int = 0
     notes: tuple[Any, ...] = ()
-    """What its producer has to say: see `maker.NoteTaker`."""
+    """What its producer has to say: see `factory.NoteTaker`."""
 
     @property
     def meters(self) -> BatchMeters:

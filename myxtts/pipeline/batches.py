@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,19 +24,22 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, Process
 from myxtts.devices.runtime import read_execution
 from myxtts.errors import DropReason
-from myxtts.pipeline import maker
+from myxtts.pipeline import factory
 from myxtts.pipeline.batch import Batch, BatchMeters, Span, measure_slot_bytes
-from myxtts.pipeline.maker import RECIPE_NAME, BatchFactory
+from myxtts.pipeline.factory import RECIPE_NAME, BatchFactory
 from myxtts.pipeline.producer_client import FilledSlot, ProducerEvent, ProducerProcess
 from myxtts.pipeline.recipe import BatchRecipe
-from myxtts.pipeline.slots import SLOTS, EndOfStream, Handoff, HandoffFacts
-from myxtts.pipeline.worker import (
+from myxtts.pipeline.threads import (
+    SLOTS,
+    EndOfStream,
     Feed,
+    Handoff,
+    HandoffFacts,
     TimeLimits,
     Work,
-    WorkerFacts,
     WorkerThread,
-    stop_workers,
+    WorkFacts,
+    stop_threads,
     take_watched,
     wait_watched,
 )
@@ -66,15 +69,15 @@ def _place(array: Any) -> Any:
 
 PRODUCER_FOLDER = "producer"
 """In the folder of a run."""
-PRODUCER_TASK = f"{maker.__name__}:{maker.make_task.__name__}"
+PRODUCER_TASK = f"{factory.__name__}:{factory.make_task.__name__}"
 
 
 @dataclass(frozen=True)
 class PipelineFacts:
     """What the pipeline has measured since it was opened, or since its facts were last reset."""
 
-    workers: tuple[WorkerFacts, ...]
-    """Reading, preparing and, where a worker of its own does it, transferring."""
+    work: tuple[WorkFacts, ...]
+    """Reading, preparing and, where a thread of its own does it, transferring."""
     handoffs: tuple[HandoffFacts, ...]
     meters: BatchMeters
     events: tuple[ProducerEvent, ...] = ()
@@ -87,7 +90,7 @@ class Batches(Protocol):
     """The batches of the stream, in order. For one thread."""
 
     def take(self) -> Batch:
-        """The next batch. Raises `EndOfStream` at the end, or whatever failed, by the name of its worker."""
+        """The next batch. Raises `EndOfStream` at the end, or whatever failed, by the name of its work."""
 
     def advance(self) -> None:
         """Says that the step with the batch taken last was dispatched: where nothing runs beside the model, the next
@@ -177,7 +180,7 @@ class OwnBatches:
         meters = self._meters - self._shown
         if reset:
             self._shown = self._meters
-        return PipelineFacts(tuple(meters.list_workers()), (), meters)
+        return PipelineFacts(tuple(meters.list_work()), (), meters)
 
     def close(self) -> None:
         self._ready.clear()
@@ -207,29 +210,27 @@ class OwnBatches:
 
 def _open_dual(recipe: BatchRecipe, data: RunData) -> PipedBatches:
     """Batches of a data thread on the data device: everything there happens in this one thread, tracing included."""
-    config, device = recipe.config.data, recipe.plan.data.device
-    with ExitStack() as resources:
-        # Reading and preparing are done by one worker; which of the two it hangs in is worth knowing.
-        factory = BatchFactory(data, recipe, lambda part: worker.report_part(part))
-        resources.callback(factory.close)
-        # Its time and its errors are this worker's, not the next one's: it waits until a batch is really made.
-        finish = factory.settle if config.prefetch_to_gpu else factory.fetch
-        is_cold = True
+    config, device, order = recipe.config.data, recipe.plan.data.device, recipe.make_order(data)
+    prepared: Handoff[Batch] = Handoff("prepared", config.prefetch_depth)
+    where = device if config.prefetch_to_gpu else "the host"
+    _log.info("Prefetching to %s with buffer_size=%d", where, prepared.slots)
+    # Reading and preparing are done by one thread; which of the two it hangs in is worth knowing.
+    batch_factory = BatchFactory(data, recipe, lambda part: thread.report_part(part))
+    # Its time and its errors are this thread's, not the next one's: it waits until a batch is really made.
+    finish = batch_factory.settle if config.prefetch_to_gpu else batch_factory.fetch
+    is_cold = True
 
-        def make(number: int) -> Batch:
-            nonlocal is_cold
-            if is_cold:
-                factory.warm_up()
-                is_cold = False
-            return finish(factory.make(number))
+    def make(number: int) -> Batch:
+        nonlocal is_cold
+        if is_cold:
+            batch_factory.warm_up()
+            is_cold = False
+        return finish(batch_factory.make(number))
 
-        prepared: Handoff[Batch] = Handoff("prepared", config.prefetch_depth)
-        _log.info(
-            "Prefetching to %s with buffer_size=%d", device if config.prefetch_to_gpu else "the host", prepared.slots
-        )
-        order = recipe.make_order(data)
-        worker = WorkerThread("prepare", make, Feed(iter(range(order.first_number, order.end_number))), prepared)
-        return PipedBatches(recipe, prepared, unpack=lambda batch: batch, workers=[worker], resources=resources)
+    thread = WorkerThread("prepare", make, Feed(iter(range(order.first_number, order.end_number))), prepared)
+    return PipedBatches(
+        recipe, prepared, unpack=lambda batch: batch, threads=[thread], close_source=batch_factory.close
+    )
 
 
 def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBatches:
@@ -238,31 +239,29 @@ def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBat
     folder.mkdir(parents=True, exist_ok=True)
     save_run_data(data, folder)
     recipe.write(folder / RECIPE_NAME)
-    with ExitStack() as resources:
-        _log.info("Prefetching to shared host memory with buffer_size=%d", SLOTS)
-        producer = ProducerProcess(
-            PRODUCER_TASK,
-            {
-                "folder": str(folder),
-                "execution": asdict(read_execution()),
-                "preparation_batch": recipe.preparation.rows_at_a_time or max(bucket.rows for bucket in buckets),
-            },
-            slot_bytes=measure_slot_bytes(recipe.preparation, buckets),
-            first_position=order.first_number,
-            end_position=order.end_number,
-            memory_limit_bytes=_find_memory_limit(recipe.plan),
-            time_limits=TimeLimits.from_setting(recipe.config.training.watchdog_seconds),
-            environment={**os.environ, **dict(recipe.plan.process(Process.PRODUCER).environ)},
-        )
-        resources.callback(producer.close)
-        notes = NoteReader(data.report)
+    notes = NoteReader(data.report)
 
-        def unpack(slot: FilledSlot) -> Batch:
-            batch = Batch.unpack(slot.arrays)
-            notes.read(batch.info.notes)
-            return batch
+    def unpack(slot: FilledSlot) -> Batch:
+        batch = Batch.unpack(slot.arrays)
+        notes.read(batch.info.notes)
+        return batch
 
-        return PipedBatches(recipe, producer, unpack=unpack, workers=[], resources=resources, producer=producer)
+    _log.info("Prefetching to shared host memory with buffer_size=%d", SLOTS)
+    producer = ProducerProcess(
+        PRODUCER_TASK,
+        {
+            "folder": str(folder),
+            "execution": asdict(read_execution()),
+            "preparation_batch": recipe.preparation.rows_at_a_time or max(bucket.rows for bucket in buckets),
+        },
+        slot_bytes=measure_slot_bytes(recipe.preparation, buckets),
+        first_position=order.first_number,
+        end_position=order.end_number,
+        memory_limit_bytes=_find_memory_limit(recipe.plan),
+        time_limits=TimeLimits.from_setting(recipe.config.training.watchdog_seconds),
+        environment={**os.environ, **dict(recipe.plan.process(Process.PRODUCER).environ)},
+    )
+    return PipedBatches(recipe, producer, unpack=unpack, threads=[], close_source=producer.close)
 
 
 def _find_memory_limit(plan: DevicePlan) -> int | None:
@@ -273,7 +272,7 @@ def _find_memory_limit(plan: DevicePlan) -> int | None:
 
 
 class NoteReader:
-    """Puts what a producer noted (`maker.NoteTaker`) where it would be had it happened here.
+    """Puts what a producer noted (`factory.NoteTaker`) where it would be had it happened here.
 
     A producer that is started anew says most of it again; only what is new counts.
 
@@ -303,12 +302,11 @@ class PipedBatches:
 
     Args:
         recipe: of it the model device, the longest wait for the other slots to fill once the first batch is ready, and the limit
-            of what a worker may take. The first batch has no limit but that.
+            of what a thread may take. The first batch has no limit but that.
         prepared: where prepared batches come from.
         unpack: the batch in what comes from there.
-        workers: those before it, not yet started.
-        resources: what has to be closed when all workers have ended. They stay the caller's if this fails.
-        producer: of the isolated modes.
+        threads: those before it, not yet started.
+        close_source: called when all threads have ended.
     """
 
     def __init__(
@@ -317,33 +315,31 @@ class PipedBatches:
         prepared: Handoff[Any] | ProducerProcess,
         *,
         unpack: Callable[[Any], Batch],
-        workers: Sequence[WorkerThread[Any, Any]],
-        resources: ExitStack,
-        producer: ProducerProcess | None = None,
+        threads: Sequence[WorkerThread[Any, Any]],
+        close_source: Callable[[], None],
     ):
         self._prepared = prepared
+        self._producer = prepared if isinstance(prepared, ProducerProcess) else None
         self._unpack = unpack
+        self._close_source = close_source
         self._device = recipe.plan.model.device
         self._start_delay_s = recipe.config.data.model_start_delay
         self._time_limits = TimeLimits.from_setting(recipe.config.training.watchdog_seconds)
         self._title = recipe.plan.mode.log_name
-        self._producer = producer
         self._has_started = False
         self._is_waiting = False
         self._meters = self._shown_meters = BatchMeters()
-        self._shown_transfer = WorkerFacts("transfer", 0, 0.0)
+        self._shown_transfer = WorkFacts("transfer", 0, 0.0)
         self.placed: Handoff[Batch] = Handoff("on the model device")
         """The slots on the model device."""
         self._transfer = WorkerThread("transfer", self._place, prepared, self.placed)
-        self._workers = [*workers, self._transfer]
+        self._threads = [*threads, self._transfer]
         try:
-            for worker in self._workers:
-                worker.start()
+            for thread in self._threads:
+                thread.start()
         except BaseException:
-            stop_workers(self._workers)
+            self.close()
             raise
-        # Last: until here the caller closes them when something fails.
-        self._resources = resources.pop_all()
 
     def take(self) -> Batch:
         self._is_waiting = True
@@ -351,7 +347,7 @@ class PipedBatches:
             if not self._has_started:
                 self._fill_slots()
                 self._has_started = True
-            return take_watched(self.placed, self._workers, self._time_limits)
+            return take_watched(self.placed, self._threads, self._time_limits)
         finally:
             self._is_waiting = False
 
@@ -359,7 +355,7 @@ class PipedBatches:
         """Waits for the first batch, then for at most the start delay until every slot has one."""
         _log.info("%s: Waiting for the first batch...", self._title)
         began_s = time.perf_counter()
-        wait_watched(self.placed, self._workers, self._time_limits)
+        wait_watched(self.placed, self._threads, self._time_limits)
         _log.info("%s: The first batch was ready after %.1fs", self._title, time.perf_counter() - began_s)
         if self._start_delay_s and not self.placed.wait_until_full(0.0):
             _log.info("%s: Waiting up to %.1fs for data pipeline to warm up...", self._title, self._start_delay_s)
@@ -374,19 +370,17 @@ class PipedBatches:
 
     def read_work(self) -> Work | None:
         """While the training waits for a producer process, that it does, since the last thing that happened to the producer: one
-        that dies may be started again many times. Else nothing: the workers have threads of
-        their own, and are looked at while the training waits for them."""
+        that dies may be started again many times. Else nothing: threads are looked at while the training waits for them."""
         if self._producer is None or not self._is_waiting:
             return None
-        events = self._producer.events
-        since_s = events[-1].time_s if events else 0.0
+        since_s = self._producer.events[-1].time_s
         return Work("waiting for a batch", None, since_s, limit_s=self._time_limits.longest_s)
 
     def read_facts(self, reset: bool = False) -> PipelineFacts:
         meters, transfer, shown = self._meters, self._transfer.read_facts(), self._shown_transfer
-        copied = WorkerFacts("transfer", transfer.items - shown.items, transfer.busy_s - shown.busy_s)
+        copied = WorkFacts("transfer", transfer.items - shown.items, transfer.busy_s - shown.busy_s)
         facts = PipelineFacts(
-            workers=(*(meters - self._shown_meters).list_workers(), copied),
+            work=(*(meters - self._shown_meters).list_work(), copied),
             handoffs=(self._prepared.read_facts(reset), self.placed.read_facts(reset)),
             meters=meters - self._shown_meters,
             events=() if self._producer is None else tuple(self._producer.events),
@@ -397,9 +391,11 @@ class PipedBatches:
         return facts
 
     def close(self) -> None:
-        # First the workers: what they use is closed only when none of them uses it any more.
-        with self._resources:
-            stop_workers(self._workers)
+        # First the threads: what they use is closed only when none of them uses it any more.
+        try:
+            stop_threads(self._threads)
+        finally:
+            self._close_source()
 
     def _place(self, item: Any) -> Batch:
         began_s = time.perf_counter()

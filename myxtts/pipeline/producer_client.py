@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline import producer
-from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE, Status, StatusBoard
+from myxtts.pipeline.producer import OUT_OF_MEMORY_EXIT_CODE
 from myxtts.pipeline.ring import ArraySpec, Ring, SlotTable
-from myxtts.pipeline.slots import SLOTS, EndOfStream, HandoffFacts, Stopped, WaitMeter
-from myxtts.pipeline.worker import StallWatch, TimeLimits, Work
+from myxtts.pipeline.threads import SLOTS, EndOfStream, HandoffFacts, StallWatch, Stopped, TimeLimits, WaitMeter, Work
 from myxtts.processes import (
     ChildConnection,
     ChildProcess,
@@ -46,7 +45,8 @@ MOST_RESTARTS = 10
 MOST_REPLACED = 4
 """Batches, without one that could be made in between."""
 _STOP_S = 2.0
-_MEMORY_S = 0.25
+_LISTEN_S = 0.1
+"""Between two looks at whether to stop, and at the producer's memory."""
 _MEMORY_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT})
 """How code that does not expect to be refused memory ends. TensorFlow's convolutions do."""
 
@@ -116,9 +116,8 @@ class ProducerProcess:
         self._events: list[ProducerEvent] = []
         self._meter = WaitMeter("producer", time.perf_counter)
         self._process: ProducerHandle | None = None
-        self._is_closed = False
+        self._is_stopped = self._is_closed = False
         self._ring = Ring.create(SLOTS, slot_bytes)
-        self._interrupt = Interrupt()
         try:
             # Loading and warm-up happen there, beside this process.
             self._start()
@@ -147,7 +146,7 @@ class ProducerProcess:
 
     def stop(self) -> None:
         """Makes `take` raise `Stopped`, now and from now on. For any thread."""
-        self._interrupt.set()
+        self._is_stopped = True
 
     def close(self) -> None:
         """Ends the process, waits for it, and gives its memory back."""
@@ -162,7 +161,6 @@ class ProducerProcess:
                     process.close()
             finally:
                 self._ring.close()
-                self._interrupt.close()
 
     @property
     def pid(self) -> int | None:
@@ -186,7 +184,8 @@ class ProducerProcess:
 
     def _take(self) -> FilledSlot:
         while True:
-            self._interrupt.check()
+            if self._is_stopped:
+                raise Stopped
             if self._failure is not None:
                 raise self._failure
             # An exit is seen to before a ready batch is handed on: the next producer needs time to start.
@@ -201,9 +200,10 @@ class ProducerProcess:
                 raise EndOfStream
             if self._process is None:
                 self._start()
-            else:
-                assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
-                self._heed(self._process.wait(self._interrupt))
+                continue
+            assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
+            if (event := self._process.wait(lambda: self._is_stopped)) is not None:
+                self._heed(event)
 
     def _heed(self, event: Message | ProducerExit) -> None:
         match event:
@@ -286,25 +286,19 @@ class ProducerHandle:
         *,
         is_limited: bool,
         limits: TimeLimits,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self._is_limited = is_limited
         self._limits = limits
-        self._clock = clock
         self._has_worked = False
         self._exit_message: Message | None = None
-        self._oom_kills = count_oom_kills()
-        self._board = StatusBoard.create()
-        try:
-            descriptors = (self._board.fileno(), ring_descriptor)
-            self._child = ChildProcess(producer.__name__, descriptors=descriptors, environment=environment)
-        except BaseException:
-            self._board.close()
-            raise
-        self._connection = ChildConnection(self._child.socket, blocking=False)
-        # Not read yet: a process that has just been started has a few pages, which would look like its size.
+        self._begun = 0
+        """How often it has said what it is doing: a change proves that it is not hanging."""
+        self._doing = "start"
+        self._position: int | None = None
         self._memory: ProcessMemory | None = None
-        self._memory_read_at = clock()
+        self._oom_kills = count_oom_kills()
+        self._child = ChildProcess(producer.__name__, descriptors=[ring_descriptor], environment=environment)
+        self._connection = ChildConnection(self._child.socket, blocking=False)
         try:
             self.give(orders)
         except BaseException:
@@ -328,21 +322,22 @@ class ProducerHandle:
 
         After an exit nothing of the process is left. Raises `ProducerFailedError` for an error of the task itself.
         """
-        try:
-            event = self._connection.receive()
-        except PeerGone:
-            return self._reap(None)
-        if event is None:
-            return None
-        self._note(event)
-        return self.receive() if event["event"] == "exit" else event
-
-    def wait(self, interrupt: Interrupt) -> Message | ProducerExit:
-        """As `receive`, but waits; a producer that is silent for too long is killed. Raises `Stopped`."""
-        # Made anew: the silence of a time in which nobody listened is not the producer's.
-        watch = StallWatch(self._limits, self._clock)
         while True:
-            interrupt.check()
+            try:
+                event = self._connection.receive()
+            except PeerGone:
+                return self._reap(None)
+            if event is None or self._is_news(event):
+                return event
+
+    def wait(self, is_stopped: Callable[[], bool]) -> Message | ProducerExit | None:
+        """As `receive`, but waits, unless it is stopped; a producer that is silent for too long is killed."""
+        # Made anew: the silence of a time in which nobody listened is not the producer's.
+        watch = StallWatch(self._limits)
+        listen_ms = min(_LISTEN_S, self._limits.look_s) * 1000
+        poll = select.poll()
+        poll.register(self._connection.fileno(), select.POLLIN)
+        while not is_stopped():
             has_ended = self._child.has_ended()
             event = self.receive()
             if event is not None:
@@ -350,49 +345,49 @@ class ProducerHandle:
             if has_ended:
                 # Something it started holds its end of the connection open.
                 return self._reap(None)
-            self._read_memory_now_and_then()
-            status = self._board.read()
-            work = Work(status.doing, status.writes, 0.0, limit_s=self._find_time_limit(status.doing))
-            stall = watch.look(work)
+            stall = watch.look(Work(self._doing, self._begun, 0.0, limit_s=self._find_time_limit()))
             if stall is not None:
-                return self._kill_hanging(stall.limit_s, status)
-            interrupt.wait_for(self._connection.fileno(), self._limits.look_s)
+                return self._kill_hanging(stall.limit_s)
+            # First waited, then read: a process that has just been started has a few pages, which would look like its size.
+            poll.poll(listen_ms)
+            self._read_memory()
+        return None
 
     def close(self) -> None:
         """Ends the process and waits for it."""
-        try:
-            with _naming_stuck():
-                self._child.close(_STOP_S)
-        finally:
-            self._board.close()
+        with _naming_stuck():
+            self._child.close(_STOP_S)
 
-    def _note(self, event: Message) -> None:
-        self._read_memory_now_and_then()
+    def _is_news(self, event: Message) -> bool:
+        """Takes in what is about this process itself; whether there is anything in it for others."""
         match event:
+            case {"event": "doing", "doing": doing, "position": position}:
+                self._doing, self._position = doing, position
+                self._begun += 1
+                return False
             case {"event": "ready"}:
-                self._memory = read_process_memory(self.pid) or self._memory
+                self._read_memory()
             case {"event": "committed"}:
                 self._has_worked = True
+                self._read_memory()
                 self._child.trim_output()
             case {"event": "exit", "ran_out": True}:
                 self._exit_message = event
+                return False
             # An error that another try would only repeat.
             case {"event": "exit", "doing": doing, "position": position}:
                 raise ProducerFailedError(
                     f"The producer failed {describe_place(doing, position)}: {event['summary']}\n"
                     f"In the producer process:\n{event['traceback'].rstrip()}"
                 )
+        return True
 
-    def _read_memory_now_and_then(self) -> None:
-        # Not every time: the kernel takes a tenth of a millisecond to answer.
-        now = self._clock()
-        if now - self._memory_read_at >= _MEMORY_S:
-            self._memory = read_process_memory(self.pid) or self._memory
-            self._memory_read_at = now
+    def _read_memory(self) -> None:
+        self._memory = read_process_memory(self.pid) or self._memory
 
-    def _find_time_limit(self, doing: str) -> float:
+    def _find_time_limit(self) -> float:
         limits = self._limits
-        match doing:
+        match self._doing:
             case "start":
                 return limits.start_s
             case "import" | "load":
@@ -400,29 +395,26 @@ class ProducerHandle:
             case _:
                 return limits.steady_s if self._has_worked else limits.first_s
 
-    def _kill_hanging(self, limit_s: float, status: Status) -> ProducerExit:
-        # The signal for this can interrupt what it hangs in, so its status counts from before.
+    def _kill_hanging(self, limit_s: float) -> ProducerExit:
         self._child.write_stacks()
-        self._memory = read_process_memory(self.pid) or self._memory
+        self._read_memory()
         self._child.kill()
-        return self._reap((ExitCause.HANG, f"said nothing for {limit_s:g} s"), status)
+        return self._reap((ExitCause.HANG, f"said nothing for {limit_s:g} s"))
 
-    def _reap(self, reason: tuple[ExitCause, str] | None, status: Status | None = None) -> ProducerExit:
+    def _reap(self, reason: tuple[ExitCause, str] | None) -> ProducerExit:
         """Waits for the process, and finds out where and why it ended as far as that is not known."""
         with _naming_stuck():
             exit_code = self._child.wait()
         output = self._child.read_output()
-        _, doing, position = status or self._board.read()
         self.close()
-        if reason is not None:
-            cause, detail = reason
-        elif self._exit_message is not None:
-            cause, detail = ExitCause.OUT_OF_MEMORY, self._exit_message["summary"]
+        doing, position = self._doing, self._position
+        if reason is None and self._exit_message is not None:
             doing, position = self._exit_message["doing"], self._exit_message["position"]
-        else:
+            reason = ExitCause.OUT_OF_MEMORY, self._exit_message["summary"]
+        elif reason is None:
             oom_kills = count_oom_kills() - self._oom_kills
-            cause, detail = classify_exit(exit_code, is_limited=self._is_limited, oom_kills=oom_kills)
-        return ProducerExit(cause, detail, doing, position, self._memory, output)
+            reason = classify_exit(exit_code, is_limited=self._is_limited, oom_kills=oom_kills)
+        return ProducerExit(*reason, doing, position, self._memory, output)
 
 
 @contextmanager
@@ -560,38 +552,3 @@ class Recovery:
             else "The producer's memory does not suffice, and its task has no preparation_batch that could be halved."
         )
         return f"{what} Raise --data-gpu-memory, or drop the longest clips. The producer ended with: {end}{end.quote_report()}"
-
-
-class Interrupt:
-    """Lets one thread wait for a descriptor, and another end the waiting for good."""
-
-    def __init__(self) -> None:
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_set = False
-        self._is_closed = False
-        self._closing = threading.Lock()
-
-    def set(self) -> None:
-        """Ends all waiting. Does nothing once closed, when the descriptor's number may belong to somebody else."""
-        self._is_set = True
-        with self._closing:
-            if not self._is_closed:
-                os.eventfd_write(self._event, 1)
-
-    def check(self) -> None:
-        """Raises `Stopped` once it was set."""
-        if self._is_set:
-            raise Stopped
-
-    def wait_for(self, descriptor: int, timeout_s: float) -> None:
-        """Returns when the descriptor can be read or the time is over. Raises `Stopped` once it was set."""
-        poll = select.poll()
-        for each in (descriptor, self._event):
-            poll.register(each, select.POLLIN)
-        poll.poll(max(0.0, timeout_s) * 1000)
-        self.check()
-
-    def close(self) -> None:
-        with self._closing:
-            self._is_closed = True
-            os.close(self._event)

@@ -22,7 +22,7 @@ from myxtts.monitoring.memory import Phase
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.recipe import Target, reads_prompts
-from myxtts.pipeline.slots import EndOfStream
+from myxtts.pipeline.threads import EndOfStream
 from myxtts.training.model import CheckpointSaver, check_batch, check_result
 from myxtts.training.peers import Peers
 from myxtts.training.run_log import RunLog

@@ -26,7 +26,7 @@ from myxtts.models.weights import count_parameters, list_decoder_weights
 from myxtts.monitoring.memory import BatchChoice, BillItem, DeviceBill, check_bill, format_bills, suggest_batch
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import PreparationSettings
-from myxtts.pipeline.slots import SLOTS
+from myxtts.pipeline.threads import SLOTS
 from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLES_PER_CODE
 from myxtts.utils.gpu_memory import read_room_mib
 

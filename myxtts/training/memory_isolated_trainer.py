@@ -15,8 +15,8 @@ from myxtts.devices.plan import DEFAULT_DATA_MIB, DEFAULT_MODEL_MIB, DefaultMib,
 from myxtts.errors import DevicePlanError, NotTrainingError
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PipedBatches, place_batch
-from myxtts.pipeline.maker import BatchFactory
-from myxtts.pipeline.slots import SLOTS, Handoff
+from myxtts.pipeline.factory import BatchFactory
+from myxtts.pipeline.threads import SLOTS, Handoff
 from myxtts.training.mode import plan_run
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.gpu_memory import RoleMemory, read_role_memory

@@ -45,7 +45,7 @@ from myxtts.monitoring.summary import RunSummary, dump_summary, format_performan
 from myxtts.monitoring.tensorboard import open_tensorboard
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchMemory
 from myxtts.pipeline.batches import Batches, PipelineFacts
-from myxtts.pipeline.worker import Work
+from myxtts.pipeline.threads import Work
 from myxtts.processes import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
 from myxtts.training.listening import Listener
@@ -197,7 +197,7 @@ class RunLog:
             losses=losses,
             learning_rate=learning_rate,
             scalars=scalars,
-            flow=Flow(time.perf_counter() - self._opened_at, pipeline.workers, pipeline.handoffs),
+            flow=Flow(time.perf_counter() - self._opened_at, pipeline.work, pipeline.handoffs),
             memory=self._read_memory(),
         )
         self._last_row = row
@@ -278,7 +278,7 @@ class RunLog:
     def format_performance(self, pipeline: PipelineFacts) -> str:
         """The step times so far and, where they vary much, who waits."""
         times = self.clock.read()
-        flow = Flow(time.perf_counter() - self._opened_at, pipeline.workers, pipeline.handoffs)
+        flow = Flow(time.perf_counter() - self._opened_at, pipeline.work, pipeline.handoffs)
         finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
         row = self._last_row
         return format_performance(

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from myxtts.config import XTTSConfig
 from myxtts.errors import RunStoppedError, WorkStalledError
-from myxtts.pipeline.worker import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
+from myxtts.pipeline.threads import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
 from myxtts.training.run_folder import describe_progress, locate_run, make_resume_command
 
 _log = logging.getLogger(__name__)

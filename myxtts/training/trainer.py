@@ -29,7 +29,7 @@ from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
 from myxtts.pipeline.codes import choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
-from myxtts.pipeline.worker import TimeLimits, Work
+from myxtts.pipeline.threads import TimeLimits, Work
 from myxtts.training.listening import Spoken, speak_at_end
 from myxtts.training.loop import ALL_DONE, Ending, TrainingLoop, describe_stop
 from myxtts.training.memory_estimate import RunShape, check_run

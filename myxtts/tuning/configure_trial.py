@@ -18,7 +18,7 @@ from myxtts.devices.runtime import PoolSizes, list_logical_devices, start_device
 from myxtts.errors import GradientMemoryError, MemoryBillError, NvmlError, UpdateMemoryError
 from myxtts.files import open_scratch_folder
 from myxtts.pipeline.batches import Batches
-from myxtts.pipeline.slots import SLOTS
+from myxtts.pipeline.threads import SLOTS
 from myxtts.training.memory_estimate import check_run, list_fitting_batches
 from myxtts.training.model import apply_devices
 from myxtts.training.step import TrainStep

@@ -28,7 +28,7 @@ from myxtts.errors import MemoryBillError
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.codes import choose_cache_folder, count_code_bytes, decide_cache, load_codec, make_code_key
-from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.factory import BatchFactory
 from myxtts.pipeline.recipe import BatchRecipe
 from myxtts.pipeline.ring import time_ring
 from myxtts.training.memory_estimate import FLOAT_BYTES, RunShape, check_run

@@ -27,7 +27,7 @@ from myxtts.pipeline.batch import Batch, Span
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, PipelineFacts, open_batches
 from myxtts.pipeline.codes import FOLDER_NAME, choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
-from myxtts.pipeline.slots import SLOTS
+from myxtts.pipeline.threads import SLOTS
 from myxtts.training.model import TrainedModel, build_codec_step, build_gpt_step
 from myxtts.training.starting_point import (
     MEL_STATISTICS,

@@ -7,8 +7,7 @@ import math
 from myxtts.monitoring.clock import Cause, Flow
 from myxtts.monitoring.metrics import EventRow, MachineRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.sampler import CardSummary, HostSummary
-from myxtts.pipeline.slots import HandoffFacts
-from myxtts.pipeline.worker import WorkerFacts
+from myxtts.pipeline.threads import HandoffFacts, WorkFacts
 
 GIB = 2**30
 SETTINGS = {
@@ -48,9 +47,9 @@ def make_flow(
     return Flow(
         elapsed_s,
         (
-            WorkerFacts("read", 20, 0.1 * busy * elapsed_s),
-            WorkerFacts("prepare", 20, 0.9 * busy * elapsed_s),
-            WorkerFacts("transfer", 20, 0.05 * elapsed_s),
+            WorkFacts("read", 20, 0.1 * busy * elapsed_s),
+            WorkFacts("prepare", 20, 0.9 * busy * elapsed_s),
+            WorkFacts("transfer", 20, 0.05 * elapsed_s),
         ),
         (
             HandoffFacts("producer", 20, 0.4 * elapsed_s, transfer_waits * elapsed_s, 1 - transfer_waits),

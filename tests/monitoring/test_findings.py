@@ -9,7 +9,7 @@ from myxtts.monitoring.findings import (
     find_timing_variation,
     measure_speed_up,
 )
-from myxtts.pipeline.worker import WorkerFacts
+from myxtts.pipeline.threads import WorkFacts
 from tests.monitoring.runs import SETTINGS, make_flow
 
 JITTER = measure_durations([1.0, 3.0] * 20)
@@ -82,7 +82,7 @@ def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
         (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", None),
         (make_flow(train_waits=0.4, transfer_waits=0.0), "dual", "transfer", "--prefetch-buffer-size 8"),
         (
-            Flow(10.0, (WorkerFacts("read", 5, 4.0), WorkerFacts("prepare", 5, 3.0)), ()),
+            Flow(10.0, (WorkFacts("read", 5, 4.0), WorkFacts("prepare", 5, 3.0)), ()),
             "single",
             "read",
             "--num-workers 4",

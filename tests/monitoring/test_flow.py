@@ -1,8 +1,7 @@
 import pytest
 
 from myxtts.monitoring.clock import Flow, add_flows, find_slowest, list_stage_shares, subtract_flow
-from myxtts.pipeline.slots import HandoffFacts
-from myxtts.pipeline.worker import WorkerFacts
+from myxtts.pipeline.threads import HandoffFacts, WorkFacts
 from tests.monitoring.runs import make_flow
 
 
@@ -22,9 +21,9 @@ def test_the_slowest_stage_is_found_by_following_the_waiting(train_waits, transf
     flow = make_flow(train_waits=train_waits, transfer_waits=transfer_waits)
     assert find_slowest(flow) == slowest
     # Of stages in series it is the busier one.
-    busy_reader = Flow(flow.elapsed_s, (WorkerFacts("read", 20, 8.0), *flow.stages[1:]), flow.handoffs)
+    busy_reader = Flow(flow.elapsed_s, (WorkFacts("read", 20, 8.0), *flow.stages[1:]), flow.handoffs)
     assert find_slowest(busy_reader) == ("read" if slowest == "prepare" else slowest)
-    assert find_slowest(Flow(1.0, (WorkerFacts("prepare", 1, 0.9),), ())) == "train"
+    assert find_slowest(Flow(1.0, (WorkFacts("prepare", 1, 0.9),), ())) == "train"
 
 
 def test_shares_of_a_stage_come_from_both_its_hand_offs():

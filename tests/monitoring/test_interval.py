@@ -2,8 +2,8 @@ import pytest
 
 from myxtts.monitoring.clock import Cause, ProgressMeter, StepClock, TimeLedger
 from myxtts.monitoring.metrics import IntervalMeter
-from tests.monitoring.clocks import ManualClock
 from tests.monitoring.runs import make_flow
+from tests.support.clocks import ManualClock
 
 
 def close(meter, elapsed_s=8.0, losses=()):

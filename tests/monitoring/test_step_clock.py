@@ -1,7 +1,7 @@
 import pytest
 
 from myxtts.monitoring.clock import StepClock, measure_durations
-from tests.monitoring.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 
 def run_steps(steps, durations, clock):

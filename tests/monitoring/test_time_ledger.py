@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myxtts.monitoring.clock import Cause, TimeLedger, measure_elapsed, measure_goodput, measure_training, sum_spent
-from tests.monitoring.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 
 def only(spent):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.producer_client import ProducerProcess
-from myxtts.pipeline.slots import EndOfStream
+from myxtts.pipeline.threads import EndOfStream
 from tests.pipeline.tasks import make_expected
 from tests.support.processes import ROOT
 

@@ -21,7 +21,7 @@ from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from tests.support.tiny_run import damage_clip as damage_clip
 
 if TYPE_CHECKING:
-    from myxtts.pipeline.maker import BatchFactory
+    from myxtts.pipeline.factory import BatchFactory
 
 MEL_NORMS = np.linspace(0.5, 2.0, 80).tolist()
 
@@ -100,7 +100,7 @@ def make_run(folder: Path, target: Target = Target.GPT, plan: DevicePlan | None 
 @contextmanager
 def open_factory(run: Run, **preparation: Any) -> Iterator[BatchFactory]:
     """What makes the batches of a run, or with other settings of preparation."""
-    from myxtts.pipeline.maker import BatchFactory
+    from myxtts.pipeline.factory import BatchFactory
 
     data, recipe = run
     settings = replace(recipe.preparation, **preparation)

@@ -81,7 +81,7 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
     return {
         "batches": batches,
         "model_device": plan.model.device,
-        "workers": [[f.name, f.items, f.busy_s] for f in facts.workers],
+        "workers": [[f.name, f.items, f.busy_s] for f in facts.work],
         "handoffs": [[f.name, f.items] for f in facts.handoffs],
         "events": [[event.kind, event.position, event.reason] for event in facts.events],
         "hits": facts.meters.cache_hits,
@@ -93,7 +93,7 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_all(source: Any, kills: set[int]) -> list[Any]:
-    from myxtts.pipeline.slots import EndOfStream
+    from myxtts.pipeline.threads import EndOfStream
 
     batches: list[Any] = []
     held: deque[Any] = deque()

@@ -23,7 +23,7 @@ from myxtts.pipeline.batch import (
     measure_batch_bytes,
 )
 from myxtts.pipeline.batches import NoteReader, place_batch
-from myxtts.pipeline.maker import NoteTaker
+from myxtts.pipeline.factory import NoteTaker
 from myxtts.pipeline.recipe import Target, read_recipe
 from myxtts.pipeline.ring import Ring
 from tests.pipeline.small_runs import make_batches, make_run, make_run_folder
@@ -72,7 +72,7 @@ def test_meters_add_up() -> None:
     total = meters + meters
     assert total == BatchMeters(2, 1.0, 0.5, 6, 4, 2)
     assert total - meters == meters
-    assert [(facts.name, facts.items, facts.busy_s) for facts in total.list_workers()] == [
+    assert [(facts.name, facts.items, facts.busy_s) for facts in total.list_work()] == [
         ("read", 2, 1.0),
         ("prepare", 2, 0.5),
     ]

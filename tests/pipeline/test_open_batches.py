@@ -1,11 +1,13 @@
 """What goes wrong in a pipeline is raised where batches are taken, by the name of its part, and nothing survives it."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -16,8 +18,9 @@ from myxtts.errors import ProducerFailedError, WorkFailedError
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, PipedBatches, open_batches
 from myxtts.pipeline.prepare import Preparer
-from myxtts.pipeline.slots import EndOfStream, Handoff
-from myxtts.pipeline.worker import TimeLimits, WorkerThread
+from myxtts.pipeline.producer_client import ProducerProcess
+from myxtts.pipeline.threads import Handoff, Stopped, TimeLimits, WorkerThread
+from tests.pipeline.producers import open_producer
 from tests.pipeline.small_runs import damage_clip, make_plan, make_run, make_run_folder
 from tests.pipeline.source_program import list_what_is_left
 from tests.pipeline.test_batch import INFO
@@ -131,7 +134,7 @@ def test_facts_begin_anew_after_a_reset(folder: Path) -> None:
             source.release()
         before, after = source.read_facts(reset=True), source.read_facts()
     assert (before.handoffs[1].items, after.handoffs[1].items) == (4, 0)
-    assert sum(worker.items for worker in before.workers) > sum(worker.items for worker in after.workers)
+    assert sum(worker.items for worker in before.work) > sum(worker.items for worker in after.work)
 
 
 def test_a_codec_folder_without_a_codec_is_refused(folder: Path) -> None:
@@ -139,39 +142,30 @@ def test_a_codec_folder_without_a_codec_is_refused(folder: Path) -> None:
         open_small(folder, Mode.SINGLE, changes={"codec_folder": folder / "corpus"})
 
 
-def pipe(prepared: Handoff[Batch], folder: Path, delay_s: float = 0.0, producer: Any = None) -> PipedBatches:
-    """Batches that somebody puts into a hand-off."""
+def pipe(prepared: Handoff[Batch] | ProducerProcess, folder: Path, delay_s: float = 0.0) -> PipedBatches:
+    """Batches that somebody puts into a hand-off, or those of a producer."""
     _, recipe = make_run(folder, plan=make_plan(Mode.DUAL), data={"model_start_delay": delay_s})
-    return PipedBatches(
-        recipe, prepared, unpack=lambda batch: batch, workers=[], resources=ExitStack(), producer=producer
-    )
-
-
-def give_batches(prepared: Handoff[Batch], count: int) -> None:
-    for _ in range(count):
-        prepared.reserve()
-        prepared.commit(Batch({}, INFO))
+    return PipedBatches(recipe, prepared, unpack=lambda batch: batch, threads=[], close_source=lambda: None)
 
 
 def test_everything_that_happens_to_a_producer_counts_as_progress(folder: Path) -> None:
-    prepared: Handoff[Batch] = Handoff("prepared")
-    producer = SimpleNamespace(events=[], preparation_batch=None)
-
-    def take_until_the_end() -> None:
-        with suppress(EndOfStream):
+    def take_until_it_is_closed() -> None:
+        with suppress(Stopped):
             source.take()
 
-    with closing(pipe(prepared, folder, producer=producer)) as source:
+    with open_producer({"do": "hang", "stage": "warm-up"}) as producer, closing(pipe(producer, folder)) as source:
         assert source.read_work() is None, "nobody waits"
-        waiting = threading.Thread(target=take_until_the_end)
+        waiting = threading.Thread(target=take_until_it_is_closed)
         waiting.start()
         while (work := source.read_work()) is None:
             pass
         assert work.name == "waiting for a batch"
         assert work.limit_s == TimeLimits().longest_s, "a producer that is started again takes its time"
-        producer.events.append(SimpleNamespace(time_s=7.0))
-        assert source.read_work() != work
-        prepared.finish()
+        os.kill(producer.pid, signal.SIGKILL)
+        while source.read_work() == work:
+            time.sleep(0.01)
+        assert [event.kind for event in producer.events][:2] == ["started", "died"]
+        source.close()
         waiting.join(30)
         assert not waiting.is_alive()
         assert source.read_work() is None
@@ -186,7 +180,9 @@ def test_no_wait_is_announced_that_does_not_happen(
     batches: int, delay_s: float, is_over: bool, waits: bool, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepared: Handoff[Batch] = Handoff("prepared")
-    give_batches(prepared, batches)
+    for _ in range(batches):
+        prepared.reserve()
+        prepared.commit(Batch({}, INFO))
     if is_over:
         prepared.finish()
     with closing(pipe(prepared, folder, delay_s)) as source:

@@ -15,7 +15,7 @@ from myxtts.data.order import Kind
 from myxtts.data.sampler import EMPTY_ROW
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
 from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.maker import BatchFactory
+from myxtts.pipeline.factory import BatchFactory
 from myxtts.pipeline.prepare import Segments, StepTotals, choose_segments
 from myxtts.pipeline.recipe import Target
 from myxtts.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE

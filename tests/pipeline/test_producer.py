@@ -11,10 +11,9 @@ import psutil
 import pytest
 
 from myxtts.errors import ProducerFailedError
-from myxtts.pipeline.producer import StatusBoard, send_exit_message
+from myxtts.pipeline.producer import send_exit_message
 from myxtts.pipeline.ring import RingMemoryError
-from myxtts.pipeline.slots import EndOfStream, Handoff, Stopped
-from myxtts.pipeline.worker import WorkerThread, stop_workers
+from myxtts.pipeline.threads import EndOfStream, Handoff, Stopped, WorkerThread, stop_threads
 from myxtts.processes import ChildConnection, MessageError
 from tests.pipeline.producers import ENVIRONMENT, assert_all_right, list_kinds, open_producer, take_all
 from tests.support.processes import ROOT
@@ -88,7 +87,7 @@ def run_transfer(producer, work):
     except EndOfStream:
         return taken
     finally:
-        stop_workers([worker])
+        stop_threads([worker])
 
 
 def test_it_feeds_a_worker_and_slots_are_copied_before_they_are_released():
@@ -190,28 +189,3 @@ def test_the_longest_exit_message_fits_and_keeps_its_end():
         event = ChildConnection(ours, blocking=False).receive()
     assert event["summary"].startswith("ValueError: ")
     assert event["traceback"].endswith("end\n")
-
-
-@pytest.fixture
-def board():
-    board = StatusBoard.create()
-    yield board
-    board.close()
-
-
-def test_what_is_written_on_a_board_is_read_by_another_mapping(board):
-    reader = StatusBoard(os.dup(board.fileno()))
-    assert reader.read() == (1, "start", None)
-    for number, (doing, position) in enumerate([("mel", 7), ("wait", None), ("پیش‌پردازش", 1 << 40)]):
-        board.write(doing, position)
-        assert reader.read() == (number + 2, doing, position)
-    reader.close()
-
-
-def test_a_write_that_is_cut_short_leaves_the_last_status(board):
-    board.write("whole", 5)
-    before = bytes(board._page)
-    board.write("half", 6)
-    # Everything but the count, which is written last.
-    board._page[:8] = before[:8]
-    assert board.read() == (2, "whole", 5)

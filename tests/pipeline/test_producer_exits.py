@@ -20,8 +20,7 @@ from myxtts.pipeline.producer_client import (
     Recovery,
     classify_exit,
 )
-from myxtts.pipeline.slots import EndOfStream
-from myxtts.pipeline.worker import TimeLimits
+from myxtts.pipeline.threads import EndOfStream, TimeLimits
 from myxtts.processes import ProcessMemory
 from tests.pipeline.producers import (
     assert_all_right,
@@ -76,12 +75,13 @@ def kill_and_wait(producer):
     process.wait()
 
 
-def test_batches_committed_before_an_exit_are_still_handed_on():
-    with open_producer({"do": "hang", "position": 3}) as producer:
+def test_batches_committed_before_an_exit_are_still_handed_on(tmp_path):
+    hangs = tmp_path / "hangs"
+    with open_producer({"do": "hang", "position": 3, "once": str(hangs)}) as producer:
         assert producer.take().position == 0
         producer.release()
-        # It hangs in the fourth batch: two are committed by then, and nothing of them was taken.
-        while "row" not in producer._process._board.read().doing:
+        # In the fourth batch: two are committed by then, and nothing of them was taken.
+        while not hangs.exists():
             time.sleep(0.01)
         kill_and_wait(producer)
         first_pid = producer.pid
@@ -125,15 +125,15 @@ def test_a_hanging_producer_is_killed_by_the_limit_of_what_it_does_and_its_stack
 
 
 def test_the_silence_while_nobody_listens_is_not_a_hang():
-    with open_producer(end_position=1, time_limits=TimeLimits(first_s=60.0)) as producer:
-        while "wait" not in producer._process._board.read().doing:
-            time.sleep(0.01)
+    with open_producer(end_position=4, time_limits=IMPATIENT) as producer:
+        producer.take()
         os.kill(producer.pid, signal.SIGSTOP)
-        # The trainer was busy with something else for longer than the limit.
-        producer._process._clock = lambda: time.monotonic() + 1000.0
+        # The trainer is busy with something else for longer than the limit.
+        time.sleep(1.5 * IMPATIENT.steady_s)
         timer = threading.Timer(0.2, os.kill, [producer.pid, signal.SIGCONT])
         timer.start()
-        assert_all_right(take_all(producer), range(1))
+        producer.release()
+        assert_all_right(take_all(producer), range(1, 4))
         timer.join()
         assert list_kinds(producer).count("died") == 0
 
@@ -276,7 +276,7 @@ def run_killed_before_line(line, path):
         return list_kinds(producer).count("died") == 1
 
 
-@pytest.mark.parametrize("line", [1, 77, 158, 301, 400])
+@pytest.mark.parametrize("line", [1, 60, 120, 200, 280])
 def test_a_kill_before_a_line_of_the_engine_changes_nothing(line, tmp_path):
     assert run_killed_before_line(line, tmp_path)
 
@@ -286,7 +286,7 @@ def test_a_kill_before_any_line_of_the_engine_changes_nothing(tmp_path):
     line = 1
     while run_killed_before_line(line, tmp_path):
         line += 1
-    assert line > 300
+    assert line > 250
 
 
 def end(cause=ExitCause.SIGNAL, position=7, **others):

@@ -19,7 +19,7 @@ from myxtts.monitoring.findings import Settings
 from myxtts.monitoring.memory import LEAK_EVENT
 from myxtts.monitoring.metrics import EventRow, MemoryUse, Metrics, SummaryRow, open_metrics_log
 from myxtts.monitoring.profile_facts import RoleMemoryFacts, judge_profile
-from myxtts.pipeline.slots import HandoffFacts
+from myxtts.pipeline.threads import HandoffFacts
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
 from myxtts.reports.compare import compare_runs, format_comparison_page
 from myxtts.reports.pages import (

@@ -28,7 +28,7 @@ SEAMS = {
     "saving": "myxtts.checkpoints.store:CheckpointStore.save",
     "speaking": "myxtts.training.listening:speak_at_end",
     "reading device memory": "myxtts.devices.runtime:read_pool_bytes",
-    "preparing in the producer": "myxtts.pipeline.maker:PreparationTask.prepare",
+    "preparing in the producer": "myxtts.pipeline.factory:PreparationTask.prepare",
 }
 NO_NUMBERS = "gets mels that are no numbers"
 EVERY = 0
@@ -160,7 +160,7 @@ def _spoil_producer() -> None:
 
 def make_spoilt_task(*arguments: Any) -> Any:
     """The task of a producer that leaks."""
-    from myxtts.pipeline.maker import make_task
+    from myxtts.pipeline.factory import make_task
 
     _replace("preparing in the producer", lambda whole: lambda *given: (_keep(1), whole(*given))[1])
     return make_task(*arguments)

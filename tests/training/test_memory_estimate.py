@@ -11,7 +11,7 @@ from myxtts.devices.plan import DevicePlan, Growth, Limit, Mode, Process, Proces
 from myxtts.errors import MemoryBillError
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import Target, choose_preparation
-from myxtts.pipeline.slots import SLOTS
+from myxtts.pipeline.threads import SLOTS
 from myxtts.training.memory_estimate import RunShape, bill_run, check_run, list_fitting_batches
 
 BUCKETS = (Bucket(16, 50 * 1024, 60), Bucket(8, 100 * 1024, 90))

@@ -11,11 +11,11 @@ import pytest
 
 from myxtts.errors import WorkStalledError
 from myxtts.monitoring.clock import Cause, StepClock, TimeLedger
-from myxtts.pipeline.worker import FINAL, TimeLimits, Work
+from myxtts.pipeline.threads import FINAL, TimeLimits, Work
 from myxtts.training import stopping as watchdog
 from myxtts.training.run_log import RunLog
 from myxtts.training.stopping import EXIT_CODE, StalledNow, Watchdog
-from tests.pipeline.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 TOO_LONG_S = 30
 SOON = TimeLimits(steady_s=0.04, first_s=0.04)

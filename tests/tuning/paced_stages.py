@@ -16,7 +16,7 @@ import numpy as np
 from myxtts.data.order import Kind
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.pipeline.producer_client import FilledSlot, ProducerProcess
-from myxtts.pipeline.slots import Handoff
+from myxtts.pipeline.threads import Handoff
 
 RARELY = 6
 SLOT_BYTES = 1 << 16

@@ -26,7 +26,7 @@ from myxtts.pipeline import batches
 from myxtts.pipeline import batches as transfer
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PipedBatches
-from myxtts.pipeline.worker import Feed, WorkerThread
+from myxtts.pipeline.threads import Feed, WorkerThread
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
 from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.tuning import profile as profiling
