@@ -1,7 +1,5 @@
 """Profiles made of numbers: a pipeline of given stage times, without a clock."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from myxtts.monitoring.profile_facts import BatchTimes, Profile, ProfiledRun
@@ -18,13 +16,13 @@ class Stages:
     train: float = 20.0
 
 
-def make_run(mode: str = "dual") -> ProfiledRun:
+def make_run(mode="dual"):
     return ProfiledRun(mode, True, "/CPU:1", "/CPU:2", 4, 1, "tiny gpt, 7.8 M parameters, float32", "55 clips")
 
 
-def simulate(stages: list[Stages], *, slots: int = 3, in_series: bool = False) -> list[BatchTimes]:
+def simulate(stages, *, slots=3, in_series=False):
     """What happens to these batches: a data thread, a transfer thread and a training thread with slots between them."""
-    done: list[BatchTimes] = []
+    done = []
     data_free = transfer_free = train_free = 0.0
     for number, stage in enumerate(stages):
         if in_series:
@@ -43,7 +41,7 @@ def simulate(stages: list[Stages], *, slots: int = 3, in_series: bool = False) -
     return done
 
 
-def make_profile(stages: Stages | list[Stages], *, mode: str = "dual", **changes: object) -> Profile:
+def make_profile(stages, *, mode="dual", **changes):
     """A profile of 40 batches, of which the first ten filled the pipeline."""
     each = [stages] * 40 if isinstance(stages, Stages) else stages
     in_series = mode == "single"

@@ -1,11 +1,9 @@
 """Rows of a run that never was, made from a few numbers, so that every figure of it is known."""
 
-from __future__ import annotations
-
 import math
 
 from myxtts.monitoring.clock import Cause, Flow
-from myxtts.monitoring.metrics import EventRow, MachineRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
+from myxtts.monitoring.metrics import EventRow, MachineRow, MemoryUse, RunRow, SummaryRow, TrainRow, ValidationRow
 from myxtts.monitoring.sampler import CardSummary, HostSummary
 from myxtts.pipeline.threads import HandoffFacts, WorkFacts
 
@@ -31,7 +29,7 @@ SETTINGS = {
 }
 
 
-def make_run_row(step: int = 0, **changes) -> RunRow:
+def make_run_row(step=0, **changes):
     values = {
         "time_s": 1_700_000_000.0 + step, "step": step, "end_step": 400, "stage": "gpt", "mode": "isolated",
         "devices": {"data": "/GPU:0", "model": "/GPU:1"}, "settings": SETTINGS, "environment": {"tensorflow": "2.21.0"},
@@ -40,9 +38,7 @@ def make_run_row(step: int = 0, **changes) -> RunRow:
     return RunRow(**(values | changes))
 
 
-def make_flow(
-    elapsed_s: float = 10.0, train_waits: float = 0.02, transfer_waits: float = 0.5, busy: float = 0.5
-) -> Flow:
+def make_flow(elapsed_s=10.0, train_waits=0.02, transfer_waits=0.5, busy=0.5):
     """Reading and preparing, transferring, training: waiting, and reading and preparing, as shares of the time."""
     return Flow(
         elapsed_s,
@@ -58,7 +54,7 @@ def make_flow(
     )
 
 
-def make_train_row(step: int, steps: int = 10, **changes) -> TrainRow:
+def make_train_row(step, steps=10, **changes):
     """Ten steps of 0.9 s and one second of other things."""
     values = {
         "time_s": 1_700_000_000.0 + step, "step": step, "epoch": step // 100,
@@ -71,7 +67,7 @@ def make_train_row(step: int, steps: int = 10, **changes) -> TrainRow:
     return TrainRow(**(values | changes))
 
 
-def make_machine_row(step: int) -> MachineRow:
+def make_machine_row(step):
     """One card that tells everything, and one that tells nothing."""
     told = CardSummary(1, 0.9, 310.0, 350.0, 1700.0, 1980, 81.0, ("power limit",))
     silent = CardSummary(0, None, None, None, None, None, None, None)
@@ -79,9 +75,9 @@ def make_machine_row(step: int) -> MachineRow:
     return MachineRow(time_s=1_700_000_000.0 + step, step=step, cards=(silent, told), host=host)
 
 
-def make_rows(steps: int = 400) -> list[Row]:
+def make_rows(steps=400):
     """A run with start-up, validation, checkpoints and one death of the producer."""
-    rows: list[Row] = [make_run_row()]
+    rows = [make_run_row()]
     for step in range(10, steps + 1, 10):
         spent = {Cause.STEP: 9.0, Cause.DATA_STALL: 0.5, Cause.OTHER: 0.5}
         if step == 10:

@@ -1,18 +1,15 @@
 """Whatever a test of this room does: no thread, process, descriptor or shared memory survives it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 
-def list_descriptors() -> list[str]:
+def list_descriptors():
     names = []
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -23,7 +20,7 @@ def list_descriptors() -> list[str]:
     return sorted(names)
 
 
-def list_children() -> list[str]:
+def list_children():
     """What each thread of this process has started."""
     children = []
     for path in Path("/proc/self/task").glob("*/children"):
@@ -33,7 +30,7 @@ def list_children() -> list[str]:
     return sorted(children)
 
 
-def list_what_is_there() -> dict[str, list[str]]:
+def list_what_is_there():
     """Threads, children, descriptors and shared memory of this process."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {
@@ -45,7 +42,7 @@ def list_what_is_there() -> dict[str, list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind():
     before = list_what_is_there()
     yield
     if list_what_is_there() != before:

@@ -1,11 +1,7 @@
 """Producer processes for tests, and what must come out of them."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -20,14 +16,14 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 @contextmanager
 def open_producer(
-    *faults: dict[str, Any],
-    task: str = "tests.pipeline.tasks:NumbersTask",
-    batch: int | None = None,
-    more: Mapping[str, Any] | None = None,
-    **arguments: Any,
-) -> Iterator[ProducerProcess]:
+    *faults,
+    task="tests.pipeline.tasks:NumbersTask",
+    batch=None,
+    more=None,
+    **arguments,
+):
     """A producer of a task with these faults; `more` are further settings, `arguments` those of the producer."""
-    settings: dict[str, Any] = {"faults": list(faults), **(more or {})}
+    settings = {"faults": list(faults), **(more or {})}
     if batch is not None:
         settings["preparation_batch"] = batch
     given = {"slot_bytes": SLOT_BYTES, "end_position": 12, "environment": ENVIRONMENT} | arguments
@@ -35,9 +31,7 @@ def open_producer(
         yield producer
 
 
-def take_all(
-    producer: ProducerProcess, before_release: Callable[[int], None] = lambda position: None
-) -> dict[int, dict[str, np.ndarray]]:
+def take_all(producer, before_release=lambda position: None):
     """Everything a producer makes, by position, in the order of arrival."""
     batches = {}
     while True:
@@ -52,7 +46,7 @@ def take_all(
         producer.release()
 
 
-def assert_all_right(batches: dict[int, dict[str, np.ndarray]], positions: range, replaced: Sequence[int] = ()) -> None:
+def assert_all_right(batches, positions, replaced=()):
     """Nothing lost, nothing doubled, in order, and every bit as an undisturbed task makes it."""
     assert list(batches) == list(positions)
     for position, arrays in batches.items():
@@ -63,14 +57,14 @@ def assert_all_right(batches: dict[int, dict[str, np.ndarray]], positions: range
             assert arrays[name].dtype == array.dtype
 
 
-def list_kinds(producer: ProducerProcess) -> list[str]:
+def list_kinds(producer):
     return [event.kind for event in producer.events]
 
 
-def list_reasons(producer: ProducerProcess, kind: str) -> list[str]:
+def list_reasons(producer, kind):
     return [event.reason for event in producer.events if event.kind == kind]
 
 
-def list_replaced(producer: ProducerProcess) -> list[int]:
+def list_replaced(producer):
     """The batches that were made of other clips."""
     return [event.position for event in producer.events if event.kind == "replaced" and event.position is not None]

@@ -1,13 +1,9 @@
 """A small run: some clips of the demo corpus, a random codec, a configuration."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,19 +12,18 @@ from myxtts.config import XTTSConfig
 from myxtts.data.ljspeech import demo_corpus_path
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
-from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from tests.support.tiny_run import damage_clip as damage_clip
 
 if TYPE_CHECKING:
-    from myxtts.pipeline.factory import BatchFactory
+    pass
 
 MEL_NORMS = np.linspace(0.5, 2.0, 80).tolist()
 
 Run = tuple[RunData, BatchRecipe]
 
 
-def make_config(folder: Path, **sections: Any) -> XTTSConfig:
+def make_config(folder, **sections):
     """A configuration of the smallest model that reads the corpus in the folder."""
     data = {
         "train_data": str(folder / "corpus"),
@@ -45,7 +40,7 @@ def make_config(folder: Path, **sections: Any) -> XTTSConfig:
     )
 
 
-def make_run_folder(folder: Path, clips: int = 30) -> Path:
+def make_run_folder(folder, clips=30):
     """A folder with a corpus and a codec."""
     source = demo_corpus_path()
     (folder / "corpus" / "wavs").mkdir(parents=True)
@@ -57,7 +52,7 @@ def make_run_folder(folder: Path, clips: int = 30) -> Path:
     return folder
 
 
-def write_codec(folder: Path) -> None:
+def write_codec(folder):
     """A codec of random weights that uses many of its codes."""
     import myxtts.devices.runtime  # noqa: F401  (sets the environment before TensorFlow reads it)
     from myxtts.models.weights import to_checkpoint
@@ -70,7 +65,7 @@ def write_codec(folder: Path) -> None:
     write_model_directory(folder, config=config, model={"mel_stats": np.ones(80, np.float32)}, dvae=to_checkpoint(dvae))
 
 
-def make_plan(mode: Mode = Mode.SINGLE) -> DevicePlan:
+def make_plan(mode=Mode.SINGLE):
     """A plan on the devices that every process has, so that it need not be applied."""
     producer = Process.PRODUCER if mode is Mode.ISOLATED else Process.TRAINER
     return DevicePlan(
@@ -82,7 +77,7 @@ def make_plan(mode: Mode = Mode.SINGLE) -> DevicePlan:
     )
 
 
-def make_run(folder: Path, target: Target = Target.GPT, plan: DevicePlan | None = None, **sections: Any) -> Run:
+def make_run(folder, target=Target.GPT, plan=None, **sections):
     """The clips of a run and what its batches are made of."""
     config = make_config(folder, **sections)
     return collect_run_data(config, folder=folder), BatchRecipe(
@@ -98,7 +93,7 @@ def make_run(folder: Path, target: Target = Target.GPT, plan: DevicePlan | None 
 
 
 @contextmanager
-def open_factory(run: Run, **preparation: Any) -> Iterator[BatchFactory]:
+def open_factory(run, **preparation):
     """What makes the batches of a run, or with other settings of preparation."""
     from myxtts.pipeline.factory import BatchFactory
 
@@ -108,7 +103,7 @@ def open_factory(run: Run, **preparation: Any) -> Iterator[BatchFactory]:
         yield factory
 
 
-def make_batches(run: Run, numbers: Sequence[int], *, warm: bool = False, **preparation: Any) -> list[Batch]:
+def make_batches(run, numbers, *, warm=False, **preparation):
     """Batches of a run, on the host."""
     with open_factory(run, **preparation) as factory:
         if warm:

@@ -4,57 +4,51 @@
 own, because devices are planned once in the life of a process.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from myxtts.config import XTTSConfig
 from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
+from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from tests.support.processes import run_python
 
 
-def run_ways(folder: Path, ways: dict[str, Any], *, asynchronous: bool = False) -> dict[str, Any]:
+def run_ways(folder, ways):
     """What a process that takes all batches in these ways got, by way."""
-    words = json.dumps({"folder": str(folder), "asynchronous": asynchronous, "ways": ways})
+    words = json.dumps({"folder": str(folder), "ways": ways})
     result = run_python(["-m", "tests.pipeline.source_program", words])
     assert result.returncode == 0, result.stderr[-4000:]
-    told: dict[str, Any] = json.loads(result.stdout.rpartition("@@")[2])
-    return told
+    return json.loads(result.stdout.rpartition("@@")[2])
 
 
-def main(options: dict[str, Any]) -> dict[str, Any]:
+def main(options):
     """What was got in each way, by its name."""
     from myxtts.devices import runtime
 
     runtime.set_thread_pools(1, 2)
     runtime.enable_determinism()
-    runtime.set_synchronous_execution(not options["asynchronous"])
     # Enough devices for every mode.
     runtime.apply_plan(plan_mode(Mode.DUAL))
     return {name: run_way(Path(options["folder"]), way) for name, way in options["ways"].items()}
 
 
-def plan_mode(mode: Mode) -> DevicePlan:
+def plan_mode(mode):
     config = XTTSConfig(training={"rehearsal": True, "mode": str(mode)})
     return plan_devices(PlanRequest.from_config(config), read_machine())
 
 
-def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
+def run_way(folder, way):
     from myxtts.pipeline.batches import open_batches
     from myxtts.pipeline.recipe import Target
     from tests.pipeline.small_runs import make_run
@@ -73,7 +67,7 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(way.get("environ", {}))
     source = open_batches(recipe, data, folder=folder / "producer")
     try:
-        batches = take_all(source, set(way.get("kill_at", [])))
+        batches = take_all(source)
         facts = source.read_facts()
     finally:
         source.close()
@@ -92,27 +86,24 @@ def run_way(folder: Path, way: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def take_all(source: Any, kills: set[int]) -> list[Any]:
+def take_all(source):
     from myxtts.pipeline.threads import EndOfStream
 
-    batches: list[Any] = []
-    held: deque[Any] = deque()
+    batches = []
+    held = deque()
     while True:
         try:
             held.append(source.take())
         except EndOfStream:
             return batches + [describe(batch) for batch in held]
         source.advance()
-        if held[-1].info.facts.number in kills:
-            started = [event.reason for event in source.read_facts().events if event.kind == "started"]
-            os.kill(int(started[-1].removeprefix("process ")), signal.SIGKILL)
         # Looked at two batches later: by then the slot it came from holds another one.
         if len(held) == 3:
             batches.append(describe(held.popleft()))
             source.release()
 
 
-def describe(batch: Any) -> dict[str, Any]:
+def describe(batch):
     return {
         "facts": list(batch.info.facts),
         "replaced": [[f.step, f.row, f.clip] for f in batch.info.replaced],
@@ -123,21 +114,21 @@ def describe(batch: Any) -> dict[str, Any]:
     }
 
 
-def digest(array: Any) -> list[Any]:
+def digest(array):
     array = np.ascontiguousarray(array)
     return [array.dtype.name, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
 
 
 class Collector(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(logging.INFO)
-        self.lines: list[str] = []
+        self.lines = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.lines.append(record.getMessage())
 
 
-def list_what_is_left() -> list[str]:
+def list_what_is_left():
     """Threads, children and shared memory of a pipeline that should be gone."""
     gc.collect()
     threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("myxtts")]

@@ -1,7 +1,5 @@
 """Tasks for producer processes: numbers instead of speech, and every way in which a task can go wrong."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -9,10 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 
@@ -37,16 +32,16 @@ class NumbersTask:
             that remembers that it has happened.
     """
 
-    def __init__(self, settings: Mapping[str, Any], report: Any):
+    def __init__(self, settings, report):
         self._settings = settings
         self._report = report
-        self._replaced: Counter[int] = Counter()
+        self._replaced = Counter()
         self._fail("load")
 
-    def warm_up(self) -> None:
+    def warm_up(self):
         self._fail("warm-up")
 
-    def prepare(self, position: int) -> dict[str, np.ndarray]:
+    def prepare(self, position):
         self._fail("prepare", position=position)
         clips = self._list_clips(position)
         for clip in clips:
@@ -55,15 +50,15 @@ class NumbersTask:
         rows = [make_row(clip) for clip in clips]
         return {"clips": np.array(clips, np.int32), "noise": np.stack(rows), "position": np.array(position)}
 
-    def replace_batch(self, position: int) -> list[str]:
+    def replace_batch(self, position):
         names = [f"clip {clip}" for clip in self._list_clips(position)]
         self._replaced[position] += 1
         return names
 
-    def _list_clips(self, position: int) -> list[int]:
+    def _list_clips(self, position):
         return [position * ROWS + row + SUBSTITUTE * self._replaced[position] for row in range(ROWS)]
 
-    def _fail(self, stage: str, **here: int) -> None:
+    def _fail(self, stage, **here):
         for fault in self._settings.get("faults", []):
             wanted = {key: fault[key] for key in ("clip", "position") if key in fault}
             if fault.get("stage", "row") != stage or any(here.get(key) != value for key, value in wanted.items()):
@@ -79,11 +74,11 @@ class NumbersTask:
             DEEDS[fault["do"]]()
 
 
-def make_row(clip: int) -> np.ndarray:
+def make_row(clip):
     return np.random.default_rng(clip).standard_normal(500).astype(np.float32)
 
 
-def make_expected(position: int, replaced: Sequence[int] = ()) -> dict[str, np.ndarray]:
+def make_expected(position, replaced=()):
     """The batch as it must arrive."""
     task = NumbersTask({}, lambda doing: None)
     for each in replaced:
@@ -91,7 +86,7 @@ def make_expected(position: int, replaced: Sequence[int] = ()) -> dict[str, np.n
     return task.prepare(position)
 
 
-def make_mortal(settings: Mapping[str, Any], report: Any) -> NumbersTask:
+def make_mortal(settings, report):
     """A task whose process is killed before the n-th line of the engine that it executes from here on.
 
     Settings:
@@ -103,10 +98,10 @@ def make_mortal(settings: Mapping[str, Any], report: Any) -> NumbersTask:
     return NumbersTask(settings, report)
 
 
-def _die_before_line(line: int, done: Path) -> None:
+def _die_before_line(line, done):
     left = line
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    def trace(frame, event, argument):
         nonlocal left
         if not frame.f_code.co_filename.startswith(ENGINE):
             return None
@@ -119,57 +114,57 @@ def _die_before_line(line: int, done: Path) -> None:
 
     sys.settrace(trace)
     threading.settrace(trace)
-    frame: FrameType | None = sys._getframe()
+    frame = sys._getframe()
     while frame is not None:
         frame.f_trace = trace
         frame = frame.f_back
 
 
-def _hang_natively() -> None:
+def _hang_natively():
     # With the interpreter's lock held, as a driver call can: no Python code of this process runs any more.
     ctypes.PyDLL(None).sleep(600)
 
 
-def hang_aloud() -> None:
+def hang_aloud():
     print("here", flush=True)
     while True:
         # Again: a signal ends the sleep.
         _hang_natively()
 
 
-def _raise_value_error() -> None:
+def _raise_value_error():
     raise ValueError("the clip is upside down")
 
 
-def _raise_memory_error() -> None:
+def _raise_memory_error():
     raise MemoryError
 
 
-def _raise_resource_exhausted() -> None:
+def _raise_resource_exhausted():
     try:
         raise ResourceExhaustedError("OOM when allocating tensor with shape[1024,80,4096]")
     except ResourceExhaustedError as error:
         raise RuntimeError("preparing failed") from error
 
 
-def _leave_a_thread_behind() -> None:
+def _leave_a_thread_behind():
     threading.Thread(target=time.sleep, args=(600,)).start()
     raise ValueError("with a thread still running")
 
 
-def _allocate() -> None:
+def _allocate():
     # Never written to, so it costs nothing where it is allowed.
     np.empty(1 << 27, np.float64)
 
 
-HELD: list[np.ndarray] = []
+HELD = []
 
 
-def _hold() -> None:
+def _hold():
     HELD.append(np.ones(4 << 20, np.float64))
 
 
-def _fork_and_die() -> None:
+def _fork_and_die():
     if os.fork() == 0:
         # Holds the inherited end of the connection for a while.
         time.sleep(1)

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from myxtts.pipeline.batch import (
     BatchFacts,
     BatchInfo,
     BatchMemory,
-    BatchMeters,
     BatchSpans,
     Span,
     measure_batch_bytes,
@@ -44,7 +42,7 @@ INFO = BatchInfo(
 DROP = Drop(DropReason.CORRUPT, "wavs/a.wav", "step 3, row 1", "no header")
 
 
-def test_a_slot_that_is_overwritten_changes_nothing_of_a_batch() -> None:
+def test_a_slot_that_is_overwritten_changes_nothing_of_a_batch():
     tensors = {
         "mel_BFM": np.arange(2 * 3 * 80, dtype=np.float32).reshape(2, 3, 80),
         "codes_BM": np.arange(10, dtype=np.int32).reshape(2, 5),
@@ -67,24 +65,13 @@ def test_a_slot_that_is_overwritten_changes_nothing_of_a_batch() -> None:
     reading.close()
 
 
-def test_meters_add_up() -> None:
-    meters = BatchMeters(1, 0.5, 0.25, 3, 2, 1)
-    total = meters + meters
-    assert total == BatchMeters(2, 1.0, 0.5, 6, 4, 2)
-    assert total - meters == meters
-    assert [(facts.name, facts.items, facts.busy_s) for facts in total.list_work()] == [
-        ("read", 2, 1.0),
-        ("prepare", 2, 0.5),
-    ]
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return make_run_folder(tmp_path_factory.mktemp("run"), clips=8)
 
 
 @pytest.mark.parametrize("target", Target)
-def test_the_size_of_a_batch_is_known_beforehand(target: Target, folder: Path) -> None:
+def test_the_size_of_a_batch_is_known_beforehand(target, folder):
     data, recipe = make_run(folder, target, data={"num_workers": 0})
     (batch,) = make_batches((data, recipe), [0])
     bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
@@ -92,7 +79,7 @@ def test_the_size_of_a_batch_is_known_beforehand(target: Target, folder: Path) -
     assert really <= measure_batch_bytes(recipe.preparation, bucket) <= really * 1.1
 
 
-def test_a_recipe_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
+def test_a_recipe_is_read_as_it_was_written(folder, tmp_path):
     _, recipe = make_run(folder, data={"augment_speed": 0.1})
     odd = replace(
         recipe,
@@ -106,16 +93,16 @@ def test_a_recipe_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> Non
         assert read_recipe(tmp_path / "recipe.json") == each
 
 
-def make_report() -> DropReport:
+def make_report():
     return DropReport(lines=3, kept_seconds=1.0)
 
 
-def say(taker: NoteTaker, *lines: str) -> None:
+def say(taker, *lines):
     for line in lines:
         taker.handle(logging.LogRecord("myxtts.data", logging.WARNING, "", 0, line, (), None))
 
 
-def carry(taker: NoteTaker, reader: NoteReader) -> int:
+def carry(taker, reader):
     """Hands over what was noted, with a batch; gives how much longer that is for it."""
     plain = replace(INFO, notes=())
     batch = Batch({}, replace(plain, notes=taker.take()))
@@ -124,7 +111,7 @@ def carry(taker: NoteTaker, reader: NoteReader) -> int:
     return array.nbytes - Batch({}, plain).pack()["info_U"].nbytes
 
 
-def test_what_a_producer_says_reaches_the_trainer_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_producer_says_reaches_the_trainer_once(caplog):
     here = make_report()
     reader = NoteReader(here)
     with caplog.at_level(logging.INFO, "myxtts"):
@@ -141,7 +128,7 @@ def test_what_a_producer_says_reaches_the_trainer_once(caplog: pytest.LogCapture
     assert here.replaced == [DROP]
 
 
-def test_what_does_not_fit_goes_with_the_next_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_fit_goes_with_the_next_batch(caplog):
     taker, reader = NoteTaker(make_report()), NoteReader(make_report())
     lines = [f"{number} {'x' * 1500}" for number in range(60)]
     say(taker, *lines)

@@ -1,29 +1,26 @@
 """Codes that are made before a run are those it would make, and it makes none of them again; and what `--cache` comes to."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.data import code_cache
-from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey, find_key_folder
+from myxtts.data.code_cache import CacheFolderError, CodeCache, find_key_folder
 from myxtts.data.order import Kind
 from myxtts.devices.runtime import Execution, read_execution
 from myxtts.errors import ReadingError
 from myxtts.pipeline import codes
 from myxtts.pipeline import codes as code_choice
-from myxtts.pipeline.batch import Batch, BatchMeters
+from myxtts.pipeline.batch import BatchMeters
 from myxtts.pipeline.codes import (
     CodeMaker,
     Decision,
     FilledCodes,
-    LoadedCodec,
     decide_cache,
     describe_key,
     explain_unused_codes,
@@ -34,7 +31,7 @@ from myxtts.pipeline.codes import (
     open_cache,
 )
 from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
-from tests.pipeline.small_runs import MEL_NORMS, Run, damage_clip, make_batches, make_run, make_run_folder
+from tests.pipeline.small_runs import MEL_NORMS, damage_clip, make_batches, make_run, make_run_folder
 
 NORMS = np.array(MEL_NORMS, np.float32)
 CLIPS = 9
@@ -43,28 +40,28 @@ BATCHES = 5
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return make_run_folder(tmp_path_factory.mktemp("run"), clips=CLIPS)
 
 
 @pytest.fixture(scope="module")
-def codec(folder: Path) -> LoadedCodec:
+def codec(folder):
     return load_codec(folder / "codec")
 
 
 @pytest.fixture(scope="module")
-def maker(codec: LoadedCodec) -> CodeMaker:
+def maker(codec):
     """One for all tests: it traces every width once."""
     return CodeMaker(codec.dvae, NORMS)
 
 
 @pytest.fixture
-def run(folder: Path, tmp_path: Path) -> Run:
+def run(folder, tmp_path):
     data, recipe = make_run(folder, data={"num_workers": 0, "batch_size": 4, "cache": "disk"})
     return data, replace(recipe, cache_folder=tmp_path / "features")
 
 
-def make_key(codec: LoadedCodec, device: str = "/CPU:0", execution: Execution | None = None) -> CodeKey:
+def make_key(codec, device="/CPU:0", execution=None):
     return make_code_key(codec.weights, NORMS, device, execution or read_execution())
 
 
@@ -72,34 +69,34 @@ Fill = Callable[..., FilledCodes]
 
 
 @pytest.fixture
-def fill(codec: LoadedCodec, maker: CodeMaker) -> Fill:
+def fill(codec, maker):
     """Makes the codes of a run's clips, or of a part of them."""
 
-    def fill(run: Run, part: ClipPart | None = None, **arguments: Any) -> FilledCodes:
+    def fill(run, part=None, **arguments):
         with CodeCache(run[1].cache_folder, make_key(codec)) as maker.cache:
             return fill_codes(run[0], run[1].config.data, maker, part or ClipPart(), **arguments)
 
     return fill
 
 
-def read_codes(run: Run, codec: LoadedCodec, kind: Kind) -> list[Any]:
+def read_codes(run, codec, kind):
     """The codes that are kept of all clips of a kind."""
     with CodeCache(run[1].cache_folder, make_key(codec)) as cache:
         return cache.get_many(identify_clips(run[0])[kind])
 
 
-def keep_something(folder: Path, key: CodeKey) -> None:
+def keep_something(folder, key):
     with CodeCache(folder, key) as cache:
         cache.put_many(np.zeros((1, 2), np.uint64), [np.zeros(3, np.int16)])
 
 
-def run_batches(run: Run) -> tuple[list[Batch], BatchMeters]:
+def run_batches(run):
     """The batches of a run, and what they cost together."""
     batches = make_batches(run, range(BATCHES), warm=True)
     return batches, sum((batch.info.meters for batch in batches), BatchMeters())
 
 
-def test_parts_are_disjoint_and_complete_whatever_other_clips_there_are() -> None:
+def test_parts_are_disjoint_and_complete_whatever_other_clips_there_are():
     ids = np.random.default_rng(0).integers(0, 2**64, size=(500, 2), dtype=np.uint64)
     for parts in (1, 2, 3, 7, 9999):
         chosen = [ClipPart(number, parts).choose(ids) for number in range(1, parts + 1)]
@@ -109,7 +106,7 @@ def test_parts_are_disjoint_and_complete_whatever_other_clips_there_are() -> Non
     assert set(some[ClipPart(2, 3).choose(ids[some])]) == set(ClipPart(2, 3).choose(ids)) & set(some)
 
 
-def test_codes_of_two_parts_are_those_a_run_makes_and_a_run_then_makes_none(run: Run, fill: Fill) -> None:
+def test_codes_of_two_parts_are_those_a_run_makes_and_a_run_then_makes_none(run, fill):
     data, recipe = run
     wanted, _ = run_batches((data, replace(recipe, config=recipe.config.replace(data={"cache": "off"}))))
     with_readers = data, replace(recipe, config=recipe.config.replace(data={"num_workers": 1}))
@@ -127,8 +124,8 @@ def test_codes_of_two_parts_are_those_a_run_makes_and_a_run_then_makes_none(run:
     assert sorted(recipe.cache_folder.rglob("*.npz")) == before, "the run has written nothing"
 
 
-def test_what_is_there_is_not_made_again(run: Run, fill: Fill) -> None:
-    told: list[tuple[str, int, int]] = []
+def test_what_is_there_is_not_made_again(run, fill):
+    told = []
     first = fill(run, ClipPart(1, 3))
     again = fill(run, progress=lambda *words: told.append(words))
     assert (again.known, again.made) == (first.made, CLIPS - first.made)
@@ -137,7 +134,7 @@ def test_what_is_there_is_not_made_again(run: Run, fill: Fill) -> None:
 
 
 @pytest.fixture
-def damaged(run: Run) -> Iterator[int]:
+def damaged(run):
     """A training clip that cannot be read now."""
     path = run[0].train.find_file(3)
     content, status = path.read_bytes(), path.stat()
@@ -147,9 +144,7 @@ def damaged(run: Run) -> Iterator[int]:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(
-    run: Run, codec: LoadedCodec, fill: Fill, damaged: int
-) -> None:
+def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(run, codec, fill, damaged):
     filled = fill(run)
     assert [(drop.file, drop.reason) for drop in filled.failed] == [(run[0].train.audio[damaged], "corrupt")]
     assert (filled.made, filled.clips) == (CLIPS - 1, CLIPS)
@@ -158,20 +153,20 @@ def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(
 
 
 @pytest.mark.usefixtures("damaged")
-def test_where_too_many_cannot_be_read_it_ends(run: Run, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_too_many_cannot_be_read_it_ends(run, fill, monkeypatch):
     monkeypatch.setattr(codes, "RECENT_CLIPS", 1)
     monkeypatch.setattr(codes, "MOST_FAILED_SHARE", 0.0)
     with pytest.raises(ReadingError, match=r"1 could not be read.* Is the disk still there\?"):
         fill(run)
 
 
-def test_a_full_disk_is_an_error(run: Run, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(run, fill, monkeypatch):
     monkeypatch.setattr(code_cache, "read_free_disk_bytes", lambda folder: 0)
     with pytest.raises(CacheFolderError, match="Codes can no longer be written"):
         fill(run)
 
 
-def open_run_cache(run: Run, codec: LoadedCodec, cache: str = "disk") -> None:
+def open_run_cache(run, codec, cache="disk"):
     """Opens the cache of a run as its preparer does."""
     data, recipe = run
     opened = open_cache(data, replace(recipe, config=recipe.config.replace(data={"cache": cache})), make_key(codec))
@@ -179,7 +174,7 @@ def open_run_cache(run: Run, codec: LoadedCodec, cache: str = "disk") -> None:
         opened.save()
 
 
-def test_a_run_says_which_codes_it_finds(run: Run, codec: LoadedCodec, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_says_which_codes_it_finds(run, codec, caplog):
     caplog.set_level("INFO")
     keep_something(run[1].cache_folder, make_key(codec, "/GPU:0"))
     keep_something(run[1].cache_folder, make_key(codec))
@@ -189,9 +184,7 @@ def test_a_run_says_which_codes_it_finds(run: Run, codec: LoadedCodec, caplog: p
 
 
 @pytest.mark.parametrize(("cache", "is_told"), [("disk", True), ("auto", True), ("memory", False), ("off", False)])
-def test_a_run_says_what_makes_its_codes_others(
-    cache: str, is_told: bool, run: Run, codec: LoadedCodec, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_says_what_makes_its_codes_others(cache, is_told, run, codec, caplog):
     caplog.set_level("INFO")
     folder, kept = run[1].cache_folder, make_key(codec, "/GPU:0")
     keep_something(folder, kept)
@@ -201,7 +194,7 @@ def test_a_run_says_what_makes_its_codes_others(
     assert "there already" not in caplog.text
 
 
-def test_the_nearest_codes_are_compared(codec: LoadedCodec, tmp_path: Path) -> None:
+def test_the_nearest_codes_are_compared(codec, tmp_path):
     here = Execution(intra_op=0, inter_op=0, is_deterministic=False, is_synchronous=True)
     far = make_key(codec, "/GPU:0", replace(here, is_deterministic=True, intra_op=2))
     keep_something(tmp_path, make_key(codec, execution=here))
@@ -213,7 +206,7 @@ def test_the_nearest_codes_are_compared(codec: LoadedCodec, tmp_path: Path) -> N
     assert explain_unused_codes(tmp_path / "none", far) is None
 
 
-def test_what_codes_depend_on_is_told_in_words(codec: LoadedCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_codes_depend_on_is_told_in_words(codec, monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
     key = make_key(codec, execution=Execution(intra_op=0, inter_op=2, is_deterministic=True, is_synchronous=True))

@@ -4,11 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -16,9 +13,8 @@ import pytest
 from myxtts.devices.plan import Mode
 from myxtts.errors import ProducerFailedError, WorkFailedError
 from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.batches import Batches, PipedBatches, open_batches
+from myxtts.pipeline.batches import PipedBatches, open_batches
 from myxtts.pipeline.prepare import Preparer
-from myxtts.pipeline.producer_client import ProducerProcess
 from myxtts.pipeline.threads import Handoff, Stopped, TimeLimits, WorkerThread
 from tests.pipeline.producers import open_producer
 from tests.pipeline.small_runs import damage_clip, make_plan, make_run, make_run_folder
@@ -27,24 +23,22 @@ from tests.pipeline.test_batch import INFO
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return make_run_folder(tmp_path_factory.mktemp("run"), clips=16)
 
 
-def open_small(
-    folder: Path, mode: Mode, data: dict[str, Any] | None = None, changes: dict[str, Any] | None = None, **options: Any
-) -> Batches:
+def open_small(folder, mode, data=None, changes=None, **options):
     sections = {"data": {"num_workers": 0, "batch_size": 5, **(data or {})}}
     run_data, recipe = make_run(folder, plan=make_plan(mode), **sections)
     return open_batches(replace(recipe, **(changes or {})), run_data, folder=folder / "producer", **options)
 
 
 @pytest.fixture
-def failing_prepare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def failing_prepare(monkeypatch):
     """The third batch cannot be prepared."""
     real, calls = Preparer.prepare, []
 
-    def prepare(self: Preparer, *arguments: Any) -> Any:
+    def prepare(self, *arguments):
         calls.append(1)
         if len(calls) == 3:
             raise ZeroDivisionError("no such mel")
@@ -57,8 +51,8 @@ def failing_prepare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("mode", [Mode.SINGLE, Mode.DUAL])
 @pytest.mark.usefixtures("failing_prepare")
-def test_an_error_in_preparing_names_that_and_the_batch(mode: Mode, folder: Path) -> None:
-    def take_three() -> None:
+def test_an_error_in_preparing_names_that_and_the_batch(mode, folder):
+    def take_three():
         for _ in range(3):
             source.take()
             source.release()
@@ -71,7 +65,7 @@ def test_an_error_in_preparing_names_that_and_the_batch(mode: Mode, folder: Path
     assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
-def test_an_error_in_the_producer_names_what_it_was_doing(folder: Path) -> None:
+def test_an_error_in_the_producer_names_what_it_was_doing(folder):
     _, recipe = make_run(folder)
     broken = {"preparation": replace(recipe.preparation, mel_norms=(1.0, 2.0))}
     with (
@@ -81,7 +75,7 @@ def test_an_error_in_the_producer_names_what_it_was_doing(folder: Path) -> None:
         source.take()
 
 
-def test_an_error_in_reading_names_that(tmp_path: Path) -> None:
+def test_an_error_in_reading_names_that(tmp_path):
     folder = make_run_folder(tmp_path, clips=16)
     open_small(folder, Mode.DUAL).close()
     for path in (folder / "corpus" / "wavs").iterdir():
@@ -94,7 +88,7 @@ def test_an_error_in_reading_names_that(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.SINGLE, Mode.DUAL])
-def test_batches_may_be_closed_at_any_time(mode: Mode, folder: Path) -> None:
+def test_batches_may_be_closed_at_any_time(mode, folder):
     open_small(folder, mode).close()
     source = open_small(folder, mode, {"num_workers": 1})
     source.take()
@@ -103,12 +97,10 @@ def test_batches_may_be_closed_at_any_time(mode: Mode, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.DUAL, Mode.ISOLATED])
-def test_what_is_broken_off_while_it_is_opened_leaves_nothing(
-    mode: Mode, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_broken_off_while_it_is_opened_leaves_nothing(mode, folder, monkeypatch):
     real = WorkerThread.start
 
-    def start(worker: WorkerThread[Any, Any]) -> None:
+    def start(worker):
         if worker.name == "transfer":
             raise KeyboardInterrupt
         real(worker)
@@ -119,7 +111,7 @@ def test_what_is_broken_off_while_it_is_opened_leaves_nothing(
     assert list_what_is_left() == []
 
 
-def test_what_is_broken_off_while_it_warms_up_leaves_nothing(folder: Path) -> None:
+def test_what_is_broken_off_while_it_warms_up_leaves_nothing(folder):
     waiting = MagicMock()
     waiting.__enter__.side_effect = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
@@ -127,7 +119,7 @@ def test_what_is_broken_off_while_it_warms_up_leaves_nothing(folder: Path) -> No
     assert list_what_is_left() == []
 
 
-def test_facts_begin_anew_after_a_reset(folder: Path) -> None:
+def test_facts_begin_anew_after_a_reset(folder):
     with closing(open_small(folder, Mode.DUAL, {"prefetch_buffer_size": 1})) as source:
         for _ in range(4):
             source.take()
@@ -137,19 +129,19 @@ def test_facts_begin_anew_after_a_reset(folder: Path) -> None:
     assert sum(worker.items for worker in before.work) > sum(worker.items for worker in after.work)
 
 
-def test_a_codec_folder_without_a_codec_is_refused(folder: Path) -> None:
+def test_a_codec_folder_without_a_codec_is_refused(folder):
     with pytest.raises(ValueError, match="corpus"):
         open_small(folder, Mode.SINGLE, changes={"codec_folder": folder / "corpus"})
 
 
-def pipe(prepared: Handoff[Batch] | ProducerProcess, folder: Path, delay_s: float = 0.0) -> PipedBatches:
+def pipe(prepared, folder, delay_s=0.0):
     """Batches that somebody puts into a hand-off, or those of a producer."""
     _, recipe = make_run(folder, plan=make_plan(Mode.DUAL), data={"model_start_delay": delay_s})
     return PipedBatches(recipe, prepared, unpack=lambda batch: batch, threads=[], close_source=lambda: None)
 
 
-def test_everything_that_happens_to_a_producer_counts_as_progress(folder: Path) -> None:
-    def take_until_it_is_closed() -> None:
+def test_everything_that_happens_to_a_producer_counts_as_progress(folder):
+    def take_until_it_is_closed():
         with suppress(Stopped):
             source.take()
 
@@ -176,10 +168,8 @@ def test_everything_that_happens_to_a_producer_counts_as_progress(folder: Path) 
     ("batches", "delay_s", "is_over", "waits"),
     [(1, 0.01, False, True), (3, 2.0, False, False), (1, 2.0, True, False), (1, 0.0, False, False)],
 )
-def test_no_wait_is_announced_that_does_not_happen(
-    batches: int, delay_s: float, is_over: bool, waits: bool, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepared: Handoff[Batch] = Handoff("prepared")
+def test_no_wait_is_announced_that_does_not_happen(batches, delay_s, is_over, waits, folder, caplog):
+    prepared = Handoff("prepared")
     for _ in range(batches):
         prepared.reserve()
         prepared.commit(Batch({}, INFO))

@@ -1,50 +1,45 @@
 """What is prepared for a clip depends on that clip alone."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
-from myxtts.data.host_batches import HostBatch, HostSource
+from myxtts.data.host_batches import HostSource
 from myxtts.data.order import Kind
 from myxtts.data.sampler import EMPTY_ROW
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
-from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.factory import BatchFactory
-from myxtts.pipeline.prepare import Segments, StepTotals, choose_segments
+from myxtts.pipeline.prepare import StepTotals, choose_segments
 from myxtts.pipeline.recipe import Target
 from myxtts.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
-from tests.pipeline.small_runs import Run, make_batches, make_run, make_run_folder, open_factory
+from tests.pipeline.small_runs import make_batches, make_run, make_run_folder, open_factory
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return make_run_folder(tmp_path_factory.mktemp("run"), clips=16)
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> Run:
+def run(folder):
     return make_run(folder, data={"num_workers": 0, "batch_size": 5})
 
 
 @pytest.fixture(scope="module")
-def batches(run: Run) -> list[Batch]:
+def batches(run):
     return make_batches(run, range(6))
 
 
-def read_values(batch: Batch) -> tuple[Any, ...]:
+def read_values(batch):
     """All that is not a matter of time."""
     info = batch.info
     tensors = {name: np.asarray(array).tolist() for name, array in batch.tensors.items()}
     return tensors, info.facts, info.clip_numbers, info.replaced, info.totals
 
 
-def test_arrays_have_the_shapes_and_types_of_the_contract(run: Run, batches: list[Batch]) -> None:
+def test_arrays_have_the_shapes_and_types_of_the_contract(run, batches):
     data, recipe = run
     for batch in batches:
         bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
@@ -62,7 +57,7 @@ def test_arrays_have_the_shapes_and_types_of_the_contract(run: Run, batches: lis
         assert batch.info.totals == tuple(batch.tensors["totals_2"].tolist())
 
 
-def test_preparing_lasts_until_a_batch_is_really_made(run: Run) -> None:
+def test_preparing_lasts_until_a_batch_is_really_made(run):
     with open_factory(run) as factory:
         made = factory.make(0)
         settled = factory.settle(made)
@@ -73,7 +68,7 @@ def test_preparing_lasts_until_a_batch_is_really_made(run: Run) -> None:
     assert (fetched.info.meters.read_s, fetched.info.meters.prepare_s) == (done.read.seconds, done.prepare.seconds)
 
 
-def test_totals_are_those_of_the_global_batch(folder: Path) -> None:
+def test_totals_are_those_of_the_global_batch(folder):
     run = make_run(
         folder,
         data={"num_workers": 0, "batch_size": 3, "prompt_seconds": 6.0, "prompt_from": "clip"},
@@ -90,13 +85,13 @@ def test_totals_are_those_of_the_global_batch(folder: Path) -> None:
             assert batch["totals_2"].tolist() == [text, audio - (prompt if blank else 0)]
 
 
-def test_rows_at_a_time_change_nothing(run: Run, batches: list[Batch]) -> None:
+def test_rows_at_a_time_change_nothing(run, batches):
     for rows in (1, 2):
         made = make_batches(run, range(3), rows_at_a_time=rows)
         assert list(map(read_values, made)) == list(map(read_values, batches[:3]))
 
 
-def crowd(host: HostBatch, row: int, extra_codes: int) -> HostBatch:
+def crowd(host, row, extra_codes):
     """The batch with noise of full length in all rows but one, in a bucket that is longer by so many codes."""
     samples = host.wav_BS.shape[1] + extra_codes * SAMPLES_PER_CODE
     assert host.prompt_BS is not None
@@ -108,14 +103,14 @@ def crowd(host: HostBatch, row: int, extra_codes: int) -> HostBatch:
     return replace(host, wav_BS=noise[0], prompt_BS=noise[1], wav_lengths_B=lengths_B)
 
 
-def read_row(tensors: dict[str, Any], row: int) -> tuple[list[int], list[list[float]]]:
+def read_row(tensors, row):
     """Codes and mel of a row."""
     length = int(tensors["code_lengths_B"][row])
     assert not tensors["codes_BM"][row, length:].any()
     return tensors["codes_BM"][row, :length].tolist(), np.asarray(tensors["mel_BFM"])[row].tolist()
 
 
-def test_neighbours_and_bucket_change_nothing(run: Run, batches: list[Batch]) -> None:
+def test_neighbours_and_bucket_change_nothing(run, batches):
     data, recipe = run
     rows = range(len(batches[0].info.clip_numbers))
     before = [read_row(batches[0].tensors, row) for row in rows]
@@ -130,7 +125,7 @@ def test_neighbours_and_bucket_change_nothing(run: Run, batches: list[Batch]) ->
     source.close()
 
 
-def test_empty_rows_hold_nothing(run: Run) -> None:
+def test_empty_rows_hold_nothing(run):
     short = [batch for batch in make_batches(run, range(8)) if (batch.tensors["weights_B"] == 0).any()]
     assert short
     for batch in short:
@@ -141,7 +136,7 @@ def test_empty_rows_hold_nothing(run: Run) -> None:
 
 
 @pytest.fixture
-def cached_factory(run: Run, tmp_path: Path) -> Iterator[BatchFactory]:
+def cached_factory(run, tmp_path):
     data, recipe = run
     config = recipe.config.replace(data={"cache": "disk"})
     with open_factory((data, replace(recipe, config=config, cache_folder=tmp_path / "features"))) as factory:
@@ -149,14 +144,14 @@ def cached_factory(run: Run, tmp_path: Path) -> Iterator[BatchFactory]:
         yield factory
 
 
-def test_cached_codes_are_the_same(cached_factory: BatchFactory, batches: list[Batch]) -> None:
+def test_cached_codes_are_the_same(cached_factory, batches):
     first, again = ([cached_factory.fetch(cached_factory.make(number)) for number in range(4)] for _ in range(2))
     assert list(map(read_values, first)) == list(map(read_values, again)) == list(map(read_values, batches[:4]))
     assert [batch.info.cache_hits for batch in again] == [batch.info.facts.clips for batch in again]
     assert all(batch.info.traces == 0 for batch in first + again), "traced after warm-up"
 
 
-def test_augmentation_changes_training_but_not_validation(folder: Path, batches: list[Batch]) -> None:
+def test_augmentation_changes_training_but_not_validation(folder, batches):
     augment = {"gain_db": 6.0, "noise_db": -40.0, "speed": 0.1, "frame_masks": 1, "band_masks": 1}
     data = {"num_workers": 0, "batch_size": 5} | {f"augment_{name}": value for name, value in augment.items()}
     changed = make_batches(make_run(folder, data=data), range(6))
@@ -173,7 +168,7 @@ def test_augmentation_changes_training_but_not_validation(folder: Path, batches:
     assert {batch.info.facts.kind for batch in changed} == set(Kind)
 
 
-def test_codec_batches_hold_mels_and_count_frames(folder: Path) -> None:
+def test_codec_batches_hold_mels_and_count_frames(folder):
     data, recipe = make_run(folder, Target.CODEC, data={"num_workers": 0, "batch_size": 5})
     for batch in make_batches((data, recipe), range(2)):
         bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
@@ -184,7 +179,7 @@ def test_codec_batches_hold_mels_and_count_frames(folder: Path) -> None:
         assert (lengths_B <= mel_BFM.shape[1]).all()
 
 
-def test_a_replaced_batch_has_other_clips_and_prompts_and_comes_again_with_its_failures(run: Run) -> None:
+def test_a_replaced_batch_has_other_clips_and_prompts_and_comes_again_with_its_failures(run):
     data, recipe = run
     with open_factory(run) as factory:
         others = [factory.make(number) for number in (0, 2)]
@@ -201,7 +196,7 @@ def test_a_replaced_batch_has_other_clips_and_prompts_and_comes_again_with_its_f
     assert read_values(twin) == read_values(after)
 
 
-def test_prompts_are_cut_to_the_longest_allowed(run: Run) -> None:
+def test_prompts_are_cut_to_the_longest_allowed(run):
     ((short,), (long,)) = (make_batches(run, [0], prompt_samples=most) for most in (8192, MAX_SLICE_SAMPLES))
     lengths = [np.diff(batch.tensors["spans_B2"])[:, 0] for batch in (short, long)]
     assert lengths[0].max() == 8192
@@ -213,11 +208,11 @@ CODES = np.array([200, 7, 0, 50], np.int32)
 CLIPS = np.array([4, 9, -1, 2], np.int32)
 
 
-def choose(kind: Kind = Kind.TRAIN, epoch: int = 0, rows: slice = slice(None)) -> Segments:
+def choose(kind=Kind.TRAIN, epoch=0, rows=slice(None)):
     return choose_segments(kind, CODES[rows], seed=3, epoch=epoch, clips_B=CLIPS[rows])
 
 
-def test_a_segment_lies_inside_its_clip_and_short_clips_are_filled() -> None:
+def test_a_segment_lies_inside_its_clip_and_short_clips_are_filled():
     segments = choose()
     frames = np.array([count_frames(int(codes)) for codes in CODES])
     assert (segments.starts_B + segments.frames_B <= frames).all()
@@ -225,7 +220,7 @@ def test_a_segment_lies_inside_its_clip_and_short_clips_are_filled() -> None:
     assert segments.starts_B[1:3].tolist() == [0, 0]
 
 
-def test_another_part_is_heard_in_every_epoch_and_all_of_a_clip_in_time_and_the_middle_in_validation() -> None:
+def test_another_part_is_heard_in_every_epoch_and_all_of_a_clip_in_time_and_the_middle_in_validation():
     starts = np.array([choose(epoch=epoch).starts_B[0] for epoch in range(400)])
     last = count_frames(200) - SEGMENT_FRAMES
     assert starts.min() < 0.05 * last
@@ -237,7 +232,7 @@ def test_another_part_is_heard_in_every_epoch_and_all_of_a_clip_in_time_and_the_
     assert middles[0][0] == last // 2
 
 
-def test_speech_is_the_clip_itself_at_the_decoders_rate_whatever_is_prepared_at_a_time(folder: Path) -> None:
+def test_speech_is_the_clip_itself_at_the_decoders_rate_whatever_is_prepared_at_a_time(folder):
     run = make_run(folder, Target.DECODER, data={"num_workers": 0, "batch_size": 4, "augment_gain_db": 6.0})
     whole, apart = make_batches(run, range(2), warm=True), make_batches(run, range(2), rows_at_a_time=1)
     assert list(map(read_values, whole)) == list(map(read_values, apart))

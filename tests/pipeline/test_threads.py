@@ -64,21 +64,6 @@ def wait_until_waiting(handoff, side):
         times = [getattr(handoff.read_facts(), f"{side}_wait_s") for _ in range(2)]
 
 
-def test_items_arrive_in_the_order_of_commits():
-    handoff = Handoff("h")
-    received = []
-
-    def take_all():
-        for _ in range(100):
-            received.append(handoff.take())
-            handoff.release()
-
-    finish = run_in_thread(take_all)
-    fill(handoff, *range(100))
-    finish()
-    assert received == list(range(100))
-
-
 def test_a_fourth_item_waits_for_a_release_and_not_for_a_take():
     handoff = Handoff("h")
     assert handoff.slots == SLOTS == 3
@@ -95,15 +80,6 @@ def test_a_fourth_item_waits_for_a_release_and_not_for_a_take():
 def test_releasing_more_than_was_taken_is_a_mistake_of_ours():
     with pytest.raises(AssertionError, match="more slots released"):
         Handoff("h").release()
-
-
-def test_what_was_committed_can_be_taken_after_the_end():
-    handoff = Handoff("h")
-    fill(handoff, 1, 2)
-    handoff.finish()
-    assert [handoff.take(), handoff.take()] == [1, 2]
-    with pytest.raises(EndOfStream):
-        handoff.take()
 
 
 @pytest.mark.parametrize("side", ["giver", "taker"])

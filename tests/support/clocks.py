@@ -1,14 +1,12 @@
 """A clock that stands still until it is moved."""
 
-from __future__ import annotations
-
 
 class ManualClock:
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
-    def move(self, seconds: float) -> None:
+    def move(self, seconds):
         self.now += seconds

@@ -1,20 +1,80 @@
-"""A leak is found and named by its phase; noise, as real runs make it, is not taken for one."""
-
-from __future__ import annotations
+"""The bill before a run; and a leak is found and named by its phase, while noise, as real runs make it, is not taken for one."""
 
 import math
 import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from myxtts.devices.nvml import MIB
-from myxtts.monitoring.memory import Leak, Memory, MemoryWatch, Phase
+from myxtts.errors import MemoryBillError
+from myxtts.monitoring.memory import (
+    BatchChoice,
+    BillItem,
+    DeviceBill,
+    Memory,
+    MemoryWatch,
+    Phase,
+    check_bill,
+    format_bills,
+    suggest_batch,
+)
+
+
+def make_bill(limit_bytes):
+    items = (BillItem("weights", 100 * MIB), BillItem("gradients", 324 * MIB), BillItem("activations", 500 * MIB, True))
+    return DeviceBill("/GPU:1", "model", items, limit_bytes)
+
+
+def test_a_limit_that_is_unknown_refuses_nothing():
+    assert make_bill(924 * MIB).fits is True
+    assert make_bill(924 * MIB - 1).fits is False
+    unknown = make_bill(None)
+    assert unknown.fits is None
+    check_bill(unknown, None)
+    assert [line.split(maxsplit=1)[-1] for line in format_bills([unknown]).splitlines()[-2:]] == [
+        "unknown",
+        "known to fit",
+    ]
+
+
+def test_the_table_has_a_column_per_device_and_fits_80_columns():
+    data = DeviceBill("/GPU:0", "data", (BillItem("weights", 50 * MIB),), 8 * MIB)
+    lines = format_bills([make_bill(1000 * MIB), data]).splitlines()
+    assert max(map(len, lines)) <= 80
+    cells = [line.split() for line in lines]
+    assert cells[0] == ["Memory", "/GPU:1", "(model)", "/GPU:0", "(data)"]
+    assert ["gradients", "324.0", "MB", "-"] in cells
+    assert ["activations", "~500.0", "MB", "-"] in cells
+    assert cells[-1] == ["fits", "DOES", "NOT", "FIT"]
+
+
+def test_a_bill_too_high_is_refused_with_a_batch_that_fits_or_says_that_none_does():
+    suggestion = suggest_batch(BatchChoice(8, 2), lambda batch: 100 * batch, 450)
+    assert suggestion == BatchChoice(4, 4)
+    with pytest.raises(MemoryBillError, match="--batch-size 4 --grad-accum 4") as caught:
+        check_bill(make_bill(300 * MIB), suggestion)
+    assert "needs about 924.0 MB, its limit is 300.0 MB" in str(caught.value)
+    with pytest.raises(MemoryBillError, match="Not even a single clip"):
+        check_bill(make_bill(300 * MIB), suggest_batch(BatchChoice(8, 1), lambda batch: 1000, 999))
+
+
+@given(st.integers(1, 48), st.integers(1, 16), st.integers(0, 100), st.integers(1, 9), st.integers(1, 400))
+def test_a_suggestion_fits_keeps_the_product_and_is_the_largest(batch, accumulation, fixed, each, limit):
+    choice = suggest_batch(BatchChoice(batch, accumulation), lambda clips: fixed + each * clips, limit)
+    fitting = [b for b in range(1, batch + 1) if (batch * accumulation) % b == 0 and fixed + each * b <= limit]
+    if choice is None:
+        assert not fitting
+    else:
+        assert choice == BatchChoice(max(fitting), batch * accumulation // max(fitting))
+
 
 SOON, LONG = 200, 2000
 Noise = Callable[[int, random.Random], float]
 
-NOISES: dict[str, Noise] = {
+NOISES = {
     "nothing": lambda step, draw: 0.0,
     "chunks of a pool that are taken once and kept, ever more rarely": lambda step, draw: 64.0 * int(math.log2(1 + step / 20)),
     "saw": lambda step, draw: 3.0 * (step % 70),
@@ -32,14 +92,14 @@ NOISES["all"] = lambda step, draw: 0.002 * step + sum(noise(step, draw) for nois
 
 
 def run(
-    steps: int,
-    noise: str = "nothing",
+    steps,
+    noise="nothing",
     *,
-    memory: Memory = Memory.TRAINER,
-    leaks: dict[Phase, float] | None = None,
-    visits: dict[Phase, int] | None = None,
-    seed: int = 0,
-) -> list[Leak]:
+    memory=Memory.TRAINER,
+    leaks=None,
+    visits=None,
+    seed=0,
+):
     """What is told of a run that leaks so many MiB in every update, validation or checkpoint; the latter two also take 30 MiB
     and give them back in the next update.
 
@@ -48,7 +108,7 @@ def run(
     """
     watch, draw = MemoryWatch("gpt"), random.Random(seed)
     leaks, visits = leaks or {}, visits or {Phase.VALIDATION: 10, Phase.CHECKPOINT: 20}
-    told: list[Leak] = []
+    told = []
     leaked = 0.0
     for step in range(1, steps + 1):
         leaked += leaks.get(Phase.TRAINING, 0.0)
@@ -67,9 +127,7 @@ def run(
     ("phase", "mib", "slope"),
     [(Phase.TRAINING, 1.5, 150), (Phase.VALIDATION, 20.0, 200), (Phase.CHECKPOINT, 30.0, 150)],
 )
-def test_a_leak_is_found_and_named_by_its_phase_within_200_steps(
-    memory: Memory, phase: Phase, mib: float, slope: float
-) -> None:
+def test_a_leak_is_found_and_named_by_its_phase_within_200_steps(memory, phase, mib, slope):
     told = run(SOON, memory=memory, leaks={phase: mib})
     assert told
     assert {(leak.memory, leak.phase) for leak in told} == {(memory, phase)}
@@ -77,7 +135,7 @@ def test_a_leak_is_found_and_named_by_its_phase_within_200_steps(
 
 
 @pytest.mark.parametrize("name", ["saw", "a cache that fills slowly", "shapes", "jump"])
-def test_a_leak_is_found_beneath_noise(name: str) -> None:
+def test_a_leak_is_found_beneath_noise(name):
     assert {leak.phase for leak in run(SOON, name, leaks={Phase.TRAINING: 4.0})} == {Phase.TRAINING}
 
 
@@ -90,7 +148,7 @@ def test_a_leak_is_found_beneath_noise(name: str) -> None:
     ],
     ids=["beside a large jump", "with every hundredth step", "slow"],
 )
-def test_what_is_hard_to_tell_is_told_later(steps, noise, leaks, visits) -> None:
+def test_what_is_hard_to_tell_is_told_later(steps, noise, leaks, visits):
     told = run(steps, noise, leaks=leaks, visits=visits)
     assert {leak.phase for leak in told} == set(leaks)
     assert told[0].step > SOON
@@ -98,11 +156,11 @@ def test_what_is_hard_to_tell_is_told_later(steps, noise, leaks, visits) -> None
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", list(NOISES))
-def test_a_run_without_a_leak_raises_no_alarm_in_2000_steps(name: str, seed: int) -> None:
+def test_a_run_without_a_leak_raises_no_alarm_in_2000_steps(name, seed):
     assert run(LONG, name, seed=seed) == []
 
 
-def test_the_alarm_is_one_line_and_comes_again_only_when_the_leak_has_doubled() -> None:
+def test_the_alarm_is_one_line_and_comes_again_only_when_the_leak_has_doubled():
     told = run(LONG, leaks={Phase.TRAINING: 1.0})
     assert 1 < len(told) < 8
     said = str(told[0])
@@ -114,7 +172,7 @@ def test_the_alarm_is_one_line_and_comes_again_only_when_the_leak_has_doubled() 
     assert "\n" not in said
 
 
-def test_of_a_producer_only_what_is_known_is_promised() -> None:
+def test_of_a_producer_only_what_is_known_is_promised():
     watch, told = MemoryWatch("gpt"), []
     for step in range(1, SOON + 1):
         told += watch.add(step, Phase.PREPARATION, {Memory.PRODUCER: (500 + step) * MIB})
@@ -122,7 +180,7 @@ def test_of_a_producer_only_what_is_known_is_promised() -> None:
     assert "the machine may run out of memory and end the trainer" in str(told[0])
 
 
-def test_what_a_validation_takes_and_the_training_gives_back_is_no_leak() -> None:
+def test_what_a_validation_takes_and_the_training_gives_back_is_no_leak():
     watch, told = MemoryWatch("gpt"), []
     for step in range(1, LONG):
         told += watch.add(step, Phase.TRAINING, {Memory.TRAINER: 2000 * MIB})
@@ -133,7 +191,7 @@ def test_what_a_validation_takes_and_the_training_gives_back_is_no_leak() -> Non
     assert told == []
 
 
-def test_what_tracing_takes_is_taken_once() -> None:
+def test_what_tracing_takes_is_taken_once():
     watch, told, used = MemoryWatch("gpt"), [], 1000.0
     for step in range(1, 600):
         has_traced = step % 3 == 0
@@ -142,7 +200,7 @@ def test_what_tracing_takes_is_taken_once() -> None:
     assert told == []
 
 
-def test_unknown_memory_is_never_zero_and_never_leaks() -> None:
+def test_unknown_memory_is_never_zero_and_never_leaks():
     watch, told = MemoryWatch("gpt"), []
     for step in range(1, 400):
         used = None if step % 2 else (1000 + 2 * step) * MIB
@@ -150,7 +208,7 @@ def test_unknown_memory_is_never_zero_and_never_leaks() -> None:
     assert {leak.memory for leak in told} == {Memory.TRAINER}
 
 
-def test_another_process_begins_anew() -> None:
+def test_another_process_begins_anew():
     watch, told = MemoryWatch("gpt"), []
     for step in range(1, LONG):
         # Each process begins with more than the one before.
