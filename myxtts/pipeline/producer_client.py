@@ -520,7 +520,11 @@ class Recovery:
             if end.cause is ExitCause.OUT_OF_MEMORY:
                 raise ProducerFailedError(self._explain_no_memory(end))
         self._restarts += 1
-        is_to_blame = self._count_exit_here(end.position) == 2
+        # Exits in a row at one batch count; one that has nothing to do with a batch blames none.
+        if end.position is not None:
+            self._exits_here = self._exits_here + 1 if end.position == self._position else 1
+            self._position = end.position
+        is_to_blame = end.position is not None and self._exits_here == 2
         if self._restarts > MOST_RESTARTS or (is_to_blame and self._replaced == MOST_REPLACED):
             replaced = f", though its clips were replaced {self._replaced} times" if self._replaced else ""
             raise ProducerFailedError(
@@ -532,15 +536,6 @@ class Recovery:
         self._replaced += 1
         self._forget_position()
         return end.position
-
-    def _count_exit_here(self, position: int | None) -> int:
-        """Exits in a row at one batch; one that has nothing to do with a batch blames none."""
-        if position is None:
-            return 0
-        if position != self._position:
-            self._position, self._exits_here = position, 0
-        self._exits_here += 1
-        return self._exits_here
 
     def _forget_position(self) -> None:
         self._position, self._exits_here = None, 0

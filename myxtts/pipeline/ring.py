@@ -15,8 +15,8 @@ import mmap
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+import timeit
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,19 +236,9 @@ def time_ring(batch_bytes: int, rounds: int) -> tuple[float, float]:
     writer = Ring.attach(os.dup(reader.fileno()), reader.slots, reader.slot_bytes)
     try:
         layout = writer.pack(0, batch)
-        return (
-            _time_median(lambda: writer.pack(0, batch), rounds),
-            _time_median(lambda: [np.array(view) for view in reader.read(0, layout).values()], rounds),
-        )
+        works = (lambda: writer.pack(0, batch), lambda: [np.array(view) for view in reader.read(0, layout).values()])
+        pack_s, read_s = (statistics.median(timeit.repeat(work, number=1, repeat=rounds)) for work in works)
+        return pack_s, read_s
     finally:
         reader.close()
         writer.close()
-
-
-def _time_median(action: Callable[[], object], rounds: int) -> float:
-    seconds = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)

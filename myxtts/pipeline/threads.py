@@ -337,7 +337,9 @@ class StallWatch:
             self._work, self._silent_s, self._told = work, 0.0, 0
             return None
         self._silent_s += gap_s
-        limit_s = self._choose_limit(work)
+        limit_s = work.limit_s
+        if limit_s is None:
+            limit_s = self._limits.first_s if work.is_first else self._limits.steady_s
         if self._told < 1 and self._silent_s > limit_s:
             self._told = 1
             return Stall(work, limit_s, is_final=False)
@@ -345,11 +347,6 @@ class StallWatch:
             self._told = 2
             return Stall(work, FINAL * limit_s, is_final=True)
         return None
-
-    def _choose_limit(self, work: Work) -> float:
-        if work.limit_s is not None:
-            return work.limit_s
-        return self._limits.first_s if work.is_first else self._limits.steady_s
 
 
 def format_stack(ident: int | None) -> str:
@@ -522,14 +519,12 @@ def wait_watched(last: Handoff[Any], threads: Sequence[WorkerThread[Any, Any]], 
     while not last.wait_for_item(limits.look_s):
         for thread, watch in watches:
             stall = watch.look(thread.read_work())
-            if stall is not None:
-                _tell_stall(stall, thread.format_stack())
-
-
-def _tell_stall(stall: Stall, stack: str) -> None:
-    if stall.is_final:
-        raise WorkStalledError(f"{stall} The run ends. It is here:\n{stack}")
-    _log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
+            if stall is None:
+                continue
+            stack = thread.format_stack()
+            if stall.is_final:
+                raise WorkStalledError(f"{stall} The run ends. It is here:\n{stack}")
+            _log.warning("%s The run ends if that lasts %g s. It is here:\n%s", stall, FINAL * stall.limit_s, stack)
 
 
 def stop_threads(threads: Sequence[WorkerThread[Any, Any]], timeout_s: float = JOIN_SECONDS) -> None:

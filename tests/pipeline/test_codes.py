@@ -3,19 +3,17 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.data import code_cache
 from myxtts.data.code_cache import CacheFolderError, CodeCache, find_key_folder
 from myxtts.data.order import Kind
 from myxtts.devices.runtime import Execution, read_execution
 from myxtts.errors import ReadingError
-from myxtts.pipeline import codes
-from myxtts.pipeline import codes as code_choice
 from myxtts.pipeline.batch import BatchMeters
 from myxtts.pipeline.codes import (
     CodeMaker,
@@ -152,16 +150,16 @@ def test_a_clip_that_cannot_be_read_is_named_and_the_others_are_made(run, codec,
     assert missing == [damaged]
 
 
-@pytest.mark.usefixtures("damaged")
-def test_where_too_many_cannot_be_read_it_ends(run, fill, monkeypatch):
-    monkeypatch.setattr(codes, "RECENT_CLIPS", 1)
-    monkeypatch.setattr(codes, "MOST_FAILED_SHARE", 0.0)
-    with pytest.raises(ReadingError, match=r"1 could not be read.* Is the disk still there\?"):
+def test_where_too_many_cannot_be_read_it_ends(fill, tmp_path):
+    run = make_run(make_run_folder(tmp_path, clips=50), data={"num_workers": 0})
+    for path in (tmp_path / "corpus" / "wavs").iterdir():
+        damage_clip(path)
+    with pytest.raises(ReadingError, match=r"4\d could not be read.* Is the disk still there\?"):
         fill(run)
 
 
 def test_a_full_disk_is_an_error(run, fill, monkeypatch):
-    monkeypatch.setattr(code_cache, "read_free_disk_bytes", lambda folder: 0)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=4096))
     with pytest.raises(CacheFolderError, match="Codes can no longer be written"):
         fill(run)
 
@@ -228,26 +226,29 @@ ONCE = Decision("off", "Every clip is prepared only once in one epoch, so nothin
 WHAT = "The codes of 4 clips take 0.00345 MB"
 DISK = Decision("disk", f"{WHAT}, and are made once for this run and later ones.")
 MEMORY = Decision("memory", f"{WHAT}, and are made once for this run: there is no room for them on the disk.")
-NONE = Decision("off", f"{WHAT}, for which there is no memory.")
 
 
 @pytest.mark.parametrize(
-    ("asked", "data", "epochs", "room", "decision"),
+    ("asked", "data", "epochs", "decision"),
     [
-        ("auto", {}, 2, {}, DISK),
-        ("disk", {}, 1, {}, Decision("disk", "--cache is disk.")),
-        ("off", {}, 2, {}, Decision("off", "--cache is off.")),
-        ("auto", {"augment_gain_db": 3.0}, 2, {}, NOT_ALIKE),
-        ("disk", {"augment_gain_db": 3.0}, 2, {}, NOT_ALIKE),
-        ("auto", {}, 1, {}, ONCE),
-        ("auto", {}, 2, {"read_free_disk_bytes": lambda folder: 3000}, MEMORY),
-        ("auto", {}, 2, {"read_free_memory_bytes": lambda: 6000}, NONE),
+        ("auto", {}, 2, DISK),
+        ("disk", {}, 1, Decision("disk", "--cache is disk.")),
+        ("off", {}, 2, Decision("off", "--cache is off.")),
+        ("auto", {"augment_gain_db": 3.0}, 2, NOT_ALIKE),
+        ("disk", {"augment_gain_db": 3.0}, 2, NOT_ALIKE),
+        ("auto", {}, 1, ONCE),
     ],
 )
-def test_what_is_asked_for_and_the_room_there_is_decide(tmp_path, monkeypatch, asked, data, epochs, room, decision):
-    for name, read in room.items():
-        monkeypatch.setattr(code_choice, name, read)
+def test_what_is_asked_for_decides(tmp_path, asked, data, epochs, decision):
     assert decide(tmp_path, asked, data, epochs) == decision
+
+
+def test_without_room_on_the_disk_codes_are_kept_in_memory_and_without_memory_nowhere(tmp_path):
+    # A file system without room.
+    assert decide(Path("/proc/codes"), "auto", {}, epochs=2) == MEMORY
+    none = decide(tmp_path, "auto", {}, epochs=2, seconds=10**12)
+    assert none.policy == "off"
+    assert none.reason.endswith("MB, for which there is no memory.")
 
 
 def test_codes_that_are_there_are_used_in_one_epoch_too(tmp_path):
@@ -256,9 +257,9 @@ def test_codes_that_are_there_are_used_in_one_epoch_too(tmp_path):
     assert decide(tmp_path, "auto", {}, epochs=1) == DISK
 
 
-def decide(folder, asked, data, epochs):
+def decide(folder, asked, data, epochs, seconds=20):
     preparation = choose_preparation(XTTSConfig(data=data), Target.GPT, [1.0] * 80)
-    clips = np.full(2, 20 * 22050)
+    clips = np.full(2, seconds * 22050)
     corpora = type("Corpus", (), {"samples": clips, "__len__": lambda self: 2})
     run_data = SimpleNamespace(train=corpora(), validation=corpora())
     return decide_cache(asked, preparation, run_data, folder, KEY, epochs=epochs)
