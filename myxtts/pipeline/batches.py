@@ -74,14 +74,15 @@ PRODUCER_TASK = f"{factory.__name__}:{factory.make_task.__name__}"
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """What the pipeline has measured since it was opened, or since its facts were last reset."""
+    """What the pipeline has measured since it was opened."""
 
+    elapsed_s: float
     work: tuple[WorkFacts, ...]
     """Reading, preparing and, where a thread of its own does it, transferring."""
     handoffs: tuple[HandoffFacts, ...]
     meters: BatchMeters
     events: tuple[ProducerEvent, ...] = ()
-    """Of producer processes, all since the beginning."""
+    """Of producer processes."""
     preparation_batch: int | None = None
     """Clips prepared at a time in a producer process, after what running out of memory has made of it."""
 
@@ -102,8 +103,7 @@ class Batches(Protocol):
     def read_work(self) -> Work | None:
         """What is being done for the next batch in the thread that takes; None where others do it. For any thread."""
 
-    def read_facts(self, reset: bool = False) -> PipelineFacts:
-        """What was measured; `reset` starts a new window."""
+    def read_facts(self) -> PipelineFacts: ...
 
     def close(self) -> None:
         """Ends everything: no thread, process or shared memory is left."""
@@ -146,7 +146,8 @@ class OwnBatches:
         self._ready: deque[Batch] = deque()
         self._taken = self._made = 0
         self._is_synchronous = read_execution().is_synchronous
-        self._meters = self._shown = BatchMeters()
+        self._meters = BatchMeters()
+        self._opened_at = time.perf_counter()
         self._work: Work | None = None
         _log.info("Prefetching to %s with buffer_size=1", self._device)
         self._factory = BatchFactory(data, recipe, self._note_part)
@@ -176,11 +177,9 @@ class OwnBatches:
     def read_work(self) -> Work | None:
         return self._work
 
-    def read_facts(self, reset: bool = False) -> PipelineFacts:
-        meters = self._meters - self._shown
-        if reset:
-            self._shown = self._meters
-        return PipelineFacts(tuple(meters.list_work()), (), meters)
+    def read_facts(self) -> PipelineFacts:
+        elapsed_s = time.perf_counter() - self._opened_at
+        return PipelineFacts(elapsed_s, tuple(self._meters.list_work()), (), self._meters)
 
     def close(self) -> None:
         self._ready.clear()
@@ -328,8 +327,8 @@ class PipedBatches:
         self._title = recipe.plan.mode.log_name
         self._has_started = False
         self._is_waiting = False
-        self._meters = self._shown_meters = BatchMeters()
-        self._shown_transfer = WorkFacts("transfer", 0, 0.0)
+        self._meters = BatchMeters()
+        self._opened_at = time.perf_counter()
         self.placed: Handoff[Batch] = Handoff("on the model device")
         """The slots on the model device."""
         self._transfer = WorkerThread("transfer", self._place, prepared, self.placed)
@@ -376,19 +375,15 @@ class PipedBatches:
         since_s = self._producer.events[-1].time_s
         return Work("waiting for a batch", None, since_s, limit_s=self._time_limits.longest_s)
 
-    def read_facts(self, reset: bool = False) -> PipelineFacts:
-        meters, transfer, shown = self._meters, self._transfer.read_facts(), self._shown_transfer
-        copied = WorkFacts("transfer", transfer.items - shown.items, transfer.busy_s - shown.busy_s)
-        facts = PipelineFacts(
-            work=(*(meters - self._shown_meters).list_work(), copied),
-            handoffs=(self._prepared.read_facts(reset), self.placed.read_facts(reset)),
-            meters=meters - self._shown_meters,
+    def read_facts(self) -> PipelineFacts:
+        return PipelineFacts(
+            elapsed_s=time.perf_counter() - self._opened_at,
+            work=(*self._meters.list_work(), self._transfer.read_facts()),
+            handoffs=(self._prepared.read_facts(), self.placed.read_facts()),
+            meters=self._meters,
             events=() if self._producer is None else tuple(self._producer.events),
             preparation_batch=None if self._producer is None else self._producer.preparation_batch,
         )
-        if reset:
-            self._shown_meters, self._shown_transfer = meters, transfer
-        return facts
 
     def close(self) -> None:
         # First the threads: what they use is closed only when none of them uses it any more.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,6 +179,7 @@ class Preparer:
     def __init__(self, settings: PreparationSettings, *, seed: int, dvae: DVAE | None):
         assert (dvae is None) == (settings.target is Target.CODEC), "codes are made by a DVAE, unless it is trained"
         self.settings = settings
+        self._measure_samples = cache(settings.measure_samples)
         self._seed = seed
         self._mel_norms = np.array(settings.mel_norms, np.float32)
         self._codes = None if dvae is None else CodeMaker(dvae, self._mel_norms)
@@ -224,7 +225,7 @@ class Preparer:
                 self._compute_mel(batch, group)
                 if self.settings.target is Target.DECODER:
                     self._cut_segments(self._choose_segments(batch), batch, group)
-                encoded.add((self._choose_encoded(rows), self.settings.measure_samples(samples, kind)))
+                encoded.add((self._choose_encoded(rows), self._measure_samples(samples, kind)))
         if self._codes is not None:
             self._codes.warm_up(encoded, code_widths)
 
@@ -281,7 +282,7 @@ class Preparer:
         made = maker.finish(started, spans.codes_B)
         if clip_ids is not None:
             maker.keep(clip_ids, made)
-        width = self.settings.measure_samples(host.wav_BS.shape[1], rows.kind) // SAMPLES_PER_CODE
+        width = self._measure_samples(host.wav_BS.shape[1], rows.kind) // SAMPLES_PER_CODE
         audio_total = totals.audio - (totals.prompt if self.settings.blank_prompt else 0)
         return {
             "mel_BFM": mel_BFM,

@@ -178,9 +178,9 @@ class ProducerProcess:
         """What happened to the producers so far."""
         return list(self._events)
 
-    def read_facts(self, reset: bool = False) -> HandoffFacts:
+    def read_facts(self) -> HandoffFacts:
         """Who waited for whom. The giver's waiting is the process's own measure of it."""
-        return self._meter.read(reset)
+        return self._meter.read()
 
     def _take(self) -> FilledSlot:
         while True:

@@ -45,7 +45,7 @@ class EndOfStream(Exception):
 
 @dataclass(frozen=True)
 class HandoffFacts:
-    """What a hand-off has measured since it was made (or since its facts were last reset)."""
+    """What a hand-off has measured since it was made."""
 
     name: str
     items: int
@@ -78,11 +78,6 @@ class Stopwatch:
     def read(self, now: float) -> float:
         return self._total_s + (0.0 if self._since is None else max(0.0, now - self._since))
 
-    def reset(self, now: float) -> None:
-        self._total_s = 0.0
-        if self._since is not None:
-            self._since = now
-
 
 class WaitMeter:
     """The waiting of both sides of one hand-off, and how long it had nothing ready. For any thread."""
@@ -95,8 +90,8 @@ class WaitMeter:
         self.giver = Stopwatch()
         self.taker = Stopwatch()
         self._empty = Stopwatch()
-        self._window_start = clock()
-        self._empty.begin(self._window_start)
+        self._made_at = clock()
+        self._empty.begin(self._made_at)
         self._items = 0
 
     @contextmanager
@@ -133,23 +128,18 @@ class WaitMeter:
             if self._ready == 0:
                 self._empty.begin(self._clock())
 
-    def read(self, reset: bool = False) -> HandoffFacts:
-        """What was measured so far; `reset` starts a new window, for example after warm-up."""
+    def read(self) -> HandoffFacts:
+        """What was measured so far."""
         with self._lock:
             now = self._clock()
-            window_s = now - self._window_start
-            facts = HandoffFacts(
+            elapsed_s = now - self._made_at
+            return HandoffFacts(
                 name=self._name,
                 items=self._items,
                 giver_wait_s=self.giver.read(now),
                 taker_wait_s=self.taker.read(now),
-                readiness=1.0 - self._empty.read(now) / window_s if window_s > 0 else 0.0,
+                readiness=1.0 - self._empty.read(now) / elapsed_s if elapsed_s > 0 else 0.0,
             )
-            if reset:
-                for watch in (self.giver, self.taker, self._empty):
-                    watch.reset(now)
-                self._items, self._window_start = 0, now
-            return facts
 
 
 class Handoff(Generic[T]):
@@ -221,9 +211,8 @@ class Handoff(Generic[T]):
         """Sends both sides home."""
         self._set(stopped=True)
 
-    def read_facts(self, reset: bool = False) -> HandoffFacts:
-        """See `WaitMeter.read`."""
-        return self._meter.read(reset)
+    def read_facts(self) -> HandoffFacts:
+        return self._meter.read()
 
     def _wait_for_item(self, timeout_s: float | None) -> bool:
         with self._meter.waiting(self._meter.taker):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -22,6 +22,7 @@ from myxtts.errors import UserError
 from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.models.weights import to_checkpoint
 from myxtts.models.xtts import build_dvae
+from myxtts.monitoring.clock import Flow, subtract_flow
 from myxtts.monitoring.profile_facts import BatchTimes
 from myxtts.pipeline.batch import Batch, Span
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, PipelineFacts, open_batches
@@ -185,7 +186,7 @@ class Profiler:
 
     def run_real(self) -> tuple[list[BatchTimes], int, PipelineFacts]:
         """Pipeline and training together: the batches that count, how many were left out, and what the pipeline says of them."""
-        times, left_out, skip = list[BatchTimes](), 0, FILL_BATCHES
+        times, left_out, skip, since = list[BatchTimes](), 0, FILL_BATCHES, self._source.read_facts()
         # A corpus with many rare shapes traces again and again; it must come to an end all the same.
         for _ in range(FILL_BATCHES + 3 * self._steps):
             done = self._do_batch(self._training.train)
@@ -196,7 +197,7 @@ class Profiler:
                 skip -= 1
                 left_out += 1
                 if not skip:
-                    self._source.read_facts(reset=True)
+                    since = self._source.read_facts()
                 continue
             times.append(done)
             if len(times) == self._steps:
@@ -206,7 +207,9 @@ class Profiler:
                 f"Every one of {left_out} steps was traced anew, so there is none whose time means anything. Profile with "
                 "--enable-static-shapes, or with more --num-steps."
             )
-        return times, left_out, self._source.read_facts()
+        now = self._source.read_facts()
+        flow = subtract_flow(*(Flow(each.elapsed_s, each.work, each.handoffs) for each in (now, since)))
+        return times, left_out, replace(now, handoffs=flow.handoffs, meters=now.meters - since.meters)
 
     def time_best_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
         """The faster of some windows in which nothing was traced: seconds per batch at full speed, and its batches."""

@@ -101,16 +101,6 @@ def test_what_is_broken_off_while_it_warms_up_leaves_nothing(folder):
     assert list_what_is_left() == []
 
 
-def test_facts_begin_anew_after_a_reset(folder):
-    with closing(open_small(folder, Mode.DUAL, {"prefetch_buffer_size": 1})) as source:
-        for _ in range(4):
-            source.take()
-            source.release()
-        before, after = source.read_facts(reset=True), source.read_facts()
-    assert (before.handoffs[1].items, after.handoffs[1].items) == (4, 0)
-    assert sum(worker.items for worker in before.work) > sum(worker.items for worker in after.work)
-
-
 def test_a_codec_folder_without_a_codec_is_refused(folder):
     with pytest.raises(ValueError, match="corpus"):
         open_small(folder, Mode.SINGLE, changes={"codec_folder": folder / "corpus"})

@@ -138,6 +138,13 @@ def test_the_silence_while_nobody_listens_is_not_a_hang():
         assert list_kinds(producer).count("died") == 0
 
 
+def test_a_task_that_says_the_same_again_and_again_is_not_hanging():
+    # Its rows take twice the limit together.
+    with open_producer({"do": "nothing"}, end_position=2, more={"pause_s": 0.4}, time_limits=IMPATIENT) as producer:
+        assert_all_right(take_all(producer), range(2))
+        assert list_kinds(producer) == ["started", "ready"]
+
+
 def test_a_batch_that_kills_twice_is_made_of_other_clips(caplog):
     with open_producer({"do": "kill", "clip": 4 * ROWS + 3}) as producer:
         assert_all_right(take_all(producer), range(12), [4])
