@@ -5,6 +5,7 @@ import itertools
 import threading
 import traceback
 import weakref
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from myxtts.pipeline.threads import (
     EndOfStream,
     Feed,
     Handoff,
+    SideThread,
     Stall,
     StallWatch,
     Stopped,
@@ -49,8 +51,8 @@ def run_in_thread(function):
     thread = threading.Thread(target=run)
     thread.start()
 
-    def finish():
-        thread.join(10)
+    def finish(timeout_s=10):
+        thread.join(timeout_s)
         assert not thread.is_alive()
         return outcome[0]
 
@@ -320,6 +322,23 @@ def test_a_thread_that_does_not_stop_is_an_error_with_its_stack(hang):
             stop_threads(chain.threads, timeout_s=0.5)
         hang.may_end.set()
     assert "work_that_hangs" in str(caught.value)
+
+
+def test_a_side_thread_does_one_thing_at_a_time_and_lets_nothing_pile_up(hang):
+    side, done = SideThread("side"), []
+    side.begin(hang.work_that_hangs)
+    finish = run_in_thread(partial(side.begin, partial(done.append, "second")))
+    assert hang.has_begun.wait(60)
+    with pytest.raises(AssertionError):
+        finish(timeout_s=0.1)
+    hang.may_end.set()
+    finish()
+    del side, finish
+    for thread in threading.enumerate():
+        if thread.name.startswith("myxtts-side"):
+            gc.collect()
+            thread.join(10)
+    assert done == ["second"]
 
 
 @pytest.mark.parametrize("name", NAMES)
