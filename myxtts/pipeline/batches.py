@@ -83,8 +83,6 @@ class PipelineFacts:
     meters: BatchMeters
     events: tuple[ProducerEvent, ...] = ()
     """Of producer processes."""
-    preparation_batch: int | None = None
-    """Clips prepared at a time in a producer process, after what running out of memory has made of it."""
 
 
 class Batches(Protocol):
@@ -382,7 +380,6 @@ class PipedBatches:
             handoffs=(self._prepared.read_facts(), self.placed.read_facts()),
             meters=self._meters,
             events=() if self._producer is None else tuple(self._producer.events),
-            preparation_batch=None if self._producer is None else self._producer.preparation_batch,
         )
 
     def close(self) -> None:

@@ -169,11 +169,6 @@ class ProducerProcess:
         return None if process is None else process.pid
 
     @property
-    def preparation_batch(self) -> int | None:
-        """Rows prepared at a time, after what running out of memory has made of it."""
-        return self._recovery.preparation_batch
-
-    @property
     def events(self) -> list[ProducerEvent]:
         """What happened to the producers so far."""
         return list(self._events)

@@ -192,7 +192,6 @@ def test_running_out_of_memory_halves_the_preparation_batch(tmp_path, deed, abov
         fault["once"] = str(tmp_path / "done")
     with open_producer(fault, batch=16, memory_limit_bytes=limit) as producer:
         assert_all_right(take_all(producer), range(12))
-        assert producer.preparation_batch == ([16, *sizes])[-1]
     shrunk = [f"preparation batch {size} after {2 * size}" for size in sizes]
     assert list_reasons(producer, "shrunk") == shrunk
     assert all(told.startswith(reason) and "of batch 5" in told for told in list_reasons(producer, "died"))
