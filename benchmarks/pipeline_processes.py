@@ -143,9 +143,10 @@ def time_pipeline(train: Callable[[Batch], None], source: Batches, batches: int)
 def open_dual_source(setup: ProfileSetup, stack: ExitStack) -> PipedBatches:
     """The dual mode's stages and hand-offs, with a data thread that keeps to one core."""
     prepared: Handoff[Any] = Handoff("prepared", setup.config.data.prefetch_depth)
-    worker = WorkerThread("prepare", open_preparation(setup, stack), Feed(iter(range(NEVER))), prepared)
-    recipe = setup.make_recipe()
-    source = PipedBatches(recipe, prepared, unpack=lambda batch: batch, workers=[worker], resources=ExitStack())
+    thread = WorkerThread("prepare", open_preparation(setup, stack), Feed(iter(range(NEVER))), prepared)
+    source = PipedBatches(
+        setup.make_recipe(), prepared, unpack=lambda batch: batch, threads=[thread], close_source=lambda: None
+    )
     return stack.enter_context(closing(source))
 
 

@@ -4,7 +4,7 @@ Their stages only take time, in the real threads and slots.
 """
 
 import json
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
@@ -117,18 +117,16 @@ def clock(monkeypatch):
     monkeypatch.setattr(batches, "Handoff", PacedHandoff)
 
 
-def open_piped(taken, workers=(), resources=None, pace=None, producer=None):
+def open_piped(taken, threads=(), close=lambda: None, pace=None):
     """The batches of a mode with two devices; `pace` is that of copying."""
 
     def unpack(item):
-        batch = item if producer is None else Batch.unpack(item.arrays)
+        batch = item if isinstance(item, Batch) else Batch.unpack(item.arrays)
         if pace is not None:
             pace.hold("transfer", batch.info.facts.number)
         return batch
 
-    resources = resources or ExitStack()
-    recipe = make_recipe("dual")
-    return PipedBatches(recipe, taken, unpack=unpack, workers=workers, resources=resources, producer=producer)
+    return PipedBatches(make_recipe("dual"), taken, unpack=unpack, threads=threads, close_source=close)
 
 
 def open_dual(pace, make=None):
@@ -139,10 +137,8 @@ def open_dual(pace, make=None):
 
 def open_isolated(pace):
     """With a producer process that only takes time."""
-    with ExitStack() as resources:
-        producer = make_producer(pace)
-        resources.callback(producer.close)
-        return open_piped(producer, resources=resources, pace=pace, producer=producer)
+    producer = make_producer(pace)
+    return open_piped(producer, close=producer.close, pace=pace)
 
 
 @pytest.fixture
