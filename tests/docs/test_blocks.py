@@ -9,7 +9,7 @@ import pytest
 from myxtts.cli.main import COMMANDS, find_command
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import resolve_config
-from tests.support.doc_blocks import PARSE_ONLY, REHEARSAL, Block, list_needed_runs, read_all_blocks, split_commands
+from tests.support.doc_blocks import PARSE_ONLY, read_all_blocks, split_commands
 from tests.support.processes import ROOT
 
 BLOCKS = read_all_blocks()
@@ -85,30 +85,6 @@ def test_yaml_is_a_configuration_or_a_cluster(block, tmp_path):
         assert find_cluster(str(path), 1, {}).size == 2
     else:
         resolve_config(yaml_path=path)
-
-
-@pytest.mark.parametrize(
-    ("commands", "needed"),
-    [
-        ("myxtts listen runs/voice", ["voice"]),
-        ("python train_main.py --checkpoint-dir runs/a\nmyxtts compare runs/a runs/b", ["b"]),
-        ("python train_main.py --checkpoint-dir runs/a\npython train_main.py --checkpoint-dir runs/a --resume", []),
-        ("python train_main.py --checkpoint-dir runs/a\npython train_main.py --checkpoint-dir runs/b --resume", ["b"]),
-        ("python train_main.py --init-from runs/a --checkpoint-dir runs/b", ["a"]),
-        ("python train_main.py --stage decoder --checkpoint-dir runs/a", ["a"]),
-        (
-            "python train_main.py --stage decoder --init-from runs/a --checkpoint-dir runs/b\nmyxtts listen runs/b",
-            ["a"],
-        ),
-    ],
-)
-def test_a_block_needs_the_runs_that_it_does_not_begin(commands, needed):
-    assert list_needed_runs(Block("page", 1, "bash", REHEARSAL, commands)) == needed
-
-
-def test_a_block_in_python_needs_the_runs_that_it_does_not_begin():
-    text = 'load_synthesizer("runs/voice")\nXTTSConfig(training={"checkpoint_dir": "runs/new"})'
-    assert list_needed_runs(Block("page", 1, "python", REHEARSAL, text)) == ["voice"]
 
 
 def test_blocks_that_the_long_tests_run_are_counted(record_property):

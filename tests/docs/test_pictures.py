@@ -1,4 +1,4 @@
-"""The README's pictures: linked, whole, of today's live view, and drawn from what a terminal was told."""
+"""The README's pictures: linked, whole, and of today's live view."""
 
 import html
 import re
@@ -12,11 +12,10 @@ from myxtts.units import UNKNOWN
 from tests.monitoring.runs import make_train_row
 from tests.support.doc_blocks import README
 from tests.support.processes import ROOT
-from tools.make_pictures import PAGE_HEIGHT, PAGE_WIDTH, draw_terminal, list_frames
+from tools.make_pictures import PAGE_HEIGHT, PAGE_WIDTH
 
 PICTURES = ROOT / "docs" / "pictures"
 LIVE_VIEW, PROFILE = "live-view.svg", "profile.png"
-UP_AND_CLEAR = "\x1b[1A\x1b[2K"
 
 
 @pytest.mark.parametrize("page", README.values())
@@ -43,27 +42,6 @@ def test_the_picture_of_the_live_view_shows_the_words_of_todays_view():
     assert {"validation", "checkpoint", "waits", "memory", "ready", "clips"} <= words
     missing = words - set(re.findall(r"[a-z]+", read_words((PICTURES / LIVE_VIEW).read_text(encoding="utf-8"))))
     assert not missing, "the live view has changed: run `python tools/make_pictures.py`"
-
-
-def test_frames_are_what_was_drawn_over_one_another_without_the_moves():
-    written = (
-        "a line of the log\n\x1b[?25lstep 1\nwaits"
-        f"\r\x1b[2K{UP_AND_CLEAR}\x1b[32mstep 2\x1b[0m\nwaits\r\x1b[2K{UP_AND_CLEAR}step 3\nwaits\n\x1b[?25h"
-    )
-    assert list_frames(written) == ["\x1b[32mstep 2\x1b[0m\nwaits", "step 3\nwaits"]
-
-
-def test_a_terminal_that_nothing_was_drawn_over_in_is_refused():
-    with pytest.raises(SystemExit, match="REDRAWN"):
-        list_frames("step 1\nstep 2\n")
-
-
-def test_a_frame_becomes_a_picture_with_its_words_its_colours_and_nothing_from_elsewhere():
-    frame = "\x1b[32mstep 2\x1b[0m of 4\nloss 1.06 <nan>"
-    picture = draw_terminal(frame, "myxtts train")
-    assert {"myxtts train", "step 2", "loss 1.06 <nan>"} <= set(read_words(picture).splitlines())
-    assert len(set(re.findall(r"fill: (#\w+)", picture))) == 2, "green, and the terminal's own colour"
-    assert list_loaded(picture) == []
 
 
 def read_words(picture):

@@ -96,11 +96,7 @@ def test_a_rows_codes_follow_its_own_seed(say_by_chance):
 def test_more_codes_than_there_are_positions_are_refused(gpt, arrays):
     with pytest.raises(SequenceTooLongError, match="77 codes"):
         generate(
-            gpt,
-            tf.constant(arrays["in/cond_latents"]),
-            tf.constant(arrays["in/text_stops"]),
-            rule=Greedy(),
-            max_codes=78,
+            gpt, *map(tf.constant, (arrays["in/cond_latents"], arrays["in/text_stops"])), rule=Greedy(), max_codes=78
         )
 
 

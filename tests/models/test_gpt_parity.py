@@ -9,7 +9,6 @@ from myxtts.models.weights import find_variable, to_checkpoint_layout
 from tests.models.reference import channels_last, count_codes, differ, load_case, load_facts, span_as_reference
 from tests.models.small import differentiate
 
-LOGITS = 2e-4
 LOSS = 1e-5
 STATES = 1e-4
 
@@ -37,23 +36,6 @@ def test_conditioning_encoder_and_perceiver(gpt):
     mel = channels_last(arrays["in/cond_mel"])
     assert differ(gpt.conditioning_encoder(mel), arrays["out/enc"].swapaxes(1, 2)) < STATES
     assert differ(gpt.make_prompt(mel), arrays["out/cond_latents"]) < STATES
-
-
-def test_inputs_targets_and_masks(gpt, expected):
-    text, audio = gpt.frame(make_reference_batch())
-    np.testing.assert_array_equal(text.inputs_BL, expected["mid/text_in"])
-    np.testing.assert_array_equal(audio.inputs_BL, expected["mid/mel_in"])
-    np.testing.assert_array_equal(np.where(text.counted_BL, text.targets_BL, -1), expected["mid/text_targets"])
-    np.testing.assert_array_equal(np.where(audio.counted_BL, audio.targets_BL, -1), expected["mid/mel_targets"])
-    visible = np.concatenate([np.ones((3, 32)), text.visible_BL, audio.visible_BL], 1)
-    np.testing.assert_array_equal(visible, expected["mid/attention_mask"])
-
-
-def test_logits(gpt, expected):
-    batch = make_reference_batch()
-    text_logits, audio_logits = gpt.compute_logits(gpt.make_prompt(batch.mel_BFM), *gpt.frame(batch))
-    assert differ(text_logits, expected["out/text_logits"].swapaxes(1, 2)) < LOGITS
-    assert differ(audio_logits, expected["out/mel_logits"].swapaxes(1, 2)) < LOGITS
 
 
 def test_losses_and_the_gradient_of_every_weight(gpt, expected):

@@ -22,16 +22,11 @@ def replace_padding(array, lengths, draw, high):
     return tf.constant(np.where(padding, draw.integers(0, high, array.shape), array).astype(np.int32))
 
 
-def test_the_text_is_heard(small):
+def test_the_text_and_the_prompt_are_heard(small):
     batch = make_batch()
     changed = batch._replace(text_BT=tf.constant(np.where(batch.text_BT == batch.text_BT[0, 2], 3, batch.text_BT)))
-    assert float(small.compute_losses(batch).audio.total) != float(small.compute_losses(changed).audio.total)
-
-
-def test_the_prompt_is_heard(small):
-    batch = make_batch()
     louder = batch._replace(mel_BFM=batch.mel_BFM + tf.range(20.0)[None, :, None])
-    assert float(small.compute_losses(batch).audio.total) != float(small.compute_losses(louder).audio.total)
+    assert len({float(small.compute_losses(each).audio.total) for each in (batch, changed, louder)}) == 3
 
 
 def test_the_content_of_padding_changes_no_bit(small):

@@ -14,11 +14,7 @@ from tests.support.shared_files import ASSETS, find_parity
 KEPT = {
     "gpt_state": ("state/",),
     "a_cond": ("in/", "out/enc", "out/cond_latents"),
-    "b_gpt_train": (
-        "in/",
-        *("mid/text_in", "mid/mel_in", "mid/text_targets", "mid/mel_targets", "mid/attention_mask"),
-        "out/",
-    ),
+    "b_gpt_train": ("in/", "mid/mel_targets_cond_idxs", "out/loss", "out/grad/"),
     "c_gpt_latents": ("in/", "out/"),
     "d_dvae": (
         *("state/", "in/", "mid/z", "out/codes", "out/decoded_mel", "out/grad/", "out/eval_commitment_loss"),
