@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from myxtts import __version__
 from myxtts.cli.output import check_writable, write_text
 from myxtts.cli.parser import Parser
 from myxtts.errors import CommandLineError, DevicePlanError
+from myxtts.units import format_duration, wrap_titled
 
 if TYPE_CHECKING:
-    from myxtts.tuning.selfcheck import Check, Situation
+    from myxtts.tuning.selfcheck import Check, CheckOutcome, Situation
 
 FILE_NAME = "selfcheck.md"
 
@@ -21,13 +27,13 @@ FILE_NAME = "selfcheck.md"
 def build_parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
-        description="Try on your cards what has never run on a GPU where MyXTTS is made: readings, order, memory limits, copies, "
+        description="Try on your cards what has never run on a GPU where MyXTTS is made: readings, ids, memory limits, "
         "short trainings in every mode whose losses must agree, faults, speaking. Writes a report to post, without anything "
         "private. Each check has its own process and time limit. Exit code 1: something failed.",
     )
     for flag, role, which in (("--data-gpu", "prepares", "second"), ("--model-gpu", "trains", "first")):
         parser.add_argument(flag, type=int, metavar="ID", help=f"the card that {role} (default: the {which} in sight)")
-    parser.add_argument("--quick", action="store_true", help="devices and copies only: about a minute")
+    parser.add_argument("--quick", action="store_true", help="devices only: about a minute")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this check and what it needs; may be repeated"
     )
@@ -81,8 +87,10 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
             f"The self-check needs a GPU, but there is none: {reason}. `myxtts diagnose` says what is missing; --rehearsal runs "
             "the same list on the CPU."
         )
-    if data_gpu is None or model_gpu is None:
-        return Situation(False, visible[:2][-1], visible[0], folder)
+    data_gpu, model_gpu = (
+        visible[:2][-1] if data_gpu is None else data_gpu,
+        visible[0] if model_gpu is None else model_gpu,
+    )
     if not {data_gpu, model_gpu} <= set(visible):
         raise DevicePlanError(
             f"GPU {data_gpu} and GPU {model_gpu} were given, but in sight are only {', '.join(map(str, visible))}. Give ids of those."
@@ -92,11 +100,13 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
 
 def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
     from myxtts.monitoring.machine_facts import make_redactor
-    from myxtts.tuning.selfcheck import CheckStatus, format_outcome, format_report, run_checks
+    from myxtts.tuning.selfcheck import CheckStatus, run_checks
 
     outcomes = []
     for outcome in run_checks(checks, situation):
-        print(format_outcome(outcome), flush=True)
+        took = f"  {format_duration(outcome.seconds)}" if outcome.seconds else ""
+        detail = wrap_titled("", outcome.detail, indent=11, breaks_words=False)
+        print(f"{outcome.status:<11}{outcome.name}{took}", *detail, sep="\n", flush=True)
         outcomes.append(outcome)
     end, page, facts = format_report(outcomes, rehearsal=situation.rehearsal)
     figures, redact = out.with_suffix(".json"), make_redactor(os.environ, ())
@@ -105,3 +115,38 @@ def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
     write_text(figures, redact(facts))
     print(f"\n{end}\n\nReport   {out}\nFigures  {figures}")
     return int(any(outcome.status is CheckStatus.FAILED for outcome in outcomes))
+
+
+def format_report(outcomes: Sequence[CheckOutcome], *, rehearsal: bool) -> tuple[str, str, str]:
+    """How it ended, for a terminal; the report to post, as Markdown; all facts, as JSON with null for what is unknown.
+
+    What is private is still in it.
+    """
+    from myxtts.monitoring.machine_facts import describe_hardware, describe_software, fence
+    from myxtts.monitoring.metrics import name_infinities
+    from myxtts.tuning.selfcheck import CheckStatus
+
+    failed = [each for each in outcomes if each.status is CheckStatus.FAILED]
+    numbers = Counter(each.status for each in outcomes)
+    meaning = "Please post the report all the same: nobody may have run this on such cards before."
+    if failed:
+        names = ", ".join(each.name for each in failed)
+        meaning = f"Failed: {names}. Please post the report: it says what was seen instead."
+    elif rehearsal:
+        meaning = "A rehearsal shows that the checks themselves work; it says nothing about cards."
+    count = ", ".join(f"{numbers[status]} {status}" for status in CheckStatus if numbers[status])
+    end = f"{count} in {format_duration(sum(each.seconds for each in outcomes))}. {meaning}"
+    kind, now = "rehearsal on logical CPU devices" if rehearsal else "on GPUs", datetime.now().astimezone()
+    title = f"MyXTTS {__version__}: self-check {kind}, {now.isoformat(timespec='seconds')}"
+    machine = [*describe_hardware(Path.cwd()), *describe_software()]
+    rows = ["| check | result | time | what was seen |", "|---|---|---:|---|"]
+    for each in outcomes:
+        seen = f"{each.proves}: {each.detail}".replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| {each.name} | {each.status} | {each.seconds:.1f} s | {seen} |")
+    parts = [f"# {title}", end, "\n".join(f"- {line}" for line in machine), "\n".join(rows)]
+    parts += [f"## {each.name}: what its process wrote last\n\n{fence(each.last_words)}" for each in failed]
+    figures = [json.dumps({each.name: name_infinities(each.facts)}) for each in outcomes if each.facts]
+    parts.append("## Figures\n\n" + fence("\n".join(figures), "json"))
+    facts = {"title": title, "machine": machine, "checks": [asdict(each) for each in outcomes]}
+    text = json.dumps(name_infinities(facts), ensure_ascii=False, allow_nan=False, indent=1)
+    return textwrap.fill(end, 80, break_on_hyphens=False), "\n\n".join(parts) + "\n", text + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -204,19 +203,3 @@ def _read_connection(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> CardC
     if nvml.is_linked(first, second):
         return CardConnection.NVLINK
     return _LEVELS.get(nvml.read_common_ancestor(first, second), CardConnection.UNKNOWN)
-
-
-def find_bus_ids(descriptions: Sequence[str]) -> list[str]:
-    """The PCI addresses in TensorFlow's descriptions of cards; "unknown" where one has none."""
-    found = [re.search(r"pci bus id: ([0-9a-fA-F:.]+)", text) for text in descriptions]
-    return [match[1] if match else "unknown" for match in found]
-
-
-def is_same_bus_id(first: str, second: str) -> bool:
-    """Whether two PCI addresses are one: the driver writes `00000000:0A:00.0` what is `0000:0a:00.0` to CUDA."""
-    return _split_bus_id(first) == _split_bus_id(second)
-
-
-def _split_bus_id(bus_id: str) -> tuple[str, str]:
-    domain, _, rest = bus_id.lower().partition(":")
-    return domain.lstrip("0"), rest

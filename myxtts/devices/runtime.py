@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.devices.machine import DEVICE_ORDER, find_bus_ids, prepare_environment
+from myxtts.devices.machine import DEVICE_ORDER, prepare_environment
 from myxtts.devices.native_stderr import drop_lines
 from myxtts.devices.plan import DevicePlan, Limit, Mode, Process, ProcessPlan, RolePlan
 from myxtts.errors import DevicePlanError, DevicesInUseError, PlacementError
@@ -218,15 +218,6 @@ def require_device(device: str) -> None:
             f"There is no device {device!r} in this process; there are {', '.join(present)}. Give one of these. Cards are "
             "counted from 0 among those this process sees: `myxtts devices` lists them."
         )
-
-
-def read_bus_ids() -> list[str]:
-    """The PCI addresses of the GPUs TensorFlow finds, in its order. Opens them all: for a process that does nothing else."""
-    from tensorflow.python.client import device_lib
-
-    options = tf.compat.v1.GPUOptions(allow_growth=True)
-    found = device_lib.list_local_devices(tf.compat.v1.ConfigProto(gpu_options=options))
-    return find_bus_ids([device.physical_device_desc for device in found if device.device_type == "GPU"])
 
 
 def _apply_cards(part: ProcessPlan) -> None:

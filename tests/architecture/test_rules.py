@@ -189,7 +189,7 @@ READERS = {
     "devices/machine.py": {"read_text"},
     "devices/runtime.py": {"read_text"},
     "serving/app.py": {"read_text"},
-    "tuning/selfcheck_work.py": {"read", "read_text"},
+    "tuning/selfcheck_work.py": {"read_text"},
     # Words between processes of ours, and what a process was started with.
     "evaluation/judges.py": {"loads"},
     "evaluation/judge_worker.py": {"loads", "open"},
