@@ -7,35 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import psutil
 import tensorflow as tf
 
-from myxtts.cluster.meeting import find_own_interface, has_other_interfaces, name_interface
+from myxtts.cluster.meeting import is_on_one_machine
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.errors import RendezvousError
 
 _log = logging.getLogger(__name__)
-
-
-SOCKET_INTERFACE = "NCCL_SOCKET_IFNAME"
-
-
-def confine_nccl(spec: ClusterSpec, environ: MutableMapping[str, str]) -> None:
-    """Keeps NCCL to the interface that the cluster's file names, unless the user has chosen one.
-
-    Left to itself NCCL listens, at any free port, on an interface that is not loopback, also where all workers are on loopback. Where
-    this machine cannot tell its own address from the file, NCCL is left to itself.
-
-    Args:
-        environ: of this process; NCCL reads it at the first sum.
-    """
-    own = find_own_interface(spec)
-    name = None if own is None else name_interface(own)
-    if name is not None:
-        # With "=" it is this very one; without, every one whose name begins so.
-        environ.setdefault(SOCKET_INTERFACE, f"={name}")
 
 
 PACK_BYTES = 32 << 20
@@ -62,17 +44,18 @@ class Exchange:
             num_accelerators={"GPU": int(has_gpu)},
             rpc_layer="grpc",
         )
-        if has_gpu:
-            confine_nccl(spec, os.environ)
+        if has_gpu and is_on_one_machine(spec):
+            # Left to itself NCCL listens, at any free port, on an interface that is not loopback. It reads this at the first sum.
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
         try:
             self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
                 cluster_resolver=resolver, communication_options=_choose_communication(has_gpu=has_gpu)
             )
         except tf.errors.OpError as error:
             raise RendezvousError(
-                f"TensorFlow of {spec.name_worker(spec.index)} has not joined the others within {spec.rendezvous_s:g} s, though all ports "
-                f"were open. They meet at {spec.workers[0]}, and what it says is: {str(error).partition(chr(10))[0]}. See that all run the "
-                "same version, and start the whole cluster again."
+                f"TensorFlow of {spec.name_worker(spec.index)} has not joined the others within {spec.rendezvous_s:g} s. They meet at "
+                f"{spec.workers[0]}, and what it says is: {str(error).partition(chr(10))[0]}. See that the ports under `workers` are open "
+                "between the machines and that all run the same version, and start the whole cluster again."
             ) from error
         assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
         self._functions: dict[tuple[Any, ...], Any] = {}
@@ -139,7 +122,7 @@ def _configure_patience(spec: ClusterSpec) -> None:
 
 def _warn_of_open_ports(spec: ClusterSpec, *, has_gpu: bool) -> None:
     """Says that TensorFlow's server listens at every address of this machine, unless it has none that others could reach."""
-    if has_other_interfaces():
+    if any(name != "lo" for name in psutil.net_if_addrs()):
         _log.warning(
             "TensorFlow listens at port %d of every interface of this machine%s, without authentication: let nobody but the workers "
             "reach it (a firewall, a VPN; see docs/en/cluster.md).",

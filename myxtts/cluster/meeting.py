@@ -8,12 +8,10 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-
-import psutil
 
 from myxtts.cluster.lifeline import RESTART, Closed, Lifeline, receive_frame, send_frame
 from myxtts.cluster.spec import ClusterSpec
@@ -30,55 +28,11 @@ def is_on_one_machine(spec: ClusterSpec) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether a name or number stands for this machine alone. A name that is not known yet does not."""
-    numbers = _resolve(host)
-    return bool(numbers) and all(number.is_loopback for number in numbers)
-
-
-def find_own_interface(spec: ClusterSpec) -> ipaddress.IPv4Address | None:
-    """The address at which the others reach this worker; None where this machine cannot tell it from the cluster's file.
-
-    That is so for IPv6, for a name that stands for something in front of this machine, and for the machine's own name where that is
-    known here as loopback, as Debian does it.
-    """
-    host = spec.workers[spec.index].host
-    if is_loopback(host) and not is_on_one_machine(spec):
-        return None
-    return next((number for number in _resolve(host) if _is_own(number)), None)
-
-
-def has_other_interfaces() -> bool:
-    """Whether this machine, or the network this process has to itself, has an address besides loopback."""
-    return any(name != "lo" for name in psutil.net_if_addrs())
-
-
-def name_interface(number: ipaddress.IPv4Address) -> str | None:
-    """The interface of this machine that has an address; None where none has it. All of loopback is one."""
-    for name, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            if each.family == socket.AF_INET:
-                own = ipaddress.IPv4Address(each.address)
-                if own == number or (own.is_loopback and number.is_loopback):
-                    return str(name)
-    return None
-
-
-def _resolve(host: str) -> list[ipaddress.IPv4Address]:
     try:
         found = socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     except OSError:
-        return []
-    return [ipaddress.IPv4Address(address[0]) for *_, address in found]
-
-
-def _is_own(number: ipaddress.IPv4Address) -> bool:
-    if number.is_unspecified:
         return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((str(number), 0))
-        except OSError:
-            return False
-    return True
+    return bool(found) and all(ipaddress.IPv4Address(address[0]).is_loopback for *_, address in found)
 
 
 GREETING = "myxtts cluster 1"
@@ -97,8 +51,7 @@ class Connections:
     lifelines: Mapping[int, socket.socket]
 
     def close(self) -> None:
-        for end in (*self.training.values(), *self.lifelines.values()):
-            end.close()
+        _close_ends([*self.training.values(), *self.lifelines.values()])
 
 
 def meet(spec: ClusterSpec) -> Connections:
@@ -117,7 +70,8 @@ def _await_workers(spec: ClusterSpec) -> Connections:
     deadline = time.monotonic() + spec.rendezvous_s
     found: dict[str, dict[int, socket.socket]] = {channel: {} for channel in CHANNELS}
     with _listen(spec, deadline) as listener, contextlib.ExitStack() as on_failure:
-        on_failure.callback(lambda: _close_all(found))
+        for ends in found.values():
+            on_failure.callback(_close_ends, ends.values())
         while _list_missing(spec, found):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -223,29 +177,26 @@ def _check_greeting(hello: Any, spec: ClusterSpec, found: Mapping[str, Mapping[i
 def _join_chief(spec: ClusterSpec) -> Connections:
     deadline = time.monotonic() + spec.rendezvous_s
     ends: list[socket.socket] = []
-    try:
-        for channel in CHANNELS:
-            end = _connect(spec, deadline)
-            ends.append(end)
-            hello = {"greeting": GREETING, "channel": channel, "worker": spec.index, "workers": _list_workers(spec)}
-            send_frame(end, hello)
-        # The chief's clock began at another time, and it is the one to say who is missing.
-        ends[0].settimeout(spec.rendezvous_s + _TELL_SECONDS)
-        answer = receive_frame(ends[0])
-    except (Closed, TimeoutError):
-        _close_ends(ends)
-        raise RendezvousError(
-            f"{spec.name_worker(0, begins=True)} has gone while the workers gathered. Its own last words say why."
-        ) from None
-    except BaseException:
-        _close_ends(ends)
-        raise
-    if "refused" in answer:
-        _close_ends(ends)
-        raise ClusterError(str(answer["refused"]))
-    if "missing" in answer:
-        _close_ends(ends)
-        raise RendezvousError(str(answer["missing"]))
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(_close_ends, ends)
+        try:
+            for channel in CHANNELS:
+                end = _connect(spec, deadline)
+                ends.append(end)
+                hello = {"greeting": GREETING, "channel": channel, "worker": spec.index, "workers": _list_workers(spec)}
+                send_frame(end, hello)
+            # The chief's clock began at another time, and it is the one to say who is missing.
+            ends[0].settimeout(spec.rendezvous_s + _TELL_SECONDS)
+            answer = receive_frame(ends[0])
+        except (Closed, TimeoutError):
+            raise RendezvousError(
+                f"{spec.name_worker(0, begins=True)} has gone while the workers gathered. Its own last words say why."
+            ) from None
+        if "refused" in answer:
+            raise ClusterError(str(answer["refused"]))
+        if "missing" in answer:
+            raise RendezvousError(str(answer["missing"]))
+        on_failure.pop_all()
     return Connections({0: ends[0]}, {0: ends[1]})
 
 
@@ -284,12 +235,7 @@ def _list_workers(spec: ClusterSpec) -> list[str]:
     return [str(address) for address in spec.workers]
 
 
-def _close_all(found: Mapping[str, Mapping[int, socket.socket]]) -> None:
-    for ends in found.values():
-        _close_ends(list(ends.values()))
-
-
-def _close_ends(ends: list[socket.socket]) -> None:
+def _close_ends(ends: Iterable[socket.socket]) -> None:
     for end in ends:
         end.close()
 
@@ -319,8 +265,7 @@ class Link:
     def close(self, reason: str | None = None) -> None:
         """Takes leave of the others; with a reason, they end too."""
         self.lifeline.close(reason)
-        for end in self._ends.values():
-            end.close()
+        _close_ends(self._ends.values())
 
     def gather(self, what: str, value: Any) -> list[Any]:
         """The values of all workers, by their index; on workers other than the chief an empty list.
@@ -407,73 +352,3 @@ def _name_end(kind: type[BaseException], error: BaseException | None) -> str:
 def open_link(spec: ClusterSpec) -> Link:
     """Meets the other workers."""
     return Link(spec, meet(spec))
-
-
-PATIENCE_S = 30.0
-"""With all ports together: a name may be known later than its machine is there."""
-_TRY_S = 5.0
-_PAUSE_S = 0.25
-_MOST_NAMED = 5
-
-
-def require_open_doors(link: Link, patience_s: float = PATIENCE_S) -> None:
-    """Raises `RendezvousError`, on every worker, which names the ports that are closed, and to whom."""
-    spec = link.spec
-    with _open_door(spec):
-        # Nobody knocks before all are open, and none closes before all have knocked.
-        link.add_up("open doors", [])
-        deadline = time.monotonic() + min(patience_s, spec.rendezvous_s)
-        others = [index for index in range(spec.size) if index != spec.index]
-        closed = link.gather("closed doors", [each for each in others if not _knock(spec.workers[each], deadline)])
-        problem = link.hand_out("closed doors", _describe(spec, closed))
-    if problem is not None:
-        raise RendezvousError(problem)
-
-
-def _open_door(spec: ClusterSpec) -> socket.socket:
-    """Something that listens where TensorFlow will. The kernel takes connections by itself, as many as there are workers."""
-    port, interface = spec.workers[spec.index].port, find_own_interface(spec)
-    backlog = 2 * spec.size
-    try:
-        if interface is not None:
-            return socket.create_server((str(interface), port), backlog=backlog)
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)
-        return socket.create_server(("", port), backlog=backlog)
-    except OSError as error:
-        raise RendezvousError(
-            f"TensorFlow cannot listen on port {port} here, as {spec.name_worker(spec.index)} should ({error.strerror or error}). End "
-            "the process that has the port, or give another one in the cluster file."
-        ) from None
-
-
-def _knock(address: Address, deadline: float) -> bool:
-    """Whether a port can be reached; tried once at least."""
-    while True:
-        try:
-            with socket.create_connection(address, timeout=_TRY_S):
-                return True
-        except OSError:
-            if time.monotonic() >= deadline:
-                return False
-        time.sleep(_PAUSE_S)
-
-
-def _describe(spec: ClusterSpec, closed: Sequence[Sequence[int]]) -> str | None:
-    """What is wrong, in words; None where all is well.
-
-    Args:
-        closed: for every worker, those that it does not reach.
-    """
-    pairs = [
-        f"{spec.name_worker(other)} cannot be reached from {spec.workers[index].host} (worker {index})"
-        for index, others in enumerate(closed)
-        for other in others
-    ]
-    if not pairs:
-        return None
-    more = f"; and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
-    return (
-        f"All workers must reach each other at the ports under `workers`, over which TensorFlow talks, but "
-        f"{'; '.join(pairs[:_MOST_NAMED])}{more}. Open these ports between the machines, and start the whole cluster again."
-    )

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from myxtts import __version__
 from myxtts.cluster.exchange import Exchange
-from myxtts.cluster.meeting import Link, open_link, require_open_doors
+from myxtts.cluster.meeting import Link, open_link
 from myxtts.cluster.spec import ClusterSpec
 from myxtts.config import XTTSConfig
 from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
@@ -212,7 +212,6 @@ def gather_peers(
             refuse_settings(config)
             refuse_plan(plan)
             link = gathered.enter_context(open_link(spec))
-            require_open_doors(link)
             # Nothing may make a tensor before.
             apply_devices(config, plan)
             peers = ClusterPeers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)

@@ -2,14 +2,16 @@
 
 import logging
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from myxtts.cluster import exchange
-from myxtts.cluster import exchange as nccl
+from myxtts.cluster.exchange import PACK_BYTES, Exchange
+from myxtts.config.settings import Address
 from myxtts.errors import RendezvousError
 from tests.cluster.test_link import make_specs
 
@@ -30,7 +32,7 @@ def test_tensorflow_is_as_patient_as_the_cluster_file_and_workers_it_does_not_jo
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", fail)
     spec = make_specs(3, rendezvous_s=70.0, silence_s=60.0)[1]
     with pytest.raises(RendezvousError) as failure:
-        exchange.Exchange(spec, has_gpu=False)
+        Exchange(spec, has_gpu=False)
     # Before the strategy, which would set limits of its own.
     assert configured["cluster_register_timeout_in_ms"] == 70_000
     assert configured["heartbeat_timeout_in_ms"] >= 2 * 60_000, "our own lifeline tells first, and knows who it was"
@@ -39,28 +41,26 @@ def test_tensorflow_is_as_patient_as_the_cluster_file_and_workers_it_does_not_jo
     assert f"They meet at {spec.workers[0]}, and what it says is: Deadline Exceeded. See" in str(failure.value)
 
 
+ELSEWHERE = (Address("192.0.2.7", 5000), Address("192.0.2.8", 5000))
+
+
 @pytest.mark.parametrize(
-    ("others", "has_gpu", "said"),
+    ("workers", "has_gpu", "before", "kind", "confined_to"),
     [
-        (False, True, None),
-        (True, False, "TensorFlow listens at port {port} of every interface of this machine, without authentication"),
-        (True, True, "of this machine and NCCL at ports of its own, without authentication"),
+        (None, True, None, "NCCL", "=lo"),
+        (None, True, "ib0", "NCCL", "ib0"),
+        (None, False, None, "RING", None),
+        (ELSEWHERE, True, None, "NCCL", None),
     ],
 )
-def test_open_ports_are_told_of_where_others_can_reach_them(monkeypatch, caplog, others, has_gpu, said):
-    monkeypatch.setattr(exchange, "has_other_interfaces", lambda: others)
-    spec = make_specs()[1]
-    with caplog.at_level(logging.WARNING):
-        exchange._warn_of_open_ports(spec, has_gpu=has_gpu)
-    assert caplog.text == "" if said is None else said.format(port=spec.workers[1].port) in caplog.text
-
-
-@pytest.mark.parametrize(("has_gpu", "kind", "interface"), [(True, "NCCL", "=lo"), (False, "RING", None)])
-def test_gpus_are_joined_by_nccl_on_the_interface_of_the_cluster(configured, monkeypatch, has_gpu, kind, interface):
-    # Set first, so that what is set meanwhile goes when the test ends.
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
-    monkeypatch.setattr(nccl, "name_interface", lambda number: "lo")
+@pytest.mark.parametrize("others", [["lo"], ["lo", "eth0"]])
+def test_gpus_are_joined_by_nccl_which_stays_on_loopback_and_open_ports_are_told(
+    configured, monkeypatch, caplog, workers, has_gpu, before, kind, confined_to, others
+):
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", before or "")
+    if before is None:
+        del os.environ["NCCL_SOCKET_IFNAME"]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: dict.fromkeys(others, ()))
     made = []
 
     def make_strategy(*, cluster_resolver, communication_options):
@@ -68,8 +68,13 @@ def test_gpus_are_joined_by_nccl_on_the_interface_of_the_cluster(configured, mon
         return SimpleNamespace(num_replicas_in_sync=2)
 
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", make_strategy)
-    exchange.Exchange(make_specs()[1], has_gpu=has_gpu)
-    ((options, confined_to),) = made
-    assert options.implementation.name == kind
-    assert options.bytes_per_pack == exchange.PACK_BYTES
-    assert confined_to == interface
+    spec = make_specs()[1]
+    spec = replace(spec, workers=workers or spec.workers)
+    with caplog.at_level(logging.WARNING):
+        Exchange(spec, has_gpu=has_gpu)
+    ((options, interface),) = made
+    assert (options.implementation.name, options.bytes_per_pack) == (kind, PACK_BYTES)
+    assert interface == confined_to
+    port, nccl = spec.workers[1].port, " and NCCL at ports of its own" if has_gpu else ""
+    said = f"TensorFlow listens at port {port} of every interface of this machine{nccl}, without authentication"
+    assert (said in caplog.text) == (others != ["lo"])
