@@ -17,7 +17,7 @@ from myxtts.config.sources import add_setting_flags
 from myxtts.units import format_step_time, wrap_titled
 
 if TYPE_CHECKING:
-    from myxtts.tuning.configure import Tuned, Verification
+    from myxtts.tuning.configure import Comparison, Tuned
 
 OUTPUT = Path("myxtts_tuned.yaml")
 
@@ -62,7 +62,7 @@ def run(words: Sequence[str], prog: str) -> int:
         plan_devices(request_one(config, spell_command(prog, words)), machine)
     tuned = tune(config, machine, verifies=arguments.verify, tell=tell)
     print(format_tuned(tuned, notes))
-    write_text(output, format_yaml(config, tuned.lines, _describe_origin(tuned)))
+    write_text(output, format_yaml(config, tuned.lines, describe_origin(tuned)))
     write_text(variables, format_variables(tuned.variables, variables.name))
     print(f"\nSettings   {output}\nVariables  {variables}\n\nTrain with")
     print(f"  source {shlex.quote(str(variables))} && myxtts train --config {shlex.quote(str(output))}")
@@ -76,39 +76,38 @@ def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
     for answer in tuned.answers:
         taken = answer.taken.name if answer.taken is not None else "unchanged"
         lines += [f"{answer.title}: {taken}", *wrap_titled("", answer.evidence, indent=2)]
-    checked = tuned.verification
-    if checked is None:
-        return "\n".join(lines)
-    title, rows, verdict = _describe_verification(checked, keeps_batch=bool(tuned.refusal))
+    compared = tuned.comparison
+    title, rows, verdict = _describe_comparison(compared, keeps_batch=bool(tuned.refusal))
     lines += ["", title, *rows, *wrap_titled("", verdict, indent=2)]
-    if not checked.failure:
-        whose = "these settings" if checked.gain > 0 else "the defaults"
+    if not compared.failure:
+        whose = "these settings" if compared.gain > 0 else "the defaults"
         lines += ["", f"IN FORCE with {whose}, read back from the process that ran them"]
-        lines += [row for name, value in checked.in_force.items() for row in wrap_titled(f"  {name}", value, indent=30)]
+        for name, value in compared.in_force.items():
+            lines += wrap_titled(f"  {name}", value, indent=30)
     return "\n".join(lines)
 
 
-def _describe_verification(checked: Verification, *, keeps_batch: bool) -> tuple[str, list[str], str]:
+def _describe_comparison(compared: Comparison, *, keeps_batch: bool) -> tuple[str, list[str], str]:
     """Title, table and verdict of a comparison with the defaults.
 
     Args:
         keeps_batch: whether a batch was needed to fit, which stays where all else is withdrawn.
     """
     withdrawn = f"What was found is withdrawn; the file changes nothing{' but the batch' if keeps_batch else ''}."
-    if checked.failure:
-        failed = f"It was broken off, so that nothing is known about a gain: {checked.failure}."
+    if compared.failure:
+        failed = f"It was broken off, so that nothing is known about a gain: {compared.failure}."
         return "NOT VERIFIED", [], f"{failed} {withdrawn}"
-    if checked.is_unchanged:
+    if compared.is_unchanged:
         return "VERIFIED", [], "Nothing faster than the defaults was found, so they stay."
     title = "COMPARED, one run of each (--verify: three)"
-    title = title if len(checked.tuned) == 1 else "VERIFIED, in turn, medians of a step"
-    rows, runs = [], {"the defaults": checked.defaults, "these settings": checked.tuned}
-    for (name, results), median_s in zip(runs.items(), checked.medians_s, strict=True):
+    title = title if len(compared.tuned) == 1 else "VERIFIED, in turn, medians of a step"
+    rows, runs = [], {"the defaults": compared.defaults, "these settings": compared.tuned}
+    for (name, results), median_s in zip(runs.items(), compared.medians_s, strict=True):
         rounds = ", ".join(result.describe() for result in results)
         rows.append(f"  {name:<16}{format_step_time(median_s):>9}  ({rounds})")
-    if checked.gain > 0:
-        return title, rows, f"{checked.gain:.1%} faster; differences below 3 % are within the noise."
-    slower = f", {-checked.gain:.1%} slower" if checked.gain < 0 else ""
+    if compared.gain > 0:
+        return title, rows, f"{compared.gain:.1%} faster; differences below 3 % are within the noise."
+    slower = f", {-compared.gain:.1%} slower" if compared.gain < 0 else ""
     return title, rows, f"no gain{slower}: defaults kept. {withdrawn}"
 
 
@@ -120,20 +119,21 @@ def _describe_before(tuned: Tuned) -> str:
     return f"There is no memory for the defaults ({refusal}). With the batch that fits a step takes {step} in a short trial."
 
 
-def _describe_origin(tuned: Tuned) -> list[str]:
+def describe_origin(tuned: Tuned) -> list[str]:
     """How the settings came about, for the head of their file."""
-    checked, notes = tuned.verification, [_describe_before(tuned)]
-    if checked is not None and checked.defaults:
-        # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
-        compared = zip(checked.medians_s, ("the defaults", "what was found"), strict=False)
-        medians = [f"{format_step_time(median_s)} with {name}" for median_s, name in compared]
-        notes.append(f"As a run has it, a step took {' and '.join(medians)}.")
-    if checked is None or checked.is_unchanged:
-        return [*notes, "Nothing faster was found, so the defaults stay in force."]
-    if checked.failure:
-        return [*notes, "Comparing it with the defaults failed, so what was found is withdrawn."]
-    if tuned.is_withdrawn:
-        return [*notes, "What was found gained nothing when compared, so the defaults stay in force."]
-    gain = f"{checked.gain:.1%} faster than the defaults."
-    once = f"Compared once: {gain} `myxtts configure --verify` compares three times."
-    return [*notes, once if len(checked.tuned) == 1 else f"Verified: {gain}"]
+    compared = tuned.comparison
+    # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
+    medians = [
+        f"{format_step_time(median_s)} with {name}"
+        for median_s, name in zip(compared.medians_s, ("the defaults", "what was found"), strict=False)
+    ]
+    ending = f"{compared.gain:.1%} faster than the defaults."
+    if compared.failure:
+        ending = "Comparing it with the defaults failed, so what was found is withdrawn."
+    elif compared.is_unchanged:
+        ending = "Nothing faster was found, so the defaults stay in force."
+    elif compared.is_withdrawn:
+        ending = "What was found gained nothing when compared, so the defaults stay in force."
+    elif len(compared.tuned) == 1:
+        ending = f"Compared once: {ending} `myxtts configure --verify` compares three times."
+    return [_describe_before(tuned), f"As a run has it, a step took {' and '.join(medians) or 'unknown time'}.", ending]

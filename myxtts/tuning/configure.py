@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MemoryBillError, MyXTTSError
-from myxtts.training.mode import Layout, MeasuringKilledError, Tell, measure_in_process, plan_run
+from myxtts.training.mode import Layout, MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
 from myxtts.tuning.profile import request_one
 from myxtts.units import format_step_time
 
@@ -41,7 +41,7 @@ DEEP_BUFFER = 100
 CARD_SHARE = 0.9
 """Of a card's free memory, what a run may fill: TensorFlow's pool is not all that lies on a card."""
 HOST_SHARE = 0.5
-_VERIFY_ROUNDS = 3
+_ROUNDS = 3
 _HALVINGS = 3
 _WORKER = f"{__name__}:make_trial"
 _MODE = "training.mode"
@@ -93,6 +93,9 @@ class TrialResult:
         return "does not fit into memory" if self.refusal else format_step_time(self.step_s)
 
 
+RunTrial = Callable[[XTTSConfig, Machine, Trial], TrialResult]
+
+
 class Question(NamedTuple):
     """One thing to choose, by the trials of its candidates."""
 
@@ -120,7 +123,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verification:
+class Comparison:
     """The settings found, against those one would have without them, in turn; a result for each round."""
 
     defaults: Sequence[TrialResult]
@@ -134,14 +137,19 @@ class Verification:
         return not self.tuned and not self.failure
 
     @property
+    def is_withdrawn(self) -> bool:
+        """Whether what was found turned out to gain nothing, so that the defaults stay."""
+        return not self.is_unchanged and self.gain <= 0
+
+    @property
     def medians_s(self) -> list[float]:
         """Of a step, with the defaults and with what was found; only of those that were run."""
         return [statistics.median(each.step_s for each in runs) for runs in (self.defaults, self.tuned) if runs]
 
     @property
     def gain(self) -> float:
-        """How much faster a step is, as a share of the default's; negative where it is slower. What gains nothing is withdrawn."""
-        if self.failure or self.is_unchanged:
+        """How much faster a step is, as a share of the default's; negative where it is slower."""
+        if self.failure or not self.tuned:
             return 0.0
         default_s, tuned_s = self.medians_s
         return 1 - tuned_s / default_s
@@ -160,15 +168,8 @@ class Tuned:
     answers: Sequence[Answer]
     lines: Sequence[Line]
     variables: Sequence[Line]
-    verification: Verification | None = None
-    """None where the defaults are what was found, and no more was asked about them."""
+    comparison: Comparison
     refusal: str = ""
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """Whether what was found turned out to gain nothing, so that the defaults stay."""
-        checked = self.verification
-        return checked is not None and not checked.is_unchanged and checked.gain <= 0
 
 
 @dataclass
@@ -178,6 +179,7 @@ class Search:
     config: XTTSConfig
     machine: Machine
     tell: Tell
+    run: RunTrial
     result: TrialResult
     trial: Trial = field(default_factory=Trial)
     answers: list[Answer] = field(default_factory=list)
@@ -206,20 +208,38 @@ class Search:
     def attempt(self, trial: Trial) -> TrialResult:
         """What a trial shows; one that fails loses nothing else."""
         try:
-            return run_in_process(self.config, self.machine, trial)
+            return self.run(self.config, self.machine, trial)
         except MyXTTSError as error:
             # The last line of an error, short enough for a table.
             line = str(error).strip().rpartition("\n")[2] or "no reason given"
             return TrialResult(failure=line if len(line) <= 80 else line[:77] + "...")
 
 
-def tune(config: XTTSConfig, machine: Machine, *, verifies: bool, tell: Tell) -> Tuned:
+def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
+    """What a trial shows, in a process that has the variables and devices of it."""
+    plan, given = _plan(config, machine, trial), trial.apply(config).given_values()
+    settings = {"environ": dict(trial.environ), "is_whole": trial.is_whole}
+    task = ProcessTask(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
+    found = measure_in_process(task, dump_plan(plan), "the configurator")
+    return TypeAdapter(TrialResult).validate_python(found)
+
+
+def tune(
+    config: XTTSConfig,
+    machine: Machine,
+    *,
+    verifies: bool,
+    tell: Tell,
+    run: RunTrial = run_in_process,
+    plan: Callable[..., PlannedRun] = plan_run,
+) -> Tuned:
     """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
     In the end what was found is run against the defaults, in turn, and withdrawn where it is not faster.
 
     Args:
-        verifies: whether to do that three times instead of once, and to show what is in force also where nothing was found.
+        verifies: whether to do that three times instead of once.
+        run, plan: how a trial is run, and a mode chosen.
     """
     is_auto = config.training.mode == "auto"
     if is_auto:
@@ -227,9 +247,9 @@ def tune(config: XTTSConfig, machine: Machine, *, verifies: bool, tell: Tell) ->
         given = config.given_values()
         del given["training"]["mode"]
         config = XTTSConfig(**given)
-    search, refusal = _begin(config, machine, tell)
+    search, refusal = _begin(config, machine, tell, run)
     start, before, first = search.trial, search.result, list(search.answers)
-    mode, stays_auto = _ask_mode(start.apply(config), machine, tell, is_auto=is_auto)
+    mode, stays_auto = _ask_mode(start.apply(config), machine, tell, plan, is_auto=is_auto)
     search.ask(mode)
     mode_evidence = search.answers[-1].evidence
     is_gpu = _plan(config, machine, search.trial).model.is_gpu
@@ -241,18 +261,10 @@ def tune(config: XTTSConfig, machine: Machine, *, verifies: bool, tell: Tell) ->
     if is_auto and not stays_auto and not any(line.key == _MODE for line in lines):
         asked = str(_plan(config, machine, search.trial).mode)
         lines = [Line(_MODE, asked, f"{mode_evidence}; in the place of auto"), *lines]
-    checked = _verify(config, start, search, lines, verifies=verifies)
-    tuned = Tuned(before, search.answers, lines, _list_lines(search.answers, "environ"), checked, refusal)
-    return replace(tuned, lines=_list_lines(first), variables=[]) if tuned.is_withdrawn else tuned
-
-
-def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
-    """What a trial shows, in a process that has the variables and devices of it."""
-    plan, given = _plan(config, machine, trial), trial.apply(config).given_values()
-    settings = {"environ": dict(trial.environ), "is_whole": trial.is_whole}
-    task = ProcessTask(_WORKER, {"config": given, **settings, "limit_bytes": find_limit_bytes(plan, machine)})
-    found = measure_in_process(task, dump_plan(plan), "the configurator")
-    return TypeAdapter(TrialResult).validate_python(found)
+    compared, variables = _compare(start, search, lines, verifies=verifies), _list_lines(search.answers, "environ")
+    if compared.is_withdrawn:
+        lines, variables = _list_lines(first), []
+    return Tuned(before, search.answers, lines, variables, compared, refusal)
 
 
 def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_bytes: int | None, is_whole: bool) -> Work:
@@ -278,20 +290,20 @@ def find_limit_bytes(plan: DevicePlan, machine: Machine) -> int | None:
     return None if free is None else int(free * CARD_SHARE) * MIB
 
 
-def _begin(config: XTTSConfig, machine: Machine, tell: Tell) -> tuple[Search, str]:
+def _begin(config: XTTSConfig, machine: Machine, tell: Tell, run: RunTrial) -> tuple[Search, str]:
     """A search that begins with the defaults, or where there is no memory for them with a batch that fits; and why there is none.
 
     Raises `MemoryBillError` where there is no memory for as many clips per update in smaller batches either.
     """
     tell("trying the defaults")
     try:
-        first = run_in_process(config, machine, Trial())
+        first = run(config, machine, Trial())
     except MeasuringKilledError as error:
         # It took no note of what would fit: there is nothing left but to try batches of a half, a quarter and an eighth.
         batch, accumulation = config.data.batch_size, config.training.gradient_accumulation_steps
         parts = [2**number for number in range(1, _HALVINGS + 1) if batch % 2**number == 0]
         first = TrialResult(fitting=[(batch // part, accumulation * part) for part in parts], refusal=str(error))
-    search = Search(config, machine, tell, first)
+    search = Search(config, machine, tell, run, first)
     if first.refusal:
         search.ask(_ask_batch(config, first.fitting))
         if search.result.refusal:
@@ -351,7 +363,9 @@ def _ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Questi
     return Question(_BATCH, trials, skipped if is_open(config, *keys) else _GIVEN)
 
 
-def _ask_mode(config: XTTSConfig, machine: Machine, tell: Tell, *, is_auto: bool) -> tuple[Question, bool]:
+def _ask_mode(
+    config: XTTSConfig, machine: Machine, tell: Tell, plan_mode: Callable[..., PlannedRun], *, is_auto: bool
+) -> tuple[Question, bool]:
     """Which mode, and whether a `--mode auto` that was given stays: what two processes do cannot be tried here."""
     title = "which device prepares"
     if not is_open(config, _MODE, "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation"):
@@ -361,7 +375,7 @@ def _ask_mode(config: XTTSConfig, machine: Machine, tell: Tell, *, is_auto: bool
     try:
         # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
         asked = config.replace(training={"mode": "auto", "resume": "reset"})
-        planned = plan_run(asked, machine=machine, tell=tell, launches=True)
+        planned = plan_mode(asked, machine=machine, tell=tell, launches=True)
     except MyXTTSError as error:
         return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})"), True
     assert planned.choice is not None
@@ -390,31 +404,26 @@ def choose_buffers(config: XTTSConfig, read_share: float) -> Iterator[Line]:
         yield Line("data.prefetch_buffer_size", config.data.prefetch_depth, "rule: max(2, min(8, 64 // batch size))")
 
 
-def _verify(
-    config: XTTSConfig, start: Trial, search: Search, lines: Sequence[Line], *, verifies: bool
-) -> Verification | None:
+def _compare(start: Trial, search: Search, lines: Sequence[Line], *, verifies: bool) -> Comparison:
     """What it began with against all that would be written, both as runs, in turn so that a busy minute hits both."""
     default = replace(start, is_whole=True)
     written = replace(default, settings={line.key: line.value for line in lines}, environ=search.trial.environ)
-    now, then = start.apply(config).data, written.apply(config).data
-    is_default = (now.pipeline_buffer_size, now.prefetch_depth) == (then.pipeline_buffer_size, then.prefetch_depth)
-    rounds, trials = _VERIFY_ROUNDS if verifies else 1, {"the defaults": default, "these settings": written}
-    if search.trial == start and is_default:
-        if not verifies:
-            return None
+    trials = {"the defaults": default, "these settings": written}
+    now, then = start.apply(search.config).data, written.apply(search.config).data
+    if search.trial == start and now.pipeline_buffer_size == then.pipeline_buffer_size:
         # The same settings twice would show the noise of the machine.
-        rounds, trials = 1, {"the defaults": default}
-    results: dict[str, list[TrialResult]] = {name: [] for name in trials}
+        del trials["these settings"]
+    rounds = _ROUNDS if verifies and len(trials) > 1 else 1
+    results: dict[str, list[TrialResult]] = {"the defaults": [], "these settings": []}
     failure = ""
     for number, name in itertools.product(range(rounds), trials):
-        compared = f"comparing, round {number + 1} of {rounds}: {name}"
-        search.tell(compared if len(trials) > 1 else "verifying: the defaults are what was found")
+        search.tell(f"comparing, round {number + 1} of {rounds}: {name}")
         result = search.attempt(trials[name])
         if result.failure or result.refusal:
             failure = f"{name} {result.describe()}"
             break
         results[name].append(result)
-    return Verification(results["the defaults"], results.get("these settings", ()), failure)
+    return Comparison(results["the defaults"], results["these settings"], failure)
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:

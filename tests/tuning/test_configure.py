@@ -3,8 +3,6 @@
 import math
 import re
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 
@@ -16,11 +14,10 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import GradientMemoryError, MachineError, MemoryBillError
-from myxtts.monitoring.memory import BatchChoice
+from myxtts.errors import MachineError, MemoryBillError
 from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
-from myxtts.tuning.configure import Answer, Trial, TrialResult
+from myxtts.tuning.configure import Answer, TrialResult
 from tests.cli.test_profile_command import SMALL
 from tests.support.processes import run_python
 
@@ -35,7 +32,9 @@ XLA = "data.enable_xla=True"
 def choose_layout(layout, machine=NO_CARDS, workers=(), **facts):
     """A planner that always finds this."""
 
-    def plan(config):
+    def plan(config, **_):
+        # Measured whatever an earlier run has chosen.
+        assert (config.training.mode, config.training.resume) == ("auto", "reset")
         made = plan_devices(fix_mode(PlanRequest.from_config(config), layout), machine)
         return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b"), **facts), workers)
 
@@ -82,11 +81,14 @@ class PacedTrials:
 
 def run_tune(trials, config=REHEARSED, *, verifies=False, machine=NO_CARDS, plan=None):
     plan = plan or choose_layout(Layout.DUAL, machine)
-    with (
-        patch.object(configure, "run_in_process", lambda config, machine, trial: trials(trial)),
-        patch.object(configure, "plan_run", lambda config, **_: plan(config)),
-    ):
-        return configure.tune(config, machine, verifies=verifies, tell=lambda _: None)
+    return configure.tune(
+        config,
+        machine,
+        verifies=verifies,
+        tell=lambda _: None,
+        run=lambda config, machine, trial: trials(trial),
+        plan=plan,
+    )
 
 
 def list_settings(tuned):
@@ -160,11 +162,11 @@ def test_a_batch_that_fits_is_taken_however_slow_it_is(is_killed):
     # Once: what had to be answered at the beginning is no question any more.
     assert [answer.title for answer in tuned.answers].count("batch x accumulation") == 1
     # It is compared with what would run, not with what would not.
-    assert tuned.verification.gain == pytest.approx(0.5)
+    assert tuned.comparison.gain == pytest.approx(0.5)
     assert all(f"data.batch_size={HALF_BATCH}" in words for words in trials.seen[-2:])
     # And it stays where all else is withdrawn.
     withdrawn = run_tune(replace(trials, fails_later=XLA))
-    assert withdrawn.is_withdrawn
+    assert withdrawn.comparison.is_withdrawn
     assert list_settings(withdrawn) == batch
 
 
@@ -175,7 +177,7 @@ def test_where_no_batch_fits_the_bill_is_the_answer(data):
 
 
 def test_a_mode_that_cannot_be_measured_loses_nothing_else():
-    def fail(config):
+    def fail(config, **_):
         raise MeasuringError("Measuring died.\nGive --mode single.")
 
     tuned = run_tune(PacedTrials({XLA: 0.5}), AUTO, plan=fail)
@@ -207,26 +209,10 @@ def test_auto_is_answered_by_the_mode_that_was_measured(load, speeds, mode):
     assert load(AUTO, tuned).training.mode == mode
 
 
-def test_the_mode_is_measured_whatever_an_earlier_run_has_chosen_and_workers_may_be_started(monkeypatch):
-    asked = []
-
-    def plan_run(config, *, launches, **_):
-        asked.append((config.training.mode, config.training.resume, launches))
-        return choose_layout(Layout.DUAL)(config)
-
-    monkeypatch.setattr(configure, "plan_run", plan_run)
-    monkeypatch.setattr(configure, "run_in_process", lambda config, machine, trial: PacedTrials()(trial))
-    configure.tune(REHEARSED, NO_CARDS, verifies=False, tell=lambda _: None)
-    assert asked == [("auto", "reset", True)]
-
-
 def test_without_verifying_it_is_compared_once():
     kept = PacedTrials({XLA: 0.5})
-    assert not run_tune(kept).is_withdrawn
+    assert not run_tune(kept).comparison.is_withdrawn
     assert kept.whole[-3:] == [False, True, True]
-    nothing = PacedTrials()
-    assert run_tune(nothing).verification is None
-    assert not any(nothing.whole), "there is nothing to compare"
 
 
 def test_verifying_alternates_and_reads_back_what_is_in_force():
@@ -237,15 +223,15 @@ def test_verifying_alternates_and_reads_back_what_is_in_force():
     assert {XLA, "data.pipeline_buffer_size=50"} < written
     assert trials.seen[-6:] == [set(), written, set(), written, set(), written]
     assert trials.whole == [False] * (len(trials.whole) - 6) + [True] * 6
-    assert tuned.verification.gain == pytest.approx(0.3)
-    assert tuned.verification.in_force == {"words": ", ".join(sorted(written))}
+    assert tuned.comparison.gain == pytest.approx(0.3)
+    assert tuned.comparison.in_force == {"words": ", ".join(sorted(written))}
 
 
 def test_a_deeper_buffer_by_rule_is_verified_too():
     trials = PacedTrials(read_share=0.2)
     tuned = run_tune(trials, REHEARSED.replace(data={"num_workers": 2}), verifies=True)
     assert "data.pipeline_buffer_size=100" in trials.seen[-1]
-    assert tuned.is_withdrawn, "the same speed is no gain"
+    assert tuned.comparison.is_withdrawn, "the same speed is no gain"
 
 
 def test_defaults_that_stay_are_not_compared_with_themselves():
@@ -253,8 +239,8 @@ def test_defaults_that_stay_are_not_compared_with_themselves():
     tuned = run_tune(trials, verifies=True)
     # Once to begin with, and once as a run would have them, to see what is in force.
     assert [whole for words, whole in zip(trials.seen, trials.whole, strict=True) if not words] == [False, True]
-    assert not tuned.is_withdrawn
-    assert (tuned.verification.gain, tuned.verification.in_force) == (0.0, {"words": ""})
+    assert not tuned.comparison.is_withdrawn
+    assert (tuned.comparison.gain, tuned.comparison.in_force) == (0.0, {"words": ""})
 
 
 def test_what_the_user_gives_stays():
@@ -264,7 +250,7 @@ def test_what_the_user_gives_stays():
     )
     trials = PacedTrials()
     tuned = run_tune(trials, config)
-    assert trials.seen == [set()]
+    assert trials.seen == [set(), set()], "once to begin with, and once as a run would have them"
     given = [answer.title for answer in tuned.answers if "you have given it" in answer.evidence]
     assert given == ["which device prepares", "batch x accumulation", "precision", "XLA", "reader processes"]
     assert list_answers(tuned)["threads"].evidence == "not tried: --deterministic fixes them"
@@ -325,47 +311,17 @@ def test_the_devices_of_the_mode_are_written_for_cards_only():
     assert configure.find_limit_bytes(plan_devices(PlanRequest(), NO_CARDS), NO_CARDS) == 8000 * MIB
 
 
-@pytest.mark.parametrize(
-    ("failure", "found"),
-    [
-        ({"bill": MemoryBillError("It needs 30 GB.")}, TrialResult(fitting=[(4, 2)], refusal="It needs 30 GB.")),
-        ({"steps": GradientMemoryError("It needs 30 GB.")}, TrialResult(fitting=[(4, 2)], refusal="It needs 30 GB.")),
-        ({}, TrialResult(0.1, 0.2, [(4, 2)], {"devices": "one", "mode": "single"})),
-    ],
-    ids=["refused by the bill", "refused while training", "measured"],
-)
-def test_a_process_says_what_a_step_takes_or_which_batch_would_fit(monkeypatch, failure, found):
-    from myxtts.tuning import configure_trial
-
-    def fail(error):
-        if error is not None:
-            raise error
-        return {"step_s": 0.1, "read_share": 0.2, "in_force": {"mode": "single"}}
-
-    for name in ("apply_devices", "start_devices", "describe_shape", "set_up_profile"):
-        monkeypatch.setattr(configure_trial, name, lambda *_: SimpleNamespace(config=None))
-    monkeypatch.setattr(configure_trial, "list_fitting_batches", lambda *_: [BatchChoice(4, 2)])
-    monkeypatch.setattr(configure_trial, "_read_devices", lambda *_: {"devices": "one"})
-    monkeypatch.setattr(configure_trial, "check_run", lambda *_: fail(failure.get("bill")))
-    monkeypatch.setattr(configure_trial, "_time_steps", lambda *_, **__: fail(failure.get("steps")))
-    monkeypatch.setattr(configure, "measure_in_process", lambda task, plan, _: task.load()(plan))
-    assert configure.run_in_process(XTTSConfig(), NO_CARDS, Trial()) == found
-
-
 @pytest.fixture
-def run_configure(monkeypatch, capsys, tmp_path):
-    """Runs the command with trials whose speed is known; returns its output in one line, the settings file and the variables."""
+def write(tmp_path):
+    """Tunes with trials whose speed is known: what is told, in one line, the file of settings and that of variables."""
 
-    def run(trials, *words):
-        monkeypatch.setattr(configure, "run_in_process", lambda config, machine, trial: trials(trial))
-        monkeypatch.setattr(configure, "plan_run", lambda config, **_: choose_layout(Layout.DUAL)(config))
+    def run(trials, config=REHEARSED, **options):
+        tuned = run_tune(trials, config, **options)
+        told = command.format_tuned(tuned)
+        assert max(map(len, told.splitlines())) <= 80
         path = tmp_path / "mine.yaml"
-        words = ["--output", str(path), "--rehearsal", "--model-size", "tiny", *words]
-        assert command.run(words, "myxtts configure") == 0
-        out = capsys.readouterr().out
-        assert max(map(len, out.partition("Settings   ")[0].splitlines())) <= 80
-        assert f"myxtts train --config {path}" in out
-        return " ".join(out.split()), path, (tmp_path / "mine.env.sh").read_text()
+        path.write_text(configure.format_yaml(config, tuned.lines, command.describe_origin(tuned)))
+        return " ".join(told.split()), path, configure.format_variables(tuned.variables, "mine.env.sh")
 
     return run
 
@@ -386,9 +342,12 @@ def test_what_cannot_be_had_is_an_error_before_anything_is_measured(words, said,
     assert not list(tmp_path.iterdir()), "a refusal leaves no file behind"
 
 
-def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
+def test_what_was_found_is_told_and_written_with_its_evidence(write):
     trials = PacedTrials({XLA: 0.7, "TF_NUM_INTEROP_THREADS=2": 0.8})
-    out, path, variables = run_configure(trials, "--batch-size", "4")
+    given = command.build_parser("myxtts configure").parse_all(
+        ["--rehearsal", "--model-size", "tiny", "--batch-size", "4"]
+    )
+    out, path, variables = write(trials, resolve_config(flags=given.given))
     assert "With the defaults a step takes 100 ms in a short trial on this machine." in out
     assert "COMPARED, one run of each (--verify: three)" in out
     assert "precision: unchanged" in out
@@ -403,11 +362,11 @@ def test_what_was_found_is_told_and_written_with_its_evidence(run_configure):
     assert all(row.startswith(("#", "export ")) for row in variables.splitlines())
 
 
-def test_a_gain_is_told_with_what_is_in_force(run_configure):
-    out, path, _ = run_configure(PacedTrials({XLA: 0.7}), "--verify")
+def test_a_gain_is_told_with_what_is_in_force(write):
+    out, path, _ = write(PacedTrials({XLA: 0.7}), verifies=True)
     assert "the defaults 100 ms (100 ms, 100 ms, 100 ms) these settings 70 ms (70 ms, 70 ms, 70 ms) 30.0% faster" in out
     assert "IN FORCE with these settings, read back from the process that ran them words data.enable_xla=True" in out
-    assert "Verified: 30.0% faster" in path.read_text()
+    assert "# 30.0% faster than the defaults.\n" in path.read_text()
     assert "a step took 100 ms with the defaults and 70 ms with what was found.\n" in path.read_text()
 
 
@@ -415,7 +374,7 @@ KEPT = "defaults kept. What was found is withdrawn; the file changes nothing. IN
 NO_GAIN = "What was found gained nothing when compared, so the defaults stay in force."
 
 
-@pytest.mark.parametrize("flags", [[], ["--verify"]])
+@pytest.mark.parametrize("verifies", [False, True])
 @pytest.mark.parametrize(
     ("later", "told", "written"),
     [
@@ -423,14 +382,14 @@ NO_GAIN = "What was found gained nothing when compared, so the defaults stay in 
         ({"slow_later": 2.0}, f"no gain: {KEPT}", NO_GAIN),
         (
             {"fails_later": XLA},
-            "these settings failed (XLA is not to be had.). What was found is withdrawn; the file changes nothing. ",
+            "these settings failed (XLA is not to be had.). What was found is withdrawn; the file changes nothing.",
             "Comparing it with the defaults failed, so what was found is withdrawn.",
         ),
     ],
     ids=["slower", "no faster", "failed"],
 )
-def test_what_gains_nothing_in_the_end_is_withdrawn(run_configure, flags, later, told, written):
-    out, path, variables = run_configure(PacedTrials({XLA: 0.5}, **later), *flags)
+def test_what_gains_nothing_in_the_end_is_withdrawn(write, verifies, later, told, written):
+    out, path, variables = write(PacedTrials({XLA: 0.5}, **later), verifies=verifies)
     assert told in out
     assert "faster" not in out
     assert f"# {written}\n" in path.read_text()
@@ -438,22 +397,17 @@ def test_what_gains_nothing_in_the_end_is_withdrawn(run_configure, flags, later,
     assert "# Nothing is to be set" in variables
 
 
-def test_defaults_that_stay_are_said_to(run_configure):
-    out, path, _ = run_configure(PacedTrials(), "--verify")
+def test_defaults_that_stay_are_said_to(write):
+    out, path, _ = write(PacedTrials(), verifies=True)
     assert "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults" in out
     assert "# Nothing faster was found, so the defaults stay in force.\n" in path.read_text()
 
 
-def test_defaults_without_memory_are_said_to_have_none(run_configure):
-    out, path, _ = run_configure(PacedTrials({XLA: 0.5}, fitting=((HALF_BATCH, 2),), fails_later=XLA))
+def test_defaults_without_memory_are_said_to_have_none(write):
+    out, path, _ = write(PacedTrials({XLA: 0.5}, fitting=((HALF_BATCH, 2),), fails_later=XLA))
     assert "There is no memory for the defaults (It needs 30 GB)." in out
     assert "What was found is withdrawn; the file changes nothing but the batch." in out
     assert "With the batch that fits a step takes 100 ms in a short trial." in path.read_text()
-
-
-def test_several_workers_are_said_to_be_measured_as_one(run_configure):
-    out, *_ = run_configure(PacedTrials(), "--model-gpus", "0,1")
-    assert "Note: One rank is measured, alone and with whole batches." in out
 
 
 @pytest.mark.soak
