@@ -13,7 +13,7 @@ from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import CardScan
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import ProfileError
+from myxtts.errors import UserError
 from myxtts.pipeline.recipe import Target, choose_preparation
 from myxtts.tuning import mode_measuring
 from myxtts.tuning.mode_measuring import estimate_exchange, find_obstacles, measure_half_share, measure_together
@@ -39,7 +39,7 @@ def test_a_window_in_which_a_step_was_traced_is_done_again():
     traces = [*[False] * FILL_BATCHES, False, True, False]
     Profiler(source, MadeUpTraining(traces=traces), steps=1).time_best_window(3)
     assert source.taken == (1 + WINDOWS) * (FILL_BATCHES + 3)
-    with pytest.raises(ProfileError, match="--enable-static-shapes, or give --mode"):
+    with pytest.raises(UserError, match="--enable-static-shapes, or give --mode"):
         Profiler(source, MadeUpTraining(traces=[True]), steps=1).time_best_window(3)
 
 

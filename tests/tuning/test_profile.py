@@ -13,7 +13,7 @@ from myxtts.devices.machine import Machine, read_machine
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import ProfileError
+from myxtts.errors import UserError
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import StepPart, judge_profile
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
@@ -131,7 +131,7 @@ def test_steps_that_trace_are_left_out_with_those_that_follow():
     # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
     assert len(times) == 10
     assert left_out == 8 + 4
-    with pytest.raises(ProfileError, match="--enable-static-shapes"):
+    with pytest.raises(UserError, match="--enable-static-shapes"):
         Profiler(MadeUpBatches(), MadeUpTraining(train=lambda _: True), steps=5).run_real()
 
 
