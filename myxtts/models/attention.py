@@ -5,48 +5,64 @@ Shape suffixes: B batch, S queries, T keys, H heads, D channels of a head."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from myxtts.hashing import hash_words
 from myxtts.models.layers import measure
 
 LEVELS = 1 << 16
 """Steps in which a rate can be kept. 16 bits, because drawing random bits is what dropout costs on a CPU."""
+PHILOX = 1
+"""The number of that generator in TensorFlow: the same bits on every device."""
+DRAWS = 8
+"""Of 16 bits, that it makes at a time."""
 
 
-def make_dropout_key(seed: tf.Tensor | int, step: tf.Tensor | int, micro_batch: tf.Tensor | int = 0) -> tf.Tensor:
-    """The key of all masks of one forward pass, int32 of shape (2,).
+def make_dropout_key(seed: int, step: int, micro_batch: int = 0) -> tf.Tensor:
+    """The key of all masks of one forward pass, uint64 of shape (1,). A mask is drawn from it and the number of its
+    place in the model: nothing has to be derived while a step runs.
 
     Args:
         seed: of the run.
-        step: global step; may be a tensor, so that a compiled step need not be traced again.
+        step: global step.
         micro_batch: position within the step when gradients are accumulated, and the rank's, counted on.
     """
-    base = tf.stack([tf.cast(seed, tf.int32), tf.cast(step, tf.int32)])
-    return tf.random.fold_in(base, tf.cast(micro_batch, tf.int32), alg="philox")
+    return tf.constant(hash_words(seed, step, micro_batch))
 
 
-def split_key(key_2: tf.Tensor, count: int) -> tf.Tensor:
-    """`count` independent keys, one per row."""
-    return tf.random.stateless_uniform([count, 2], key_2, minval=None, maxval=None, dtype=tf.int32, alg="philox")
+def draw_kept(
+    shape: list[int], rate: float, key_1: tf.Tensor, *, stream: int, first: int = 0, count: int = 1
+) -> tf.Tensor:
+    """Masks of a shape, stacked: which elements are not dropped, bool. They are the same drawn one by one or at once.
 
-
-def drop(x: tf.Tensor, rate: float, key_2: tf.Tensor) -> tf.Tensor:
-    """`x` with a share of `rate` of its elements set to zero and the others scaled up to keep the mean."""
-    if not round(rate * LEVELS):
-        return x
-    return x * (tf.cast(draw_kept(measure(x), rate, key_2), x.dtype) * find_scale(rate))
-
-
-def draw_kept(shape: list[Any], rate: float, key_2: tf.Tensor) -> tf.Tensor:
-    """Which elements are not dropped, bool."""
-    count = math.prod(shape)
-    words = tf.random.stateless_uniform(
-        [(count + 1) // 2], key_2, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
+    Args:
+        stream: of random bits: each use has its own.
+        first: number of the first mask in it.
+    """
+    elements = math.prod(shape)
+    room = -(-elements // DRAWS)
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[count * room * DRAWS // 2],
+        key=key_1,
+        counter=tf.constant([first * room, stream], tf.uint64),
+        alg=PHILOX,
+        dtype=tf.uint32,
     )
-    draws = tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count]
-    return tf.reshape(draws >= tf.constant(round(rate * LEVELS), tf.uint16), shape)
+    draws = tf.reshape(tf.bitcast(words, tf.uint16), [count, room * DRAWS])
+    if elements % DRAWS:
+        draws = draws[:, :elements]
+    return tf.reshape(draws >= tf.constant(round(rate * LEVELS), tf.uint16), [count, *shape])
+
+
+def draw_factors(
+    shape: list[int], dtype: Any, rate: float, key_1: tf.Tensor, *, stream: int, first: int = 0, count: int = 1
+) -> tf.Tensor:
+    """Masks to multiply by: 0 for what is dropped; what is kept is scaled up to keep the mean."""
+    kept = draw_kept(shape, rate, key_1, stream=stream, first=first, count=count)
+    return tf.cast(kept, dtype) * find_scale(rate)
 
 
 def find_scale(rate: float) -> float:
@@ -57,8 +73,8 @@ def find_scale(rate: float) -> float:
 HIDDEN = -1e9
 """Added to a score that must not be seen. Finite, and exp() of it is exactly 0: hidden content cannot leak a bit."""
 
-PIECE_SCORES = 1 << 20
-"""Scores computed at a time: 4 MiB."""
+CACHED_SCORES = 1 << 20
+"""Scores to compute at a time on a CPU: 4 MiB, which its caches hold."""
 MOST_PIECES = 8
 
 
@@ -71,104 +87,114 @@ def make_causal_bias(visible_BS: tf.Tensor) -> tf.Tensor:
     return tf.where(seen_BSS, 0.0, HIDDEN)[:, None]
 
 
+def split_heads(x_BSC: tf.Tensor, parts: int, heads: int, *, head_major: bool = False) -> list[tf.Tensor]:
+    """Query, key and value (or as many parts as lie side by side in the channels), (B, H, S, D) each.
+
+    Args:
+        head_major: whether the parts of each head lie together, and not the heads of each part.
+    """
+    batch, length, width = measure(x_BSC)
+    inner = [heads, parts] if head_major else [parts, heads]
+    cut = tf.reshape(x_BSC, [batch, length, *inner, width // (parts * heads)])
+    return list(tf.unstack(tf.transpose(cut, [3, 0, 2, 1, 4] if head_major else [2, 0, 3, 1, 4])))
+
+
 def attend(
-    q_BSHD: tf.Tensor,
-    k_BTHD: tf.Tensor,
-    v_BTHD: tf.Tensor,
+    q_BHSD: tf.Tensor,
+    k_BHTD: tf.Tensor,
+    v_BHTD: tf.Tensor,
     bias: tf.Tensor | None = None,
     *,
-    dropout: float = 0.0,
-    key: tf.Tensor | None = None,
+    scores: int = 0,
+    kept: tf.Tensor | None = None,
+    scale: float = 1.0,
 ) -> tf.Tensor:
     """The values weighted by the softmax of the scores, heads joined: (B, S, H * D).
 
-    Works through the batch a few rows at a time and keeps no scores for the backward pass, which computes them
-    again: they are by far the largest tensors of a transformer, and writing them to fresh memory costs more than
-    the arithmetic.
-
     Args:
         bias: float32, added to the scores (B, H, S, T). Has no gradient.
-        dropout: share of the probabilities to drop; only with a key.
-        key: key of the dropout mask, None for no dropout.
+        scores: how many to compute at a time, row after row of the batch, and again in the backward pass: as many as the caches of
+            a processor hold, where writing them to fresh memory costs more than the arithmetic. 0: all at once, by few operations.
+        kept: which probabilities are not dropped, bool (B, H, S, T); None for all.
+        scale: what those that are kept are multiplied by.
     """
-    batch, queries, heads, width = measure(q_BSHD)
-    pieces = _cut_rows(batch, heads, queries, measure(k_BTHD)[1])
-    keys = split_key(key, len(pieces)) if key is not None and dropout else None
-    scale = 1.0 if keys is None else find_scale(dropout)
+    batch, heads, queries, width = measure(q_BHSD)
+    pieces = _cut_rows(batch, heads * queries * measure(k_BHTD)[2], scores)
+
+    def take(x: tf.Tensor, rows: slice) -> tf.Tensor:
+        return x if len(pieces) == 1 else x[rows]
 
     def weigh(rows: slice, q_BHSD: tf.Tensor, k_BHTD: tf.Tensor) -> tf.Tensor:
-        scores_BHST = tf.cast(tf.matmul(q_BHSD[rows], k_BHTD[rows], transpose_b=True), tf.float32)
-        return tf.nn.softmax(scores_BHST if bias is None else scores_BHST + bias[rows])
+        scores_BHST = tf.cast(tf.matmul(take(q_BHSD, rows), take(k_BHTD, rows), transpose_b=True), tf.float32)
+        weights_BHST = tf.nn.softmax(scores_BHST if bias is None else scores_BHST + take(bias, rows))
+        return tf.cast(weights_BHST, q_BHSD.dtype)
 
-    def draw(index: int, weights_BHST: tf.Tensor) -> tf.Tensor | None:
-        return None if keys is None else draw_kept(measure(weights_BHST), dropout, keys[index])
+    def drop(x_BHST: tf.Tensor, rows: slice) -> tf.Tensor:
+        # Not tf.where, which is slower than a product.
+        return x_BHST if kept is None else x_BHST * tf.cast(take(kept, rows), x_BHST.dtype)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(q_BHSD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor) -> Any:
         y: list[tf.Tensor] = []
-        for index, rows in enumerate(pieces):
+        weights: list[tf.Tensor] = []
+        for rows in pieces:
             # One piece after another, so that each reuses the memory of the last.
             with tf.control_dependencies(y[-1:]):
-                weights_BHST = weigh(rows, q_BHSD, k_BHTD)
-                dropped_BHST = _drop(weights_BHST, draw(index, weights_BHST))
-                y.append(tf.matmul(tf.cast(dropped_BHST, v_BHTD.dtype), v_BHTD[rows]))
+                weights.append(weigh(rows, q_BHSD, k_BHTD))
+                y.append(tf.matmul(drop(weights[-1], rows), take(v_BHTD, rows)))
         # What is kept is scaled up here and not among the scores, of which there are many more.
-        y_BHSD = tf.concat(y, 0) * scale
+        y_BHSD = _scale(_join(y), scale)
 
         def differentiate(dy_BHSD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             # What the softmax's gradient subtracts, without touching the scores.
             mean_BHS1 = tf.reduce_sum(tf.cast(dy_BHSD, tf.float32) * tf.cast(y_BHSD, tf.float32), -1, keepdims=True)
-            dz_BHSD = dy_BHSD * scale
+            dz_BHSD = _scale(dy_BHSD, scale)
             dq: list[tf.Tensor] = []
             dk: list[tf.Tensor] = []
             dv: list[tf.Tensor] = []
             for index, rows in enumerate(pieces):
                 with tf.control_dependencies([dk[-1] if dk else dy_BHSD]):
-                    weights_BHST = weigh(rows, q_BHSD, k_BHTD)
-                    kept_BHST = draw(index, weights_BHST)
-                    dropped_BHST = tf.cast(_drop(weights_BHST, kept_BHST), dy_BHSD.dtype)
-                    dv.append(tf.matmul(dropped_BHST, dz_BHSD[rows], transpose_a=True))
-                    dw_BHST = tf.cast(tf.matmul(dz_BHSD[rows], v_BHTD[rows], transpose_b=True), tf.float32)
-                    ds_BHST = (_drop(dw_BHST, kept_BHST) - mean_BHS1[rows]) * weights_BHST
+                    weights_BHST = weigh(rows, q_BHSD, k_BHTD) if scores else weights[index]
+                    dv.append(tf.matmul(drop(weights_BHST, rows), take(dz_BHSD, rows), transpose_a=True))
+                    dw_BHST = tf.cast(tf.matmul(take(dz_BHSD, rows), take(v_BHTD, rows), transpose_b=True), tf.float32)
+                    ds_BHST = (drop(dw_BHST, rows) - take(mean_BHS1, rows)) * tf.cast(weights_BHST, tf.float32)
                     ds_BHST = tf.cast(ds_BHST, q_BHSD.dtype)
-                    dq.append(tf.matmul(ds_BHST, k_BHTD[rows]))
-                    dk.append(tf.matmul(ds_BHST, q_BHSD[rows], transpose_a=True))
-            return tf.concat(dq, 0), tf.concat(dk, 0), tf.concat(dv, 0)
+                    dq.append(tf.matmul(ds_BHST, take(k_BHTD, rows)))
+                    dk.append(tf.matmul(ds_BHST, take(q_BHSD, rows), transpose_a=True))
+            return _join(dq), _join(dk), _join(dv)
 
         return y_BHSD, differentiate
 
-    q_BHSD = tf.transpose(q_BSHD * (1 / math.sqrt(width)), [0, 2, 1, 3])
-    y_BHSD = run(q_BHSD, tf.transpose(k_BTHD, [0, 2, 1, 3]), tf.transpose(v_BTHD, [0, 2, 1, 3]))
+    y_BHSD = run(q_BHSD * (1 / math.sqrt(width)), k_BHTD, v_BHTD)
     return tf.reshape(tf.transpose(y_BHSD, [0, 2, 1, 3]), [batch, queries, heads * width])
 
 
-def _cut_rows(batch: Any, heads: int, queries: Any, keys: Any) -> list[slice]:
-    """Slices of the batch whose scores fit a cache, but no more than a graph should hold."""
-    if not all(isinstance(size, int) for size in (batch, queries, keys)):
+def _cut_rows(batch: Any, row_scores: Any, scores: int) -> list[slice]:
+    """Slices of the batch with about so many scores each, but no more than a graph should hold."""
+    if not scores or not isinstance(batch, int) or not isinstance(row_scores, int):
         return [slice(None)]
-    rows = max(PIECE_SCORES // (heads * queries * keys), -(-batch // MOST_PIECES), 1)
+    rows = max(scores // row_scores, -(-batch // MOST_PIECES), 1)
     return [slice(first, first + rows) for first in range(0, batch, rows)]
 
 
-def _drop(x: tf.Tensor, kept: tf.Tensor | None) -> tf.Tensor:
-    # Not tf.where, which is slower than a product.
-    return x if kept is None else x * tf.cast(kept, x.dtype)
+def _join(pieces: list[tf.Tensor]) -> tf.Tensor:
+    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
 
-def attend_cached(q_B1HD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_BT: tf.Tensor) -> tf.Tensor:
+def _scale(x: tf.Tensor, factor: float) -> tf.Tensor:
+    return x if factor == 1 else x * factor
+
+
+def attend_cached(q_BH1D: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_BT: tf.Tensor) -> tf.Tensor:
     """One new position against cached keys and values, heads joined: (B, 1, H * D)."""
-    batch, _, heads, width = measure(q_B1HD)
-    q_BH1D = tf.reshape(q_B1HD * (1 / math.sqrt(width)), [batch, heads, 1, width])
+    batch, heads, _, width = measure(q_BH1D)
+    q_BH1D *= 1 / math.sqrt(width)
     scores_BH1T = tf.cast(tf.matmul(q_BH1D, k_BHTD, transpose_b=True), tf.float32) + bias_BT[:, None, None]
-    y_BH1D = tf.matmul(tf.cast(tf.nn.softmax(scores_BH1T), q_B1HD.dtype), v_BHTD)
+    y_BH1D = tf.matmul(tf.cast(tf.nn.softmax(scores_BH1T), q_BH1D.dtype), v_BHTD)
     return tf.reshape(y_BH1D, [batch, 1, heads * width])
 
 
-def recompute(layer: Any, x: tf.Tensor, *constants: Any) -> tf.Tensor:
-    """`layer(x, *constants)`, keeping only `x` for the backward pass.
-
-    Args:
-        constants: what needs no gradient: masks, dropout keys. They are closed over, since `tf.recompute_grad`
-            would differentiate every argument, and takes no keyword arguments in graph mode.
-    """
-    return tf.recompute_grad(lambda inputs: layer(inputs, *constants))(x)
+def recompute(layer: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """`layer(x)`, keeping only `x` for the backward pass. What else the layer reads has no gradient: masks, dropout keys."""
+    # The function is there because `tf.recompute_grad` differentiates every argument, and takes no keywords in graph mode.
+    return tf.recompute_grad(lambda inputs: layer(inputs))(x)

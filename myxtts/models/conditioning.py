@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.models.attention import attend, recompute
+from myxtts.models.attention import attend, recompute, split_heads
 from myxtts.models.layers import Dense, GroupNorm, Part, RMSNorm, measure, read
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, GPTSize
 
@@ -20,30 +20,28 @@ class EncoderBlock(Part):
     The residual is the *normalised* input, as the checkpoints were trained.
     """
 
-    def __init__(self, width: int, heads: int, *, dtype: Any = "float32"):
+    def __init__(self, width: int, heads: int, *, scores: int = 0, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
-        self.heads = heads
+        self.heads, self.scores = heads, scores
         self.norm = GroupNorm(width, dtype=dtype)
         self.qkv = Dense(width, 3 * width, dtype=dtype)
         self.project = Dense(width, width, dtype=dtype)
 
     def call(self, x_BTC: tf.Tensor) -> tf.Tensor:
-        batch, time, width = measure(x_BTC)
         normed_BTC = self.norm(x_BTC)
-        # Head-major: each head's query, key and value channels lie together.
-        qkv = tf.reshape(self.qkv(normed_BTC), [batch, time, self.heads, 3, width // self.heads])
-        q_BTHD, k_BTHD, v_BTHD = tf.unstack(qkv, axis=3)
-        return normed_BTC + self.project(attend(q_BTHD, k_BTHD, v_BTHD))
+        q, k, v = split_heads(self.qkv(normed_BTC), 3, self.heads, head_major=True)
+        return normed_BTC + self.project(attend(q, k, v, scores=self.scores))
 
 
 class ConditioningEncoder(Part):
     """A reference mel (B, T, M) as one vector per frame, (B, T, C). It shares the GPT's width and heads."""
 
-    def __init__(self, size: GPTSize, *, checkpointing: bool = False, dtype: Any = "float32"):
+    def __init__(self, size: GPTSize, *, checkpointing: bool = False, scores: int = 0, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
         self.checkpointing = checkpointing
         self.project = Dense(MEL_CHANNELS, size.width, dtype=dtype)
-        self.blocks = [EncoderBlock(size.width, size.heads, dtype=dtype) for _ in range(size.encoder_blocks)]
+        options = {"scores": scores, "dtype": dtype}
+        self.blocks = [EncoderBlock(size.width, size.heads, **options) for _ in range(size.encoder_blocks)]
 
     def call(self, mel_BTM: tf.Tensor) -> tf.Tensor:
         x_BTC = self.project(tf.cast(mel_BTM, self.compute_dtype))
@@ -55,10 +53,10 @@ class ConditioningEncoder(Part):
 class PerceiverLayer(Part):
     """Latents attend to themselves and the context, then pass a gated feed-forward layer; both are added."""
 
-    def __init__(self, size: GPTSize, *, dtype: Any = "float32"):
+    def __init__(self, size: GPTSize, *, scores: int = 0, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
         width, inner, hidden = size.width, size.perceiver_inner_width, size.perceiver_hidden_width
-        self.heads = size.perceiver_heads
+        self.heads, self.scores = size.perceiver_heads, scores
         self.query = Dense(width, inner, use_bias=False, dtype=dtype)
         self.key_value = Dense(width, 2 * inner, use_bias=False, dtype=dtype)
         self.project = Dense(inner, width, use_bias=False, dtype=dtype)
@@ -66,24 +64,20 @@ class PerceiverLayer(Part):
         self.contract = Dense(hidden, width, dtype=dtype)
 
     def call(self, latents_BPC: tf.Tensor, context_BTC: tf.Tensor) -> tf.Tensor:
-        q = self.query(latents_BPC)
-        k, v = tf.split(self.key_value(tf.concat([latents_BPC, context_BTC], 1)), 2, -1)
-        latents_BPC += self.project(attend(*(self._split_heads(part) for part in (q, k, v))))
+        (q,) = split_heads(self.query(latents_BPC), 1, self.heads)
+        k, v = split_heads(self.key_value(tf.concat([latents_BPC, context_BTC], 1)), 2, self.heads)
+        latents_BPC += self.project(attend(q, k, v, scores=self.scores))
         value, gate = tf.split(self.expand(latents_BPC), 2, -1)
         return latents_BPC + self.contract(value * tf.nn.gelu(gate, approximate=False))
-
-    def _split_heads(self, x_BTC: tf.Tensor) -> tf.Tensor:
-        batch, time, width = measure(x_BTC)
-        return tf.reshape(x_BTC, [batch, time, self.heads, width // self.heads])
 
 
 class PerceiverResampler(Part):
     """Any number of frame vectors (B, T, C) as 32 prompt vectors, (B, P, C)."""
 
-    def __init__(self, size: GPTSize, *, dtype: Any = "float32"):
+    def __init__(self, size: GPTSize, *, scores: int = 0, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
         self.latents = self.add_variable("latents", (PROMPT_LATENTS, size.width))
-        self.layers = [PerceiverLayer(size, dtype=dtype) for _ in range(size.perceiver_layers)]
+        self.layers = [PerceiverLayer(size, scores=scores, dtype=dtype) for _ in range(size.perceiver_layers)]
         self.norm = RMSNorm(size.width, dtype=dtype)
 
     def call(self, context_BTC: tf.Tensor) -> tf.Tensor:

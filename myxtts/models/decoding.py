@@ -212,8 +212,8 @@ def _read_prefix(
     for block in gpt.blocks:
         q, k, v = block.make_qkv(x_BSC)
         x_BSC = block.finish(x_BSC, attend(q, k, v, bias))
-        keys.append(tf.transpose(k, [0, 2, 1, 3]))
-        values.append(tf.transpose(v, [0, 2, 1, 3]))
+        keys.append(k)
+        values.append(v)
     return gpt.finish(x_BSC[:, -1]), tuple(keys), tuple(values)
 
 
@@ -224,8 +224,8 @@ def _read_last_code(gpt: GPT, now: Decoding) -> tuple[tf.Tensor, Decoding]:
     values: list[tf.Tensor] = []
     for block, k_BHSD, v_BHSD in zip(gpt.blocks, now.keys, now.values, strict=True):
         q, k, v = block.make_qkv(x_B1C)
-        keys.append(write_at(k_BHSD, tf.transpose(k, [0, 2, 1, 3]), now.place, axis=2))
-        values.append(write_at(v_BHSD, tf.transpose(v, [0, 2, 1, 3]), now.place, axis=2))
+        keys.append(write_at(k_BHSD, k, now.place, axis=2))
+        values.append(write_at(v_BHSD, v, now.place, axis=2))
         x_B1C = block.finish(x_B1C, attend_cached(q, keys[-1], values[-1], bias_BS))
     read = now._replace(keys=tuple(keys), values=tuple(values), bias_BS=bias_BS, place=now.place + 1)
     return gpt.finish(x_B1C[:, 0]), read

@@ -5,12 +5,22 @@ P prompt vectors, F mel frames, C width, H heads, D channels of a head, V vocabu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from myxtts.errors import UserError
-from myxtts.models.attention import attend, drop, make_causal_bias, recompute, split_key
+from myxtts.models.attention import (
+    attend,
+    draw_factors,
+    draw_kept,
+    find_scale,
+    make_causal_bias,
+    recompute,
+    split_heads,
+)
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, measure, read
 from myxtts.models.losses import GPTLosses, measure_cross_entropy
@@ -110,6 +120,17 @@ class GPTBatch(NamedTuple):
     """0 for rows that only fill the batch, whose stop tokens would count otherwise; all rows count when None."""
 
 
+class BlockMasks(NamedTuple):
+    """Dropout of one block."""
+
+    kept_BHST: tf.Tensor
+    """Which of the attention's probabilities are not dropped."""
+    attended_BSC: tf.Tensor
+    """What the first half is multiplied by before it is added."""
+    forward_BSC: tf.Tensor
+    """The second, likewise."""
+
+
 class GPTBlock(Part):
     """One pre-norm transformer block.
 
@@ -118,12 +139,9 @@ class GPTBlock(Part):
         dropout: share dropped of the attention probabilities and of what each half adds.
     """
 
-    DROPS = 3
-    """Dropout masks of a block, hence keys it needs."""
-
-    def __init__(self, size: GPTSize, *, dropout: float = 0.0, dtype: Any = "float32"):
+    def __init__(self, size: GPTSize, *, dropout: float = 0.0, scores: int = 0, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
-        self.heads, self.dropout = size.heads, dropout
+        self.heads, self.dropout, self.scores = size.heads, dropout, scores
         self.attention_norm = LayerNorm(size.width, dtype=dtype)
         self.qkv = Dense(size.width, 3 * size.width, dtype=dtype)
         self.project = Dense(size.width, size.width, dtype=dtype)
@@ -131,27 +149,25 @@ class GPTBlock(Part):
         self.expand = Dense(size.width, 4 * size.width, dtype=dtype)
         self.contract = Dense(4 * size.width, size.width, dtype=dtype)
 
-    def call(self, x_BSC: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor | None = None) -> tf.Tensor:
-        """The block's output; `keys` (3, 2) switch dropout on."""
+    def call(self, x_BSC: tf.Tensor, bias: tf.Tensor, draw: Callable[[], BlockMasks] | None = None) -> tf.Tensor:
+        """The block's output; `draw` gives the masks of its dropout."""
         q, k, v = self.make_qkv(x_BSC)
-        attended_BSC = attend(q, k, v, bias, dropout=self.dropout, key=None if keys is None else keys[0])
-        return self.finish(x_BSC, attended_BSC, keys)
+        if draw is None:
+            return self.finish(x_BSC, attend(q, k, v, bias, scores=self.scores))
+        kept_BHST, *factors = draw()
+        scale = find_scale(self.dropout)
+        return self.finish(x_BSC, attend(q, k, v, bias, scores=self.scores, kept=kept_BHST, scale=scale), *factors)
 
-    def make_qkv(self, x_BSC: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Query, key and value of every position, (B, S, H, D) each."""
-        batch, length, width = measure(x_BSC)
-        qkv = tf.reshape(self.qkv(self.attention_norm(x_BSC)), [batch, length, 3, self.heads, width // self.heads])
-        q_BSHD, k_BSHD, v_BSHD = tf.unstack(qkv, axis=2)
-        return q_BSHD, k_BSHD, v_BSHD
+    def make_qkv(self, x_BSC: tf.Tensor) -> list[tf.Tensor]:
+        """Query, key and value of every position, (B, H, S, D) each."""
+        return split_heads(self.qkv(self.attention_norm(x_BSC)), 3, self.heads)
 
-    def finish(self, x_BSC: tf.Tensor, attended_BSC: tf.Tensor, keys: tf.Tensor | None = None) -> tf.Tensor:
-        """What follows the attention: its projection and the feed-forward half, each added to `x`."""
-        x_BSC += self._drop(self.project(attended_BSC), keys, 1)
-        hidden = gelu_tanh(self.expand(self.forward_norm(x_BSC)))
-        return x_BSC + self._drop(self.contract(hidden), keys, 2)
-
-    def _drop(self, x: tf.Tensor, keys: tf.Tensor | None, site: int) -> tf.Tensor:
-        return x if keys is None else drop(x, self.dropout, keys[site])
+    def finish(self, x_BSC: tf.Tensor, attended_BSC: tf.Tensor, *factors: tf.Tensor) -> tf.Tensor:
+        """What follows the attention: its projection and the feed-forward half, each added to `x`, times a factor if there are some."""
+        attended_BSC = self.project(attended_BSC)
+        x_BSC += attended_BSC * factors[0] if factors else attended_BSC
+        hidden_BSC = self.contract(gelu_tanh(self.expand(self.forward_norm(x_BSC))))
+        return x_BSC + (hidden_BSC * factors[1] if factors else hidden_BSC)
 
 
 class GPT(Part):
@@ -161,6 +177,7 @@ class GPT(Part):
         size: layers, widths, vocabularies and limits.
         dropout: share of activations dropped when a dropout key is given.
         checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
+        scores: how many scores of an attention to compute at a time, see `attend`: 0 for all.
         dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
             also stores the weights so: half the memory, for speaking only. No faster on a CPU without 16-bit arithmetic.
 
@@ -171,16 +188,25 @@ class GPT(Part):
         >>> losses.weigh()  # the scalar to minimise
     """
 
-    def __init__(self, size: GPTSize, *, dropout: float = 0.0, checkpointing: bool = False, dtype: Any = "float32"):
+    def __init__(
+        self,
+        size: GPTSize,
+        *,
+        dropout: float = 0.0,
+        checkpointing: bool = False,
+        scores: int = 0,
+        dtype: Any = "float32",
+    ):
         super().__init__(dtype=dtype)
-        self.size, self.dropout, self.checkpointing = size, dropout, checkpointing
-        self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, dtype=dtype)
-        self.perceiver = PerceiverResampler(size, dtype=dtype)
+        self.size, self.dropout, self.checkpointing, self.scores = size, dropout, checkpointing, scores
+        options = {"scores": scores, "dtype": dtype}
+        self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, **options)
+        self.perceiver = PerceiverResampler(size, **options)
         self.text_embedding = self.add_variable("text_embedding", (size.text_tokens, size.width))
         self.audio_embedding = self.add_variable("audio_embedding", (size.audio_tokens, size.width))
         self.text_positions = self.add_variable("text_positions", (size.text_positions, size.width))
         self.audio_positions = self.add_variable("audio_positions", (size.audio_positions, size.width))
-        self.blocks = [GPTBlock(size, dropout=dropout, dtype=dtype) for _ in range(size.layers)]
+        self.blocks = [GPTBlock(size, dropout=dropout, **options) for _ in range(size.layers)]
         self.last_norm = LayerNorm(size.width, dtype=dtype)
         self.final_norm = LayerNorm(size.width, dtype=dtype)
         self.text_head = Dense(size.width, size.text_tokens, dtype=dtype)
@@ -230,8 +256,8 @@ class GPT(Part):
         visible_BS = tf.concat([shown_BP, text.visible_BL, audio.visible_BL], 1)
         x_BSC = tf.concat([self.embed_prefix(prompt_BPC, text.inputs_BL), self.embed_audio(audio.inputs_BL)], 1)
         hidden_BSC = self.run_blocks(x_BSC, visible_BS, dropout_key)
-        _, text_BLC, audio_BLC = tf.split(hidden_BSC, [prompt_length, text_length, -1], 1)
-        return self.text_head(self.finish(text_BLC)), self.audio_head(self.finish(audio_BLC))
+        _, text_BLC, audio_BLC = tf.split(self.finish(hidden_BSC), [prompt_length, text_length, -1], 1)
+        return self.text_head(text_BLC), self.audio_head(audio_BLC)
 
     def compute_latents(
         self, prompt_BPC: tf.Tensor, text_BT: tf.Tensor, codes_BM: tf.Tensor, text_lengths_B: tf.Tensor | None = None
@@ -284,15 +310,29 @@ class GPT(Part):
     def run_blocks(self, x_BSC: tf.Tensor, visible_BS: tf.Tensor, dropout_key: tf.Tensor | None = None) -> tf.Tensor:
         """All blocks over a sequence whose positions see themselves and earlier visible ones."""
         bias = make_causal_bias(visible_BS)
-        use_dropout = dropout_key is not None and self.dropout > 0
-        keys = split_key(dropout_key, 1 + GPTBlock.DROPS * len(self.blocks)) if use_dropout else None
-        if keys is not None:
-            x_BSC = drop(x_BSC, self.dropout, keys[0])
-        for index, block in enumerate(self.blocks):
-            first = 1 + GPTBlock.DROPS * index
-            block_keys = None if keys is None else keys[first : first + GPTBlock.DROPS]
-            x_BSC = recompute(block, x_BSC, bias, block_keys) if self.checkpointing else block(x_BSC, bias, block_keys)
+        draws: list[Callable[[], BlockMasks]] | list[None] = [None] * len(self.blocks)
+        if dropout_key is not None and self.dropout:
+            x_BSC *= draw_factors([*x_BSC.shape], x_BSC.dtype, self.dropout, dropout_key, stream=0)[0]
+            draws = self._plan_masks(x_BSC, dropout_key)
+        for block, draw in zip(self.blocks, draws, strict=True):
+            run: Callable[[tf.Tensor], tf.Tensor] = partial(block.__call__, bias=bias, draw=draw)
+            x_BSC = recompute(run, x_BSC) if self.checkpointing else run(x_BSC)
         return x_BSC
+
+    def _plan_masks(self, x_BSC: tf.Tensor, key: tf.Tensor) -> list[Callable[[], BlockMasks]]:
+        """What gives each block its masks: drawn for all at once where memory allows, by few operations, or as they are needed."""
+        batch, length, width = x_BSC.shape
+
+        def draw(first: int, count: int) -> list[BlockMasks]:
+            options = {"first": first, "count": count}
+            kept = draw_kept([batch, self.size.heads, length, length], self.dropout, key, stream=1, **options)
+            factors = draw_factors([2, batch, length, width], x_BSC.dtype, self.dropout, key, stream=2, **options)
+            factors = tf.unstack(tf.reshape(factors, [2 * count, batch, length, width]))
+            return [BlockMasks(*masks) for masks in zip(tf.unstack(kept), factors[::2], factors[1::2], strict=True)]
+
+        if self.scores or self.checkpointing:
+            return [partial(lambda layer: draw(layer, 1)[0], layer) for layer in range(len(self.blocks))]
+        return [partial(BlockMasks, *masks) for masks in draw(0, len(self.blocks))]
 
     def finish(self, hidden: tf.Tensor) -> tf.Tensor:
         """The state after both closing norms: what the heads and the waveform decoder read."""

@@ -102,6 +102,7 @@ def build_gpt(
     *,
     seed: int | None,
     dtype: Any = "float32",
+    scores: int = 0,
     start_text_token: int = 261,
     stop_text_token: int = 0,
 ) -> GPT:
@@ -110,10 +111,12 @@ def build_gpt(
     Args:
         seed: of its fresh weights; None leaves them zero, for a checkpoint to fill.
         dtype: dtype or policy to compute in, such as `mixed_float16`.
+        scores: of an attention, to compute at a time: `CACHED_SCORES` for a CPU.
         start_text_token, stop_text_token: ids of `[START]` and `[STOP]` in the vocabulary.
     """
     sizes = read_sizes(config, start_text_token=start_text_token, stop_text_token=stop_text_token)
-    gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=config.enable_gradient_checkpointing, dtype=dtype)
+    checkpointing = config.enable_gradient_checkpointing
+    gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=checkpointing, scores=scores, dtype=dtype)
     return _initialise(gpt, seed)
 
 

@@ -41,6 +41,7 @@ from myxtts.errors import CorpusError, DamagedFileError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
 from myxtts.inference.generation import choose_penalty
+from myxtts.models.attention import CACHED_SCORES
 from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
@@ -281,6 +282,7 @@ def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
         config.model,
         seed=seed,
         dtype=config.data.mixed_precision,
+        scores=CACHED_SCORES if ":CPU:" in tf.zeros([]).device else 0,
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )

@@ -87,11 +87,12 @@ class TrainStep:
     def compute(self, batch: Tensors, place: MicroStep, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
         phase = self.objective.choose_phase(place.step)
-        numbers = tf.constant([place.step, place.micro_batch + PART_STRIDE * part], tf.int32)
+        # Made here: inside the step it would be some launches for a number of 64 bits.
+        key = make_dropout_key(self._settings.seed, place.step, place.micro_batch + PART_STRIDE * part)
         share = tf.constant(1.0 / place.micro_batches)
         if before is None:
-            return Gradients(*self._call(self._compute_gradients, batch, numbers, share, phase=phase))
-        return Gradients(*self._call(self._add_gradients, batch, numbers, share, before, phase=phase))
+            return Gradients(*self._call(self._compute_gradients, batch, key, share, phase=phase))
+        return Gradients(*self._call(self._add_gradients, batch, key, share, before, phase=phase))
 
     def apply(self, gradients: Gradients, learning_rate: float) -> tf.Tensor:
         """The update. Returns, as one tensor still on the device: loss, the objective's sums, and `UPDATE_NAMES`.
@@ -163,16 +164,15 @@ class TrainStep:
         return function(batch, *others, **static)
 
     def _compute_gradients(
-        self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, *, phase: str
+        self, batch: Mapping[str, tf.Tensor], key: tf.Tensor, share: tf.Tensor, *, phase: str
     ) -> Gradients:
-        key = None
-        if self._settings.uses_dropout:
-            key = make_dropout_key(self._settings.seed % 2**31, numbers[0], numbers[1])
         targets = [[variable.value for variable in each.variables.values()] for each in self._optimizers]
         with ExitStack() as recording:
             # One for each side: what the one is moved by must not reach the other.
             tapes = [_record(recording, watched) for watched in targets]
-            losses = self.objective.compute(batch, phase=phase, share=share, key=key)
+            losses = self.objective.compute(
+                batch, phase=phase, share=share, key=key if self._settings.uses_dropout else None
+            )
             scale = 1.0 if self.loss_scale is None else self.loss_scale.read()
             aims = [aim * scale for aim in losses.aims]
         gradients = [
@@ -183,10 +183,10 @@ class TrainStep:
         return Gradients(tuple(gradients), losses.extras, losses.loss, losses.sums)
 
     def _add_gradients(
-        self, batch: Mapping[str, tf.Tensor], numbers: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
+        self, batch: Mapping[str, tf.Tensor], key: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
     ) -> Gradients:
         # In one function with the backward pass, so that each gradient is added as soon as it is there.
-        now = self._compute_gradients(batch, numbers, share, phase=phase)
+        now = self._compute_gradients(batch, key, share, phase=phase)
         return Gradients(*tf.nest.map_structure(tf.add, before, now))
 
     def _apply_gradients(self, _: Mapping[str, tf.Tensor], computed: Gradients, learning_rate: tf.Tensor) -> tf.Tensor:

@@ -6,53 +6,75 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models import attention
-from myxtts.models.attention import attend, draw_kept, find_scale, make_causal_bias, split_key
+from myxtts.models.attention import attend, draw_kept, find_scale, make_causal_bias, make_dropout_key
+from myxtts.models.layers import LayerNorm, gelu_tanh
 
 ROWS, PLACES, HEADS, WIDTH = 3, 7, 2, 4
 DROPOUT = 0.3
 
 
-@pytest.fixture(params=[1 << 20, 1], ids=["in one piece", "row by row"])
-def pieces(request, monkeypatch):
-    monkeypatch.setattr(attention, "PIECE_SCORES", request.param)
-    return 1 if request.param > 1 else ROWS
-
-
 def make_inputs():
     draw = np.random.default_rng(4)
-    return [tf.constant(draw.normal(size=(ROWS, PLACES, HEADS, WIDTH)).astype(np.float32)) for _ in range(3)]
+    return [tf.constant(draw.normal(size=(ROWS, HEADS, PLACES, WIDTH)).astype(np.float32)) for _ in range(3)]
 
 
 def make_bias():
     return make_causal_bias(tf.sequence_mask([PLACES, 5, 6], PLACES))
 
 
-def attend_plainly(q, k, v, bias, key, pieces):
-    """The formula as a textbook has it, with the masks that the pieces draw."""
-    scores = tf.einsum("bshd,bthd->bhst", q, k) / math.sqrt(WIDTH) + bias
-    weights = tf.nn.softmax(scores)
-    if key is not None:
-        rows = ROWS // pieces
-        kept = [draw_kept([rows, HEADS, PLACES, PLACES], DROPOUT, each) for each in split_key(key, pieces)]
-        weights *= tf.cast(tf.concat(kept, 0), tf.float32) * find_scale(DROPOUT)
-    return tf.reshape(tf.einsum("bhst,bthd->bshd", weights, v), [ROWS, PLACES, HEADS * WIDTH])
+def attend_plainly(q, k, v, bias, kept, scale):
+    """The formula as a textbook has it."""
+    weights = tf.nn.softmax(tf.einsum("bhsd,bhtd->bhst", q, k) / math.sqrt(WIDTH) + bias)
+    if kept is not None:
+        weights *= tf.cast(kept, tf.float32) * scale
+    return tf.reshape(tf.einsum("bhst,bhtd->bshd", weights, v), [ROWS, PLACES, HEADS * WIDTH])
 
 
-@pytest.mark.parametrize("key", [None, (5, 6)], ids=["all", "dropped"])
-def test_pieces_are_the_plain_formula(pieces, key):
-    inputs, bias = make_inputs(), make_bias()
-    key = None if key is None else tf.constant(key, tf.int32)
-    weights = tf.random.stateless_normal([ROWS, PLACES, HEADS * WIDTH], [1, 2])
-    outcomes = []
-    for run in (
-        lambda q, k, v: attend(q, k, v, bias, dropout=DROPOUT, key=key),
-        lambda q, k, v: attend_plainly(q, k, v, bias, key, pieces),
+def differentiate(run, inputs):
+    weights = tf.random.stateless_normal(run(*inputs).shape, [1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = run(*inputs)
+        total = tf.reduce_sum(y * weights)
+    return [y, *tape.gradient(total, inputs)]
+
+
+@pytest.mark.parametrize("scores", [0, 1 << 20, 1], ids=["kept", "computed twice", "row by row"])
+@pytest.mark.parametrize("drops", [False, True], ids=["all", "dropped"])
+def test_attention_of_any_pieces_is_the_plain_formula(scores, drops):
+    bias, scale = make_bias(), find_scale(DROPOUT) if drops else 1.0
+    kept = draw_kept([ROWS, HEADS, PLACES, PLACES], DROPOUT, make_dropout_key(5, 6), stream=1)[0] if drops else None
+    ours = differentiate(lambda q, k, v: attend(q, k, v, bias, scores=scores, kept=kept, scale=scale), make_inputs())
+    plain = differentiate(lambda q, k, v: attend_plainly(q, k, v, bias, kept, scale), make_inputs())
+    for own, expected in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(own, expected, atol=2e-6, rtol=1e-5)
+
+
+def test_masks_are_the_same_drawn_at_once_or_one_by_one_and_drop_their_share():
+    key = make_dropout_key(5, 6)
+    together = draw_kept([31, 33], 0.1, key, stream=1, count=4)
+    for number in range(4):
+        np.testing.assert_array_equal(together[number], draw_kept([31, 33], 0.1, key, stream=1, first=number)[0])
+    others = (
+        draw_kept([31, 33], 0.1, key, stream=2, count=4),
+        draw_kept([31, 33], 0.1, make_dropout_key(5, 7), stream=1),
+    )
+    assert not any(np.array_equal(together[0], other[0]) for other in others)
+    assert not np.array_equal(together[0], together[1])
+    many = draw_kept([1000, 1000], 0.1, key, stream=1)
+    assert np.mean(many) == pytest.approx(0.9, abs=1e-3)
+
+
+def test_gradients_written_by_hand_are_those_of_the_formulas():
+    x = tf.random.stateless_normal([5, 8], [1, 2]) * 3 + 2
+
+    def normalise_plainly(x):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) / tf.sqrt(variance + 1e-5)
+
+    for ours, plain in (
+        (LayerNorm(8), normalise_plainly),
+        (gelu_tanh, lambda x: tf.nn.gelu(x, approximate=True)),
     ):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            y = run(*inputs)
-            total = tf.reduce_sum(y * weights)
-        outcomes.append([y, *tape.gradient(total, inputs)])
-    for ours, plain in zip(*outcomes, strict=True):
-        np.testing.assert_allclose(ours, plain, atol=2e-6, rtol=1e-5)
+        for own, expected in zip(differentiate(ours, [x]), differentiate(plain, [x]), strict=True):
+            np.testing.assert_allclose(own, expected, atol=3e-6, rtol=1e-5)
