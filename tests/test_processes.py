@@ -124,11 +124,11 @@ PARENT = """
 import time
 from myxtts.data.task_processes import ProcessTask, TaskProcess
 worker = TaskProcess(ProcessTask("tests.pipeline.tasks:hang_aloud"))
-while "here" not in worker.read_report():
+while "here" not in worker.child.read_output():
     time.sleep(0.02)
-worker.write_stacks()
-assert "_hang_natively" in worker.read_report()
-print(worker._child.pid, flush=True)
+worker.child.write_stacks()
+assert "_hang_natively" in worker.child.read_output()
+print(worker.child.pid, flush=True)
 time.sleep(600)
 """
 

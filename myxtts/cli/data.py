@@ -86,20 +86,16 @@ def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | 
 
 def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
     """What a run would find in `--train-data`, and in `--val-data` where it is given."""
-    from myxtts.data.run_data import TextMeasure
-    from myxtts.data.scan import make_vocabulary_task, scan_train_data, scan_val_data
+    from myxtts.data.scan import scan_data
+    from myxtts.data.texts import choose_vocabulary
     from myxtts.files import open_scratch_folder
 
-    given = _find_vocabulary(config)
-    if given is not None:
-        # Refused here, if it is none, and not after the scan.
-        make_vocabulary_task(given)
     with open_scratch_folder("data") as folder:
-        texts = TextMeasure(config, folder, given)
-        result = scan_train_data(config, texts.choose_task, _show_scan)
+        vocabulary = choose_vocabulary(config, folder, _find_vocabulary(config))
+        result = scan_data(config, "train", vocabulary, _show_scan)
         if not config.data.val_data:
             return result, None
-        return result, scan_val_data(config, make_vocabulary_task(texts.vocabulary), _show_scan)
+        return result, scan_data(config, "eval", result.vocabulary or vocabulary, _show_scan)
 
 
 def _find_vocabulary(config: XTTSConfig) -> Path | None:

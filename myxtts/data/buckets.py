@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,15 +82,11 @@ def list_sample_edges(table: LengthTable, most: int) -> list[NDArray[np.int64]]:
             start[last] = np.argmin(costs)
             best[last] = costs[start[last]]
         starts.append(start)
-        choices.append(lengths[_follow_starts(starts)])
+        edges = [len(lengths) - 1]
+        for start in reversed(starts):
+            edges.append(int(start[edges[-1]]))
+        choices.append(lengths[edges[::-1]])
     return choices
-
-
-def _follow_starts(starts: list[NDArray[np.intp]]) -> list[int]:
-    edges = [len(starts[-1]) - 1]
-    for start in reversed(starts):
-        edges.append(int(start[edges[-1]]))
-    return edges[::-1]
 
 
 def choose_token_edges(
@@ -115,7 +110,8 @@ def choose_token_edges(
         clips = np.where(table.tokens > token_edges[-1], clips, 0) + own[k]
         is_last = k + 1 == len(audio_positions)
         moving = positions + longest if is_last else audio_positions[k + 1] + _guess_padding(table.tokens, own[k + 1])
-        costs = np.cumsum(clips) * (positions + table.tokens) + _sum_after(clips * moving)
+        moved = clips * moving
+        costs = np.cumsum(clips) * (positions + table.tokens) + (moved.sum() - np.cumsum(moved))
         costs[table.tokens < token_edges[-1]] = np.inf
         choice = int(np.argmin(costs))
         if is_last and costs[-1] - costs[choice] < _WORTH_A_SHAPE * _count_positions(table):
@@ -132,11 +128,6 @@ def _guess_padding(tokens: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray
     usual = tokens[np.searchsorted(np.cumsum(own), _USUAL_SHARE * own.sum())]
     padded: NDArray[np.int64] = np.maximum(tokens, usual)
     return padded
-
-
-def _sum_after(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    after: NDArray[np.float64] = values.sum() - np.cumsum(values)
-    return after
 
 
 def _count_positions(table: LengthTable) -> float:
@@ -236,12 +227,9 @@ def assign_buckets(
     members = np.bincount(bucket_of_clip, minlength=len(buckets))
     assert len(members) == len(buckets), "the last bucket holds every clip"
     batches = _count_batches(buckets, members)
-    waste = PaddingWaste(
-        samples=int(np.sum(samples_N, dtype=np.int64)),
-        padded_samples=_sum_padded(buckets, batches, "samples"),
-        tokens=int(np.sum(tokens_N, dtype=np.int64)),
-        padded_tokens=_sum_padded(buckets, batches, "tokens"),
-    )
+    padded_samples, padded_tokens = _sum_padded(buckets, batches)
+    samples, tokens = (int(np.sum(lengths, dtype=np.int64)) for lengths in (samples_N, tokens_N))
+    waste = PaddingWaste(samples, padded_samples, tokens, padded_tokens)
     return BucketPlan(tuple(buckets), bucket_of_clip.astype(np.uint8), tuple(batches), waste)
 
 
@@ -264,10 +252,10 @@ def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> lis
     return [assign_buckets(used, *part) for part in parts]
 
 
-def _sum_padded(buckets: Sequence[Bucket], batches: Sequence[int], part: Literal["samples", "tokens"]) -> int:
-    return sum(
-        n * b.rows * (b.samples if part == "samples" else b.tokens) for n, b in zip(batches, buckets, strict=True)
-    )
+def _sum_padded(buckets: Sequence[Bucket], batches: Sequence[int]) -> tuple[int, int]:
+    """Samples and tokens of an epoch with its padding."""
+    rows = [(count * bucket.rows, bucket) for count, bucket in zip(batches, buckets, strict=True)]
+    return sum(n * bucket.samples for n, bucket in rows), sum(n * bucket.tokens for n, bucket in rows)
 
 
 def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_size: int) -> tuple[list[Bucket], int]:
@@ -287,7 +275,7 @@ def _shape_buckets(table: LengthTable, sample_edges: NDArray[np.int64], batch_si
     batches = _count_batches(buckets, members)
     # A bucket whose clips all move on is no shape at all.
     used = [bucket for bucket, count in zip(buckets, batches, strict=True) if count]
-    return used, _sum_padded(buckets, batches, "samples")
+    return used, _sum_padded(buckets, batches)[0]
 
 
 def _count_batches(buckets: Sequence[Bucket], members: NDArray[np.integer]) -> list[int]:

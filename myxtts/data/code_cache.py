@@ -5,9 +5,7 @@
             key.json                     ... and in words
             codes-128-9f86d081....npz    128 clips; the digest of the file
 
-A file is written whole, under a name nobody else takes, and never changed. So any number of processes may write to one folder,
-on storage that machines share too, and one that is killed loses only what it had not written yet. A file that is not what its
-name says is not read. A second of speech is 21.5 codes of two bytes: a thousand hours are 155 MB.
+Files are kept as those of `index` are. A second of speech is 21.5 codes of two bytes: a thousand hours are 155 MB.
 """
 
 from __future__ import annotations
@@ -28,9 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.data.index import read_named, write_named
 from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.errors import MachineError, UserError
-from myxtts.files import FileError, WriteError, open_file_atomically, read_bytes, read_json, recover_folder
+from myxtts.files import FileError, WriteError, open_file_atomically, read_json, recover_folder
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +48,13 @@ MEMORY_SHARE = 0.5
 """Of the free memory that codes may take. The rest is for what the run has yet to allocate."""
 
 _KEY_NAME = "key.json"
-_FILE_NAME = re.compile(r"codes-([0-9]{1,12})-([0-9a-f]{32})\.npz")
+_FILE_NAME = re.compile(r"codes-([0-9]{1,12})-[0-9a-f]{32}\.npz")
 _FILE_BYTES = 1 << 30
 _MEMBERS: dict[str, np.dtype[Any]] = {"ids.npy": np.dtype("<u8"), "lengths.npy": np.dtype("<i4"), "codes.npy": DTYPE}
 
 
 class CacheFolderError(MachineError):
     """The folder of a cache cannot be made, read or written to."""
-
-
-class CacheKeyError(UserError):
-    """A folder of the cache does not hold what its name says."""
 
 
 @dataclass(frozen=True)
@@ -199,11 +194,10 @@ class CodeCache:
         content = io.BytesIO()
         np.savez(content, ids=ids, lengths=lengths, codes=np.concatenate(list(self._new.values())))
         blob = content.getvalue()
-        name = f"codes-{len(ids)}-{hashlib.sha256(blob).hexdigest()[:32]}.npz"
         try:
             if read_free_disk_bytes(self._folder) < len(blob):
                 raise OSError(f"less than {DISK_RESERVE_BYTES >> 20} MB would be left on the disk")
-            _write_whole(self._folder / name, blob)
+            write_named(self._folder, f"codes-{len(ids)}", ".npz", blob)
         except (OSError, WriteError) as error:
             if self.write_problem is None:
                 _log.warning(
@@ -220,10 +214,9 @@ class CodeCache:
             return
         recover_folder(self._folder)
         for path in sorted(self._folder.iterdir()):
-            found = _FILE_NAME.fullmatch(path.name)
-            if found is None:
+            if not _FILE_NAME.fullmatch(path.name):
                 continue
-            part = _read_file(path, found[2])
+            part = _read_file(path)
             if part is None:
                 _log.warning("%s is damaged: the codes in it are made anew. It can be removed.", path)
                 continue
@@ -248,7 +241,8 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
         found = _read_key(folder)
         if found is None:
             # Not written yet, or damaged: the folder's name still says what it holds.
-            _write_whole(folder / _KEY_NAME, json.dumps(dict(key), indent=2, sort_keys=True).encode() + b"\n")
+            with open_file_atomically(folder / _KEY_NAME, follows_link=False) as file:
+                file.write(json.dumps(dict(key), indent=2, sort_keys=True).encode() + b"\n")
     except (OSError, WriteError) as error:
         reason = error.reason if isinstance(error, WriteError) else error.strerror
         raise CacheFolderError(
@@ -256,7 +250,7 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
             "--cache off."
         ) from error
     if found is not None and found != dict(key):
-        raise CacheKeyError(
+        raise UserError(
             f"{folder / _KEY_NAME}: must hold the key that the folder is named after, but holds another one: the folder was filled by "
             "hand. Remove the folder; its codes are then made anew."
         )
@@ -270,21 +264,15 @@ def _read_key(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    # A link that came with a corpus would have its target written over.
-    with open_file_atomically(path, follows_link=False) as file:
-        file.write(content)
-
-
-def _read_file(path: Path, digest: str) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:
+def _read_file(path: Path) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:
     """Ids, numbers of codes, and codes; None if the file is not what its name says."""
+    content = read_named(path, _FILE_BYTES)
+    if content is None:
+        return None
     try:
-        content = read_bytes(path, _FILE_BYTES)
-        if hashlib.sha256(content).hexdigest()[:32] != digest:
-            return None
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             ids, lengths, codes = (_read_member(archive, name, dtype) for name, dtype in _MEMBERS.items())
-    except (FileError, KeyError, ValueError, zipfile.BadZipFile):
+    except (KeyError, ValueError, zipfile.BadZipFile):
         return None
     ids = ids.reshape(-1, 2)
     is_whole = len(ids) == len(lengths) and (lengths >= 0).all() and lengths.sum(dtype=np.int64) == len(codes)

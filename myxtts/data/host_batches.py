@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.prompts import Slices
 from myxtts.config import DataConfig
-from myxtts.data.corpus import Corpus, TextIds
+from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.loaders import (
     ClipFile,
@@ -42,6 +42,7 @@ from myxtts.data.sampler import (
     name_prompt,
     replace_failed,
 )
+from myxtts.data.texts import TextIds
 from myxtts.errors import DropReason, ReadingError
 from myxtts.units import SAMPLES_PER_CODE
 

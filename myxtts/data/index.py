@@ -1,4 +1,8 @@
-"""What earlier scans of a corpus found out, kept on disk so that nothing is looked at twice."""
+"""What was found out about a corpus, kept on disk so that nothing is looked at twice.
+
+Kept files are named after their content, written whole, and never changed. So any number of processes may write to one folder,
+on storage that machines share too, and one that is killed loses only what it had not written yet. A file that is not what its
+name says is not used: whoever made a corpus may have put it there."""
 
 from __future__ import annotations
 
@@ -6,207 +10,112 @@ import hashlib
 import logging
 import os
 import secrets
-import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.errors import ReadingError
-from myxtts.files import FileError, open_file
+from myxtts.files import FileError, WriteError, open_file_atomically, read_bytes
 from myxtts.hashing import digest64
 
 _log = logging.getLogger(__name__)
 
+Buffer = bytes | memoryview
+
 FOLDER_NAME = ".myxtts"
 """In a corpus, of what was found out about it."""
 
-Rows = NDArray[np.int64]
-"""Of a key, its stamps and its values."""
-
-MOST_ROWS = 1024
-"""In a block."""
-
-_WAIT_SECONDS = 30.0
-"""For another scan that writes just now: a write takes milliseconds."""
-_SCHEMA = "CREATE TABLE facts (rows BLOB)"
-_DIGEST_BYTES = 8
-_SQLITE_FILES = ("", "-journal", "-wal", "-shm")
-_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-_TROUBLES = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_READONLY,
-}
-"""Errors of the disk and the machine. Any other means that the file is not what it should be."""
+_MOST_BYTES = 1 << 28
+"""Of a file of the index."""
+_STAMPS = 2
 
 
-class Index:
-    """What earlier scans found out: rows of numbers in an SQLite file, to which several scans may add at a time.
+def write_named(folder: Path, prefix: str, suffix: str, *content: Buffer) -> None:
+    """Write a file named `{prefix}-{digest of its content}{suffix}`. Raises `WriteError`."""
+    # A link that came with a corpus would have its target written over.
+    with open_file_atomically(folder / f"{prefix}-{_digest(*content)}{suffix}", follows_link=False) as file:
+        for part in content:
+            file.write(part)
 
-    Rows lie in blocks, each behind a digest: SQLite itself does not notice a flipped bit, and a row on its own would cost a scan
-    a third of its time. It never ends a scan. Where it cannot be written, nothing is remembered; one that is damaged is made anew.
-    Whoever made a corpus may have put it there, so no value is taken unseen.
+
+def read_named(path: Path, most_bytes: int) -> bytes | None:
+    """The content of a file that `write_named` has written; None where it cannot be read, or is not what its name says."""
+    try:
+        content = read_bytes(path, most_bytes)
+    except FileError:
+        return None
+    return content if path.stem.endswith(f"-{_digest(content)}") else None
+
+
+def _digest(*content: Buffer) -> str:
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+class ClipIndex:
+    """What earlier scans found out about clips: rows of a key, two stamps that say what it holds for, and values.
+
+    It never ends a scan. Where it cannot be written, nothing is remembered; a file that is damaged is made anew.
 
     Args:
-        path: of the file; must change when rows made earlier are no longer valid. None remembers nothing.
-        stamps: numbers in a row beside its key, which say what it holds for.
-        bounds: of the values in a row, which follow.
+        folder: None remembers nothing.
+        name: of its files; must change when rows made earlier are no longer valid.
+        bounds: of the values in a row, none of which is taken unseen.
     """
 
-    def __init__(self, path: Path | None, stamps: int, bounds: Sequence[tuple[int, int]]):
-        self._path = path
-        self._stamps = stamps
+    def __init__(self, folder: Path | None, name: str, bounds: Sequence[tuple[int, int]]):
+        self._folder = folder
+        self._name = name
         self._bounds = np.array(bounds, dtype=np.int64)
-        self._columns = 1 + stamps + len(bounds)
-        self._connection: sqlite3.Connection | None = None
-
-    def __enter__(self) -> Index:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._close()
 
     def find(self, keys: NDArray[np.int64], stamps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The values of each key, and whether there are any for these stamps. Rows for other stamps are removed."""
         distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         values = np.zeros((len(distinct), len(self._bounds)), dtype=np.int64)
         known = np.zeros(len(distinct), dtype=np.bool_)
-        stale: list[tuple[int]] = []
-        still_true: list[Rows] = []
-        try:
-            for number, rows in self._read() if len(keys) else ():
-                places = np.minimum(np.searchsorted(distinct, rows[:, 0]), len(distinct) - 1)
-                is_asked = distinct[places] == rows[:, 0]
-                is_true = np.all(rows[:, 1 : 1 + self._stamps] == stamps[first[places]], axis=1)
-                found = is_asked & is_true
-                values[places[found]] = rows[found, 1 + self._stamps :]
-                known[places[found]] = True
-                if np.any(is_asked & ~is_true):
-                    stale.append((number,))
-                    still_true.append(rows[~is_asked | is_true])
-        except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
-            known[:] = False
-        else:
-            self._write(still_true, instead_of=stale)
+        for path in sorted(self._folder.glob(f"{self._name}-*.rows")) if self._folder and len(keys) else ():
+            rows = self._read(path)
+            if rows is None:
+                _log.warning("The scan's index %s is damaged and made anew.", path)
+                rows = np.zeros((0, 1 + _STAMPS + len(self._bounds)), dtype=np.int64)
+            places = np.minimum(np.searchsorted(distinct, rows[:, 0]), len(distinct) - 1)
+            is_asked = distinct[places] == rows[:, 0]
+            is_true = np.all(rows[:, 1 : 1 + _STAMPS] == stamps[first[places]], axis=1)
+            found = is_asked & is_true
+            values[places[found]] = rows[found, 1 + _STAMPS :]
+            known[places[found]] = True
+            is_kept = ~is_asked | is_true
+            if not len(rows) or not np.all(is_kept):
+                self.append(rows[is_kept])
+                with suppress(OSError):
+                    path.unlink()
         return values[inverse], known[inverse]
 
-    def append(self, rows: Rows) -> None:
-        """Remember rows of a key, stamps and values, safely on disk as far as a killed process is concerned."""
-        self._write([rows])
-
-    def _write(self, blocks: Sequence[Rows], instead_of: Sequence[tuple[int]] = ()) -> None:
-        contents = [
-            (_digest(content) + content,)
-            for rows in blocks
-            for first in range(0, len(rows), MOST_ROWS)
-            for content in [rows[first : first + MOST_ROWS].astype("<i8").tobytes()]
-        ]
-        if self._path is None or not (contents or instead_of):
+    def append(self, rows: NDArray[np.int64]) -> None:
+        """Remember rows of a key, stamps and values."""
+        if self._folder is None or not len(rows):
             return
         try:
-            with self._connect() as connection:
-                connection.executemany("DELETE FROM facts WHERE rowid = ?", instead_of)
-                connection.executemany("INSERT INTO facts VALUES (?)", contents)
-        except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
+            write_named(self._folder, self._name, ".rows", rows.astype("<i8").tobytes())
+        except WriteError as error:
+            _log.warning(
+                "The scan's results cannot be kept in %s (%s); the next scan starts anew.", self._folder, error.reason
+            )
+            self._folder = None
 
-    def _read(self) -> Iterator[tuple[int, Rows]]:
-        """All blocks, each behind its number in the file, oldest first."""
-        if self._path is None:
-            return
-        blocks = self._connect().execute("SELECT rowid, rows FROM facts")
-        # A file in which the same page stands in several places has blocks without end.
-        left = self._path.stat().st_size
-        for number, block in blocks:
-            if not isinstance(block, bytes) or block[:_DIGEST_BYTES] != _digest(block[_DIGEST_BYTES:]):
-                raise sqlite3.DataError("it holds other numbers than were written")
-            left -= len(block)
-            if left < 0:
-                raise sqlite3.DataError("it has more rows than fit into it")
-            numbers = np.frombuffer(block, "<i8", offset=_DIGEST_BYTES)
-            if len(numbers) % self._columns:
-                raise sqlite3.DataError("it holds half a row")
-            rows = numbers.reshape(-1, self._columns)
-            values = rows[:, 1 + self._stamps :]
-            if not np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1])):
-                raise sqlite3.DataError("it holds impossible numbers")
-            yield number, rows
-
-    def _connect(self) -> sqlite3.Connection:
-        assert self._path is not None
-        if self._connection is None:
-            _refuse_odd_files(self._path)
-            self._connection = connection = sqlite3.connect(self._path, timeout=_WAIT_SECONDS)
-            connection.text_factory = bytes
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 16)
-            connection.execute("PRAGMA trusted_schema = OFF")
-            # A power failure may damage the file, which is noticed; waiting for the disk at every chunk would take minutes.
-            connection.execute("PRAGMA synchronous = OFF")
-            connection.execute(_SCHEMA.replace("TABLE", "TABLE IF NOT EXISTS", 1))
-            # Nothing else: no view that never ends, no trigger.
-            found = connection.execute("SELECT name, sql FROM sqlite_schema").fetchmany(2)
-            if found != [(b"facts", _SCHEMA.encode())]:
-                raise sqlite3.DataError("it is another kind of file")
-        return self._connection
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _give_up(self, error: sqlite3.Error | OSError) -> None:
-        """Go on with a new file where this one is damaged, else without any."""
-        self._close()
-        path = self._path
-        assert path is not None
-        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF not in _TROUBLES:
-            _log.warning("The scan's index %s is damaged (%s) and made anew.", path, error)
-            try:
-                for suffix in _SQLITE_FILES:
-                    Path(f"{path}{suffix}").unlink(missing_ok=True)
-                return
-            except OSError as again:
-                error = again
-        self._path = None
-        _log.warning("The scan's results cannot be kept in %s (%s); the next scan starts anew.", path, error)
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
-
-
-def _refuse_odd_files(path: Path) -> None:
-    """Raises `sqlite3.DataError` for what must not be opened as a database, or as the journal that a killed scan left."""
-    for suffix in _SQLITE_FILES:
-        try:
-            mode = os.lstat(f"{path}{suffix}").st_mode
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(mode):
-            # SQLite would wait at a named pipe, and follow a link.
-            raise sqlite3.DataError(f"{path.name}{suffix} is no file")
-    if _read_end(Path(f"{path}-journal")) == _JOURNAL_MAGIC:
-        # It names a journal of several databases, and SQLite would remove whatever file has that name.
-        raise sqlite3.DataError("its journal names another file")
-
-
-def _read_end(journal: Path) -> bytes:
-    try:
-        with open_file(journal) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - len(_JOURNAL_MAGIC)))
-            return file.read(len(_JOURNAL_MAGIC))
-    except FileError:
-        # There is none, or none any more: another scan has just written.
-        return b""
+    def _read(self, path: Path) -> NDArray[np.int64] | None:
+        content, columns = read_named(path, _MOST_BYTES), 1 + _STAMPS + len(self._bounds)
+        if not content or len(content) % (8 * columns):
+            return None
+        rows = np.frombuffer(content, "<i8").reshape(-1, columns)
+        values = rows[:, 1 + _STAMPS :]
+        return rows if np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1])) else None
 
 
 def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None:

@@ -111,13 +111,9 @@ class RowShare:
             batch, micro_batches=tuple(each.slice_rows(self.part, self.parts) for each in batch.micro_batches)
         )
 
-    def shrink(self, bucket: Bucket) -> Bucket:
-        """The shape of a batch with only these rows."""
-        return replace(bucket, rows=-(-bucket.rows // self.parts))
-
     def shrink_all(self, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
         """The shapes of batches with only these rows."""
-        return tuple(self.shrink(bucket) for bucket in buckets)
+        return tuple(replace(bucket, rows=-(-bucket.rows // self.parts)) for bucket in buckets)
 
 
 WHOLE = RowShare()

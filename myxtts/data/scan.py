@@ -1,16 +1,15 @@
 """Looks at every clip of a corpus once: what can be used, what cannot, and how long it is.
 
-Workers find out facts, not verdicts, so that other limits need no other scan. What they found is kept in an index, so that
+Processes find out facts, not verdicts, so that other limits need no other scan. What they found is kept in an index, so that
 nothing is looked at twice.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -25,18 +24,11 @@ from myxtts.audio.reading import check_clip, inspect_clip
 from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus, Progress
 from myxtts.data.drops import Drop, DropReport
-from myxtts.data.index import MOST_ROWS, Index, choose_index_folder
+from myxtts.data.index import ClipIndex, choose_index_folder
 from myxtts.data.ljspeech import LocatedClips, Metadata, Split, demo_corpus_path, locate_clips, read_metadata
 from myxtts.data.task_processes import CHUNK_ITEMS, Crashed, ProcessTask, Work, count_cores, run_task
-from myxtts.errors import (
-    ClipError,
-    CorpusError,
-    DropReason,
-    MissingLanguageTagError,
-    ReadingError,
-    UnsupportedLanguageError,
-)
-from myxtts.files import read_bytes
+from myxtts.data.texts import NO_LANGUAGE, TextIds, VocabularyChoice, tokenise_texts
+from myxtts.errors import ClipError, CorpusError, DropReason
 from myxtts.hashing import digest64
 from myxtts.text.normalise import CHARACTER_LIMITS
 from myxtts.text.tokenizer import Tokenizer
@@ -44,31 +36,27 @@ from myxtts.units import SAMPLE_RATE_HZ
 
 _log = logging.getLogger(__name__)
 
-TextTaskMaker = Callable[[Corpus], ProcessTask]
-"""Chooses how texts are measured, given the clips that can be used as far as their audio is concerned."""
-
 CLIP_TASK = ProcessTask("myxtts.data.scan:make_clip_check")
 """Takes a path; gives frames, rate in Hz, and a `DropReason` or nothing."""
 
 LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
 
-_NO_LANGUAGE = -1
-"""Given as a text's length where the vocabulary has no tag for its language, or nobody can clean it."""
-
 _REASONS = tuple(DropReason)
-# Numbers in files on disk: never give one a new meaning. 0 is no problem.
-_PROBLEMS = {
-    1: DropReason.MISSING,
-    2: DropReason.EMPTY,
-    3: DropReason.UNSUPPORTED,
-    4: DropReason.CORRUPT,
-    5: DropReason.TRUNCATED,
-    6: DropReason.NAN,
-    7: DropReason.SILENT,
-    8: DropReason.UNREADABLE,
-}
-_PROBLEM_CODES = {reason: code for code, reason in _PROBLEMS.items()}
+_PROBLEMS = (
+    # By their numbers in files on disk: never give one a new meaning.
+    None,
+    DropReason.MISSING,
+    DropReason.EMPTY,
+    DropReason.UNSUPPORTED,
+    DropReason.CORRUPT,
+    DropReason.TRUNCATED,
+    DropReason.NAN,
+    DropReason.SILENT,
+    DropReason.UNREADABLE,
+)
+_FACTS = ((0, 1 << 40), (0, 1 << 40), (0, len(_PROBLEMS) - 1))
+"""What is known of a clip: frames, rate in Hz, and the number of its problem; from where to where each goes."""
 
 
 @dataclass(frozen=True)
@@ -102,28 +90,20 @@ class ScanResult:
     """Clips that are symbolic links, or lie behind one."""
     kept_in: Path | None
     """Where all this is remembered, for whoever looks at the corpus next."""
+    ids: TextIds | None
+    """Of the corpus's texts; None where there is no vocabulary."""
+    vocabulary: Path | None
 
 
-def scan_train_data(
-    config: XTTSConfig, text_task: ProcessTask | TextTaskMaker, progress: Progress | None = None
+def scan_data(
+    config: XTTSConfig, split: Split, vocabulary: VocabularyChoice, progress: Progress | None = None
 ) -> ScanResult:
-    """The clips of `data.train_data`, or of the demo corpus where none is given."""
-    path = Path(config.data.train_data) if config.data.train_data else demo_corpus_path()
-    return _scan_as_asked(config, path, "train", text_task, progress)
-
-
-def scan_val_data(config: XTTSConfig, text_task: ProcessTask, progress: Progress | None = None) -> ScanResult:
-    """The clips of `data.val_data`, which must be given."""
-    assert config.data.val_data
-    return _scan_as_asked(config, Path(config.data.val_data), "eval", text_task, progress)
-
-
-def _scan_as_asked(
-    config: XTTSConfig, path: Path, split: Split, text_task: ProcessTask | TextTaskMaker, progress: Progress | None
-) -> ScanResult:
+    """The clips of `data.train_data`, or of the demo corpus where none is given; for "eval", those of `data.val_data`."""
     data = config.data
+    path = data.val_data if split == "eval" else data.train_data or demo_corpus_path()
+    assert path
     return scan_corpus(
-        path,
+        Path(path),
         split=split,
         language=data.language,
         limits=ClipLimits(
@@ -131,17 +111,12 @@ def _scan_as_asked(
             max_samples=int(data.max_clip_seconds * SAMPLE_RATE_HZ),
             max_tokens=data.max_text_length,
         ),
-        text_task=text_task,
+        vocabulary=vocabulary,
         follow_symlinks=data.follow_symlinks,
         strict=data.strict,
-        workers=choose_scan_workers(config),
+        processes=None if data.num_workers == "auto" else data.num_workers,
         progress=progress,
     )
-
-
-def choose_scan_workers(config: XTTSConfig) -> int:
-    """How many processes look at clips."""
-    return count_cores() if config.data.num_workers == "auto" else config.data.num_workers
 
 
 def scan_corpus(
@@ -150,26 +125,28 @@ def scan_corpus(
     split: Split = "train",
     language: str = "en",
     limits: ClipLimits | None = None,
-    text_task: ProcessTask | TextTaskMaker | None = None,
+    vocabulary: VocabularyChoice | None = None,
     clip_task: ProcessTask = CLIP_TASK,
     follow_symlinks: bool = True,
     strict: bool = False,
-    workers: int | None = None,
+    processes: int | None = None,
     index_folder: Path | None = None,
     progress: Progress | None = None,
 ) -> ScanResult:
     """Read a corpus's metadata and look at every clip that no earlier scan has seen.
 
-    A killed scan goes on where it was. Logs the drop report.
+    A killed scan goes on with the clips where it was. Logs the drop report.
 
     Args:
         path, split, language: as for `read_metadata`.
-        text_task: how texts are measured: `make_vocabulary_task`, or what makes one from the clips, such as a new vocabulary.
-            Without it every character is a token.
+        vocabulary: what texts are tokenised with. Without it every character is a token.
         strict: make it an error to set anything aside.
-        workers: processes; None is one per core, 0 is this process.
+        processes: None is one per core, 0 is this process.
         index_folder: where results are remembered; None is where `choose_index_folder` says.
     """
+    if isinstance(vocabulary, Path):
+        # A file that is no vocabulary is refused now, and not after the clips.
+        Tokenizer(vocabulary)
     metadata = read_metadata(path, split=split, language=language)
     clips = locate_clips(metadata)
     linked = int(clips.is_linked.sum())
@@ -180,22 +157,29 @@ def scan_corpus(
         )
     is_wanted = clips.is_found & ~clips.is_repeated & (follow_symlinks | ~clips.is_linked)
     folder = choose_index_folder(metadata.root, given=index_folder)
-    ask = partial(_ask, folder=folder, workers=count_cores() if workers is None else workers, progress=progress)
-    judge = partial(_judge_lines, metadata, clips, follow_symlinks)
+    processes = count_cores() if processes is None else processes
+    progress = progress or (lambda *_: None)
+    audio, checked = _look_at_clips(metadata, clips, is_wanted, clip_task, folder, processes, progress)
+    judge = partial(_judge_lines, metadata, clips, follow_symlinks, audio)
     limits = limits or ClipLimits()
-    audio, checked = ask(_ask_about_audio(metadata, clips, is_wanted, clip_task))
-    if not isinstance(text_task, ProcessTask | None):
-        usable, _ = judge(audio, _count_characters(metadata), replace(limits, max_tokens=sys.maxsize))
-        text_task = text_task(usable) if len(usable) else None
-    texts = ask(_ask_about_texts(metadata, text_task))[0] if text_task else _count_characters(metadata)
-    corpus, drops = judge(audio, texts, limits)
+    tokens, unknown = _count_characters(metadata)
+    if callable(vocabulary):
+        usable, _, _ = judge(tokens, unknown, replace(limits, max_tokens=sys.maxsize))
+        vocabulary = vocabulary(usable) if len(usable) else None
+    texts = None
+    if vocabulary is not None:
+        texts = tokenise_texts(
+            metadata.text, metadata.language, vocabulary, processes=processes, folder=folder, progress=progress
+        )
+        tokens, unknown = np.diff(texts.ids.offsets), texts.unknown
+    corpus, kept, drops = judge(tokens, unknown, limits)
     drops = [*metadata.malformed, *drops]
     report = DropReport(
         lines=len(metadata) + len(metadata.malformed), kept_seconds=corpus.total_seconds, drops=tuple(drops)
     )
     _judge_report(path, report, corpus, limits, strict)
     _log.info("What was found out is kept in %s.", folder or "memory only")
-    return ScanResult(corpus, report, checked, linked, folder)
+    return ScanResult(corpus, report, checked, linked, folder, texts.ids.take(kept) if texts else None, vocabulary)
 
 
 def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:
@@ -207,17 +191,6 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
             f"{path}: no clip can be used.\n{report.format_table()}" + (f"\nLimits: {broken}." if broken else "")
         )
     _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
-
-
-# What workers are asked.
-
-
-def make_vocabulary_task(vocabulary: Path) -> ProcessTask:
-    """Measures texts in tokens of a vocabulary."""
-    # A file that is no vocabulary is refused here, once, and not by every worker.
-    Tokenizer(vocabulary)
-    digest = hashlib.blake2b(read_bytes(vocabulary), digest_size=8).hexdigest()
-    return ProcessTask("myxtts.data.scan:make_vocabulary_check", {"vocabulary": str(vocabulary)}, identity=digest)
 
 
 def make_clip_check() -> Work:
@@ -235,150 +208,65 @@ def make_clip_check() -> Work:
     return check_audio
 
 
-def make_vocabulary_check(vocabulary: str) -> Work:
-    """The work of `make_vocabulary_task`: takes a text and its language; gives its length in tokens, and the first character that
-    the vocabulary lacks or nothing."""
-    tokenizer = Tokenizer(vocabulary)
+def _look_at_clips(
+    metadata: Metadata,
+    clips: LocatedClips,
+    is_wanted: NDArray[np.bool_],
+    task: ProcessTask,
+    folder: Path | None,
+    processes: int,
+    progress: Progress,
+) -> tuple[NDArray[np.int64], int]:
+    """The `_FACTS` of every row, zero where they are not wanted, and how many rows were not known before.
 
-    def check_text(item: list[str]) -> list[int | str]:
-        text, language = item
-        try:
-            cleaned = tokenizer.clean(text, language)
-            tokens = len(tokenizer.encode_cleaned(cleaned, language)) if cleaned else 0
-        except (UnsupportedLanguageError, MissingLanguageTagError):
-            return [_NO_LANGUAGE, ""]
-        return [tokens, *(tokenizer.find_unknown_characters(cleaned)[:1] or ("",))]
-
-    return check_text
-
-
-@dataclass(frozen=True, eq=False)
-class _Question:
-    """What is to be known about every row."""
-
-    kind: str
-    task: ProcessTask
-    keys: NDArray[np.int64]
-    stamps: NDArray[np.int64]
-    """A row of numbers for each key, with which what is remembered must agree."""
-    wanted: NDArray[np.bool_]
-    make_item: Callable[[int], Any]
-    """What workers get, by row."""
-    encode: Callable[[Any], tuple[list[int], bool]]
-    """A worker's result as numbers, and whether it may be remembered."""
-    bounds: tuple[tuple[int, int], ...]
-    """Of each number."""
-    worth_a_worker: int
-    """So many items pay for starting a process; with fewer, this process does them."""
-
-
-def _ask_about_audio(
-    metadata: Metadata, clips: LocatedClips, is_wanted: NDArray[np.bool_], task: ProcessTask
-) -> _Question:
-    """Frames, rate in Hz and a key of `_PROBLEMS`. A file is read again only when its size or time of change is another one."""
-    return _Question(
-        kind="audio",
-        task=task,
-        keys=clips.key,
-        stamps=np.stack([clips.size_bytes, clips.mtime_ns], axis=1),
-        wanted=is_wanted,
-        make_item=lambda row: f"{metadata.root}/{clips.path[row]}",
-        encode=_encode_clip,
-        bounds=((0, 1 << 40), (0, 1 << 40), (0, max(_PROBLEMS))),
-        # Even one: a damaged file may crash the library that reads it.
-        worth_a_worker=1,
-    )
+    They come from the index in this folder, unless a file's size or time of change is another one, else from processes.
+    """
+    # The version, because a later one may judge clips in another way.
+    identity = "\0".join([__version__, task.factory, json.dumps(task.settings, sort_keys=True)])
+    index = ClipIndex(folder, f"clips-{digest64(identity.encode()) & (1 << 64) - 1:016x}", _FACTS)
+    stamps = np.stack([clips.size_bytes, clips.mtime_ns], axis=1)
+    facts, known = index.find(clips.key, stamps)
+    facts[~(known & is_wanted)] = 0
+    pending = np.flatnonzero(is_wanted & ~known)
+    if not len(pending):
+        return facts, 0
+    progress("audio", 0, len(pending))
+    paths = (f"{metadata.root}/{clips.path[int(row)]}" for row in pending)
+    # In processes, were it a single one: a damaged file may crash the library that reads it.
+    results = run_task(task, paths, min(processes, -(-len(pending) // CHUNK_ITEMS)))
+    unsaved: list[NDArray[np.intp]] = []
+    done = saved = 0
+    for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
+        rows = pending[[position for position, _ in chunk]]
+        numbers, is_lasting = zip(*(_encode_clip(result) for _, result in chunk), strict=True)
+        facts[rows] = numbers
+        unsaved.append(rows[list(is_lasting)])
+        done += len(rows)
+        # Ever more at a time: files must stay few, and who is killed shall lose no more than an eighth.
+        if done - saved >= done // 8 or done == len(pending):
+            fresh = np.concatenate(unsaved)
+            index.append(np.column_stack([clips.key[fresh], stamps[fresh], facts[fresh]]))
+            unsaved, saved = [], done
+        progress("audio", done, len(pending))
+    return facts, len(pending)
 
 
 def _encode_clip(result: Any) -> tuple[list[int], bool]:
+    """The `_FACTS` of a clip, and whether they may be remembered."""
     if isinstance(result, Crashed):
         # It may have been the machine's fault: ask again next time.
-        return [0, 0, _PROBLEM_CODES[DropReason.CORRUPT]], False
+        return [0, 0, _PROBLEMS.index(DropReason.CORRUPT)], False
     frames, rate_hz, problem = result
     # Permission to read can be given, and a mount come back, without touching the file: neither is ever remembered.
     is_lasting = problem not in (DropReason.MISSING, DropReason.UNREADABLE)
-    return [frames, rate_hz, _PROBLEM_CODES[problem] if problem else 0], is_lasting
+    return [frames, rate_hz, _PROBLEMS.index(DropReason(problem)) if problem else 0], is_lasting
 
 
-def _ask_about_texts(metadata: Metadata, task: ProcessTask) -> _Question:
-    """The length in tokens or `_NO_LANGUAGE`, and the code point of the first character the vocabulary lacks, or 0."""
-    texts, languages = metadata.text, metadata.language
-    prefixes = [f"{name}\0".encode() for name in languages.names]
-    contents = (prefixes[code] + text for code, text in zip(languages.codes.data, texts.iter_bytes(), strict=True))
-    return _Question(
-        kind="text",
-        task=task,
-        keys=np.fromiter(map(digest64, contents), dtype=np.int64, count=len(texts)),
-        stamps=np.zeros((len(texts), 0), dtype=np.int64),
-        wanted=np.ones(len(texts), dtype=np.bool_),
-        make_item=lambda row: [texts[row], languages[row]],
-        encode=_encode_text,
-        bounds=((_NO_LANGUAGE, 1 << 31), (0, sys.maxunicode)),
-        worth_a_worker=2000,
-    )
-
-
-def _count_characters(metadata: Metadata) -> NDArray[np.int64]:
-    """What `_ask_about_texts` asks for, where every character is a token."""
-    is_known = np.array([name in CHARACTER_LIMITS for name in metadata.language.names], dtype=np.bool_)
+def _count_characters(metadata: Metadata) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The texts' lengths, where every character is a token, and what `TokenisedTexts.unknown` says of them then."""
     lengths = np.fromiter(map(len, metadata.text), dtype=np.int64, count=len(metadata))
-    lengths[~is_known[metadata.language.codes]] = _NO_LANGUAGE
-    return np.stack([lengths, np.zeros_like(lengths)], axis=1)
-
-
-def _encode_text(result: Any) -> tuple[list[int], bool]:
-    if isinstance(result, Crashed):
-        raise ReadingError(f"A text killed its worker process with signal {result.signal}: a library is broken.")
-    tokens, unknown = result
-    return [tokens, ord(unknown) if unknown else 0], True
-
-
-def _ask(
-    question: _Question, *, folder: Path | None, workers: int, progress: Progress | None
-) -> tuple[NDArray[np.int64], int]:
-    """The numbers of every row, zero where they are not wanted, and how many rows were not known before.
-
-    They come from the index in this folder as far as they are known, else from workers.
-    """
-    progress = progress or (lambda *_: None)
-    with Index(folder / _name_index(question) if folder else None, question.stamps.shape[1], question.bounds) as index:
-        values, known = index.find(question.keys, question.stamps)
-        values[~(known & question.wanted)] = 0
-        pending = np.flatnonzero(question.wanted & ~known)
-        if not len(pending):
-            return values, 0
-        progress(question.kind, 0, len(pending))
-        answers = _collect_answers(question, pending, min(workers, len(pending) // question.worth_a_worker))
-        unsaved: list[NDArray[np.intp]] = []
-        done = saved = 0
-        for rows, numbers, is_lasting in answers:
-            values[rows] = numbers
-            unsaved.append(rows[is_lasting])
-            done += len(rows)
-            # Ever more at a time: a write costs as much as a hundred rows, and who is killed must not lose much of what was done.
-            if done - saved >= min(done // 16, MOST_ROWS) or done == len(pending):
-                fresh = np.concatenate(unsaved)
-                index.append(np.column_stack([question.keys[fresh], question.stamps[fresh], values[fresh]]))
-                unsaved, saved = [], done
-            progress(question.kind, done, len(pending))
-    return values, len(pending)
-
-
-def _collect_answers(
-    question: _Question, pending: NDArray[np.intp], workers: int
-) -> Iterator[tuple[NDArray[np.intp], list[list[int]], list[bool]]]:
-    """Chunks of rows, their numbers, and whether these may be remembered."""
-    results = run_task(question.task, map(question.make_item, map(int, pending)), workers)
-    for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
-        numbers, is_lasting = zip(*(question.encode(result) for _, result in chunk), strict=True)
-        yield pending[[position for position, _ in chunk]], list(numbers), list(is_lasting)
-
-
-def _name_index(question: _Question) -> str:
-    # The version, because a later one may clean texts or judge clips in another way.
-    task = question.task
-    identity = "\0".join([__version__, task.factory, task.identity or json.dumps(task.settings, sort_keys=True)])
-    return f"{question.kind}-{digest64(identity.encode()) & (1 << 64) - 1:016x}.sqlite"
+    is_read = np.array([0 if name in CHARACTER_LIMITS else NO_LANGUAGE for name in metadata.language.names], np.int32)
+    return lengths, is_read[metadata.language.codes]
 
 
 # From facts to a verdict on every line.
@@ -389,12 +277,12 @@ def _judge_lines(
     clips: LocatedClips,
     follow_symlinks: bool,
     audio: NDArray[np.int64],
-    texts: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    unknown: NDArray[np.int32],
     limits: ClipLimits,
-) -> tuple[Corpus, list[Drop]]:
-    """The clips that can be used, and every line that cannot, with the first reason found."""
+) -> tuple[Corpus, NDArray[np.intp], list[Drop]]:
+    """The clips that can be used, their lines, and every line that gives none, with the first reason found."""
     frames, rate_hz, problem = audio.T
-    tokens, unknown = texts.T
     # Rounded up, as the resampler does.
     samples = -(-frames * SAMPLE_RATE_HZ // np.maximum(rate_hz, 1))
     verdict = np.full(len(metadata), -1, dtype=np.int8)
@@ -402,10 +290,10 @@ def _judge_lines(
         (DropReason.MISSING, ~clips.is_found),
         (DropReason.SYMLINK, clips.is_linked & (not follow_symlinks)),
         (DropReason.DUPLICATE, clips.is_repeated),
-        *((reason, problem == code) for code, reason in _PROBLEMS.items()),
+        *((reason, problem == number) for number, reason in enumerate(_PROBLEMS) if reason),
         (DropReason.TOO_SHORT, samples < limits.min_seconds * SAMPLE_RATE_HZ),
         (DropReason.TOO_LONG, samples > limits.max_samples),
-        (DropReason.LANGUAGE, tokens == _NO_LANGUAGE),
+        (DropReason.LANGUAGE, unknown == NO_LANGUAGE),
         (DropReason.TEXT_EMPTY, tokens == 0),
         (DropReason.UNKNOWN_CHARACTERS, unknown != 0),
         (DropReason.TEXT_TOO_LONG, tokens > limits.max_tokens),
@@ -439,4 +327,4 @@ def _judge_lines(
         for row in np.flatnonzero(verdict >= 0).tolist()
         for reason in [_REASONS[verdict[row]]]
     ]
-    return corpus, drops
+    return corpus, kept, drops

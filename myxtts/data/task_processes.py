@@ -43,12 +43,10 @@ class ProcessTask:
     Args:
         factory: `package.module:function`; called once per process with the settings, returns a `Work`.
         settings: keyword arguments of the factory, JSON values only.
-        identity: what results depend on apart from the item, such as a file's digest, if that is not the settings.
     """
 
     factory: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    identity: str = ""
 
     def load(self) -> Work:
         """The work, ready to be done in this process."""
@@ -238,8 +236,8 @@ class TaskProcess:
         self._buffer = b""
         environment = {**os.environ, **_ONE_CORE} if is_one_core else None
         # A stream: what is given and answered may be longer than a message.
-        self._child = ChildProcess(__name__, kind=socket.SOCK_STREAM, descriptors=pass_fds, environment=environment)
-        self.socket = self._child.socket
+        self.child = ChildProcess(__name__, kind=socket.SOCK_STREAM, descriptors=pass_fds, environment=environment)
+        self.socket = self.child.socket
         self.give({"factory": task.factory, "settings": dict(task.settings)})
 
     def give(self, *item_lists: Any) -> None:
@@ -259,7 +257,7 @@ class TaskProcess:
         if not data:
             self.is_closed = True
             return []
-        self._child.trim_output()
+        self.child.trim_output()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         replies = [json.loads(line) for line in lines]
         for notice in replies:
@@ -275,21 +273,9 @@ class TaskProcess:
                 raise MachineError(text)
         self.is_ready = True
 
-    def read_report(self) -> str:
-        """The end of what it has written; until it is stopped or its death is looked into."""
-        return self._child.read_output()
-
-    def write_stacks(self) -> None:
-        """Makes the process add to its report where its threads are, if it still can."""
-        self._child.write_stacks()
-
-    def await_exit_code(self) -> int:
-        """How a process ended whose socket has; negative for a signal."""
-        return self._child.wait()
-
     def find_exit_signal(self) -> int:
         """Which signal killed the process. Raises `ReadingError` when it ended by itself, which is a fault of ours."""
-        code, report = self.await_exit_code(), self.read_report()
+        code, report = self.child.wait(), self.child.read_output()
         self.stop()
         if code >= 0:
             raise ReadingError(f"A worker process ended with exit code {code}:\n{report}")
@@ -297,15 +283,15 @@ class TaskProcess:
 
     def stop(self) -> None:
         """End the process, at the latest when it has done its present item, and wait for it."""
-        self._child.close(_STOP_SECONDS)
+        self.child.close(_STOP_SECONDS)
 
     def kill(self) -> None:
         """End the process and all that it has started at once, whatever they do, and wait for it."""
         with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self._child.pid).children(recursive=True):
+            for process in psutil.Process(self.child.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        self._child.kill()
+        self.child.kill()
         self.stop()
 
 

@@ -31,7 +31,7 @@ from myxtts.audio.resampling import resample_clip
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.config.settings import nearest_name
-from myxtts.data.scan import ScanResult, make_vocabulary_task, scan_train_data
+from myxtts.data.scan import ScanResult, scan_data
 from myxtts.errors import EvaluationError, JudgeFailedError, MyXTTSError
 from myxtts.evaluation.results import SPOKEN, FailedFigure, NotMeasured
 from myxtts.evaluation.scores import Likeness, Vector, compare_voices
@@ -475,4 +475,4 @@ def _scan(request: EvaluationRequest, directory: ModelDirectory) -> ScanResult:
     if request.language is not None:
         changed["language"] = request.language
     config = directory.config.replace(data=changed)
-    return scan_train_data(config, make_vocabulary_task(directory.path / VOCABULARY_NAME))
+    return scan_data(config, "train", directory.path / VOCABULARY_NAME)

@@ -373,17 +373,19 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
                 return ProcessAnswer(answer)
             if worker.is_ready and not has_loaded:
                 deadline_s, has_loaded = time.monotonic() + limit_s, True
-        code, output = worker.await_exit_code(), worker.read_report()
+        code, output = worker.child.wait(), worker.child.read_output()
         if code < 0:
             return ProcessAnswer(None, f"its process was killed by {Signals(-code).name}", output, is_killed=True)
         # The last line of a traceback is the error.
         return ProcessAnswer(None, f"its process ended with exit code {code}: {output.rpartition(chr(10))[2]}", output)
     except TimeoutError:
-        worker.write_stacks()
+        worker.child.write_stacks()
         hung = "it was not done" if worker.is_ready else "its process had not loaded its code"
-        return ProcessAnswer(None, f"{hung} after {limit_s if worker.is_ready else import_s:g} s", worker.read_report())
+        return ProcessAnswer(
+            None, f"{hung} after {limit_s if worker.is_ready else import_s:g} s", worker.child.read_output()
+        )
     except MyXTTSError as error:
-        return ProcessAnswer(None, str(error), worker.read_report(), error)
+        return ProcessAnswer(None, str(error), worker.child.read_output(), error)
     finally:
         worker.kill()
 

@@ -65,7 +65,7 @@ def test_the_corpus_is_left_as_it_is_and_the_place_of_what_is_kept_is_told(corpu
     assert sorted(corpus.rglob("*")) == before
     (folder,) = (tmp_path / "cache" / "myxtts" / "corpora").iterdir()
     assert f"Kept    {folder} (" in capsys.readouterr().out
-    assert list(folder.glob("*.sqlite"))
+    assert list(folder.glob("clips-*.rows"))
 
 
 @pytest.mark.parametrize("batch_size", [2, 64])

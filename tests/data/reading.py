@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from myxtts.data.buckets import plan_buckets
-from myxtts.data.corpus import Corpus, TextIds, collect_text_ids
+from myxtts.data.corpus import Corpus
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batches import BatchReader, CorpusBatches, HostBatch
 from myxtts.data.ljspeech import demo_corpus_path
 from myxtts.data.loaders import LoadingEngine, ProcessEngine
 from myxtts.data.sampler import IndexSampler, Position, ReplacementJournal, count_micro_batches
-from myxtts.data.scan import ClipLimits, make_vocabulary_task, scan_corpus
+from myxtts.data.scan import ClipLimits, scan_corpus
+from myxtts.data.texts import TextIds
 from myxtts.text.vocabulary import train_vocabulary
 from tests.support.shared_files import ASSETS, find_shared
 
@@ -37,19 +38,14 @@ class Texted:
 
 def scan_small(path: Path, index_folder: Path, vocabulary: Path = VOCABULARY) -> Texted:
     """A corpus scanned with a small vocabulary."""
-    result = scan_corpus(
-        path,
-        limits=ClipLimits(max_tokens=402),
-        text_task=make_vocabulary_task(vocabulary),
-        workers=0,
-        index_folder=index_folder,
-    )
-    return Texted(result.corpus, collect_text_ids(result.corpus, vocabulary, workers=0, folder=None))
+    limits = ClipLimits(max_tokens=402)
+    result = scan_corpus(path, limits=limits, vocabulary=vocabulary, processes=0, index_folder=index_folder)
+    return Texted(result.corpus, result.ids)
 
 
 def scan_demo(folder: Path) -> Texted:
     """The demo corpus, which has two languages, with a vocabulary made for it."""
-    corpus = scan_corpus(demo_corpus_path(), workers=0, index_folder=folder).corpus
+    corpus = scan_corpus(demo_corpus_path(), processes=0, index_folder=folder).corpus
     texts: dict[str, list[str]] = {}
     for clip in range(len(corpus)):
         texts.setdefault(corpus.language[clip], []).append(corpus.text[clip])

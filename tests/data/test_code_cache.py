@@ -12,12 +12,12 @@ import pytest
 from myxtts.data import code_cache
 from myxtts.data.code_cache import (
     CacheFolderError,
-    CacheKeyError,
     CodeCache,
     find_key_folder,
     identify_files,
     list_kept_codes,
 )
+from myxtts.errors import UserError
 from tests.support.processes import ROOT, clean_environ, run_code
 
 KEY = {"codec": "abc", "intra_op_threads": 2}
@@ -81,7 +81,7 @@ def test_codes_of_another_key_are_not_found(tmp_path):
         assert find_clips(cache, range(5)) == set()
     with (find_key_folder(tmp_path, KEY) / "key.json").open("w") as file:
         file.write('{"codec": "of somebody else"}')
-    with pytest.raises(CacheKeyError, match="Remove the folder"):
+    with pytest.raises(UserError, match="Remove the folder"):
         CodeCache(tmp_path, KEY)
 
 

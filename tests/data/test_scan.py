@@ -12,7 +12,7 @@ import soundfile
 
 from myxtts.data.corpus import Corpus
 from myxtts.data.ljspeech import demo_corpus_path, read_metadata
-from myxtts.data.scan import ClipLimits, ScanResult, make_vocabulary_task, scan_corpus
+from myxtts.data.scan import ClipLimits, ScanResult, scan_corpus
 from myxtts.data.task_processes import ProcessTask
 from myxtts.errors import CorpusError, DropReason
 from myxtts.text.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ def make_damaged_corpus(folder: Path) -> dict[str, str]:
 def test_a_language_nobody_reads_is_set_aside_without_a_vocabulary_too(tmp_path):
     write_clips(tmp_path, ["a", "b"])
     write_metadata(tmp_path, "id|text|language", "a|Hello.|en-GB", "b|nuqneH|tlh")
-    result = scan_corpus(tmp_path, workers=0, index_folder=tmp_path / "index")
+    result = scan_corpus(tmp_path, processes=0, index_folder=tmp_path / "index")
     assert list_drops(result) == {"b": DropReason.LANGUAGE}
     assert result.drops.drops[0].detail == "tlh"
     assert result.corpus.language.names == ("en",)
@@ -69,7 +69,7 @@ def test_a_language_nobody_reads_is_set_aside_without_a_vocabulary_too(tmp_path)
 
 def test_sets_aside_what_cannot_be_used_and_says_why(tmp_path):
     expected = make_damaged_corpus(tmp_path)
-    result = scan_corpus(tmp_path, workers=1)
+    result = scan_corpus(tmp_path, processes=1)
     assert list(result.corpus.audio) == ["wavs/good.wav", "wavs/duplicated.wav"]
     assert list(result.corpus.text) == ["Good.", "Once."]
     assert result.corpus.samples.tolist() == [22050, 22050]
@@ -85,7 +85,7 @@ def test_sets_aside_what_cannot_be_used_and_says_why(tmp_path):
 def test_a_corpus_without_a_usable_clip_is_an_error(tmp_path):
     write_metadata(tmp_path, "a|One.")
     with pytest.raises(CorpusError, match=r"missing +1  a"):
-        scan_corpus(tmp_path, workers=0)
+        scan_corpus(tmp_path, processes=0)
 
 
 def test_lengths_are_counted_at_the_model_s_rate(tmp_path):
@@ -94,12 +94,12 @@ def test_lengths_are_counted_at_the_model_s_rate(tmp_path):
     soundfile.write(tmp_path / "wavs" / "b.wav", np.tile(make_tone(1.0, 48000), 2)[:48001], 48000)
     write_metadata(tmp_path, "a|One.", "b|Two.")
     # Rounded up, as the resampler does: 16000 * 22050 / 16000 and 48001 * 22050 / 48000.
-    assert scan_corpus(tmp_path, workers=0).corpus.samples.tolist() == [22050, 22051]
+    assert scan_corpus(tmp_path, processes=0).corpus.samples.tolist() == [22050, 22051]
 
 
 class TestRemembering:
     def scan(self, folder: Path, **settings) -> ScanResult:
-        return scan_corpus(folder, workers=0, **settings)
+        return scan_corpus(folder, processes=0, **settings)
 
     def test_a_second_scan_reads_no_audio_and_gives_the_same(self, tmp_path):
         expected = make_damaged_corpus(tmp_path)
@@ -144,7 +144,7 @@ class TestRemembering:
             "def stop(kind, done, total):\n"
             "    if done >= 64:\n"
             "        print('half', flush=True); time.sleep(3600)\n"
-            "scan_corpus(Path(sys.argv[1]), workers=2, progress=stop)\n"
+            "scan_corpus(Path(sys.argv[1]), processes=2, progress=stop)\n"
         )
         process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
         with process:
@@ -158,7 +158,7 @@ class TestRemembering:
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "a|One.", "b|Two.", "c|Three.")
         task = ProcessTask("tests.data.test_scan:make_crashing_check", {"name": "b.wav"})
-        results = [scan_corpus(tmp_path, workers=1, clip_task=task) for _ in range(2)]
+        results = [scan_corpus(tmp_path, processes=1, clip_task=task) for _ in range(2)]
         assert [list_drops(result) for result in results] == [{"b": "corrupt"}] * 2
         # It may have been the machine: the next scan tries that file again, and only that.
         assert [result.checked for result in results] == [3, 1]
@@ -188,13 +188,13 @@ class TestLinks:
 
     def test_are_followed_and_reported_once(self, corpus, caplog):
         with caplog.at_level(logging.INFO):
-            result = scan_corpus(corpus, workers=0)
+            result = scan_corpus(corpus, processes=0)
         assert (len(result.corpus), result.linked) == (2, 1)
         (line,) = [record.getMessage() for record in caplog.records if "symbolic" in record.getMessage()]
         assert line == "1 of 2 clips lie behind symbolic links, such as wavs/a.wav: they are followed."
 
     def test_can_be_refused(self, corpus):
-        result = scan_corpus(corpus, workers=0, follow_symlinks=False)
+        result = scan_corpus(corpus, processes=0, follow_symlinks=False)
         assert list_drops(result) == {"a": "symlink"}
         assert result.checked == 1
 
@@ -204,7 +204,7 @@ class TestTexts:
         vocabulary = find_parity("tiny_vocab.json")
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "a|Hello world.", "b|Hello ŵorld.", 'c|""')
-        result = scan_corpus(tmp_path, workers=0, text_task=make_vocabulary_task(vocabulary))
+        result = scan_corpus(tmp_path, processes=0, vocabulary=vocabulary)
         assert list_drops(result) == {"b": "unknown_characters", "c": "text_empty"}
         (drop,) = [drop for drop in result.drops.drops if drop.reason is DropReason.UNKNOWN_CHARACTERS]
         assert drop.detail == "'ŵ' U+0175"
@@ -214,32 +214,32 @@ class TestTexts:
         vocabulary = find_parity("tiny_vocab.json")
         write_clips(tmp_path, ["a", "b", "c"])
         write_metadata(tmp_path, "id|text|language", "a|Hello.|xx", "b|سلام|fa", "c|Hello.|en")
-        result = scan_corpus(tmp_path, workers=0, text_task=make_vocabulary_task(vocabulary))
+        result = scan_corpus(tmp_path, processes=0, vocabulary=vocabulary)
         assert [(drop.reason, drop.detail) for drop in result.drops.drops] == [("language", "xx"), ("language", "fa")]
         assert "extend_vocabulary" in result.drops.format_table()
 
 
-class TestAMakerOfTextTasks:
+class TestAChoiceOfVocabulary:
     def test_is_given_the_clips_whose_audio_can_be_used_however_long_their_texts(self, tmp_path):
         write_clips(tmp_path, ["good", "wordy", "silent"])
         write_clips(tmp_path, ["short"], seconds=0.1)
         write_metadata(tmp_path, "good|one", f"wordy|{'many ' * 200}", "silent|", "short|one", "absent|one")
         given = []
 
-        def make_task(corpus: Corpus) -> ProcessTask:
+        def choose(corpus: Corpus) -> Path:
             given.extend(corpus.audio)
-            return make_vocabulary_task(VOCABULARY)
+            return VOCABULARY
 
-        result = scan_corpus(tmp_path, limits=ClipLimits(max_tokens=20), text_task=make_task, workers=0)
+        result = scan_corpus(tmp_path, limits=ClipLimits(max_tokens=20), vocabulary=choose, processes=0)
 
         assert given == ["wavs/good.wav", "wavs/wordy.wav"]
         assert result.corpus.tokens.tolist() == [len(Tokenizer(VOCABULARY).encode("one", "en"))]
         assert list_drops(result)["wordy"] == "text_too_long"
 
 
-def test_the_number_of_workers_changes_nothing(tmp_path):
+def test_the_number_of_processes_changes_nothing(tmp_path):
     make_damaged_corpus(tmp_path / "corpus")
-    results = [scan_corpus(tmp_path / "corpus", workers=n, index_folder=tmp_path / str(n)) for n in (0, 1, 2)]
+    results = [scan_corpus(tmp_path / "corpus", processes=n, index_folder=tmp_path / str(n)) for n in (0, 1, 2)]
     assert {result.checked for result in results} == {12}
     assert len({json.dumps(result.drops.to_json()) for result in results}) == 1
     assert len({tuple(result.corpus.samples) for result in results}) == 1
@@ -267,7 +267,7 @@ def test_the_odd_metadata_gives_the_right_clips(tmp_path):
     for source in find_shared("data", "formats", "metadata_oddities").iterdir():
         path = tmp_path / source.name
         path.write_bytes(source.read_bytes())
-        result = scan_corpus(path, workers=0)
+        result = scan_corpus(path, processes=0)
         few = {
             "persian": {"LJ001-0002"},
             "quotes": clips - {"LJ001-0002"},
@@ -283,7 +283,7 @@ def test_every_odd_audio_file_gets_the_verdict_it_must_get(tmp_path):
     lines = (folder / "manifest.tsv").read_text(encoding="utf-8").splitlines()[1:]
     manifest = {line.split("\t")[0]: line.split("\t")[1] for line in lines}
     write_metadata(tmp_path, *(f"{name}|Some words." for name in manifest))
-    result = scan_corpus(tmp_path, workers=2, limits=ClipLimits(min_seconds=0.1, max_samples=300 * 22050))
+    result = scan_corpus(tmp_path, processes=2, limits=ClipLimits(min_seconds=0.1, max_samples=300 * 22050))
     kept = {Path(name).name for name in result.corpus.audio}
     assert kept >= {name for name, expected in manifest.items() if expected == "decode"}
     assert kept.isdisjoint({name for name, expected in manifest.items() if expected == "reject-or-skip"})
@@ -295,7 +295,7 @@ def test_the_demo_corpus_passes_and_is_not_written_to(tmp_path, monkeypatch):
     result = scan_corpus(demo_corpus_path(), strict=True)
     assert len(result.corpus) == len(read_metadata(demo_corpus_path()))
     assert not (demo_corpus_path() / ".myxtts").exists()
-    assert list(tmp_path.rglob("*.sqlite"))
+    assert list(tmp_path.rglob("clips-*.rows"))
 
 
 def test_scanning_never_imports_tensorflow():

@@ -1,84 +1,97 @@
+import hashlib
+
 import numpy as np
 import pytest
 
-from myxtts.data import corpus
-from myxtts.data import corpus as text_ids
-from myxtts.data.corpus import collect_text_ids, digest_parts
-from myxtts.errors import CorpusError
+from myxtts.data import corpus as columns
+from myxtts.data.scan import ScanResult, scan_corpus
 from myxtts.text.tokenizer import Tokenizer
-from myxtts.text.vocabulary import train_vocabulary
 from tests.data.reading import VOCABULARY
+from tests.data.shared import write_clips, write_metadata
 
 
-def collect(texted, folder, vocabulary=VOCABULARY):
-    return collect_text_ids(texted.corpus, vocabulary, workers=0, folder=folder)
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_clips(folder, ["a", "b", "c", "d"], seconds=0.5)
+    write_metadata(folder, "a|Hello world.", "b|Hello ŵorld.", "c|", "d|Fourscore and seven years ago.")
+    return folder
 
 
-def refuse_tokenising(*arguments):
-    raise AssertionError("texts are tokenised again")
+def scan(corpus, folder, *, progress=None) -> ScanResult:
+    return scan_corpus(corpus, vocabulary=VOCABULARY, processes=0, index_folder=folder, progress=progress)
+
+
+def rename_after(file, content):
+    file.unlink()
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    file.with_name(f"{file.stem[:-32]}{digest}.bin").write_bytes(content)
 
 
 DAMAGES = {
-    "none": lambda file, ids: None,
-    "torn": lambda file, ids: file.write_bytes(file.read_bytes()[:-40]),
-    "empty": lambda file, ids: file.write_bytes(b""),
-    "longer": lambda file, ids: file.write_bytes(file.read_bytes() + b"x"),
-    "flipped bit": lambda file, ids: file.write_bytes(file.read_bytes().replace(ids.tobytes(), (ids ^ 1).tobytes())),
-    "ids beyond the vocabulary": lambda file, ids: file.write_bytes(
-        digest_parts(np.full_like(ids, 60_000).data).encode() + np.full_like(ids, 60_000).tobytes()
-    ),
+    "torn": lambda file, content: file.write_bytes(content[:-4]),
+    "empty": lambda file, content: file.write_bytes(b""),
+    "flipped bit": lambda file, content: file.write_bytes(content[:-1] + bytes([content[-1] ^ 1])),
+    "shorter": lambda file, content: rename_after(file, content[:-4]),
+    "longer": lambda file, content: rename_after(file, content + bytes(4)),
+    "no lengths": lambda file, content: rename_after(file, content[:30]),
+    "negative lengths": lambda file, content: rename_after(file, b"\xff" * 4 + content[4:]),
+    "no character": lambda file, content: rename_after(file, content[:16] + b"\xff\xff\xff\x7f" + content[20:]),
+    "ids beyond the vocabulary": lambda file, content: rename_after(file, content[:-2] + b"\xff\xff"),
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("corpus", ["mixed", "demo"])
-def test_ids_are_the_tokenizer_s(corpus, workers, request, monkeypatch, tmp_path_factory):
-    monkeypatch.setattr(text_ids, "_WORTH_A_WORKER", 5)
-    clips = request.getfixturevalue(corpus).corpus
-    vocabulary = VOCABULARY if corpus == "mixed" else next(tmp_path_factory.getbasetemp().glob("demo*/vocab.json"))
-    ids = collect_text_ids(clips, vocabulary, workers=workers, folder=None)
-    assert ids.ids.dtype == np.uint16
-    tokenizer = Tokenizer(vocabulary)
-    expected = [tokenizer.encode(clips.text[text], clips.language[text]) for text in range(len(ids))]
-    assert [ids[text].tolist() for text in range(len(ids))] == expected
+def test_ids_are_the_tokenizer_s_and_only_those_of_the_clips_that_are_kept(corpus, tmp_path):
+    result, tokenizer = scan(corpus, tmp_path), Tokenizer(VOCABULARY)
+    assert list(result.corpus.audio) == ["wavs/a.wav", "wavs/d.wav"]
+    assert result.ids.ids.dtype == np.uint16
+    expected = [tokenizer.encode(text, "en") for text in result.corpus.text]
+    assert [result.ids[text].tolist() for text in range(2)] == expected
+    assert result.corpus.tokens.tolist() == [len(ids) for ids in expected]
+
+
+def test_processes_that_overtake_each_other_change_nothing(tmp_path):
+    (tmp_path / "wavs").mkdir()
+    write_clips(tmp_path, ["a"], seconds=0.5)
+    lines = [f"{n}|{'word ' * (n % 7 + 1)}" for n in range(4100)]
+    for n in range(len(lines)):
+        (tmp_path / "wavs" / f"{n}.wav").symlink_to("a.wav")
+    write_metadata(tmp_path, *lines)
+    results = [
+        scan_corpus(tmp_path, vocabulary=VOCABULARY, processes=n, index_folder=tmp_path / f"index{n}") for n in (0, 2)
+    ]
+    assert np.array_equal(results[0].ids.ids, results[1].ids.ids)
+    assert np.array_equal(results[0].ids.offsets, results[1].ids.offsets)
+    assert len(np.unique(results[0].corpus.tokens)) == 7
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_made_anew(damage, mixed, tmp_path, monkeypatch):
-    first = collect(mixed, tmp_path)
-    (file,) = tmp_path.iterdir()
-    before = file.read_bytes()
-    DAMAGES[damage](file, first.ids)
-    assert (file.read_bytes() == before) == (damage == "none")
-    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
-    assert list(tmp_path.iterdir()) == [file]
-    monkeypatch.setattr(text_ids, "_fill_ids", refuse_tokenising)
-    assert np.array_equal(collect(mixed, tmp_path).ids, first.ids)
+def test_a_damaged_file_is_made_anew(damage, corpus, tmp_path):
+    first = scan(corpus, tmp_path)
+    (file,) = tmp_path.glob("texts-*.bin")
+    DAMAGES[damage](file, file.read_bytes())
+    seen = []
+    second = scan(corpus, tmp_path, progress=lambda kind, *count: seen.append(kind))
+    assert set(seen) == {"text"}
+    assert np.array_equal(second.ids.ids, first.ids.ids)
+    assert second.drops.to_json() == first.drops.to_json()
+    assert list(tmp_path.glob("texts-*.bin")) == [file]
+    third = scan(corpus, tmp_path, progress=lambda *call: pytest.fail(f"{call} again"))
+    assert np.array_equal(third.ids.ids, first.ids.ids)
+    assert third.drops.to_json() == first.drops.to_json()
 
 
-def test_other_texts_have_their_own_file(mixed, lj, tmp_path):
-    collect(mixed, tmp_path)
-    ids = collect(lj, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert np.array_equal(ids.ids, lj.ids.ids)
-
-
-def test_a_folder_that_cannot_be_written_costs_only_time(mixed, tmp_path, caplog):
-    folder = tmp_path / "a file"
-    folder.touch()
-    assert np.array_equal(collect(mixed, folder).ids, mixed.ids.ids)
-    assert "the next start makes them anew" in caplog.text
-
-
-def test_lengths_of_another_vocabulary_are_refused(mixed, tmp_path):
-    other = train_vocabulary({"en": [mixed.corpus.text[0]]}, tmp_path / "other.json", text_tokens=60)
-    with pytest.raises(CorpusError, match="Scan the corpus with this vocabulary"):
-        collect(mixed, None, vocabulary=other.path)
+def test_other_texts_have_their_own_file(corpus, tmp_path):
+    scan(corpus, tmp_path / "index")
+    write_clips(tmp_path, ["a"])
+    write_metadata(tmp_path, "a|Hello.")
+    assert scan(tmp_path, tmp_path / "index").ids[0].tolist() == Tokenizer(VOCABULARY).encode("Hello.", "en")
+    assert len(list((tmp_path / "index").glob("texts-*.bin"))) == 2
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 def test_padding_and_taking(mixed, at_once, monkeypatch):
-    monkeypatch.setattr(corpus, "_TAKEN_AT_ONCE", at_once)
+    monkeypatch.setattr(columns, "_TAKEN_AT_ONCE", at_once)
     ids = mixed.ids
     clips = np.array([7, -1, 0, 3], np.int32)
     width = int(mixed.corpus.tokens.max())
