@@ -37,7 +37,7 @@ from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, PipedBatches, place_batch
 from myxtts.pipeline.factory import BatchFactory
 from myxtts.pipeline.threads import SLOTS, Feed, Handoff, WorkerThread
-from myxtts.training import run_log
+from myxtts.training import trainer as story
 from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.tuning.profiling import NEVER, ProfileSetup, SyncedTraining, set_up_profile
@@ -199,7 +199,7 @@ class TimedWatch(RunLog):
 
 def run_watched(folder: Path, updates: int) -> list[tuple[float, float]]:
     """Of some windows of so many updates of a real run on two devices: seconds, and those that the watch took of them."""
-    run_log.RunLog = TimedWatch
+    story.RunLog = TimedWatch
     last = WARM_UP + 1 + bench.WATCH_WINDOWS * updates
     # Its codec is trained for a step, in a stage with a watch of its own.
     XTTSTrainer(make_config(folder, Mode.DUAL, codec_steps=1, speak=False, max_steps=last)).train()

@@ -11,7 +11,7 @@ from myxtts.data.code_cache import CacheFolderError, CodeCache
 from myxtts.data.corpus import Progress
 from myxtts.data.drops import DropReport
 from myxtts.data.index import choose_index_folder, claim_corpus_folder
-from myxtts.data.run_data import RunData, collect_run_data
+from myxtts.data.run_data import collect_run_data
 from myxtts.devices.machine import Machine
 from myxtts.devices.plan import DevicePlan, DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
@@ -30,7 +30,7 @@ from myxtts.pipeline.codes import (
 )
 from myxtts.pipeline.recipe import ClipPart, Target, choose_preparation
 from myxtts.training.model import apply_devices
-from myxtts.training.starting_point import Codec, find_codec, open_start, read_codec
+from myxtts.training.starting_point import find_codec, open_start, read_codec
 from myxtts.utils.commons import get_device_context
 
 
@@ -106,8 +106,17 @@ def prepare_codes(
         claim_corpus_folder(path if path.is_dir() else path.parent)
     # For what a run keeps in its folder: a vocabulary made from the corpus, a model that was imported.
     with open_scratch_folder("codes") as folder:
-        data, found = _read_run(config, folder)
-        cache_folder = _choose_folder(data)
+        config, start = open_start(config, folder)
+        found = find_codec(config, start)
+        assert found is not None, "the settings name a codec"
+        data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
+        root = data.train.root
+        if choose_index_folder(root) is None:
+            raise CacheFolderError(
+                f"Neither {root} nor the user's cache folder can be written to, so codes have no place where a run would look for them. "
+                "Make one of them writable."
+            )
+        cache_folder = choose_cache_folder(data, root)
         with get_device_context(plan.data.device):
             codec = load_codec(found.folder)
             maker = CodeMaker(codec.dvae, found.mel_norms)
@@ -124,22 +133,3 @@ def prepare_codes(
         depends_on=describe_key(key),
         unused=unused,
     )
-
-
-def _read_run(config: XTTSConfig, folder: Path) -> tuple[RunData, Codec]:
-    """The clips and the codec of a run with these settings."""
-    config, start = open_start(config, folder)
-    codec = find_codec(config, start)
-    assert codec is not None, "the settings name a codec"
-    data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
-    return data, codec
-
-
-def _choose_folder(data: RunData) -> Path:
-    root = data.train.root
-    if choose_index_folder(root) is None:
-        raise CacheFolderError(
-            f"Neither {root} nor the user's cache folder can be written to, so codes have no place where a run would look for them. "
-            "Make one of them writable."
-        )
-    return choose_cache_folder(data, root)

@@ -23,12 +23,14 @@ from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.recipe import Target, reads_prompts
 from myxtts.pipeline.threads import EndOfStream
-from myxtts.training.model import CheckpointSaver, check_batch, check_result
+from myxtts.training.model import CheckpointSaver, check_batch, check_placement
 from myxtts.training.peers import Peers
 from myxtts.training.run_log import RunLog
 from myxtts.training.schedule import Schedule
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow
+
+RESULT = "the step's result"
 
 
 class RoundResult(NamedTuple):
@@ -80,36 +82,31 @@ class ValidationRound:
         Raises `ValidationMemoryError` where the round cannot be made. The weights are their own again then, and the caller is to
         save them: the error says that the run is saved.
         """
+        updates = batch.info.facts.updates
+        phase = self._trained.step.objective.choose_phase(updates - 1)
         try:
-            phase = self._evaluate(batch, is_new)
+            if not self.is_open:
+                self._begin(batch)
+            with self._log.ledger.spend(Cause.VALIDATION) as span:
+                span.is_first = is_new
+                self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, phase))
+                if is_new:
+                    check_placement(RESULT, self._sums[-1], self._trained.device)
+                self._source.advance()
         except ValidationMemoryError:
             self.abandon()
             raise
+        self._log.clock.leave_out()
         if len(self._sums) < self._data.validation_batches:
             return None
         sums = np.asarray(tf.add_n(self._sums)).tolist()
         self.abandon()
-        sums = self._peers.sum_numbers(f"validation after {batch.info.facts.updates} updates", sums)
-        return self._rank(sums, phase)
+        return self._rank(self._peers.sum_numbers(f"validation after {updates} updates", sums), phase)
 
     def abandon(self) -> None:
         """Forgets the round under way, if there is one, and gives the model its own weights again."""
         self._sums.clear()
         self._averaged.close()
-
-    def _evaluate(self, batch: Batch, is_new: bool) -> str:
-        """Adds a batch to the round. Gives the phase of training it was evaluated for."""
-        if not self.is_open:
-            self._begin(batch)
-        phase = self._trained.step.objective.choose_phase(batch.info.facts.updates - 1)
-        with self._log.ledger.spend(Cause.VALIDATION) as span:
-            span.is_first = is_new
-            self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, phase))
-            if is_new:
-                check_result(self._sums[-1], self._trained.device)
-            self._source.advance()
-        self._log.clock.leave_out()
-        return phase
 
     def _begin(self, batch: Batch) -> None:
         average = self._trained.step.average
@@ -218,7 +215,6 @@ class TrainingLoop:
                     return ending
         finally:
             self._validation.abandon()
-        self._read_results()
         self._save_unless_saved()
         return Ending(ALL_DONE, is_finished=True)
 
@@ -262,7 +258,7 @@ class TrainingLoop:
     def _finish_update(self, result: tf.Tensor, epoch: int) -> None:
         self._log.clock.end_step()
         if self._is_result_due:
-            check_result(result, self._device)
+            check_placement(RESULT, result, self._device)
             self._is_result_due = False
         self._results.append(result)
         progress = self._progress
@@ -316,14 +312,11 @@ class TrainingLoop:
             self._save_unless_saved()
             raise
         if result is not None:
-            self._finish_round(result)
-
-    def _finish_round(self, result: RoundResult) -> None:
-        self._metrics["val_loss"] = result.loss
-        is_kept = result.is_best and self._schedule.saves_best
-        if is_kept or self._is_checkpoint_due() or self._progress.step == self._schedule.end_step:
-            self._save()
-        self._metrics.pop("val_loss")
+            self._metrics["val_loss"] = result.loss
+            is_kept = result.is_best and self._schedule.saves_best
+            if is_kept or self._is_checkpoint_due() or self._progress.step == self._schedule.end_step:
+                self._save()
+            self._metrics.pop("val_loss")
 
     def _find_ending(self, batch: Batch) -> Ending | None:
         """Whether the loop ends here: only between updates, where a checkpoint can be taken."""
@@ -335,7 +328,6 @@ class TrainingLoop:
 
     def _end_by_signal(self) -> Ending:
         self._validation.abandon()
-        self._read_results()
         self._save_unless_saved()
         if self._progress.step == self._schedule.end_step and self._progress.is_validated:
             return Ending(ALL_DONE, is_finished=True)
@@ -345,7 +337,6 @@ class TrainingLoop:
         patience = self._schedule.training.early_stopping
         if not patience or self._validation.is_open or self._progress.rounds_without_better < patience:
             return None
-        self._read_results()
         self._save_unless_saved()
         return Ending(f"no better validation loss in {patience} rounds", is_finished=True, is_early=True)
 
@@ -353,6 +344,7 @@ class TrainingLoop:
         return self._progress.step % self._schedule.checkpoint_interval == 0
 
     def _save_unless_saved(self) -> None:
+        self._read_results()
         if self._saver.saved_step != self._progress.step and self._progress.step > 0:
             self._save()
 

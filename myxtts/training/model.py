@@ -52,7 +52,6 @@ from myxtts.models.weights import (
     GPT_PREFIX,
     SPEAKER_PREFIX,
     LoadReport,
-    Weight,
     count_parameters,
     find_variable,
     grow_text_vocabulary,
@@ -169,13 +168,10 @@ class TrainedModel:
         for weight in model.list_weights():
             variable = instead.get(weight.variable)
             variable = find_variable(model, weight.variable) if variable is None else variable
-            fetch = partial(_fetch, weight, variable)
+            # Bound now: the next weight has the same names.
+            fetch = partial(lambda weight, variable: to_checkpoint_layout(weight, variable.numpy()), weight, variable)
             tensors[self.prefix + weight.key] = LazyTensor(weight.shape, np.dtype(weight.dtype), fetch)
         return tensors
-
-
-def _fetch(weight: Weight, variable: Any) -> NDArray[Any]:
-    return to_checkpoint_layout(weight, variable.numpy())
 
 
 def build_gpt_step(
@@ -336,7 +332,8 @@ def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
     bands = DVAE_MEL.bands
     ones = np.ones(bands, np.float32)
     total, frames = np.zeros(bands), 0
-    for clip in _pick_clips(len(corpus), seed):
+    order = np.argsort(hash_words(seed, _PICK, np.arange(len(corpus))), kind="stable")
+    for clip in np.sort(order[:MOST_CLIPS]).tolist():
         samples = int(corpus.samples[clip])
         wav_1S = np.zeros((1, samples), np.float32)
         if load_clip(find_clip_file(corpus, clip), wav_1S[0]) is not None:
@@ -349,14 +346,6 @@ def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
         raise CorpusError(f"{corpus.root}: none of the clips looked at for the mel statistics could be read.")
     _log.info("Mel statistics are taken from %d frames of the corpus.", frames)
     return (total / frames).astype(np.float32)
-
-
-def _pick_clips(count: int, seed: int) -> list[int]:
-    if count <= MOST_CLIPS:
-        return list(range(count))
-    order = np.argsort(hash_words(seed, _PICK, np.arange(count)), kind="stable")
-    picked: list[int] = np.sort(order[:MOST_CLIPS]).tolist()
-    return picked
 
 
 @dataclass
@@ -397,7 +386,7 @@ class CheckpointSaver:
         """Of the checkpoint saved or restored last."""
 
     def save(self, metrics: Mapping[str, float]) -> Checkpoint | None:
-        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where another worker keeps the run."""
+        """The run as it is now, written by its `CheckpointStore`; None where another worker keeps the run."""
         step = self.progress.step
         state = TrainingState(
             step=step,
@@ -423,7 +412,7 @@ class CheckpointSaver:
 def check_variables(variables: Iterable[tuple[str, Any]], device: str) -> None:
     """Raises `PlacementError` for the first variable that is not on the device."""
     for name, variable in variables:
-        _check(f"variable {name}", variable, device)
+        check_placement(f"variable {name}", variable, device)
 
 
 def check_batch(batch: Tensors, device: str) -> None:
@@ -433,15 +422,11 @@ def check_batch(batch: Tensors, device: str) -> None:
     """
     for name, tensor in batch.items():
         if tensor.dtype.is_floating:
-            _check(f"input {name}", tensor, device)
+            check_placement(f"input {name}", tensor, device)
 
 
-def check_result(result: tf.Tensor, device: str) -> None:
-    """Raises `PlacementError` when a step's result is not on the device."""
-    _check("the step's result", result, device)
-
-
-def _check(what: str, tensor: Any, device: str) -> None:
+def check_placement(what: str, tensor: Any, device: str) -> None:
+    """Raises `PlacementError` when a tensor or a variable is not on the device."""
     # "/GPU:1" of the plan is "/job:localhost/replica:0/task:0/device:GPU:1" to TensorFlow.
     if not tensor.device.endswith(f"device:{device.removeprefix('/')}"):
         raise PlacementError(

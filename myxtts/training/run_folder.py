@@ -545,24 +545,24 @@ def _read_holder(folder: Path) -> str:
 
 
 _KEPT = re.compile(r"previous-run-(\d+)")
-_MOVING = re.compile(r"\.previous-run-(\d+)\.moving")
+_MOVING = re.compile(r"\.previous-run-\d+\.moving")
 _CHECKPOINTS = re.compile(r"(damaged-|newer-)?step-\d+(-\d+)?|checkpoints\.json|run\.json")
 
 
-def keep_run_aside(folder: Path) -> Path | None:
-    """Moves the run in a folder aside and returns where it is now; None where there was none.
+def keep_run_aside(folder: Path) -> None:
+    """Moves the run in a folder aside, where there is one.
 
     What was in the folder before the run stays, as do older runs. Without a readable `run.json` nobody knows what else is
     the run's, and only checkpoints are moved.
     """
     entries = _list_entries(folder)
     if not entries or _has_not_begun(folder, entries):
-        return None
+        return
     numbers = [int(match[1]) for match in map(_KEPT.fullmatch, _list_names(folder)) if match]
     moving = folder / f".previous-run-{max(numbers, default=0) + 1}.moving"
     try:
         moving.mkdir()
-        return _complete(folder, moving)
+        _complete(folder, moving)
     except OSError as error:
         raise RunFolderError(
             f"{folder}: the old run cannot be kept aside ({error}). Move it away yourself, or give another --checkpoint-dir."
@@ -589,15 +589,12 @@ def _has_not_begun(folder: Path, entries: list[str]) -> bool:
     return record is not None and not record.starts and not is_trained and not has_inner_run
 
 
-def _complete(folder: Path, moving: Path) -> Path:
+def _complete(folder: Path, moving: Path) -> None:
     for name in _list_entries(folder):
         (folder / name).rename(moving / name)
-    match = _MOVING.fullmatch(moving.name)
-    assert match
-    kept = folder / f"previous-run-{match[1]}"
+    kept = folder / moving.name.removeprefix(".").removesuffix(".moving")
     moving.rename(kept)
     _log.info("The run that was in %s is kept in %s.", folder, kept)
-    return kept
 
 
 def _list_entries(folder: Path) -> list[str]:

@@ -48,7 +48,6 @@ from myxtts.pipeline.batches import Batches, PipelineFacts
 from myxtts.pipeline.threads import Work
 from myxtts.processes import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
-from myxtts.training.listening import Listener
 from myxtts.training.model import CheckpointSaver
 from myxtts.training.run_folder import TrainerFolder
 from myxtts.training.schedule import Schedule
@@ -61,6 +60,8 @@ _log = logging.getLogger(__name__)
 METRICS_NAME = "metrics.jsonl"
 REPORT_NAME = "report.html"
 TENSORBOARD_FOLDER = "tensorboard"
+STALLED = "stalled"
+"""The event in the metrics file."""
 _PACKAGE = "myxtts"
 
 _NAMES = {
@@ -83,57 +84,50 @@ asynchronous device still has to do before it can tell a loss."""
 
 
 class RunLog:
-    """Tells of one session of a run. A context: the view is shown within.
+    """Tells of one session of a stage, from where it stands. A context: the view is shown within.
+
+    Make it under the model device's scope.
 
     Args:
-        folder: of the run.
-        ledger: of the session's time, begun when the program was.
-        row: what the session is; its step is that of the checkpoint it goes on from, or 0.
-        is_validated: whether the validation due after that checkpoint's step, if one is, had been finished.
+        saver: of the stage.
         plan: whose memory is read.
-        tensorboard: folder for TensorBoard; None for none.
-        epochs: of the run, for display.
-        checkpoint_interval: updates between two checkpoints, for display.
-        listener: makes the samples; None for none.
+        ledger: of the session's time, begun when the program was.
+        predicted_step_s: what `--mode auto` expected of a step; None where it chose nothing.
     """
 
     def __init__(
         self,
-        folder: Path,
-        *,
-        ledger: TimeLedger,
-        row: RunRow,
-        is_validated: bool = True,
+        saver: CheckpointSaver,
+        schedule: Schedule,
         plan: DevicePlan,
-        tensorboard: Path | None,
-        epochs: int | None,
-        checkpoint_interval: int,
-        listener: Listener | None = None,
+        ledger: TimeLedger,
+        predicted_step_s: float | None,
     ):
-        self.folder = folder
+        run, training = saver.run, saver.config.training
+        self.folder = run.path
         self.ledger = ledger
         self.clock = StepClock()
         self._plan = plan
-        self._end_step = row.end_step
-        self._interval = checkpoint_interval
+        self._schedule = schedule
+        self._row = _describe_session(saver, schedule, plan, predicted_step_s)
         self._meter = IntervalMeter(self.clock, ledger)
-        self._progress = ProgressMeter(row.end_step, epochs)
+        epochs = training.epochs if run.stage == training.stage else None
+        self._progress = ProgressMeter(schedule.end_step, epochs)
         self._validation: ValidationRow | None = None
         self._last_row: TrainRow | None = None
         self._events_seen = 0
-        self._later: deque[tuple[str, str]] = deque()
-        self._memory = MemoryWatch(row.stage)
+        self._stalls: deque[str] = deque()
+        self._memory = MemoryWatch(run.stage)
         self._producer: BatchMemory | None = None
         self._producer_peak_bytes: int | None = None
         self._opened_at = time.perf_counter()
         self._closing = ExitStack()
-        self._row = row
-        self._metrics = self._open_log(row.step, is_validated)
+        self._metrics = self._open_log(saver.progress.step, saver.progress.is_validated)
         self._closing.callback(lambda: self._metrics.close())
-        self._board = None if tensorboard is None else open_tensorboard(tensorboard)
+        self._board = open_tensorboard(choose_board(run, saver.config))
         if self._board is not None:
             self._closing.callback(self._board.close)
-        self._listener = listener
+        self._listener = saver.trained.make_listener(run.path)
         self._sampler = MachineSampler(list_sampled_cards(plan))
 
     def __enter__(self) -> Self:
@@ -203,7 +197,8 @@ class RunLog:
         self._last_row = row
         self._metrics.write(row)
         self._log_machine(step)
-        next_checkpoint = min(self._end_step, (step // self._interval + 1) * self._interval)
+        interval = self._schedule.checkpoint_interval
+        next_checkpoint = min(self._schedule.end_step, (step // interval + 1) * interval)
         progress = self._progress.measure(
             step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
         )
@@ -221,8 +216,6 @@ class RunLog:
 
     def listen(self, step: int, batch: Batch, corpus: Corpus) -> None:
         """Makes samples of a batch's first clip, as the model would say it now, and tells of them."""
-        if self._listener is None:
-            return
         with self.ledger.spend(Cause.VALIDATION) as span:
             # Made by functions of its own, which the first sample traces.
             span.is_first = True
@@ -252,20 +245,20 @@ class RunLog:
         """Something worth telling happened."""
         self._metrics.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
 
-    def note_later(self, name: str, text: str) -> None:
-        """Something happened beside the training; it is written with the next steps, or at the end. For any thread."""
-        self._later.append((name, text))
-
-    def note_last_word(self, name: str, text: str) -> None:
-        """Why the process ends at once. For any thread, the one that writes the file being stuck."""
+    def note_stall(self, text: str, *, is_last: bool) -> None:
+        """Notes that the training hangs, with the next steps or at the end; or at once, where that ends the process. For any thread."""
+        if not is_last:
+            self._stalls.append(text)
+            return
+        # Not through the log that is open: the thread that writes it is stuck.
         step = 0 if self._last_row is None else self._last_row.step
         with MetricsLog(self.folder / METRICS_NAME) as log:
-            log.write(EventRow(time_s=time.time(), step=step, name=name, text=text))
+            log.write(EventRow(time_s=time.time(), step=step, name=STALLED, text=text))
             log.write(SummaryRow(time_s=time.time(), step=step, status="failed", spent={}))
 
     def summarise(self, step: int, status: str) -> RunSummary:
         """Writes the summary and the page of the run, and returns the summary."""
-        self._note_what_happened(step)
+        self._note_stalls(step)
         spent = self.ledger.take_window()
         path = self.folder / METRICS_NAME
         summary = summarise_run(read_metrics(path).rows, spent, status)
@@ -343,12 +336,12 @@ class RunLog:
         sizes_mb = (reading.used_mb, reading.limit_mb, reading.pool_mb, reading.process_mb, reading.context_mb)
         return MemoryUse(name, *(None if size is None else int(size * MIB) for size in sizes_mb))
 
-    def _note_what_happened(self, step: int) -> None:
-        while self._later:
-            self.note(step, *self._later.popleft())
+    def _note_stalls(self, step: int) -> None:
+        while self._stalls:
+            self.note(step, STALLED, self._stalls.popleft())
 
     def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
-        self._note_what_happened(step)
+        self._note_stalls(step)
         for event in pipeline.events[self._events_seen :]:
             place = "" if event.position is None else f"batch {event.position}: "
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
@@ -361,37 +354,24 @@ def choose_board(run: TrainerFolder, config: XTTSConfig) -> Path:
     return run.path / TENSORBOARD_FOLDER if given is None or not run.is_chief else Path(given)
 
 
-def open_run_log(
-    saver: CheckpointSaver, schedule: Schedule, plan: DevicePlan, ledger: TimeLedger, predicted_step_s: float | None
-) -> RunLog:
-    """The log of a stage of a run, from where it stands. Call it under the model device's scope."""
-    run, config, progress = saver.run, saver.config, saver.progress
+def _describe_session(
+    saver: CheckpointSaver, schedule: Schedule, plan: DevicePlan, predicted_step_s: float | None
+) -> RunRow:
     around = MachineFacts.of_machine(read_machine())
-    settings = settle_sections(config, around)
+    settings = settle_sections(saver.config, around)
     settings["training"]["validation_interval"] = schedule.validation_interval
     settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval
-    row = RunRow(
+    return RunRow(
         time_s=time.time(),
-        step=progress.step,
+        step=saver.progress.step,
         end_step=schedule.end_step,
-        stage=run.stage,
+        stage=saver.run.stage,
         mode=str(plan.mode),
         devices={"data": plan.data.device, "model": plan.model.device},
         settings=settings,
         environment=saver.environment,
         around=around.dump(),
         predicted_step_s=predicted_step_s,
-    )
-    return RunLog(
-        run.path,
-        ledger=ledger,
-        row=row,
-        is_validated=progress.is_validated,
-        plan=plan,
-        tensorboard=choose_board(run, config),
-        epochs=config.training.epochs if run.stage == config.training.stage else None,
-        checkpoint_interval=schedule.checkpoint_interval,
-        listener=saver.trained.make_listener(run.path),
     )
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from signal import Signals
@@ -17,7 +16,7 @@ from typing import Any, Self, TypeVar
 from myxtts.config import XTTSConfig
 from myxtts.errors import RunStoppedError, WorkStalledError
 from myxtts.pipeline.threads import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
-from myxtts.training.run_folder import describe_progress, locate_run, make_resume_command
+from myxtts.training.run_folder import TrainerFolder, describe_progress, locate_run, make_resume_command
 
 _log = logging.getLogger(__name__)
 
@@ -111,23 +110,32 @@ def stops_politely(config: XTTSConfig, command: Sequence[str], doing: str) -> It
             stop.check()
         except StopNow:
             assert stop.signal is not None
-            raise explain_stop_before_run(config, command, stop.signal, doing) from None
+            raise explain_stop(config, command, stop.signal, doing=doing) from None
 
 
-def explain_stop_before_run(
-    config: XTTSConfig, command: Sequence[str], signal: Signals, doing: str | None = None
+def explain_stop(
+    config: XTTSConfig,
+    command: Sequence[str],
+    signal: Signals,
+    *,
+    doing: str | None = None,
+    run: TrainerFolder | None = None,
 ) -> RunStoppedError:
-    """The error for a stop before the run was open. An earlier session of the run may have trained something."""
-    where = signal.name if doing is None else f"{signal.name} {doing},"
-    folder = locate_run(config)
-    # What --reset-training asks to be kept aside is not gone on with.
-    done = None if config.training.resume == "reset" else describe_progress(folder)
-    stopped = f"Stopped by {where} before anything was trained in this session."
+    """The error that says how far the run is. Before it was open, an earlier session of it may have trained something."""
+    folder, resume_command = locate_run(config), make_resume_command(command)
+    when = "before the next update"
+    done = None if run is None else run.describe_progress()
+    if run is not None and done is not None:
+        folder, resume_command = run.path, run.resume_command
+    else:
+        when = f"{doing}, before" if doing else "before"
+        when += " anything was trained in this session"
+        # What --reset-training asks to be kept aside is not gone on with.
+        done = None if config.training.resume == "reset" else describe_progress(folder)
+    stopped = f"Stopped by {signal.name} {when}."
     if done is None:
         return RunStoppedError(f"{stopped} Start it again with the same command.", signal, None)
-    return RunStoppedError(
-        f"{stopped} Nothing is lost of the run in {folder}: {done}.", signal, make_resume_command(command)
-    )
+    return RunStoppedError(f"{stopped} Nothing is lost of the run in {folder}: {done}.", signal, resume_command)
 
 
 T = TypeVar("T")
@@ -156,7 +164,6 @@ class Watchdog:
         advise: how to go on, for the last word; called in the watching thread.
         tell: is given every warning, and the last word before the process is ended by force; called in other threads.
         end_process: ends it, with an exit code.
-        clock: for the time between two looks.
     """
 
     def __init__(
@@ -168,7 +175,6 @@ class Watchdog:
         tell: Callable[[str, bool], None],
         grace_s: float = GRACE_S,
         end_process: Callable[[int], None] = os._exit,
-        clock: Callable[[], float] = time.perf_counter,
     ):
         self._read_work = read_work
         self._limits = limits
@@ -176,7 +182,6 @@ class Watchdog:
         self._tell = tell
         self._grace_s = grace_s
         self._end_process = end_process
-        self._clock = clock
         self._watched = 0
         self._last_word: str | None = None
         self._is_over = threading.Event()
@@ -210,7 +215,7 @@ class Watchdog:
         self._thread.join()
 
     def _look(self) -> None:
-        watch = StallWatch(self._limits, self._clock)
+        watch = StallWatch(self._limits)
         while not self._is_over.wait(self._limits.look_s):
             stall = watch.look(self._read_work())
             if stall is not None and stall.is_final:

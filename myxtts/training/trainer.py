@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from myxtts.config.sources import names_settings
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
-from myxtts.errors import DevicePlanError, NotTrainingError, RunStoppedError, UpdateMemoryError
+from myxtts.errors import DevicePlanError, NotTrainingError, UpdateMemoryError
 from myxtts.models.gpt import GPT
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.monitoring.summary import RunSummary
@@ -47,7 +46,7 @@ from myxtts.training.model import (
 )
 from myxtts.training.peers import Peers, gather_peers
 from myxtts.training.run_folder import RunFolder, TrainerFolder, open_run, open_worker_folder
-from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, open_run_log, read_start_work
+from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, read_start_work
 from myxtts.training.schedule import Schedule, count_free_steps, plan_schedule
 from myxtts.training.starting_point import (
     StartingPoint,
@@ -59,14 +58,12 @@ from myxtts.training.starting_point import (
     take_codec,
 )
 from myxtts.training.step import UpdateMaker
-from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop_before_run
+from myxtts.training.stopping import StopNow, StopRequests, Watchdog, explain_stop
 from myxtts.units import SAMPLE_RATE_HZ
 from myxtts.utils.commons import get_device_context
 
 _log = logging.getLogger(__name__)
 
-STALLED = "stalled"
-"""The event in the metrics file."""
 DROP_REPORT_NAME = "drop_report.json"
 
 
@@ -191,7 +188,7 @@ class XTTSTrainer:
                 return self._train_run(self._run)
         except StopNow:
             assert stop.signal is not None
-            raise self._explain_stop(stop.signal) from None
+            raise explain_stop(self.config, self._command, stop.signal, run=self._run) from None
 
     @contextmanager
     def _open_run(self) -> Iterator[TrainerFolder]:
@@ -342,7 +339,7 @@ class XTTSTrainer:
         with self._ledger.spend(Cause.START_UP, "restoring the checkpoint"):
             self._restore(saver)
         # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
-        with peers.stop.while_busy():
+        with peers.stop.while_busy(), get_device_context(self.model_device):
             try:
                 return self._run_stage(saver, schedule, recipe)
             finally:
@@ -361,9 +358,7 @@ class XTTSTrainer:
         run, is_asked_for = saver.run, saver.run.stage == self.config.training.stage
         # The codec that a GPT run trains first is not what was measured.
         predicted_s = self._choice.step_s if self._choice is not None and is_asked_for else None
-        with get_device_context(self.model_device):
-            log = open_run_log(saver, schedule, self.plan, self._ledger, predicted_s)
-        with log, get_device_context(self.model_device):
+        with RunLog(saver, schedule, self.plan, self._ledger, predicted_s) as log:
             self._run_log, self._is_in_loop = log, True
             try:
                 ending = self._run_loop(saver, schedule, recipe, log)
@@ -462,7 +457,7 @@ class XTTSTrainer:
 
         def tell(text: str, is_last: bool) -> None:
             if self._run_log is not None:
-                (self._run_log.note_last_word if is_last else self._run_log.note_later)(STALLED, text)
+                self._run_log.note_stall(text, is_last=is_last)
 
         return Watchdog(read_work, limits, advise=self._advise, tell=tell)
 
@@ -471,18 +466,6 @@ class XTTSTrainer:
         if self._run is None:
             return "Nothing was trained in this session. Start it again with the same command."
         return f"To go on from the last checkpoint:\n  {self._run.resume_command}"
-
-    def _explain_stop(self, signal: Signals) -> RunStoppedError:
-        """The error that says how far the run is."""
-        run = self._run
-        done = None if run is None else run.describe_progress()
-        if run is None or done is None:
-            return explain_stop_before_run(self.config, self._command, signal)
-        return RunStoppedError(
-            f"Stopped by {signal.name} before the next update. Nothing is lost of the run in {run.path}: {done}.",
-            signal,
-            run.resume_command,
-        )
 
     def _train_step_impl(self, batch: Batch) -> Any:
         """One micro-batch of the stage that runs, as every mode trains on it; the update's result with the last of its step."""

@@ -1,10 +1,12 @@
-"""What is heard at a validation."""
+"""What is heard at a validation, and the sentence that a finished run says, or why it does not."""
 
 import numpy as np
 import pytest
 import soundfile
 
+from myxtts.errors import UserError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow
+from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.models.dvae import DVAE
 from myxtts.models.sizes import DVAESize
 from myxtts.models.xtts import initialise_weights
@@ -12,6 +14,9 @@ from myxtts.training import listening
 from myxtts.training.listening import CodeSounds, Listener, predict_codes, render_codes, speak_codes
 from myxtts.training.objectives import GPTObjective
 from myxtts.units import SAMPLES_PER_CODE
+from tests.data.reading import scan_small
+from tests.data.shared import write_clips, write_metadata
+from tests.inference.builders import write_small_model
 from tests.training.test_step import build_least_gpt, cut_rows, make_tensors
 
 
@@ -73,3 +78,39 @@ def test_a_model_that_stops_at_once_is_heard_as_silence(gpt, sounds, tmp_path):
     samples, _ = soundfile.read(path)
     assert len(samples) == SAMPLES_PER_CODE
     assert not samples.any()
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "corpus"
+    write_clips(folder, ("a", "b"))
+    write_metadata(folder, "a|One.", "b|Two.")
+    return scan_small(folder, tmp_path / "index").corpus
+
+
+def test_the_first_text_is_said_in_the_voice_of_another_clip(corpus, tmp_path, monkeypatch):
+    heard = []
+
+    def load(folder, **options):
+        synthesizer = load_synthesizer(folder, **options)
+        clone = synthesizer.clone_voice
+        monkeypatch.setattr(synthesizer, "clone_voice", lambda paths: heard.append(paths) or clone(paths))
+        return synthesizer
+
+    monkeypatch.setattr(listening, "load_synthesizer", load)
+    spoken = listening.speak_at_end(write_small_model(tmp_path / "model"), corpus)
+
+    assert (spoken.text, spoken.path) == ("One.", tmp_path / "model" / "spoken.wav")
+    assert [[path.name for path in paths] for paths in heard] == [["b.wav"]]
+    samples, rate_hz = soundfile.read(spoken.path)
+    assert rate_hz == 22050
+    assert np.abs(samples).max() > 0
+
+
+def test_a_model_that_cannot_speak_ends_no_run(corpus, tmp_path, monkeypatch, caplog):
+    def refuse(*arguments, **options):
+        raise UserError("its tongue is tied")
+
+    monkeypatch.setattr(listening, "load_synthesizer", refuse)
+    assert listening.speak_at_end(tmp_path, corpus) is None
+    assert "Nothing was said at the end: its tongue is tied" in caplog.text

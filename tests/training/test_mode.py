@@ -195,14 +195,11 @@ def network(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(("cards", "reason"), [(0, "There is no GPU"), (1, "There is one GPU")])
-def test_without_two_devices_there_is_nothing_to_measure(tmp_path, cards, reason):
-    planned = plan(make_config(tmp_path), cards=cards)
-    assert (planned.plan.mode, planned.choice.step_s) == (Mode.SINGLE, None)
-    assert reason in planned.choice.reason
-
-
-def test_what_is_asked_for_is_not_measured_away(tmp_path):
+def test_without_two_devices_or_a_choice_there_is_nothing_to_measure(tmp_path):
+    for cards, reason in enumerate(("There is no GPU", "There is one GPU")):
+        planned = plan(make_config(tmp_path), cards=cards)
+        assert (planned.plan.mode, planned.choice.step_s) == (Mode.SINGLE, None)
+        assert reason in planned.choice.reason
     assert plan(make_config(tmp_path, data={"enable_memory_isolation": True})).plan.mode is Mode.ISOLATED
     dual = plan(make_config(tmp_path, training={"mode": "dual"}))
     assert (dual.plan.mode, dual.choice) == (Mode.DUAL, None)
@@ -212,19 +209,12 @@ def test_what_is_asked_for_is_not_measured_away(tmp_path):
         XTTSConfig(data={"data_gpu": 0, "model_gpu": 0}, training={"mode": "auto"})
 
 
-@pytest.mark.parametrize(
-    ("costs", "obstacles", "mode"),
-    [
-        (make_costs(30, 1, 40), {}, Mode.DUAL),
-        (make_costs(0.4, 1, 40), {}, Mode.SINGLE),
-        (make_costs(30, 1, 40), {"dual": "/GPU:1 needs too much"}, Mode.ISOLATED),
-    ],
-)
-def test_two_cards_are_planned_as_measured(tmp_path, costs, obstacles, mode):
+def test_two_cards_are_planned_as_measured(tmp_path):
     config = make_config(tmp_path, data={"data_gpu": 0, "model_gpu": 1})
-    planned = plan(config, costs, cards=3, obstacles=obstacles)
-    assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
-    assert planned.choice.devices == ("GPU-0", "GPU-1")
+    for obstacles, mode in (({}, Mode.DUAL), ({"dual": "/GPU:1 needs too much"}, Mode.ISOLATED)):
+        planned = plan(config, make_costs(30, 1, 40), cards=3, obstacles=obstacles)
+        assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
+        assert planned.choice.devices == ("GPU-0", "GPU-1")
 
 
 @pytest.mark.parametrize("ids", [{}, {"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 2, "model_gpu": 0}])
@@ -296,15 +286,11 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
     assert plan(anew, make_costs(0.4, 1, 40)).plan.mode is Mode.SINGLE
     # A mode that is given from now on is not overruled by what was chosen then.
     assert plan(config.replace(training={"mode": "isolated"})).choice is None
+    keep(config, {"layout": "triple"})
+    assert plan(config, make_costs(30, 1, 40)).plan.mode is Mode.DUAL, "one that cannot be read is chosen anew"
     # Nor does a decoder take over the mode of the GPT it is for.
     with pytest.raises(DevicePlanError, match="--stage is decoder"):
         plan(config.replace(training={"stage": "decoder"}))
-
-
-def test_a_choice_that_cannot_be_read_is_made_anew(tmp_path):
-    config = make_config(tmp_path / "run")
-    keep(config, {"layout": "triple"})
-    assert plan(config, make_costs(30, 1, 40)).plan.mode is Mode.DUAL
 
 
 def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path):

@@ -10,10 +10,9 @@ import tensorflow as tf
 from myxtts.data.order import Kind
 from myxtts.data.sampler import Failure, ReplacementJournal
 from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
-from myxtts.monitoring.clock import TimeLedger
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.training.model import RunProgress
-from myxtts.training.peers import ClusterPeers, Peers
+from myxtts.training.peers import ClusterPeers
 from myxtts.training.step import Gradients
 from myxtts.training.stopping import StopRequests
 from tests.cluster.test_link import links, run_all
@@ -29,10 +28,6 @@ class NoExchange:
 
     def spread(self, variables):
         self.spread_names = list(variables)
-
-    def sum(self, tensors):
-        self.summed = [tensor.numpy().tolist() for tensor in tensors]
-        return [tf.constant(2.0)]
 
 
 @pytest.fixture
@@ -62,10 +57,6 @@ def test_whoever_is_asked_to_stop_all_hear_it_with_the_same_batch(teams, asked):
     teams[asked].stop.signal = signal.SIGTERM
     run_all(*(lambda t=t: t.merge(make_batch(1, [1, 1])) for t in teams))
     assert [team.is_stopping for team in teams] == [True, True]
-
-
-def test_the_rows_of_workers_are_different_ones(teams):
-    assert [(team.share.part, team.share.parts) for team in teams] == [(0, 2), (1, 2)]
 
 
 def test_all_start_where_the_chief_is(teams):
@@ -112,18 +103,6 @@ def test_a_run_that_is_finished_is_finished_for_all(teams, tmp_path):
     assert [type(error) for error in errors] == [RunFinishedError] * 2
     assert errors[1].step == 5
     assert run_all(lambda: teams[0].lead("begin", lambda: 3), lambda: teams[1].lead("begin", never)) == [3, 3]
-
-
-def test_alone_nothing_is_added():
-    alone, batch = Peers(StopRequests()), make_batch(2, [1, 2])
-    assert alone.take(SimpleNamespace(take=lambda: batch), TimeLedger()) is batch
-    assert alone.sum_numbers("x", [1.0]) == [1.0]
-    assert alone.lead("x", lambda: 4) == 4
-
-
-def test_a_first_sum_is_made_before_anything_is_trained(teams):
-    assert run_all(*(team.require_sums for team in teams)) == [None, None]
-    assert teams[0]._exchange.summed == [1.0]
 
 
 def test_a_first_sum_that_is_never_made_ends_all_in_time(links):

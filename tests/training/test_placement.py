@@ -1,7 +1,5 @@
 """Whatever is not on the model device is found and named."""
 
-import pytest
-
 from tests.support.processes import run_code
 
 CHECKS = """
@@ -12,7 +10,7 @@ from myxtts.devices.planning import plan_devices
 runtime.apply_plan(plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({})))
 import tensorflow as tf
 from myxtts.errors import PlacementError
-from myxtts.training.model import check_batch, check_result, check_variables
+from myxtts.training.model import check_batch, check_placement, check_variables
 from myxtts.utils.commons import get_device_context
 
 def make(device, build):
@@ -31,30 +29,20 @@ whole = make("/CPU:1", lambda: tf.constant([1], tf.int32))
 double = tf.function(lambda x: 2.0 * x)
 losses = {device: make(device, lambda: double(floats[device])) for device in here}
 report({
-    "variables": tell(check_variables, [("a", here["/CPU:2"]), ("b", here["/CPU:2"])]),
+    "variable": tell(check_variables, [("a", here["/CPU:2"]), ("b", here["/CPU:2"])]),
     "variable elsewhere": tell(check_variables, [("gpt/a", here["/CPU:2"]), ("adam/b", here["/CPU:1"])]),
     "batch": tell(check_batch, {"mel_BFM": floats["/CPU:2"], "codes_BM": whole}),
     "batch elsewhere": tell(check_batch, {"codes_BM": whole, "mel_BFM": floats["/CPU:1"]}),
-    "loss": tell(check_result, losses["/CPU:2"]),
-    "loss elsewhere": tell(check_result, losses["/CPU:1"]),
+    "loss": tell(check_placement, "the step's result", losses["/CPU:2"]),
+    "loss elsewhere": tell(check_placement, "the step's result", losses["/CPU:1"]),
 })
 """
 
 
-@pytest.fixture(scope="module")
-def told():
-    return run_code(CHECKS)
-
-
-@pytest.mark.parametrize("what", ["variables", "batch", "loss"])
-def test_what_is_on_the_model_device_is_right(told, what):
-    assert told[what] is None
-
-
-@pytest.mark.parametrize(
-    ("what", "name"),
-    [("variable", "Variable adam/b"), ("batch", "Input mel_BFM"), ("loss", "The step's result")],
-)
-def test_what_is_elsewhere_is_named_with_both_devices(told, what, name):
-    assert told[f"{what} elsewhere"].startswith(f"{name} must be on /CPU:2, but is on /job:localhost/")
-    assert "device:CPU:1. This is a fault of MyXTTS" in told[f"{what} elsewhere"]
+def test_what_is_on_the_model_device_is_right_and_what_is_elsewhere_is_named_with_both_devices():
+    told = run_code(CHECKS)
+    names = {"variable": "Variable adam/b", "batch": "Input mel_BFM", "loss": "The step's result"}
+    for what, name in names.items():
+        assert told[what] is None
+        assert told[f"{what} elsewhere"].startswith(f"{name} must be on /CPU:2, but is on /job:localhost/")
+        assert "device:CPU:1. This is a fault of MyXTTS" in told[f"{what} elsewhere"]

@@ -1,4 +1,4 @@
-"""Every setting has a rule for resuming, and what is refused names the values, old and new, and the ways out."""
+"""Every setting has a rule for resuming, and what is refused, of a run that goes on or of several workers, names the ways out."""
 
 import logging
 
@@ -7,7 +7,10 @@ import pytest
 from myxtts.config import XTTSConfig
 from myxtts.config.config import setting_keys
 from myxtts.config.sources import dump_sections
-from myxtts.errors import RunChangedError
+from myxtts.devices.machine import read_machine
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
+from myxtts.errors import ClusterError, RunChangedError
 from myxtts.training.resume_rules import (
     _RULES,
     RULES,
@@ -15,7 +18,11 @@ from myxtts.training.resume_rules import (
     Rule,
     compare_configs,
     compare_environments,
+    describe_idle_workers,
+    list_shared_settings,
     refuse_changes,
+    refuse_plan,
+    refuse_settings,
     report_moved_end,
     report_rounding,
     restrict_to_codec,
@@ -113,10 +120,8 @@ def test_the_words_that_give_the_old_values_back_can_be_pasted():
     old = make_sections(data={"vocabulary": "my words/vocab.json"}, training={"init_from": None})
     with pytest.raises(RunChangedError) as caught:
         refuse(old, make_sections(training={"init_from": "xtts-v2", "clip_norm": 1.0, "warmup_steps": 100}))
-    text = str(caught.value)
-    assert "--vocabulary 'my words/vocab.json'" in text
-    assert "--grad-accum 1" in text
-    assert "leave out --init-from)" in text
+    for words in ("--vocabulary 'my words/vocab.json'", "--grad-accum 1", "leave out --init-from)"):
+        assert words in str(caught.value)
 
 
 def test_a_gpt_run_in_the_folder_of_a_codec_is_pointed_to_it():
@@ -184,25 +189,59 @@ def test_facts_of_the_environment_that_differ_are_named(caplog):
     assert caplog.records == []
 
 
-def read_log(caplog, training, step, old_end, new_end):
-    config = XTTSConfig(training={"learning_rate": 1e-3, "warmup_steps": 10, **training})
+@pytest.mark.parametrize(
+    ("schedule", "step", "said"),
+    [
+        # At the end of the old cosine a tenth of the rate is left; in the middle of the new one 55 hundredths.
+        ("cosine", 110, "from step 110 on it is another one (at step 110 0.00055 instead of 0.0001)"),
+        ("cosine", 5, "from step 10 on it is another one (at step 110 0.00055 instead of 0.0001)"),
+        ("constant", 50, None),
+    ],
+    ids=["at its end", "in its warm-up", "of a constant rate"],
+)
+def test_another_length_says_from_which_step_on_the_rate_is_another_one(caplog, schedule, step, said):
+    config = XTTSConfig(training={"learning_rate": 1e-3, "warmup_steps": 10, "lr_schedule": schedule})
     with caplog.at_level(logging.INFO, "myxtts"):
-        report_moved_end(config.training, step, old_end, new_end)
-    return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-def test_a_longer_cosine_says_from_which_step_on_it_is_another_one(caplog):
-    info, warning = read_log(caplog, {}, 110, 110, 210)
+        report_moved_end(config.training, step, 110, 210)
+    info, *warnings = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert info == ("INFO", "The run is 210 updates long now; it was 110.")
-    assert warning[0] == "WARNING"
-    # At the end of the old cosine a tenth of the rate is left; in the middle of the new one 55 hundredths.
-    assert "from step 110 on it is another one (at step 110 0.00055 instead of 0.0001)" in warning[1]
+    assert [(level, said in text) for level, text in warnings] == ([("WARNING", True)] if said else [])
 
 
-def test_a_cosine_in_its_warm_up_changes_only_after_it(caplog):
-    _, warning = read_log(caplog, {}, 5, 110, 210)
-    assert "from step 10 on it is another one (at step 110 0.00055 instead of 0.0001)" in warning[1]
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "^--model-gpus, --cluster and `myxtts launch` need a codec[^$]*\n  myxtts train --stage codec"),
+        ({"stage": "codec", "codec": "x"}, "^--stage codec is trained by one process.*Leave out --model-gpus"),
+        ({"codec": "x", "loss_mean": "batches"}, "training.loss_mean must be tokens"),
+        ({"codec": "x", "mode": "auto"}, "--mode single or isolated"),
+    ],
+)
+def test_settings_that_cannot_be_shared_are_refused(settings, words):
+    with pytest.raises(ClusterError, match=words):
+        refuse_settings(XTTSConfig(training=settings))
 
 
-def test_a_constant_rate_does_not_depend_on_the_length(caplog):
-    assert [level for level, _ in read_log(caplog, {"lr_schedule": "constant"}, 50, 100, 200)] == ["INFO"]
+def test_gpts_and_decoders_can_be_trained_by_workers_that_see_one_card():
+    for settings in ({"codec": "x"}, {"init_from": "x"}, {"stage": "decoder"}):
+        refuse_settings(XTTSConfig(training=settings))
+    *allowed, refused = (
+        plan_devices(PlanRequest(mode=mode, rehearsal=True), read_machine()) for mode in ("single", "isolated", "dual")
+    )
+    for plan in allowed:
+        refuse_plan(plan)
+    with pytest.raises(ClusterError, match="--enable-memory-isolation"):
+        refuse_plan(refused)
+
+
+def test_settings_that_decide_the_result_or_the_waiting_are_compared():
+    one = list_shared_settings(XTTSConfig(training={"seed": 1, "checkpoint_dir": "a", "init_from": "x"}))
+    other = list_shared_settings(XTTSConfig(training={"seed": 2, "checkpoint_dir": "b", "init_from": "y"}))
+    assert {key for key in one if one[key] != other[key]} == {"training.seed"}, "folders may differ"
+    assert {"training.validation_interval", "training.max_steps", "data.batch_size"} <= one.keys()
+
+
+def test_workers_that_have_nothing_to_do_are_counted():
+    config = XTTSConfig(data={"batch_size": 3})
+    assert describe_idle_workers(config, 3) is None
+    assert "5 workers share batches of 3 clips, so 2 of them have nothing to do" in describe_idle_workers(config, 5)

@@ -168,7 +168,7 @@ def test_whoever_is_asked_to_stop_all_stop_at_the_same_update(tmp_path, base_fla
     assert "worker 1 stopped as it was asked to" in run.text
 
 
-def start_workers(folders, *flags, silence_s=60, fault=None, seeds=(0, 0), **settings):
+def start_workers(folders, *flags, silence_s=60, fault=None, **settings):
     """Two workers without a launcher, each in a folder of its own; the second may have a fault."""
     control, *ports = find_ports(3)
     cluster = folders[0].with_name("cluster.yaml")
@@ -180,9 +180,11 @@ def start_workers(folders, *flags, silence_s=60, fault=None, seeds=(0, 0), **set
     if fault is not None:
         programs[1] = (sys.executable, "-m", "tests.support.faults", *fault)
     return [
-        LiveRun(folder, [*program, *tiny_words(folder, *flags, "--cluster", cluster, "--worker-index", index, "--seed", seed, **settings)])
-        for index, (folder, program, seed) in enumerate(zip(folders, programs, seeds, strict=True))
-    ]  # fmt: skip
+        LiveRun(
+            folder, [*program, *tiny_words(folder, *flags, "--cluster", cluster, "--worker-index", index, **settings)]
+        )
+        for index, (folder, program) in enumerate(zip(folders, programs, strict=True))
+    ]
 
 
 @pytest.fixture
@@ -232,13 +234,6 @@ def test_a_chief_that_dies_in_its_last_save_takes_the_others_with_it(folders, ba
 
 
 @pytest.mark.soak
-def test_settings_that_differ_are_named_to_all(folders, base_flags):
-    told = "must have the same settings, but worker 1 differs from the chief: training.seed is 2 instead of 1"
-    for live in start_workers(folders, *base_flags, *FLAGS, "--max-steps", "2", seeds=(1, 2)):
-        assert told in live.finish(2).text
-
-
-@pytest.mark.soak
 def test_a_worker_that_runs_out_of_memory_does_not_go_on_alone(folders, base_flags):
     fault = Fault("computing gradients", "runs out of memory", 3)
     chief, other = start_workers(folders, *base_flags, *FLAGS, "--max-steps", "4", fault=fault)
@@ -272,11 +267,12 @@ def test_a_worker_that_hangs_is_lost_after_the_silence_that_was_set(folders, bas
 
 
 @pytest.mark.soak
-def test_workers_whose_launcher_is_killed_save_the_run_and_end(tmp_path, base_flags):
+@pytest.mark.parametrize(("strike", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_workers_whose_launcher_is_killed_or_interrupted_save_the_run_and_end(tmp_path, base_flags, strike, code):
     live = launch(tmp_path / "run", *base_flags, *FLAGS, *ENDLESS)
     with leaves_nothing(live.folder):
-        live.strike(at_step(live.folder, 2), signal.SIGKILL)
-        live.finish(-signal.SIGKILL)
+        live.strike(at_step(live.folder, 2), strike)
+        live.finish(code)
         wait_for(lambda: not list_processes(live.folder), lambda: True, "workers are left")
     assert_saved_alike(live.folder)
 
@@ -287,14 +283,6 @@ def test_a_decoder_is_trained_by_several_as_by_one(tmp_path, codec_run, unbroken
     alone = run_tiny(tmp_path / "alone", *flags, **DECODER_SETTINGS)
     run = launch(tmp_path / "run", *flags, **DECODER_SETTINGS).finish(0)
     assert_same_losses(read_workers(run.folder), alone, rel=1e-4)
-
-
-@pytest.mark.soak
-def test_an_interrupt_of_the_launcher_saves_the_run(tmp_path, base_flags):
-    live = launch(tmp_path / "run", *base_flags, *FLAGS, *ENDLESS)
-    live.strike(at_step(live.folder, 2), signal.SIGINT)
-    live.finish(130)
-    assert_saved_alike(live.folder)
 
 
 @pytest.mark.soak

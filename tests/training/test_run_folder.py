@@ -12,7 +12,6 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.errors import CheckpointError, RunChangedError, RunFinishedError, RunFolderError
-from myxtts.training import run_folder as previous_runs
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, save
 from tests.support.processes import ROOT, clean_environ, run_code
@@ -90,7 +89,7 @@ def test_an_unfinished_run_goes_on_from_its_newest_checkpoint(folder, caplog):
         assert run.is_resumed
         assert run.begin(100, ENVIRONMENT) == 20
         assert_content(run.checkpoint)
-        assert [start.step for start in run.record.starts] == [0, 20]
+        assert run.list_lengths(300) == [(0, 100), (20, 100), (20, 300)], "each start as long as it was then"
     assert caplog.messages == [f"The run in {folder} goes on at step 20 of 100."]
 
 
@@ -182,28 +181,18 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, ca
         assert run.begin(101, ENVIRONMENT) == 100
 
 
-@pytest.fixture
-def stopped_early(folder):
+def test_a_run_stopped_early_goes_on_with_more_patience_and_not_by_its_length(folder):
     train(folder, 50, ending="no better loss in 3 validations", is_early=True, **PATIENT)
-    return folder
-
-
-@pytest.mark.parametrize("change", [{}, {"epochs": 50}, {"max_steps": 900}, {"early_stopping": 2}])
-def test_a_run_stopped_early_is_not_made_longer_by_its_length(stopped_early, change):
-    with pytest.raises(RunFinishedError) as caught:
-        open_once(stopped_early, **{**PATIENT, **change})
-    said = str(caught.value)
-    assert "50 updates are done (no better loss in 3 validations)" in said
-    assert "ended by --early-stopping 3, so a larger number of epochs or steps does not change that" in said
-    assert "a larger --epochs" not in said
-
-
-@pytest.mark.parametrize("patience", [0, 9])
-def test_a_run_stopped_early_goes_on_with_more_patience(stopped_early, patience):
-    patient = {**PATIENT, "early_stopping": patience}
-    assert train(stopped_early, **patient) == 50
-    with open_with(stopped_early, **patient) as run:
-        assert not run.is_finished, "killed again before its end"
+    for change in ({}, {"epochs": 50}, {"max_steps": 900}, {"early_stopping": 2}):
+        with pytest.raises(RunFinishedError) as caught:
+            open_once(folder, **{**PATIENT, **change})
+        said = str(caught.value)
+        assert "50 updates are done (no better loss in 3 validations)" in said
+        assert "ended by --early-stopping 3, so a larger number of epochs or steps does not change that" in said
+        assert "a larger --epochs" not in said
+    # The second time it was killed again before its end.
+    for patience in (9, 0):
+        assert train(folder, **{**PATIENT, "early_stopping": patience}) == 50
 
 
 def test_reset_keeps_every_old_run_aside_and_each_can_go_on_in_its_place(folder, caplog):
@@ -262,13 +251,6 @@ def test_a_record_of_a_newer_myxtts_and_damaged_checkpoints_are_not_touched(fold
         open_once(folder)
 
 
-def test_a_second_trainer_is_refused_and_told_who_is_there(folder):
-    told = rf"process {os.getpid()} on .*, trains in this folder. Wait"
-    with open_with(folder), pytest.raises(RunFolderError, match=told):
-        open_once(folder)
-    open_once(folder)
-
-
 HOLDER = """
 import subprocess, sys
 from myxtts.config import XTTSConfig
@@ -281,14 +263,14 @@ sys.stdin.read()
 """
 
 
-def test_death_frees_the_folder_even_when_a_child_lives_on(folder):
+def test_a_second_trainer_is_told_who_is_there_and_death_frees_the_folder_even_when_a_child_lives_on(folder):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER.format(folder=str(folder))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**clean_environ(), "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     with holder:
         child = int(holder.stdout.readline())
-        with pytest.raises(RunFolderError, match=f"process {holder.pid} "):
+        with pytest.raises(RunFolderError, match=rf"process {holder.pid} on .*, trains in this folder. Wait"):
             open_once(folder)
         # The child's end of the pipe dies with the holder; stopped, it lives on regardless.
         os.kill(child, signal.SIGSTOP)
@@ -316,41 +298,23 @@ def test_a_folder_that_cannot_be_made_or_moved_is_said(tmp_path, monkeypatch):
     with pytest.raises(RunFolderError, match=r"takes no new folder.*--checkpoint-dir"):
         open_once(Path("/proc/run"))
     train(tmp_path / "run", 10)
-    monkeypatch.setattr(previous_runs.Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
+    monkeypatch.setattr(Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
     with pytest.raises(RunFolderError, match="the old run cannot be kept aside"):
         open_once(tmp_path / "run", **RESET)
 
 
-def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder):
-    train(folder, 10, 20, 30)
-    with open_with(folder, checkpoint=folder / "step-00000020") as run:
-        assert run.begin(100, ENVIRONMENT) == 20
-    with pytest.raises(
-        RunFolderError, match=r"step-00000030: is no whole checkpoint .*has: step-00000010, step-00000020"
-    ):
-        open_once(folder, checkpoint=folder / "step-00000030")
-    with open_with(folder) as run:
-        assert run.step == 20
-
-
-@pytest.mark.parametrize("is_early", [False, True])
-def test_a_finished_run_goes_on_from_a_checkpoint_that_is_named(folder, is_early):
-    train(folder, 20, 40, 60, end_step=60, ending="an ending", is_early=is_early, **PATIENT)
-    with pytest.raises(RunFinishedError):
-        open_once(folder, checkpoint=folder / "step-00000060", **PATIENT)
+@pytest.mark.parametrize(("ending", "is_early"), [(None, False), ("an ending", False), ("an ending", True)])
+def test_a_run_goes_on_from_an_older_checkpoint_that_is_named(folder, ending, is_early):
+    train(folder, 20, 40, 60, end_step=60, ending=ending, is_early=is_early, **PATIENT)
+    if ending:
+        with pytest.raises(RunFinishedError):
+            open_once(folder, checkpoint=folder / "step-00000060", **PATIENT)
     with open_with(folder, checkpoint=folder / "step-00000040", **PATIENT) as run:
         assert run.begin(60, ENVIRONMENT) == 40
     assert "newer-step-00000060" in list_names(folder)
-    with open_with(folder, **PATIENT) as run:
-        assert run.step == 40
-        assert not run.is_finished
-
-
-def test_the_starts_of_a_run_tell_how_long_it_was_each_time(folder):
-    train(folder, 10, end_step=100)
-    train(folder, 40, end_step=200, epochs=9)
-    with open_with(folder, epochs=99) as run:
-        assert run.list_lengths(400) == [(0, 100), (10, 200), (40, 400)]
+    with pytest.raises(RunFolderError, match=r"0060: is no whole checkpoint .*has: step-00000020, step-00000040"):
+        open_once(folder, checkpoint=folder / "step-00000060", **PATIENT)
+    assert train(folder, **PATIENT) == 40
 
 
 def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
@@ -379,15 +343,6 @@ def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
     assert (folder / "previous-run-1" / "codec" / "step-00000030").is_dir()
 
 
-def test_a_codec_killed_after_its_last_checkpoint_is_trained(folder):
-    with open_with(folder, codec_steps=30) as run:
-        train_codec(run, 30)
-        with run.open_codec() as codec:
-            assert codec.is_finished
-    with open_with(folder, codec_steps=31) as run, run.open_codec() as codec:
-        assert not codec.is_finished
-
-
 def test_a_finished_codec_run_says_how_it_is_trained_longer(folder):
     codec = {"stage": "codec", "codec_steps": 30}
     finish(folder, 30, **codec)
@@ -396,9 +351,12 @@ def test_a_finished_codec_run_says_how_it_is_trained_longer(folder):
     assert train(folder, end_step=60, stage="codec", codec_steps=60) == 30
 
 
-def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder):
+@pytest.mark.parametrize("ending", ["all updates are done", None], ids=["finished", "killed after its last checkpoint"])
+def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder, ending):
     with open_with(folder, codec_steps=30) as run:
-        train_codec(run, 30, ending="all updates are done")
+        train_codec(run, 30, ending=ending)
+        with run.open_codec() as codec:
+            assert codec.is_finished
     with open_with(folder, codec_steps=60) as run:
         assert train_codec(run, 60, end_step=60, ending="all updates are done") == 30
         fill(run, 10)

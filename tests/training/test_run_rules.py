@@ -21,11 +21,6 @@ def copy(unbroken, tmp_path):
     return shutil.copytree(unbroken.folder, tmp_path / "copy")
 
 
-def test_resume_without_a_run_is_an_error(flags, tmp_path):
-    assert "there is no run to resume" in run_tiny(tmp_path / "missing", *flags, "--resume", expect=2).text
-    assert not (tmp_path / "missing").exists()
-
-
 def test_a_finished_run_says_so_and_what_would_change_its_result_is_refused(flags, copy):
     assert "is finished: 8 updates are done" in run_tiny(copy, *flags).text
     changed = run_tiny(copy, *flags, expect=2, **{"training.learning_rate": 0.5})
@@ -57,13 +52,6 @@ def test_a_run_can_be_made_longer_and_read_in_another_way_and_reset(base_flags, 
     aside = TinyRun.at(copy / "previous-run-1")
     assert aside.losses == alike.losses
     assert 8 in aside.checkpoints
-
-
-def test_a_batch_larger_than_the_corpus_is_an_epoch(base_flags, tmp_path):
-    run = run_tiny(tmp_path / "large", *base_flags, "--epochs", "2", **{"data.batch_size": 64})
-    assert "1 updates per epoch" in run.text
-    assert "--batch-size 64 is more than the 23 clips there are to train on: a batch holds 23" in run.text
-    assert [(step, clips) for step, clips, *_ in run.counts] == [(1, 22), (2, 22)], "all but the damaged one"
 
 
 def test_a_corpus_of_which_nothing_is_left_says_why(base_flags, tmp_path):

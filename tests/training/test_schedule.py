@@ -1,14 +1,16 @@
-"""Lengths of a run in updates."""
+"""Lengths of a run in updates, and the learning rate as a pure function of the step."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from myxtts.cli.train import build_parser
-from myxtts.config import XTTSConfig
+from myxtts.config import TrainingConfig, XTTSConfig
 from myxtts.config.sources import resolve_config
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.sampler import IndexSampler
-from myxtts.training.schedule import count_free_steps, count_updates, plan_schedule
+from myxtts.training.schedule import FINAL_SHARE, compute_learning_rate, count_free_steps, count_updates, plan_schedule
 
 
 def make_sampler(clips, batch=4, accumulation=1):
@@ -39,17 +41,13 @@ def test_epochs_given_by_a_flag_count_as_given():
     assert count_updates(config, make_sampler(40), "codec") == 20
 
 
-def test_intervals_follow_the_epochs_of_a_small_corpus():
+def test_intervals_follow_the_epochs_of_a_small_corpus_unless_they_are_given():
     schedule = plan_schedule(XTTSConfig(), make_sampler(120), "gpt")
-    assert schedule.validation_interval == 120
-    assert schedule.validation_interval % make_sampler(120).steps_per_epoch == 0
-    assert schedule.checkpoint_interval == 120
-
-
-def test_intervals_that_were_given_are_kept():
-    config = XTTSConfig(training={"validation_interval": 7, "checkpoint_interval": 3})
+    assert (schedule.validation_interval, schedule.checkpoint_interval) == (120, 120), "four epochs of 30 updates"
+    config = XTTSConfig(training={"validation_interval": 7, "checkpoint_interval": 3, "max_steps": 10})
     schedule = plan_schedule(config, make_sampler(40), "gpt")
     assert (schedule.validation_interval, schedule.checkpoint_interval) == (7, 3)
+    assert [step for step in range(1, 11) if schedule.validates_after(step)] == [7, 10], "and behind the last update"
 
 
 @pytest.mark.parametrize(
@@ -71,3 +69,29 @@ def test_intervals_that_were_given_are_kept():
 )
 def test_a_codebook_that_was_drawn_stays_whatever_the_length(starts, free_steps):
     assert count_free_steps(starts) == free_steps
+
+
+def make_training(**settings):
+    return TrainingConfig(learning_rate=1e-3, **settings)
+
+
+def test_warm_up_rises_in_equal_steps_to_the_peak():
+    training = make_training(warmup_steps=4, lr_schedule="constant")
+    rates = [compute_learning_rate(training, step, 100) for step in range(6)]
+    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
+
+
+def test_a_cosine_falls_to_its_end_and_stays_there():
+    training = make_training(warmup_steps=10, lr_schedule="cosine")
+    rates = [compute_learning_rate(training, step, 110) for step in range(10, 200)]
+    assert rates[0] == pytest.approx(1e-3)
+    assert rates[50] == pytest.approx(1e-3 * (1 + FINAL_SHARE) / 2)
+    assert rates[100:] == pytest.approx([FINAL_SHARE * 1e-3] * 90)
+    assert all(a >= b for a, b in pairwise(rates))
+
+
+def test_a_run_shorter_than_its_warm_up_has_a_rate():
+    # The earlier system's schedule turned NaN when its warm-up was over.
+    training = make_training(warmup_steps=100, lr_schedule="cosine")
+    assert 0 < compute_learning_rate(training, 5, 6) < 1e-3
+    assert compute_learning_rate(training, 40_000, 6) == pytest.approx(FINAL_SHARE * 1e-3)
