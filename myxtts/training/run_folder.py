@@ -11,7 +11,7 @@ previous-run-1/   what --reset-training kept aside
         run.require_codec(codec)                          # refuses another codec than the run began with
         first_step = run.begin(end_step, environment)     # when the data are known and training can start
         ...
-        run.store.save(...)
+        run.save(model, tensors, state)
         run.finish("all updates are done")
 """
 

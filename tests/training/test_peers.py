@@ -31,8 +31,13 @@ class NoExchange:
 
 
 @pytest.fixture
-def teams(links):
-    return [ClusterPeers(link, NoExchange(), StopRequests()) for link in links()]
+def exchanges():
+    return NoExchange(), NoExchange()
+
+
+@pytest.fixture
+def peers(links, exchanges):
+    return [ClusterPeers(link, exchange, StopRequests()) for link, exchange in zip(links(), exchanges, strict=True)]
 
 
 def make_batch(clips, totals, updates=3):
@@ -43,23 +48,23 @@ def make_batch(clips, totals, updates=3):
     return Batch({"totals_2": None, "x": 1}, info)
 
 
-def test_a_batch_has_the_totals_and_counts_of_all_rows(teams):
+def test_a_batch_has_the_totals_and_counts_of_all_rows(peers):
     batches = make_batch(4, [10, 200]), make_batch(3, [6, 150])
-    merged = run_all(*(lambda t=t, b=b: t.merge(b) for t, b in zip(teams, batches, strict=True)))
+    merged = run_all(*(lambda t=t, b=b: t.merge(b) for t, b in zip(peers, batches, strict=True)))
     for batch in merged:
         assert batch.tensors["totals_2"].numpy().tolist() == [16, 350]
         assert (batch.info.facts.clips, batch.info.facts.samples, batch.info.facts.padded_samples) == (7, 700, 1600)
-    assert not any(team.is_stopping for team in teams)
+    assert not any(peer.is_stopping for peer in peers)
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_whoever_is_asked_to_stop_all_hear_it_with_the_same_batch(teams, asked):
-    teams[asked].stop.signal = signal.SIGTERM
-    run_all(*(lambda t=t: t.merge(make_batch(1, [1, 1])) for t in teams))
-    assert [team.is_stopping for team in teams] == [True, True]
+def test_whoever_is_asked_to_stop_all_hear_it_with_the_same_batch(peers, asked):
+    peers[asked].stop.signal = signal.SIGTERM
+    run_all(*(lambda t=t: t.merge(make_batch(1, [1, 1])) for t in peers))
+    assert [peer.is_stopping for peer in peers] == [True, True]
 
 
-def test_all_start_where_the_chief_is(teams):
+def test_all_start_where_the_chief_is(peers, exchanges):
     journals = ReplacementJournal([Failure(9, 1, 5)]), ReplacementJournal()
     trained = SimpleNamespace(list_variables=lambda: [("a", 1), ("b", 2)])
     progress = RunProgress(step=8, best_loss=1.5), RunProgress()
@@ -67,23 +72,23 @@ def test_all_start_where_the_chief_is(teams):
         SimpleNamespace(trained=trained, journal=journal, saved_step=step, progress=done)
         for journal, step, done in zip(journals, (8, None), progress, strict=True)
     ]
-    run_all(*(lambda n=n, t=t: t.share_start(savers[n]) for n, t in enumerate(teams)))
+    run_all(*(lambda n=n, t=t: t.share_start(savers[n]) for n, t in enumerate(peers)))
     assert [saver.progress for saver in savers] == [RunProgress(step=8, best_loss=1.5)] * 2
     assert savers[1].journal.list_failures() == [Failure(9, 1, 5)]
     assert savers[1].saved_step == 8
-    assert teams[1]._exchange.spread_names == [1, 2]
+    assert exchanges[1].spread_names == [1, 2]
 
 
-def test_the_chief_learns_which_clips_others_could_not_read(teams):
+def test_the_chief_learns_which_clips_others_could_not_read(peers):
     journals = ReplacementJournal([Failure(9, 0, 1)]), ReplacementJournal([Failure(9, 5, 2), Failure(3, 1, 1)])
-    run_all(*(lambda n=n, t=t: t.join_failures(5, journals[n]) for n, t in enumerate(teams)))
+    run_all(*(lambda n=n, t=t: t.join_failures(5, journals[n]) for n, t in enumerate(peers)))
     assert journals[0].list_failures() == [Failure(9, 0, 1), Failure(9, 5, 2)], "what lies behind is of no use"
 
 
-def test_what_differs_is_named_to_all(teams):
+def test_what_differs_is_named_to_all(peers):
     facts = {"training.seed": 1, "data.batch_size": 4}, {"training.seed": 2, "data.batch_size": 4}
     errors = run_all(
-        *(lambda n=n, t=t: t.require_equal("settings", facts[n], "Give the same.") for n, t in enumerate(teams))
+        *(lambda n=n, t=t: t.require_equal("settings", facts[n], "Give the same.") for n, t in enumerate(peers))
     )
     for error in errors:
         assert isinstance(error, ClusterError)
@@ -92,17 +97,17 @@ def test_what_differs_is_named_to_all(teams):
         )
 
 
-def test_a_run_that_is_finished_is_finished_for_all(teams, tmp_path):
+def test_a_run_that_is_finished_is_finished_for_all(peers, tmp_path):
     def refuse():
         raise RunFinishedError("done", tmp_path, 5)
 
     def never():
         raise AssertionError("only the chief acts")
 
-    errors = run_all(lambda: teams[0].lead("open", refuse), lambda: teams[1].lead("open", never))
+    errors = run_all(lambda: peers[0].lead("open", refuse), lambda: peers[1].lead("open", never))
     assert [type(error) for error in errors] == [RunFinishedError] * 2
     assert errors[1].step == 5
-    assert run_all(lambda: teams[0].lead("begin", lambda: 3), lambda: teams[1].lead("begin", never)) == [3, 3]
+    assert run_all(lambda: peers[0].lead("begin", lambda: 3), lambda: peers[1].lead("begin", never)) == [3, 3]
 
 
 def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
@@ -119,8 +124,8 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
             assert self.is_aborted.wait(60)
             raise tf.errors.UnavailableError(None, None, "aborted")
 
-    teams = [ClusterPeers(link, Hanging(), StopRequests()) for link in links(rendezvous_s=1.0)]
-    for error in run_all(*(team.require_sums for team in teams)):
+    peers = [ClusterPeers(link, Hanging(), StopRequests()) for link in links(rendezvous_s=1.0)]
+    for error in run_all(*(peer.require_sums for peer in peers)):
         assert isinstance(error, WorkerLostError)
         assert str(error).startswith("A first sum over all workers was not made within 1 s")
         assert "open all ports between the workers" in str(error)
@@ -136,12 +141,14 @@ def test_a_first_sum_that_is_never_made_ends_all_in_time(links):
         (tf.errors.InvalidArgumentError, False),
     ],
 )
-def test_sums_that_break_are_told_as_a_loss_also_where_nobody_is_known_to_be_lost(teams, monkeypatch, kind, is_told):
+def test_sums_that_break_are_told_as_a_loss_also_where_nobody_is_known_to_be_lost(
+    peers, exchanges, monkeypatch, kind, is_told
+):
     monkeypatch.setattr("myxtts.cluster.meeting._LAST_WORDS_S", 0.0)
 
     def fail(tensors):
         raise kind(None, None, "Socket closed")
 
-    teams[0]._exchange.sum = fail
+    exchanges[0].sum = fail
     with pytest.raises(WorkerLostError if is_told else kind, match="Socket closed"):
-        teams[0].sum_gradients(Gradients(*[tf.zeros([])] * len(Gradients._fields)))
+        peers[0].sum_gradients(Gradients(*[tf.zeros([])] * len(Gradients._fields)))
