@@ -17,7 +17,7 @@ import shutil
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,6 @@ SPARE_BYTES = 1 << 30
 SPARSE_BYTES = 3 << 30
 MOST_SAID = 4000
 """Characters: a message that goes on longer is not read."""
-
-Change = Callable[[dict[str, Any]], Any]
 
 
 def draw_tensors(weights: list[Weight], seed: int) -> dict[str, np.ndarray]:
@@ -154,12 +152,9 @@ def list_safetensors() -> dict[str, bytes]:
 
 def list_vocabularies() -> Iterator[tuple[str, Any]]:
     """Vocabularies whose parts take memory, panic in the library, or are of another kind."""
-    whole = json.loads(VOCABULARY.read_text(encoding="utf-8"))
 
-    def change(label: str, apply: Change) -> tuple[str, Any]:
-        document = json.loads(json.dumps(whole))
-        changed = apply(document)
-        return label, document if changed is None else changed
+    def read_whole() -> Any:
+        return json.loads(VOCABULARY.read_text(encoding="utf-8"))
 
     padding = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
                "pad_type_id": 0, "pad_token": "[PAD]"}  # fmt: skip
@@ -184,9 +179,6 @@ def list_vocabularies() -> Iterator[tuple[str, Any]]:
         "version": ["2.0", 1.0, None],
         "surprise": [1],
     }  # fmt: skip
-    for part, values in parts.items():
-        for index, value in enumerate(values):
-            yield change(f"{part} {index}", lambda document, part=part, value=value: document.update({part: value}))
     models: Mapping[str, list[Any]] = {
         "type": ["WordPiece", None, ["BPE"], {}],
         "dropout": [1.5, 0.5, -1, "x"],
@@ -201,28 +193,31 @@ def list_vocabularies() -> Iterator[tuple[str, Any]]:
         "vocab": [{}, [], {"a": -1}, {"a": 2**40}, {"a": True}, {"a": 1.5}, {"a": "1"}, {"a": None}, {"a": 10**4000}],
         "surprise": [1],
     }  # fmt: skip
-    for part, values in models.items():
-        for index, value in enumerate(values):
-            yield change(
-                f"model.{part} {index}",
-                lambda document, part=part, value=value: document["model"].update({part: value}),
-            )
     tokens: Mapping[str, list[Any]] = {
         "id": [-1, 2**40, True, 1.5, "3", None],
         "content": ["", "x" * 100_000, "\ud800", 5, None],
         "special": [1, "yes", None],
         "surprise": [1],
     }
-    for part, values in tokens.items():
-        for index, value in enumerate(values):
-            yield change(
-                f"added.{part} {index}", lambda document, part=part, value=value: document["added_tokens"][-1].update({part: value})
-            )  # fmt: skip
-    yield change("vocab of a surrogate", lambda document: document["model"]["vocab"].update({"\ud800": 187}))
-    yield change("vocab of an empty token", lambda document: document["model"]["vocab"].update({"": 187}))
-    yield change("highest id", lambda document: document["model"]["vocab"].update(zzz=999_999))
-    yield change("many added", lambda document: document["added_tokens"].extend(document["added_tokens"][:1] * 10_000))
-    yield change("added twice", lambda document: document["added_tokens"].append(document["added_tokens"][0]))
+    for where, table in {(): parts, ("model",): models, ("added_tokens", -1): tokens}.items():
+        for part, index, value in ((part, *each) for part, values in table.items() for each in enumerate(values)):
+            document = target = read_whole()
+            for step in where:
+                target = target[step]
+            target[part] = value
+            yield f"{'.'.join(map(str, (*where, part)))} {index}", document
+    for label, token in {
+        "a surrogate": {"\ud800": 187},
+        "an empty token": {"": 187},
+        "a high id": {"zzz": 999_999},
+    }.items():
+        document = read_whole()
+        document["model"]["vocab"] |= token
+        yield f"vocab of {label}", document
+    for label, times in {"many added": 10_000, "added twice": 1}.items():
+        document = read_whole()
+        document["added_tokens"] += document["added_tokens"][:1] * times
+        yield label, document
     yield "a list", []
     yield "a number", 5
 
