@@ -134,28 +134,6 @@ class Checkpoint:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class DiskNeed:
-    """Room that the checkpoints of a run take."""
-
-    checkpoint_bytes: int
-    kept: int
-    """Checkpoints that stay. While the next one is written there is one more: none goes before its successor is whole."""
-    present_bytes: int
-    """What the checkpoints that are already there take."""
-    free_bytes: int
-
-    @property
-    def peak_bytes(self) -> int:
-        """Most that is taken at any moment."""
-        return (self.kept + 1) * self.checkpoint_bytes
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the disk has that much room."""
-        return self.peak_bytes - self.present_bytes <= self.free_bytes
-
-
 def _rank(checkpoints: Iterable[Checkpoint], metric: str) -> list[Checkpoint]:
     """Those that have the metric, lowest first; of equals the earlier. A loss that is not a number is no rank."""
     ranked = [checkpoint for checkpoint in checkpoints if math.isfinite(checkpoint.metrics.get(metric, math.nan))]
@@ -286,15 +264,17 @@ class CheckpointStore(CheckpointReader):
                 _log.info("%s: set aside as %s; the run goes on from step %d.", checkpoint.path, aside.name, step)
         self._write_index()
 
-    def estimate_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> DiskNeed:
-        """Room that the checkpoints of a run with these tensors take."""
+    def describe_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> str:
+        """What room the checkpoints of a run with these tensors take at most, and whether the disk has it."""
         folder = next(parent for parent in (self.folder, *self.folder.absolute().parents) if parent.exists())
-        return DiskNeed(
-            checkpoint_bytes=_count_bytes(model, tensors),
-            kept=self._keep_last + self._keep_best,
-            present_bytes=sum(checkpoint.size_bytes for checkpoint in self.list()),
-            free_bytes=shutil.disk_usage(folder).free,
-        )
+        free_bytes, each_bytes = shutil.disk_usage(folder).free, _count_bytes(model, tensors)
+        kept = self._keep_last + self._keep_best
+        # One more while the next is written: none goes before its successor is whole.
+        peak_bytes = (kept + 1) * each_bytes
+        present_bytes = sum(checkpoint.size_bytes for checkpoint in self.list())
+        room = f"{peak_bytes / 1e6:.0f} MB in {self.folder} ({kept} kept, {each_bytes / 1e6:.0f} MB each)"
+        too_little = " That is too little: a save will fail." if peak_bytes - present_bytes > free_bytes else ""
+        return f"Checkpoints need {room}; {free_bytes / 1e9:.1f} GB are free.{too_little}"
 
     def _set_damaged_aside(self, path: Path) -> str:
         try:

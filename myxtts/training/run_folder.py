@@ -397,10 +397,7 @@ class RunFolder(TrainerFolder):
             self._note(choice=choice)
 
     def describe_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> str:
-        need = self.store.estimate_disk(model, tensors)
-        room = f"{need.peak_bytes / 1e6:.0f} MB in {self.path} ({need.kept} kept, {need.checkpoint_bytes / 1e6:.0f} MB each)"
-        too_little = "" if need.is_met else " That is too little: a save will fail."
-        return f"Checkpoints need {room}; {need.free_bytes / 1e9:.1f} GB are free.{too_little}"
+        return self.store.describe_disk(model, tensors)
 
     def save(self, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint:
         self.checkpoint, self._opened = self.store.save(model=model, tensors=tensors, state=state), None

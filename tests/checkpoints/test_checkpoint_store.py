@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -200,16 +201,17 @@ def test_other_things_in_the_folder_are_left_alone(tmp_path):
     assert [name for name in list_names(tmp_path) if name in before] == before
 
 
-def test_the_room_that_will_be_taken_is_told_before(tmp_path):
+def test_the_room_that_will_be_taken_is_told_before(tmp_path, monkeypatch):
     store = open_store(tmp_path / "deep" / "run", keep_last=3, keep_best=2)
     content = make_content(1, size=250_000)
-    need = store.estimate_disk(content["model"], content["tensors"])
-    assert need.checkpoint_bytes == 2_000_016
-    assert (need.kept, need.present_bytes) == (5, 0)
-    assert need.peak_bytes == 6 * 2_000_016
-    assert need.free_bytes > 0
+    told = f"Checkpoints need 12 MB in {store.folder} (5 kept, 2 MB each); 0.0 GB are free."
+    free = 6 * 2_000_016
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    assert store.describe_disk(**content) == told
+    free -= 1
+    assert store.describe_disk(**content) == f"{told} That is too little: a save will fail."
     store.save(**content, state=make_state(1))
-    assert 2_000_016 < store.estimate_disk(content["model"], content["tensors"]).present_bytes < 2_010_000
+    assert store.describe_disk(**content) == told, "what is there already needs no room"
 
 
 @pytest.fixture
