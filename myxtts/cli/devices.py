@@ -84,16 +84,12 @@ def format_plan(plan: DevicePlan) -> str:
     lines = [f"Mode    {TITLES[plan.mode]}"]
     if plan.rehearsal:
         lines.append("        rehearsal on logical CPU devices: no GPU is used")
-    lines += [_format_role("Data", plan, plan.data), _format_role("Model", plan, plan.model)]
+    lines += [f"Data    {describe_role(plan, plan.data)}", f"Model   {describe_role(plan, plan.model)}"]
     if plan.mode is Mode.ISOLATED and plan.data.device == plan.model.device:
         lines.append("        each process counts its own devices: these are two")
     for note in plan.notes:
         lines += textwrap.wrap(note, width=80, initial_indent="Note    ", subsequent_indent="        ")
     return "\n".join(lines)
-
-
-def _format_role(title: str, plan: DevicePlan, role: RolePlan) -> str:
-    return f"{title:<7} {describe_role(plan, role)}"
 
 
 def describe_role(plan: DevicePlan, role: RolePlan) -> str:

@@ -84,8 +84,12 @@ def launch(
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # In a rehearsal ids only name the workers.
     visible = None if gpus is None or config.training.rehearsal else find_uuids(gpus)
-    if gpus is None and not config.training.rehearsal:
-        _refuse_shared_cards(workers)
+    if gpus is None and not config.training.rehearsal and (cards := _find_cards()):
+        raise DevicePlanError(
+            f"--workers {workers} would have every worker train on the same cards, as this machine has GPU "
+            f"{', '.join(map(str, cards))}. Give --gpus with the ids of different ones, or add --rehearsal behind `train` to rehearse on "
+            "the CPU."
+        )
     # Once, instead of by every worker.
     refuse_settings(config)
     check_run_paths(config)
@@ -145,10 +149,7 @@ def become_launcher(
 
 def find_uuids(gpus: Sequence[int]) -> list[str]:
     """What CUDA knows cards by, whatever is counted anew inside a container. Raises `DevicePlanError` for those that are not there."""
-    from myxtts.devices.machine import read_machine, select_visible
-
-    machine = read_machine()
-    found = {int(card.physical_id): card.uuid for card in select_visible(machine.cards, machine.environ)}
+    found = _find_cards()
     missing = [gpu for gpu in gpus if gpu not in found]
     if missing:
         present = ", ".join(f"GPU {gpu}" for gpu in found) or "no GPU"
@@ -159,20 +160,15 @@ def find_uuids(gpus: Sequence[int]) -> list[str]:
     return [found[gpu] for gpu in gpus]
 
 
+def _find_cards() -> dict[int, str]:
+    """Physical id -> what CUDA knows it by, of the cards in sight."""
+    from myxtts.devices.machine import read_machine, select_visible
+
+    machine = read_machine()
+    return {int(card.physical_id): card.uuid for card in select_visible(machine.cards, machine.environ)}
+
+
 def _describe_end(code: int) -> str:
     if code < 0:
         return f"was ended by signal {-code}"
     return "stopped as it was asked to" if code == os.EX_TEMPFAIL else f"ended with code {code}"
-
-
-def _refuse_shared_cards(workers: int) -> None:
-    from myxtts.devices.machine import read_machine, select_visible
-
-    machine = read_machine()
-    ids = [int(card.physical_id) for card in select_visible(machine.cards, machine.environ)]
-    if ids:
-        raise DevicePlanError(
-            f"--workers {workers} would have every worker train on the same cards, as this machine has GPU "
-            f"{', '.join(map(str, ids))}. Give --gpus with the ids of different ones, or add --rehearsal behind `train` to rehearse on the "
-            "CPU."
-        )

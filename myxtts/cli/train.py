@@ -7,12 +7,13 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_run_paths, tell
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.config.sources import CONFIGURATION, PARALLEL, add_setting_flags, format_config
 from myxtts.errors import CommandLineError
 
@@ -71,7 +72,12 @@ def run(words: Sequence[str], prog: str) -> int:
     if not arguments.print_plan:
         check_run_paths(config, opens_run=not is_worker)
     if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
-        return _train_parallel(config, config.training.model_gpus, words, command, open_ports=arguments.open_ports)
+        from myxtts.cli.launch import launch
+
+        gpus, is_rehearsal = parse_gpu_ids(config.training.model_gpus), config.training.rehearsal
+        _print_parallel(gpus, is_rehearsal)
+        given = None if is_rehearsal else gpus
+        return launch(words, len(gpus), gpus=given, open_ports=arguments.open_ports, launched_as=command)
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import format_plan
     from myxtts.devices.machine import prepare_environment
@@ -94,7 +100,17 @@ def run(words: Sequence[str], prog: str) -> int:
     if arguments.print_plan:
         return 0
     if planned.workers:
-        _become_parallel(config, planned, words, command, open_ports=arguments.open_ports)
+        from myxtts.cli.launch import become_launcher
+
+        assert planned.choice is not None
+        become_launcher(
+            [*words, *(word for setting in _AS_WORKER for word in ("--set", setting))],
+            len(planned.workers) if config.training.rehearsal else planned.workers,
+            open_ports=arguments.open_ports,
+            launched_as=command,
+            # The chief among the workers keeps the choice with the run.
+            environ={MODE_CHOICE: json.dumps(asdict(planned.choice))},
+        )
     if is_worker:
         # The choice for which this worker was started; none where its mode was asked for.
         planned = replace(planned, choice=None if handed_choice is None else load_choice(json.loads(handed_choice)))
@@ -117,35 +133,6 @@ def _check_cluster(config: XTTSConfig) -> bool:
     if is_worker or training.model_gpus is not None:
         refuse_settings(config)
     return is_worker
-
-
-def _train_parallel(
-    config: XTTSConfig, ids: str, words: Sequence[str], command: Sequence[str], *, open_ports: bool
-) -> int:
-    """Data-parallel training on cards of this machine: a worker for each."""
-    from myxtts.cli.launch import launch
-    from myxtts.config.settings import parse_gpu_ids
-
-    gpus = parse_gpu_ids(ids)
-    is_real = not config.training.rehearsal
-    _print_parallel(gpus, config.training.rehearsal)
-    return launch(words, len(gpus), gpus=gpus if is_real else None, open_ports=open_ports, launched_as=command)
-
-
-def _become_parallel(
-    config: XTTSConfig, planned: PlannedRun, words: Sequence[str], command: Sequence[str], *, open_ports: bool
-) -> NoReturn:
-    """The same where `--mode auto` chose it. The chief among the workers keeps the choice with the run."""
-    from myxtts.cli.launch import become_launcher
-
-    assert planned.choice is not None
-    become_launcher(
-        [*words, *(word for setting in _AS_WORKER for word in ("--set", setting))],
-        len(planned.workers) if config.training.rehearsal else planned.workers,
-        open_ports=open_ports,
-        launched_as=command,
-        environ={MODE_CHOICE: json.dumps(asdict(planned.choice))},
-    )
 
 
 def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:

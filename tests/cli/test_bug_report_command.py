@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from myxtts.cli import main
 from myxtts.cli.runs import run_bug_report
 from myxtts.errors import CommandLineError
 from myxtts.monitoring.metrics import MetricsLog
@@ -121,13 +120,3 @@ def test_a_run_with_nothing_readable_is_still_reported(tmp_path):
 def test_what_is_no_folder_is_refused(tmp_path):
     with pytest.raises(CommandLineError, match="is no folder"):
         run_bug_report([str(tmp_path / "nowhere")], "myxtts bug-report")
-
-
-def test_a_fault_of_ours_names_the_command(monkeypatch):
-    def run(words, prog):
-        raise RuntimeError("oops")
-
-    monkeypatch.setattr(main, "find_command", lambda name, part: run)
-    with pytest.raises(RuntimeError, match="oops") as caught:
-        main.run_command("train", [], "myxtts train")
-    assert "`myxtts bug-report RUN`" in "".join(caught.value.__notes__)

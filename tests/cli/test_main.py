@@ -3,17 +3,20 @@
 import io
 import os
 import pty
+import subprocess
+import sys
 import termios
+from types import SimpleNamespace
 
 import pytest
 
-from myxtts.cli.main import format_help, main
+from myxtts.cli.main import format_help
 from myxtts.cli.models import build_parser_export as build_export_parser
 from myxtts.cli.models import build_parser_import as build_import_parser
 from myxtts.cli.parser import wrap_message
 from myxtts.cli.runs import build_parser_listen as build_listen_parser
 from myxtts.errors import CommandLineError
-from tests.support.processes import run_code
+from tests.support.processes import ROOT, clean_environ, run_code
 
 MESSAGE = (
     "myxtts train: error: two devices are needed, but --data-gpu and --model-gpu are both 0. Train with\n"
@@ -24,24 +27,26 @@ MESSAGE = (
 
 @pytest.fixture
 def terminal():
-    """A terminal of 50 columns, as a stream."""
+    """A terminal of 50 columns: the stream that is written to, and its screen."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 50))
-    with os.fdopen(ours), os.fdopen(theirs, "w") as stream:
-        yield stream
+    with os.fdopen(ours, "rb", 0) as screen, os.fdopen(theirs, "w") as stream:
+        yield SimpleNamespace(stream=stream, screen=screen)
 
 
 def test_a_terminal_gets_whole_words_and_whole_commands(terminal):
-    assert wrap_message(MESSAGE, terminal).split("\n") == [
+    assert wrap_message(MESSAGE, terminal.stream).split("\n") == [
         "myxtts train: error: two devices are needed, but",
         "--data-gpu and --model-gpu are both 0. Train with",
         "  myxtts train --config configs/some_configuration_with_a_long_name.yaml --mode single",
         "or add --rehearsal.",
     ]
-    assert wrap_message("one\n\ntwo", terminal) == "one\n\ntwo"
+    assert wrap_message("one\n\ntwo", terminal.stream) == "one\n\ntwo"
     # A flag is not broken at its hyphens, though half of it would fit.
-    assert wrap_message("x" * 40 + " --data-gpu", terminal) == "x" * 40 + "\n--data-gpu"
-    assert wrap_message("x" * 40 + " `myxtts train --resume`", terminal) == "x" * 40 + "\n`myxtts train --resume`"
+    assert wrap_message("x" * 40 + " --data-gpu", terminal.stream) == "x" * 40 + "\n--data-gpu"
+    assert (
+        wrap_message("x" * 40 + " `myxtts train --resume`", terminal.stream) == "x" * 40 + "\n`myxtts train --resume`"
+    )
 
 
 def test_every_command_takes_rehearsal_and_its_help_loads_no_tensorflow():
@@ -64,17 +69,14 @@ report([said, sorted({'tensorflow', 'numpy', 'uvicorn', 'starlette'} & set(sys.m
 
 def test_a_file_a_pipe_and_a_terminal_too_narrow_get_a_message_as_it_is(terminal):
     assert wrap_message(MESSAGE, io.StringIO()) == MESSAGE
-    termios.tcsetwinsize(terminal.fileno(), (24, 20))
-    assert wrap_message(MESSAGE, terminal) == MESSAGE
+    termios.tcsetwinsize(terminal.stream.fileno(), (24, 20))
+    assert wrap_message(MESSAGE, terminal.stream) == MESSAGE
 
 
-def test_errors_are_wrapped(terminal, monkeypatch):
-    heard = io.StringIO()
-    monkeypatch.setattr(heard, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(heard, "fileno", terminal.fileno, raising=False)
-    monkeypatch.setattr("sys.stderr", heard)
-    assert main(["nothing"]) == 2
-    lines = heard.getvalue().splitlines()
+def test_errors_are_wrapped(terminal):
+    words = [sys.executable, "-m", "myxtts.cli.main", "nothing"]
+    assert subprocess.run(words, stderr=terminal.stream, cwd=ROOT, env=clean_environ()).returncode == 2
+    lines = terminal.screen.read(10_000).decode().splitlines()
     assert len(lines) > 3
     assert max(map(len, lines)) <= 50
 

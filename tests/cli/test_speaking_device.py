@@ -4,7 +4,6 @@ import pytest
 
 from myxtts.cli import synthesize
 from myxtts.cli.devices import describe_single_device
-from myxtts.cli.speaking import open_speaking_device
 from myxtts.devices.plan import DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError
@@ -25,21 +24,6 @@ def test_the_device_is_named_with_the_reason_and_the_way_to_another():
     assert "Speaking on GPU 0 alone; other cards stay unused (GPU 1 " in said
     assert said.endswith("For another one set CUDA_VISIBLE_DEVICES=1.")
     assert "--data-gpu" not in said
-
-
-@pytest.mark.parametrize(("value", "rehearses"), [("1", True), ("yes", True), ("0", False), ("", False)])
-def test_the_variable_rehearses_however_yes_is_spelt(monkeypatch, value, rehearses):
-    asked = []
-
-    def plan(request, machine):
-        asked.append(request.rehearsal)
-        raise KeyboardInterrupt
-
-    monkeypatch.setenv("MYXTTS_REHEARSAL", value)
-    monkeypatch.setattr("myxtts.devices.planning.plan_devices", plan)
-    with pytest.raises(KeyboardInterrupt):
-        open_speaking_device(rehearsal=False)
-    assert asked == [rehearses]
 
 
 def test_samples_are_not_written_to_a_terminal(monkeypatch):

@@ -175,13 +175,19 @@ def test_flags_without_a_command_are_led_to_one():
     )
 
 
-def test_ctrl_c_ends_with_130():
-    code = """
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [("KeyboardInterrupt", 130, "train_main.py: interrupted\n"), ("RuntimeError", 1, "Please report it with the file that\n`myxtts bug-report RUN`")],
+)  # fmt: skip
+def test_ctrl_c_ends_with_130_and_a_fault_of_ours_names_the_command_to_report_it(error, code, said):
+    script = f"""
 import sys
 from myxtts.cli import main, train
-def interrupt(words, prog): raise KeyboardInterrupt
-train.run = interrupt
+def fail(words, prog): raise {error}
+train.run = fail
 sys.exit(main.run_command("train", [], "train_main.py"))
 """
-    result = run_python(["-c", code])
-    assert (result.returncode, result.stderr) == (130, "train_main.py: interrupted\n")
+    result = run_python(["-c", script])
+    assert result.returncode == code
+    assert said in result.stderr
+    assert ("Traceback" in result.stderr) == (code == 1)
