@@ -84,29 +84,22 @@ class Listener:
         return path
 
 
-class CodeSounds:
-    """Makes sound of codes, without a waveform decoder."""
+def render_codes(choose_codes: ChooseCodes, vocoder: MelVocoder) -> Render:
+    """The sound of the codes that are chosen for a row, without a waveform decoder; start and stop tokens have none."""
 
-    def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
-        self._dvae = dvae
-        self._vocoder = MelVocoder(dvae, mel_norms)
-
-    def render(self, codes_M: NDArray[np.int32]) -> Sound:
-        """The sound of codes; start and stop tokens among them have none."""
-        codes_M = codes_M[codes_M < self._dvae.size.codes]
+    def render(row: Tensors) -> Sound:
+        codes_M = choose_codes(row)
+        codes_M = codes_M[codes_M < vocoder.codes]
         if not len(codes_M):
             # A model that stops at once. A file without a sample is none to a player.
-            silence_FM = np.tile(self._vocoder.silent_frame_B, (FRAMES_PER_CODE, 1))
-            return Sound(np.zeros(SAMPLES_PER_CODE, np.float32), self._vocoder.rate_hz, silence_FM)
+            silence_FM = np.tile(vocoder.silent_frame_B, (FRAMES_PER_CODE, 1))
+            return Sound(np.zeros(SAMPLES_PER_CODE, np.float32), vocoder.rate_hz, silence_FM)
         with get_device_context("/CPU:0"):
-            samples = self._vocoder.start(None, 1.0).render(codes_M, None, is_last=True)
-            mel_FM = self._dvae.decode(tf.constant(codes_M[None]))[0]
-        return Sound(samples, self._vocoder.rate_hz, np.asarray(mel_FM))
+            samples = vocoder.start(None, 1.0).render(codes_M, None, is_last=True)
+            mel_FM = vocoder.decode_mel(tf.constant(codes_M[None]))[0]
+        return Sound(samples, vocoder.rate_hz, np.asarray(mel_FM))
 
-
-def render_codes(choose_codes: ChooseCodes, sounds: CodeSounds) -> Render:
-    """The sound of the codes that are chosen for a row."""
-    return lambda row: sounds.render(choose_codes(row))
+    return render
 
 
 def render_speech(objective: DecoderObjective) -> Render:

@@ -41,6 +41,7 @@ from myxtts.errors import CorpusError, DamagedFileError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
 from myxtts.inference.generation import choose_penalty
+from myxtts.inference.vocoders import MelVocoder
 from myxtts.models.attention import CACHED_SCORES
 from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.dvae import DVAE
@@ -62,7 +63,6 @@ from myxtts.models.weights import (
 from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
 from myxtts.pipeline.recipe import choose_augmentation
 from myxtts.training.listening import (
-    CodeSounds,
     Listener,
     encode_row,
     predict_codes,
@@ -193,12 +193,12 @@ def build_gpt_step(
         with get_device_context("/CPU:0"):
             dvae = build_dvae(codec.config, seed=None)
             load_checkpoint_arrays(dvae, codec.weights).require_complete()
-            sounds = CodeSounds(dvae, codec.mel_norms)
+            vocoder = MelVocoder(dvae, codec.mel_norms)
         speak = None
         if config.training.speak:
             penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in frame["model"]))
-            speak = render_codes(speak_codes(objective.model, penalty), sounds)
-        return Listener(render_codes(predict_codes(objective), sounds), folder, speak=speak)
+            speak = render_codes(speak_codes(objective.model, penalty), vocoder)
+        return Listener(render_codes(predict_codes(objective), vocoder), folder, speak=speak)
 
     return TrainedModel(build_step(objective, config, dropout=config.model.dropout), GPT_PREFIX, frame, make_listener)
 
@@ -215,7 +215,7 @@ def build_codec_step(
         build_step(objective, config, dropout=0.0),
         "",
         frame,
-        lambda folder: Listener(render_codes(encode_row(dvae), CodeSounds(dvae, mel_norms)), folder),
+        lambda folder: Listener(render_codes(encode_row(dvae), MelVocoder(dvae, mel_norms)), folder),
     )
 
 

@@ -122,17 +122,16 @@ def explain_stop(
     run: TrainerFolder | None = None,
 ) -> RunStoppedError:
     """The error that says how far the run is. Before it was open, an earlier session of it may have trained something."""
-    folder, resume_command = locate_run(config), make_resume_command(command)
-    when = "before the next update"
-    done = None if run is None else run.describe_progress()
-    if run is not None and done is not None:
+    if run is not None and (done := run.describe_progress()) is not None:
+        stopped = f"Stopped by {signal.name} before the next update."
         folder, resume_command = run.path, run.resume_command
     else:
-        when = f"{doing}, before" if doing else "before"
-        when += " anything was trained in this session"
+        stopped = (
+            f"Stopped by {signal.name}{f' {doing},' if doing else ''} before anything was trained in this session."
+        )
+        folder, resume_command = locate_run(config), make_resume_command(command)
         # What --reset-training asks to be kept aside is not gone on with.
         done = None if config.training.resume == "reset" else describe_progress(folder)
-    stopped = f"Stopped by {signal.name} {when}."
     if done is None:
         return RunStoppedError(f"{stopped} Start it again with the same command.", signal, None)
     return RunStoppedError(f"{stopped} Nothing is lost of the run in {folder}: {done}.", signal, resume_command)

@@ -7,11 +7,12 @@ import soundfile
 from myxtts.errors import UserError
 from myxtts.inference.generation import CodeGenerator, GeneratedRow
 from myxtts.inference.synthesizer import load_synthesizer
+from myxtts.inference.vocoders import MelVocoder
 from myxtts.models.dvae import DVAE
 from myxtts.models.sizes import DVAESize
 from myxtts.models.xtts import initialise_weights
 from myxtts.training import listening
-from myxtts.training.listening import CodeSounds, Listener, predict_codes, render_codes, speak_codes
+from myxtts.training.listening import Listener, predict_codes, render_codes, speak_codes
 from myxtts.training.objectives import GPTObjective
 from myxtts.units import SAMPLES_PER_CODE
 from tests.data.reading import scan_small
@@ -26,10 +27,10 @@ def gpt():
 
 
 @pytest.fixture(scope="module")
-def sounds(gpt):
+def vocoder(gpt):
     dvae = DVAE(DVAESize(width=8, codes=gpt.size.audio_codes, blocks=1))
     initialise_weights(dvae, 1)
-    return CodeSounds(dvae, np.ones(80, np.float32))
+    return MelVocoder(dvae, np.ones(80, np.float32))
 
 
 def test_a_model_on_its_own_is_given_text_and_voice_and_an_end(gpt, monkeypatch):
@@ -57,9 +58,9 @@ def test_a_model_on_its_own_is_given_text_and_voice_and_an_end(gpt, monkeypatch)
     assert again.key == said.key, "the same draws at every validation"
 
 
-def test_both_sounds_of_a_validation_are_written_and_only_one_of_them_is_led(gpt, sounds, tmp_path):
-    led = render_codes(predict_codes(GPTObjective(gpt)), sounds)
-    listener = Listener(led, tmp_path, speak=render_codes(speak_codes(gpt, 1.0), sounds))
+def test_both_sounds_of_a_validation_are_written_and_only_one_of_them_is_led(gpt, vocoder, tmp_path):
+    led = render_codes(predict_codes(GPTObjective(gpt)), vocoder)
+    listener = Listener(led, tmp_path, speak=render_codes(speak_codes(gpt, 1.0), vocoder))
     paths = listener.hear(7, make_tensors(), None)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
         "samples/step-00000007.wav",
@@ -72,9 +73,9 @@ def test_both_sounds_of_a_validation_are_written_and_only_one_of_them_is_led(gpt
     assert [path.read_bytes() == content for path, content in zip(again, before, strict=True)] == [False, True]
 
 
-def test_a_model_that_stops_at_once_is_heard_as_silence(gpt, sounds, tmp_path):
+def test_a_model_that_stops_at_once_is_heard_as_silence(gpt, vocoder, tmp_path):
     stop_M = np.array([gpt.size.stop_audio_token], np.int32)
-    [path] = Listener(render_codes(lambda row: stop_M, sounds), tmp_path).hear(1, make_tensors(), None)
+    [path] = Listener(render_codes(lambda row: stop_M, vocoder), tmp_path).hear(1, make_tensors(), None)
     samples, _ = soundfile.read(path)
     assert len(samples) == SAMPLES_PER_CODE
     assert not samples.any()
