@@ -1,5 +1,7 @@
 """Sound in steps is the sound of one step, and costs no more the longer it gets."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -71,6 +73,16 @@ def test_decoding_costs_the_same_at_every_step(xtts):
     assert max(frames[1:-1]) - min(frames[1:-1]) <= 1
     assert sum(frames) < 1.7 * 72 * 640 / 147
     assert decode.experimental_get_tracing_count() == 1
+
+
+def test_windows_of_rough_sound_are_faded_into_one_another(xtts):
+    vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy())
+    numbers = itertools.count()
+    vocoder.find_samples = lambda mel, past: tf.fill([1, 100_000], float(next(numbers)))
+    joined = vocoder.start(None, 1.0).render(CODES, is_last=True)
+    assert (joined[0], joined[-1]) == (0, next(numbers) - 1)
+    steps = np.diff(joined)
+    assert 0 <= steps.min() < steps.max() < 1 / 1000
 
 
 def test_tokens_without_sound_are_left_out(xtts):
