@@ -148,7 +148,7 @@ class Lifeline:
         """
         self._is_over.set()
         self._thread.join()
-        self._tell(self._ends, reason)
+        self._send({"end": reason})
         if self._spec.is_chief and self._loss is None:
             # TensorFlow's service lives in the chief, and the others complain where it goes first.
             self._await_leaving(time.monotonic() + _LEAVING_S)
@@ -163,7 +163,7 @@ class Lifeline:
             self._find_overrun()
         if self._loss is None:
             return
-        self._tell(self._ends, self._loss)
+        self._send({"end": self._loss})
         with self._listening:
             self._is_lost.set()
         for listener in self._listeners:
@@ -176,7 +176,7 @@ class Lifeline:
         now = time.monotonic()
         if now - self._beaten >= self._spec.silence_s / _BEATS:
             self._beaten = now
-            self._send(self._ends, {"beat": True})
+            self._send({"beat": True})
 
     def _listen(self) -> None:
         readable, _, _ = select.select(list(self._ends.values()), [], [], _LOOK_S)
@@ -221,11 +221,8 @@ class Lifeline:
     def _lose(self, reason: str) -> None:
         self._loss = self._loss or reason
 
-    def _tell(self, ends: Mapping[int, socket.socket], reason: str | None) -> None:
-        self._send(ends, {"end": reason})
-
-    def _send(self, ends: Mapping[int, socket.socket], message: Mapping[str, object]) -> None:
-        for end in ends.values():
+    def _send(self, message: Mapping[str, object]) -> None:
+        for end in self._ends.values():
             end.settimeout(_FRAME_S)
             try:
                 send_frame(end, message)

@@ -140,7 +140,7 @@ def speak(situation: Situation) -> Seen:
         taken_s = time.perf_counter() - began
     is_heard = bool(samples.size and np.isfinite(samples).all() and np.abs(samples).max() > 0)
     _require(is_heard, f"Speech must be finite and not silent, but {samples.size} samples are not.")
-    speech_s = samples.size / (synthesizer.rate_hz)
+    speech_s = samples.size / synthesizer.rate_hz
     facts = {"seconds_of_speech": speech_s, "seconds_taken": taken_s, "device": device}
     return f"{speech_s:.1f} s of speech in {taken_s:.1f} s on {device}", facts
 
