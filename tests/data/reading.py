@@ -85,10 +85,29 @@ def make_engine(kind: str, depth: int = DEPTH) -> LoadingEngine:
     return ProcessEngine(int(kind.split()[0]), depth, SLOT_SAMPLES)
 
 
+class CountingEngine(LoadingEngine):
+    """Knows the files that were asked for, how many loads are under way, and the most that ever were."""
+
+    def __init__(self) -> None:
+        self.files: list[Any] = []
+        self.under_way = self.most = self.started = 0
+
+    def start(self, files: Sequence[Any], samples: int) -> Any:
+        self.files += [file for file in files if file is not None]
+        self.under_way += 1
+        self.started += 1
+        self.most = max(self.most, self.under_way)
+        return super().start(files, samples)
+
+    def take(self, load: Any) -> Any:
+        self.under_way -= 1
+        return super().take(load)
+
+
 @contextmanager
 def open_reader(
     texted: Texted,
-    kind: str = "here",
+    kind: str | LoadingEngine = "here",
     *,
     sampler: IndexSampler | None = None,
     journal: ReplacementJournal | None = None,
@@ -96,12 +115,12 @@ def open_reader(
     end_step: int | None = None,
     **options: Any,
 ) -> Iterator[BatchReader]:
-    """A reader with an engine of its own."""
-    maker = CorpusBatches(texted.corpus, texted.ids, sampler or make_sampler(texted.corpus), **options)
+    """A reader with an engine, which it closes."""
+    batches = CorpusBatches(texted.corpus, texted.ids, sampler or make_sampler(texted.corpus), **options)
     report = DropReport(lines=len(texted.corpus), kept_seconds=texted.corpus.total_seconds)
     with (
-        make_engine(kind, depth) as engine,
-        BatchReader(maker, engine, depth=depth, report=report, journal=journal, end_step=end_step) as reader,
+        make_engine(kind, depth) if isinstance(kind, str) else kind as engine,
+        BatchReader(batches, engine, depth=depth, report=report, journal=journal, end_step=end_step) as reader,
     ):
         yield reader
 

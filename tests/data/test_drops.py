@@ -30,7 +30,3 @@ def test_what_was_replaced_during_training_is_reported_apart():
         "3 of 10 clips can be used (1.5 h); 7 set aside.",
         "1 replaced during training: x.wav (replaced by y.wav)",
     ]
-
-
-def test_every_problem_of_the_reader_has_a_name_in_the_report():
-    assert {problem.value for problem in DropReason} <= {reason.value for reason in DropReason}

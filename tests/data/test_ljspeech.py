@@ -8,7 +8,6 @@ import pytest
 from myxtts.data.ljspeech import Metadata, find_metadata, locate_clips, read_metadata
 from myxtts.errors import CorpusError
 from tests.data.shared import write_metadata
-from tests.support.shared_files import find_shared
 
 
 def read_rows(metadata: Metadata) -> list[tuple[str, str, str, str]]:
@@ -181,38 +180,6 @@ class TestFindMetadata:
         (tmp_path / "clip").write_bytes(start + b"\xe9" * 50)
         with pytest.raises(CorpusError, match=r"clip: is a sound file\. Give the corpus folder"):
             read_metadata(tmp_path / "clip")
-
-
-ODDITIES = {
-    "blank_lines": 3,
-    "bom": 3,
-    "crlf": 3,
-    "duplicate_id": 4,
-    "empty_normalized": 3,
-    "id_with_ext": 3,
-    "missing_wav": 4,
-    "no_trailing_newline": 3,
-    "persian": 1,
-    "quotes": 2,
-    "two_columns": 3,
-    "xtts_finetune_header": 2,
-}
-
-
-@pytest.mark.parametrize("name", ODDITIES)
-def test_shared_oddity_is_read(name):
-    path = find_shared("data", "formats", "metadata_oddities", f"{name}.csv")
-    metadata = read_metadata(path)
-    assert len(metadata) == ODDITIES[name]
-    assert metadata.audio[0].removeprefix("wavs/").startswith("LJ001-00")
-    assert all(metadata.text)
-    assert len(metadata.malformed) == (name == "quotes")
-    if name == "bom":
-        assert metadata.audio[0] == "LJ001-0002"
-    if name == "persian":
-        assert metadata.text[0].endswith("صد و بیست و سه")
-    if name == "xtts_finetune_header":
-        assert metadata.speaker.names == ("lj",)
 
 
 def touch(root: Path, *names: str) -> None:

@@ -33,18 +33,6 @@ def test_processes_that_die_whatever_they_do_are_an_error_and_no_clip_is_blamed(
         assert load.failures == {}
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_a_fault_of_ours_in_a_process_comes_with_its_traceback(files, tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import myxtts.data.loaders as m\nm.load_clip = lambda file, row: 1 // 0\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with make_engine("1 worker") as engine:
-        load = engine.start(files, WIDTH)
-        with pytest.raises(ReadingError, match="ZeroDivisionError"):
-            engine.finish(load)
-
-
 PROGRAM = """
 import os, sys
 from tests.data.reading import make_engine

@@ -7,14 +7,12 @@ import soundfile
 
 from myxtts.audio.prompts import choose_evaluation_slices, draw_slices
 from myxtts.audio.reading import read_clip
-from myxtts.data.drops import DropReport
-from myxtts.data.host_batches import BatchReader, CorpusBatches
-from myxtts.data.loaders import LoadingEngine
 from myxtts.data.sampler import EMPTY_ROW, Position
 from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import (
     DEPTH,
     VOCABULARY,
+    CountingEngine,
     freeze,
     freeze_all,
     make_sampler,
@@ -148,45 +146,21 @@ def test_killed_readers_change_nothing(lj):
     assert reader.report.replaced == []
 
 
-class CountingEngine(LoadingEngine):
-    """Knows how many loads are under way, and the most that ever were."""
-
-    def __init__(self):
-        super().__init__()
-        self.under_way = self.most = self.started = 0
-
-    def start(self, files, samples):
-        self.under_way += 1
-        self.started += 1
-        self.most = max(self.most, self.under_way)
-        return super().start(files, samples)
-
-    def take(self, load):
-        self.under_way -= 1
-        return super().take(load)
-
-
-def open_counting(texted, sampler, depth, end_step=None):
-    engine = CountingEngine()
-    report = DropReport(lines=1, kept_seconds=1.0)
-    maker = CorpusBatches(texted.corpus, texted.ids, sampler)
-    return engine, BatchReader(maker, engine, depth=depth, report=report, end_step=end_step)
-
-
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_reading_ahead_is_bounded_and_goes_on_while_the_caller_works(lj, accumulation):
-    engine, reader = open_counting(lj, make_sampler(lj.corpus, accumulation=accumulation), depth=4)
-    for _ in read_steps(reader, 0, 5):
-        assert engine.under_way == 4
+    engine, sampler = CountingEngine(), make_sampler(lj.corpus, accumulation=accumulation)
+    with open_reader(lj, engine, sampler=sampler, depth=4) as reader:
+        for _ in read_steps(reader, 0, 5):
+            assert engine.under_way == 4
     assert engine.most == 4
 
 
 def test_nothing_is_read_ahead_beyond_the_end(lj):
-    sampler = make_sampler(lj.corpus, accumulation=2)
-    engine, reader = open_counting(lj, sampler, depth=50, end_step=3)
-    batches = list(read_steps(reader, 0, 3))
-    assert engine.started == len(batches) == 6
-    assert reader.read(Position(3)).position == (3, 0)
+    engine, sampler = CountingEngine(), make_sampler(lj.corpus, accumulation=2)
+    with open_reader(lj, engine, sampler=sampler, depth=50, end_step=3) as reader:
+        batches = list(read_steps(reader, 0, 3))
+        assert engine.started == len(batches) == 6
+        assert reader.read(Position(3)).position == (3, 0)
 
 
 def test_a_folder_whose_name_is_not_utf8_is_read(tmp_path):

@@ -3,37 +3,19 @@
 import numpy as np
 import pytest
 
-from myxtts.data.drops import DropReport
-from myxtts.data.host_batches import BatchReader, CorpusBatches
-from myxtts.data.loaders import LoadingEngine
 from myxtts.data.sampler import EMPTY_ROW, WHOLE, RowShare
-from tests.data.reading import DEPTH, make_sampler, read_steps
+from tests.data.reading import CountingEngine, make_sampler, open_reader, read_steps
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
-class CountingEngine(LoadingEngine):
-    """Remembers which files were asked for."""
-
-    def __init__(self):
-        super().__init__()
-        self.files = []
-
-    def start(self, files, samples):
-        self.files += [file for file in files if file is not None]
-        return super().start(files, samples)
+SLICES = ("slice_starts_B", "slice_lengths_B")
 
 
-def read_share(texted, share, accumulation=2, **options):
-    sampler = make_sampler(texted.corpus, accumulation=accumulation)
-    maker = CorpusBatches(texted.corpus, texted.ids, sampler, share=share, **options)
-    engine = CountingEngine()
-    with BatchReader(
-        maker, engine, depth=DEPTH, report=DropReport(lines=0, kept_seconds=0.0), end_step=sampler.steps_per_epoch
-    ) as reader:
-        batches = list(read_steps(reader, 0, sampler.steps_per_epoch))
-    engine.close()
-    return batches, engine.files
+def read_share(texted, share):
+    sampler, engine = make_sampler(texted.corpus, accumulation=2), CountingEngine()
+    with open_reader(texted, engine, sampler=sampler, share=share, end_step=sampler.steps_per_epoch) as reader:
+        return list(read_steps(reader, 0, sampler.steps_per_epoch)), engine.files
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5])
@@ -43,17 +25,7 @@ def test_shares_are_disjoint_and_join_to_the_batch(lj, parts):
     for number, batch in enumerate(whole):
         own = [batches[number] for batches, _ in shares]
         assert len({each.wav_BS.shape for each in own}) == 1, "all have one shape"
-        names = [
-            "clips_B",
-            "wav_BS",
-            "wav_lengths_B",
-            "text_BL",
-            "text_lengths_B",
-            "slice_starts_B",
-            "slice_lengths_B",
-            "weights_B",
-        ]
-        for name in names:
+        for name in ("clips_B", "wav_BS", "wav_lengths_B", "text_BL", "text_lengths_B", "weights_B", *SLICES):
             joined = np.concatenate([getattr(each, name) for each in own])[: batch.rows]
             np.testing.assert_array_equal(joined, getattr(batch, name), err_msg=name)
     read = [file for _, files in shares for file in files]
