@@ -46,10 +46,6 @@ class MachineFacts:
             cards = ()
         return cls(tuple(int(card.physical_id) for card in cards), len(os.sched_getaffinity(0)))
 
-    def dump(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"cards": None if self.cards is None else list(self.cards), "processors": self.processors}
-
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """From JSON values, in which things may be missing; what is none of a machine is unknown."""

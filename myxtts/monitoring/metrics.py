@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BeforeValidator, Field
@@ -240,9 +239,7 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def write(self, row: Row) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from statistics import fmean
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -89,9 +88,7 @@ class MachineSampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._is_over.set()
         self._thread.join(LONGEST_READING_S)
         if self._thread.is_alive():

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -370,7 +370,7 @@ def _describe_session(
         devices={"data": plan.data.device, "model": plan.model.device},
         settings=settings,
         environment=saver.environment,
-        around=around.dump(),
+        around=asdict(around),
         predicted_step_s=predicted_step_s,
     )
 

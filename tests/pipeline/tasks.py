@@ -132,12 +132,8 @@ def hang_aloud():
         _hang_natively()
 
 
-def _raise_value_error():
-    raise ValueError("the clip is upside down")
-
-
-def _raise_memory_error():
-    raise MemoryError
+def _raise(error):
+    raise error
 
 
 def _raise_resource_exhausted():
@@ -180,8 +176,8 @@ DEEDS = {
     "leave": lambda: sys.exit(0),
     "hang": lambda: time.sleep(600),
     "hang natively": _hang_natively,
-    "raise": _raise_value_error,
-    "memory": _raise_memory_error,
+    "raise": lambda: _raise(ValueError("the clip is upside down")),
+    "memory": lambda: _raise(MemoryError()),
     "exhaust": _raise_resource_exhausted,
     "thread": _leave_a_thread_behind,
     "allocate": _allocate,
