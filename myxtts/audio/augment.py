@@ -1,6 +1,6 @@
-"""Small changes to clips and mels that make few recordings go further: what may change, and by how much this time.
+"""What is drawn for a clip: small changes that make few recordings go further, and which part of it is heard as its voice prompt.
 
-Everything is off by default. What happens to a clip is a function of (seed, epoch, sample id) alone; `on_device` does it."""
+Changes are off by default. What happens to a clip is a function of (seed, epoch, sample id) alone; `on_device` does it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from myxtts.hashing import hash_words
+from myxtts.units import MAX_SLICE_SAMPLES, MEAN_SLICE_SAMPLES, MIN_SLICE_SAMPLES
 
 
 class Purpose(IntEnum):
@@ -140,3 +141,34 @@ def draw_augmentation(settings: AugmentSettings, *, seed: int, epoch: int, sampl
 def _round_down(fractions: NDArray[np.float64]) -> NDArray[np.float32]:
     # Rounding to nearest could make a 1 of it, one past the room there is.
     return (np.floor(fractions * 2**24) * 2.0**-24).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """One slice per clip, in samples."""
+
+    starts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+def draw_slices(clip_samples: ArrayLike, *, seed: int, epoch: int, sample_ids: ArrayLike) -> Slices:
+    """Slices for training: 3 to 6 s anywhere in the clip; of a clip shorter than that, half of it.
+
+    A function of (seed, epoch, sample id, length of the clip), one sample at a time.
+    """
+    clips = np.asarray(clip_samples, np.int64)[:, None]
+    asked = draw_integers(seed, epoch, sample_ids, Purpose.SLICE_LENGTH, MIN_SLICE_SAMPLES, MAX_SLICE_SAMPLES)
+    lengths = _fit_lengths(clips, asked)
+    starts = draw_integers(seed, epoch, sample_ids, Purpose.SLICE_START, 0, clips - lengths)
+    return Slices(starts[:, 0].astype(np.int32), lengths[:, 0].astype(np.int32))
+
+
+def choose_evaluation_slices(clip_samples: ArrayLike) -> Slices:
+    """Slices for validation: 4.5 s from the start; of a clip shorter than that, half of it."""
+    clips = np.asarray(clip_samples, np.int64)
+    lengths = _fit_lengths(clips, np.full_like(clips, MEAN_SLICE_SAMPLES))
+    return Slices(np.zeros(len(clips), np.int32), lengths.astype(np.int32))
+
+
+def _fit_lengths(clips: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(clips < asked, clips // 2, asked)

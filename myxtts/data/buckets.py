@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,7 +180,7 @@ class BucketPlan:
     """Batches of each bucket in one epoch. Of those of the last bucket that has any, one may be short."""
     waste: PaddingWaste
 
-    @property
+    @cached_property
     def batches_per_epoch(self) -> int:
         """How many batches every clip of the corpus makes, once through."""
         return sum(self.batches_of_bucket)

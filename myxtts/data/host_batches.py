@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.prompts import Slices
+from myxtts.audio.augment import Slices
 from myxtts.config import DataConfig
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReport

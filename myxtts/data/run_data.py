@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ class RunData:
     """What was set aside from both sets."""
     fingerprint: Fingerprint
 
-    @property
+    @cached_property
     def validation_batches(self) -> int:
         """Batches of a validation round."""
         return self.validation_sampler.plan.batches_per_epoch if self.validation_sampler else 0

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.augment import Purpose, draw_integers
-from myxtts.audio.prompts import Slices, choose_evaluation_slices, draw_slices
+from myxtts.audio.augment import Purpose, Slices, choose_evaluation_slices, draw_integers, draw_slices
 from myxtts.data.buckets import Bucket, BucketPlan
 from myxtts.data.corpus import Corpus, NameColumn
 from myxtts.hashing import hash_words

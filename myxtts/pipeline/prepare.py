@@ -18,11 +18,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, Purpose, draw_augmentation, draw_integers
+from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, Purpose, Slices, draw_augmentation, draw_integers
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel, make_silent_frame
 from myxtts.audio.on_device import augment_wav, cut_slices, mask_mel, resample_batch
-from myxtts.audio.prompts import Slices
 from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batches import HostBatch

@@ -108,6 +108,7 @@ class RunLog:
         self.ledger = ledger
         self.clock = StepClock()
         self._plan = plan
+        self._shares_device = plan.is_shared
         self._schedule = schedule
         self._row = _describe_session(saver, schedule, plan, predicted_step_s)
         self._meter = IntervalMeter(self.clock, ledger)
@@ -292,7 +293,7 @@ class RunLog:
     def _watch_preparation(self, step: int, made: BatchMemory) -> None:
         """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
         used: dict[Memory, int | None] = {}
-        if not self._plan.is_shared:
+        if not self._shares_device:
             used[Memory.DATA_DEVICE] = made.device_bytes
         if made.pid != os.getpid():
             if self._producer is not None and self._producer.pid != made.pid:

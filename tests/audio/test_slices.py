@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from myxtts.audio.augment import choose_evaluation_slices, draw_slices
 from myxtts.audio.on_device import cut_slices
-from myxtts.audio.prompts import choose_evaluation_slices, draw_slices
 
 
 def test_a_clip_shorter_than_its_slice_gives_half_of_itself() -> None:

@@ -5,7 +5,7 @@ import psutil
 import pytest
 import soundfile
 
-from myxtts.audio.prompts import choose_evaluation_slices, draw_slices
+from myxtts.audio.augment import choose_evaluation_slices, draw_slices
 from myxtts.audio.reading import read_clip
 from myxtts.data.sampler import EMPTY_ROW, Position
 from myxtts.text.tokenizer import Tokenizer
