@@ -10,7 +10,15 @@ from dataclasses import asdict
 from typing import Any
 
 from myxtts.cli.parser import Parser
-from myxtts.devices.machine import VISIBLE_DEVICES, CardLink, Machine, read_links, read_machine, select_visible
+from myxtts.devices.machine import (
+    VISIBLE_DEVICES,
+    CardLink,
+    Machine,
+    explain_unserved,
+    read_links,
+    read_machine,
+    select_visible,
+)
 from myxtts.devices.nvml import Card
 from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.errors import DevicePlanError
@@ -39,7 +47,8 @@ def format_devices(machine: Machine, links: Sequence[CardLink]) -> str:
         free = "unknown" if card.free_mib is None else f"{card.free_mib} MB"
         total = "unknown" if card.total_mib is None else f"{card.total_mib} MB"
         hidden = "" if card in visible else f", hidden by {VISIBLE_DEVICES}"
-        lines.append(f"GPU {card.physical_id:<3} {card.name}, {free} free of {total}{hidden}")
+        capability = "" if card.capability is None else ", compute capability {}.{}".format(*card.capability)
+        lines.append(f"GPU {card.physical_id:<3} {card.name}, {free} free of {total}{capability}{hidden}")
     lines += [f"GPU {physical_id:<3} {reason}" for physical_id, reason in machine.scan.lost]
     if machine.scan.problem:
         lines.append(f"GPUs    {machine.scan.problem}")
@@ -48,7 +57,7 @@ def format_devices(machine: Machine, links: Sequence[CardLink]) -> str:
             "GPUs    none: no NVIDIA driver found. `myxtts train --rehearsal --mode dual` tries two roles on the CPU."
         )
     lines += [f"Link    {link.explain()}" for link in links]
-    lines += [f"Note    {remark}"] if remark else []
+    lines += [f"Note    {reason}" for reason in [*([remark] if remark else []), *explain_unserved(machine)]]
     return "\n".join(lines)
 
 

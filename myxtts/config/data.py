@@ -116,9 +116,10 @@ class DataConfig(Section):
     )
     augment_frame_masks: int = setting(0, "augmentation: stretches of the prompt's mel made silent", ge=0, le=16)
     augment_band_masks: int = setting(0, "augmentation: groups of the prompt's mel bands made silent", ge=0, le=16)
-    enable_xla: bool = switch(
-        False,
-        "compile the training step with XLA (default: off; optimization level experimental on)",
+    enable_xla: bool | Auto = switch(
+        "auto",
+        "compile the training step with XLA; auto: on GPUs that this TensorFlow can compile for (default: auto; optimization level "
+        "basic off, experimental on)",
         "--enable-xla",
         "--no-enable-xla",
     )

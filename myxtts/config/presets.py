@@ -47,7 +47,7 @@ DECODER_VALUES: Mapping[str, float] = {
 """With --stage decoder."""
 
 _ENHANCED: Mapping[str, Any] = {
-    "data.enable_xla": False,
+    "data.enable_xla": "auto",
     "data.mixed_precision": "float32",
     "data.enable_parallel_batch": True,
     "data.enable_map_fusion": True,
@@ -57,6 +57,7 @@ _ENHANCED: Mapping[str, Any] = {
 OPTIMIZATION_LEVELS: Mapping[str, Mapping[str, Any]] = {
     "basic": {
         **_ENHANCED,
+        "data.enable_xla": False,
         "data.enable_parallel_batch": False,
         "data.enable_map_fusion": False,
         "data.prefetch_to_gpu": False,

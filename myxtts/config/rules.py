@@ -70,7 +70,7 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
 
 def _check_data(config: XTTSConfig) -> Iterator[Problem]:
     data, model = config.data, config.model
-    if data.enable_xla and not data.pad_to_fixed_length:
+    if data.enable_xla is True and not data.pad_to_fixed_length:
         yield (
             "data.enable_xla",
             "is true, but data.pad_to_fixed_length is false: XLA would compile the step anew for nearly every batch. "

@@ -41,7 +41,7 @@ def setting(default: Any, help: str, *flags: Flag | str, **limits: Any) -> Any:
     return Field(default=default, description=help, json_schema_extra=extra, **limits)
 
 
-def switch(default: bool, help: str, on: str, off: str) -> Any:
+def switch(default: bool | Auto, help: str, on: str, off: str) -> Any:
     """A yes/no field with a flag for each answer, so that a flag can also undo what YAML says."""
     return setting(default, help, Flag(on, value=True), Flag(off, value=False))
 

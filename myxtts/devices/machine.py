@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import itertools
 import os
+import runpy
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -55,6 +59,63 @@ def _read_group_room(group: Path) -> int | None:
         return None
 
 
+class BuiltFor(NamedTuple):
+    """The cards that the installed TensorFlow was built for, by their capability; others in between are served too."""
+
+    oldest: tuple[int, int]
+    newest: tuple[int, int]
+    version: str
+
+    def can_compile_for(self, card: Card) -> bool:
+        """Whether XLA can: for a newer card the process dies in the attempt. A capability that is not known may pass."""
+        return card.capability is None or self.oldest <= card.capability <= self.newest
+
+    def explain(self, card: Card) -> str | None:
+        """What does not work on a card, and what to install; None where everything does."""
+        if self.can_compile_for(card) or card.capability is None:
+            return None
+        named = f"GPU {card.physical_id} ({card.name}) has compute capability {_show(card.capability)}"
+        built = f"TensorFlow {self.version} was built for {_show(self.oldest)} to {_show(self.newest)}"
+        if card.capability < self.oldest:
+            return f"{named}, but {built}: nothing runs on it. Use another card, or an older TensorFlow."
+        if tuple(int(part) for part in self.version.split(".")[:2]) < WORKS_ON_NEWER:
+            return f"{named}, but {built}: its first operation fails. Install TensorFlow {_show(WORKS_ON_NEWER)}, or a build for this card."
+        return (
+            f"{named}, but {built}. Without XLA it was seen to work: the driver compiles each kernel once, which can take minutes at the "
+            "first start. XLA cannot compile for it and stays off; a build of TensorFlow for this card has both."
+        )
+
+
+WORKS_ON_NEWER = (2, 21)
+"""The first TensorFlow whose kernels a driver could compile for cards newer than itself (RTX 50xx)."""
+
+
+def explain_unserved(machine: Machine, cards: Sequence[Card] | None = None) -> list[str]:
+    """What does not work on cards that TensorFlow was not built for; by default on all of the machine."""
+    reasons = [machine.built.explain(card) for card in cards or machine.cards] if machine.built else []
+    return [reason for reason in reasons if reason]
+
+
+def _show(numbers: tuple[int, int]) -> str:
+    return f"{numbers[0]}.{numbers[1]}"
+
+
+def read_built_for() -> BuiltFor | None:
+    """What the installed TensorFlow says of its build, without importing it; None where it has no CUDA or does not say."""
+    package = importlib.util.find_spec("tensorflow")
+    if package is None or package.origin is None:
+        return None
+    try:
+        facts = runpy.run_path(str(Path(package.origin).parent / "python" / "platform" / "build_info.py"))["build_info"]
+    except (OSError, KeyError):
+        return None
+    # "sm_89" has code for that card, "compute_90" what a driver can compile for it and for newer ones.
+    numbers = sorted(int(word.rpartition("_")[2]) for word in facts.get("cuda_compute_capabilities", ()))
+    if not numbers:
+        return None
+    return BuiltFor(divmod(numbers[0], 10), divmod(numbers[-1], 10), importlib.metadata.version("tensorflow"))
+
+
 @dataclass(frozen=True)
 class Machine:
     """Cards, host memory and environment at one moment."""
@@ -63,6 +124,8 @@ class Machine:
     host_free_mib: int
     """What this process may still take, within the limits of its container."""
     environ: Mapping[str, str] = field(default_factory=dict)
+    built: BuiltFor | None = None
+    """None where it is not known."""
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -75,6 +138,7 @@ def read_machine(environ: Mapping[str, str] | None = None) -> Machine:
         scan=scan_cards(),
         host_free_mib=read_free_memory_bytes() // MIB,
         environ=dict(os.environ if environ is None else environ),
+        built=read_built_for(),
     )
 
 

@@ -67,6 +67,8 @@ class Card:
     bus_id: str
     total_mib: int | None
     free_mib: int | None
+    capability: tuple[int, int] | None = None
+    """Which instructions it understands: (8, 6) is an RTX 3090, (12, 0) an RTX 5090."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Nvml:
             bus_id=self._ask_or_unknown(lambda: _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)) or "",
             total_mib=memory.total_mib,
             free_mib=memory.free_mib,
+            capability=self._ask_or_unknown(lambda: tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
         )
 
     def read_memory(self, physical_id: PhysicalId) -> MemoryReading:

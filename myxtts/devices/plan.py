@@ -246,6 +246,8 @@ class DevicePlan:
     processes: tuple[ProcessPlan, ...]
     notes: tuple[str, ...] = ()
     """What differs from what a reader would expect; each is worth a warning."""
+    serves_xla: bool = False
+    """Whether the model's device is a card that XLA can compile for."""
 
     @property
     def has_producer(self) -> bool:
@@ -264,6 +266,14 @@ class DevicePlan:
 
     def process(self, process: Process) -> ProcessPlan:
         return next(plan for plan in self.processes if plan.process is process)
+
+
+def choose_xla(config: XTTSConfig, plan: DevicePlan | None) -> bool:
+    """Whether the training step is compiled by XLA. On a CPU that rarely gains; without fixed shapes every batch would be compiled."""
+    asked = config.data.enable_xla
+    if asked != "auto":
+        return asked
+    return plan is not None and plan.serves_xla and config.data.pad_to_fixed_length
 
 
 def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> DevicePlan:
@@ -295,6 +305,8 @@ class PlanRequest:
     command: tuple[str, ...] = ()
     """The command as given, for advice that can be pasted; none where Python asks, which is advised by the names of settings."""
     task: DeviceUse = DeviceUse.TRAIN
+    wants_xla: bool = False
+    """Whether XLA was asked for, whatever the card."""
     limit_names: tuple[str, str] = ("data.data_gpu_memory", "data.model_gpu_memory")
     """What the limits are called where Python asks."""
 
@@ -310,6 +322,7 @@ class PlanRequest:
             model_limit_mib=None if data.model_gpu_memory == "auto" else data.model_gpu_memory,
             rehearsal=config.training.rehearsal,
             command=tuple(command),
+            wants_xla=data.enable_xla is True,
         )
 
     @property

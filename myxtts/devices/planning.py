@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from myxtts.devices import plan
-from myxtts.devices.machine import ALLOCATOR, VISIBLE_DEVICES, Machine, select_visible
+from myxtts.devices.machine import ALLOCATOR, VISIBLE_DEVICES, Machine, explain_unserved, select_visible
 from myxtts.devices.nvml import Card, PhysicalId
 from myxtts.devices.plan import (
     DevicePlan,
@@ -128,6 +129,21 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
     Args:
         in_process: isolate two cards inside the calling process instead of starting a producer process.
     """
+    made = _plan_roles(request, machine, in_process)
+    ids = {role.physical_id for role in made.own_roles if role.is_gpu}
+    model = next(
+        (card for card in machine.cards if made.model.is_gpu and card.physical_id == made.model.physical_id), None
+    )
+    serves_xla = model is not None and (machine.built is None or machine.built.can_compile_for(model))
+    unserved = explain_unserved(machine, [card for card in machine.cards if card.physical_id in ids]) if ids else []
+    if model is not None and request.wants_xla and not serves_xla:
+        raise DevicePlanError(
+            f"XLA was asked for (data.enable_xla). {unserved[0]} Leave --enable-xla out, or give --no-enable-xla."
+        )
+    return replace(made, notes=(*made.notes, *unserved), serves_xla=serves_xla)
+
+
+def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> DevicePlan:
     mode = choose_mode(request)
     if in_process and mode is not Mode.ISOLATED:
         raise DevicePlanError(

@@ -35,8 +35,8 @@ from myxtts.data.run_data import RunData, SamplerPosition, load_position, save_p
 from myxtts.data.sampler import ReplacementJournal
 from myxtts.devices import runtime
 from myxtts.devices.machine import ONEDNN
-from myxtts.devices.plan import DevicePlan
-from myxtts.devices.runtime import read_execution
+from myxtts.devices.plan import DevicePlan, choose_xla
+from myxtts.devices.runtime import active_plan, read_execution
 from myxtts.errors import CorpusError, DamagedFileError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
@@ -234,7 +234,7 @@ def build_step(
             ema_decay=training.ema_decay,
             uses_dropout=dropout > 0,
             uses_loss_scale=config.data.mixed_precision == "mixed_float16",
-            uses_xla=config.data.enable_xla,
+            uses_xla=choose_xla(config, active_plan()),
         ),
     )
 
@@ -464,4 +464,5 @@ def describe_environment(plan: DevicePlan, workers: int = 1) -> dict[str, Any]:
         "onednn": os.environ.get(ONEDNN, "default"),
         # Only where there are several: a run that was made before they could be must not differ from itself.
         **({"workers": workers} if workers > 1 else {}),
+        **({"serves_xla": plan.serves_xla} if plan.model.is_gpu else {}),
     }

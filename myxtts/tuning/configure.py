@@ -328,7 +328,10 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
     """
 
     def ask(title: str, key: str, values: Sequence[Any], skipped: str = "") -> Question:
-        trials = [Trial({key: value}, name="on" if value is True else str(value)) for value in values]
+        trials = [
+            Trial({key: value}, name=("off", "on")[value] if isinstance(value, bool) else str(value))
+            for value in values
+        ]
         return Question(title, trials, skipped if is_open(config, key) else _GIVEN)
 
     yield _ask_batch(config, now.fitting)
@@ -336,7 +339,8 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
     halves = ["mixed_float16", "mixed_bfloat16"] if is_gpu else ["mixed_bfloat16"]
     yield ask("precision", "data.mixed_precision", halves)
     anew = "batches have no fixed shapes, so nearly every one would be compiled anew"
-    yield ask("XLA", "data.enable_xla", [True], "" if config.data.pad_to_fixed_length else anew)
+    # On a card it is on where it can be.
+    yield ask("XLA", "data.enable_xla", [not is_gpu], "" if config.data.pad_to_fixed_length else anew)
     threads = [Trial(environ={GPU_THREAD_MODE: "gpu_private", GPU_THREAD_COUNT: "2"}, name="two for each card")]
     if not is_gpu:
         threads = [

@@ -31,6 +31,7 @@ from myxtts.devices.machine import (
     VISIBLE_DEVICES,
     CardLink,
     Machine,
+    explain_unserved,
     read_links,
     read_machine,
     select_visible,
@@ -222,7 +223,7 @@ def _describe_settings(config: XTTSConfig, environ: Mapping[str, str], has_run: 
         "model size": config.model.size,
         "batch": f"{data.batch_size} clips x {training.gradient_accumulation_steps}",
         "precision": data.mixed_precision,
-        "XLA": "on" if data.enable_xla else "off",
+        "XLA": "auto" if data.enable_xla == "auto" else "on" if data.enable_xla else "off",
         "static shapes": "on" if data.pad_to_fixed_length else "off",
         "readers": str(data.num_workers),
         "batches ahead": str(data.pipeline_buffer_size),
@@ -315,7 +316,11 @@ def check_software(facts: SoftwareFacts, machine: Machine) -> Iterator[Issue]:
 
 
 def check_devices(machine: Machine) -> Iterator[Issue]:
-    """Issues of cards that do not answer, are hidden, or are used by others."""
+    """Issues of cards that do not answer, that this TensorFlow was not built for, are hidden, or are used by others."""
+    for reason in explain_unserved(machine):
+        yield Issue(SERIOUS, "A card is not one that TensorFlow was built for", reason,
+                    "--no-enable-xla, and give the first start some minutes; or install a build of TensorFlow for this card",
+                    "XLA, and a first start without compiling")
     for physical_id, reason in machine.scan.lost:
         yield Issue(SERIOUS, f"GPU {physical_id} does not answer", reason,
                     "restart the machine; `dmesg | grep -i xid` shows what the driver has seen. Look at power and seating of the "

@@ -26,9 +26,9 @@ def test_two_cards_are_read_with_names_uuids_and_memory(make_machine):
     scan = run_code(SCAN, machine.environ())
     assert scan["cards"] == [
         {"physical_id": 0, "name": "NVIDIA GeForce RTX 4090", "uuid": "GPU-00000000-stub", "bus_id": "00000000:00:00.0",
-         "total_mib": 24564, "free_mib": 23564},
+         "total_mib": 24564, "free_mib": 23564, "capability": [8, 9]},
         {"physical_id": 1, "name": "NVIDIA GeForce RTX 3080", "uuid": "GPU-00000001-stub", "bus_id": "00000000:01:00.0",
-         "total_mib": 10240, "free_mib": 10200},
+         "total_mib": 10240, "free_mib": 10200, "capability": [8, 9]},
     ]  # fmt: skip
     assert (scan["lost"], scan["problem"]) == ([], None)
 
@@ -80,8 +80,11 @@ def test_the_devices_command_lists_cards_links_and_what_is_wrong(make_machine):
     )
     result = run_python(["-m", "myxtts.cli.main", "devices"], machine.environ(CUDA_VISIBLE_DEVICES="0"))
     assert result.returncode == 0
-    assert "GPU 0   NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB\n" in result.stdout
-    assert "GPU 1   NVIDIA GeForce RTX 4090, unknown free of unknown, hidden by CUDA_VISIBLE_DEVICES" in result.stdout
+    assert "GPU 0   NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB, compute capability 8.9\n" in result.stdout
+    assert (
+        "GPU 1   NVIDIA GeForce RTX 4090, unknown free of unknown, compute capability 8.9, hidden by CUDA_VISIBLE_DEVICES"
+        in result.stdout
+    )
     assert "GPU 2   The NVIDIA driver could not tell GPU 2: GPU is lost." in result.stdout
     assert "GPU 0 - GPU 1: SYS, on different NUMA nodes" in result.stdout
     facts = json.loads(run_python(["-m", "myxtts.cli.main", "devices", "--json"], machine.environ()).stdout)

@@ -81,6 +81,18 @@ int nvmlDeviceGetName(void *handle, char *text, unsigned size) {
     return SUCCESS;
 }
 
+/* "capability ID MAJOR MINOR"; without such a line an RTX 4090's. */
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    char line[512];
+    int id, a, b;
+    FILE *file = open_machine();
+    *major = 8, *minor = 9;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "capability %d %d %d", &id, &a, &b) == 3 && id == id_of(handle)) *major = a, *minor = b;
+    if (file) fclose(file);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned size) {
     card_t card;
     if (!find_card(id_of(handle), &card)) return INVALID_ARGUMENT;

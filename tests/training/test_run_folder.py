@@ -133,7 +133,7 @@ def test_what_may_change_is_in_force_and_noted(folder, caplog):
         save(run.store, 30)
         assert [checkpoint.step for checkpoint in run.store.list()] == [10, 30], "10 is the best"
     rounding, moved = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "data.enable_xla was false, now true; threads was 2, now 4" in rounding
+    assert "data.enable_xla was auto, now true; threads was 2, now 4" in rounding
     assert "neither that of 100 updates nor that of 70 in one go" in moved
 
 
