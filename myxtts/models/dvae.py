@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from myxtts.models.layers import Conv1D, Dense, Part, measure
+from myxtts.models.layers import Conv1D, Dense, Part, mask_lengths, measure
 from myxtts.models.losses import TokenLoss
 from myxtts.models.sizes import DVAESize
 from myxtts.models.weights import Weight, list_dvae_weights
@@ -253,7 +253,7 @@ class DVAE(Part):
         """
         frames = mel_BFM.shape[1]
         lengths_B = tf.fill([tf.shape(mel_BFM)[0]], frames) if frame_lengths_B is None else frame_lengths_B
-        counted_BF = tf.sequence_mask(lengths_B, frames)
+        counted_BF = mask_lengths(lengths_B, frames)
         counted_BT = counted_BF[:, ::FRAMES_PER_CODE]
         z_BTD = tf.cast(self.encoder(mel_BFM), tf.float32)
         codes_BT = self.codebook.find_nearest(z_BTD)

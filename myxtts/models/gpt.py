@@ -22,7 +22,7 @@ from myxtts.models.attention import (
     split_heads,
 )
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
-from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, measure, read
+from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, mask_lengths, measure, read
 from myxtts.models.losses import GPTLosses, measure_cross_entropy
 from myxtts.models.sizes import STOP_CODES, GPTSize
 from myxtts.models.weights import Weight, list_gpt_weights
@@ -52,7 +52,7 @@ def frame_text(text_BT: tf.Tensor, lengths_B: tf.Tensor, size: GPTSize) -> Frame
     """
     tokens = measure(text_BT)[1]
     check_length("A text", tokens, size.max_text_tokens, "tokens")
-    inside_BT = tf.sequence_mask(lengths_B, tokens)
+    inside_BT = mask_lengths(lengths_B, tokens)
     padded_BT = tf.where(inside_BT, text_BT, tf.cast(size.stop_text_token, text_BT.dtype))
     return _frame(padded_BT, lengths_B + 1, 1, size.start_text_token, size.stop_text_token)
 
@@ -64,7 +64,7 @@ def frame_audio(codes_BM: tf.Tensor, lengths_B: tf.Tensor, size: GPTSize) -> Fra
     """
     codes = measure(codes_BM)[1]
     check_length("A clip", codes, size.max_audio_tokens - 2, "codes")
-    inside_BM = tf.sequence_mask(lengths_B, codes)
+    inside_BM = mask_lengths(lengths_B, codes)
     padded_BM = tf.where(inside_BM, codes_BM, tf.cast(size.stop_audio_token, codes_BM.dtype))
     return _frame(padded_BM, lengths_B + STOP_CODES, STOP_CODES, size.start_audio_token, size.stop_audio_token)
 
@@ -97,7 +97,7 @@ def _frame(padded_BT: tf.Tensor, visible_B: tf.Tensor, stops: int, start: int, s
     start_B1 = tf.fill([rows, 1], tf.cast(start, dtype))
     inputs_BL = tf.concat([start_B1, padded_BT, stops_BS], 1)
     targets_BL = tf.concat([padded_BT, stops_BS, stops_BS[:, :1]], 1)
-    seen_BL = tf.sequence_mask(visible_B, measure(inputs_BL)[1])
+    seen_BL = mask_lengths(visible_B, measure(inputs_BL)[1])
     return Framed(inputs_BL, targets_BL, seen_BL, seen_BL)
 
 
@@ -285,7 +285,7 @@ class GPT(Part):
         rows, tokens = measure(text_BT)
         lengths_B = tf.fill([rows], tokens) if lengths_B is None else lengths_B
         text = frame_text(text_BT, lengths_B, self.size)
-        return text._replace(visible_BL=tf.sequence_mask(lengths_B + 2, measure(text.inputs_BL)[1]))
+        return text._replace(visible_BL=mask_lengths(lengths_B + 2, measure(text.inputs_BL)[1]))
 
     def embed_prefix(self, prompt_BPC: tf.Tensor, text_BL: tf.Tensor) -> tf.Tensor:
         """The prompt, which has no positions, followed by the embedded text."""

@@ -46,6 +46,12 @@ def measure(tensor: tf.Tensor) -> list[Any]:
     return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape)]
 
 
+def mask_lengths(lengths_B: tf.Tensor, length: Any) -> tf.Tensor:
+    """Which of `length` places lie within each row, bool. In the dtype of the lengths: `tf.sequence_mask` would compare as int32, which
+    lives in host memory."""
+    return tf.range(length, dtype=lengths_B.dtype) < lengths_B[:, None]
+
+
 class Dense(Part):
     """`x @ kernel + bias` over the last axis."""
 

@@ -21,7 +21,7 @@ from myxtts.models.discriminators import (
 )
 from myxtts.models.dvae import DVAE, CodeUsage
 from myxtts.models.gpt import GPT, Framed, GPTBatch, measure_losses
-from myxtts.models.layers import measure
+from myxtts.models.layers import mask_lengths, measure
 from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES
 from myxtts.models.waveform import WaveformDecoder, stretch_latents
@@ -30,6 +30,11 @@ from myxtts.units import FRAMES_PER_CODE
 
 Tensors = Mapping[str, tf.Tensor]
 """A prepared batch by name, see `myxtts.pipeline.prepare`."""
+
+
+def _widen(batch: Tensors) -> Tensors:
+    """A batch whose ids and lengths are int64 on the device: int32 tensors live in host memory even when a GPU computes."""
+    return {name: tf.cast(value, tf.int64) if value.dtype == tf.int32 else value for name, value in batch.items()}
 
 
 class LossParts(NamedTuple):
@@ -117,15 +122,13 @@ class GPTObjective(Objective):
         return self._run(batch, None)[2][1], batch["code_lengths_B"][0]
 
     def _run(self, batch: Tensors, key: tf.Tensor | None) -> tuple[Framed, Framed, tuple[tf.Tensor, tf.Tensor]]:
-        gpt = self.model
-        # int64 on the device: int32 tensors live in host memory even when a GPU computes.
-        wide = {name: tf.cast(batch[name], tf.int64) for name in ("text_BT", "codes_BM")}
+        gpt, batch = self.model, _widen(batch)
         text, audio = gpt.frame(
             GPTBatch(
                 mel_BFM=batch["mel_BFM"],
-                text_BT=wide["text_BT"],
+                text_BT=batch["text_BT"],
                 text_lengths_B=batch["text_lengths_B"],
-                codes_BM=wide["codes_BM"],
+                codes_BM=batch["codes_BM"],
                 code_lengths_B=batch["code_lengths_B"],
                 spans_B2=batch["spans_B2"] if self._blank_prompt else None,
                 weights_B=batch["weights_B"],
@@ -183,6 +186,7 @@ class CodecObjective(Objective):
             self._revive(batch["mel_BFM"], batch["frame_lengths_B"], self._make_key(step))
 
     def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> LossParts:
+        batch = _widen(batch)
         losses = self.model.compute_losses(batch["mel_BFM"], batch["frame_lengths_B"], quantise=phase == QUANTISED)
         frames = batch["totals_2"][0]
         rebuilt = losses.reconstruction.total / (frames * batch["mel_BFM"].shape[-1])
@@ -224,7 +228,7 @@ class CodecObjective(Objective):
             parallel_iterations=1,
             fn_output_signature=tf.float32,
         )
-        counted_BT = tf.sequence_mask(lengths_B, mel_BFM.shape[1])[:, ::FRAMES_PER_CODE]
+        counted_BT = mask_lengths(lengths_B, mel_BFM.shape[1])[:, ::FRAMES_PER_CODE]
         return tf.boolean_mask(z_BTD, counted_BT)
 
 
@@ -253,7 +257,8 @@ class DecoderObjective(Objective):
         self._gpt = gpt
 
     def compute(self, batch: Tensors, *, phase: str, share: tf.Tensor, key: tf.Tensor | None) -> LossParts:
-        own_BS = tf.sequence_mask(batch["segment_frames_B"] * SAMPLES_PER_FRAME, SEGMENT_SAMPLES, tf.float32)
+        batch = _widen(batch)
+        own_BS = tf.cast(mask_lengths(batch["segment_frames_B"] * SAMPLES_PER_FRAME, SEGMENT_SAMPLES), tf.float32)
         real_BS = batch["speech_BS"]
         speech_BS = self._say_segments(batch) * own_BS
         losses = self._compare(real_BS, speech_BS)
@@ -296,7 +301,8 @@ class DecoderObjective(Objective):
 
     def _say_segments(self, batch: Tensors) -> tf.Tensor:
         frames_BTC = self._find_frames(batch)
-        places_BT = batch["segment_starts_B"][:, None] + tf.range(SEGMENT_FRAMES)
+        starts_B = batch["segment_starts_B"]
+        places_BT = starts_B[:, None] + tf.range(SEGMENT_FRAMES, dtype=starts_B.dtype)
         # A bucket of clips shorter than a segment has no frames for all of it.
         inside_BT = tf.minimum(places_BT, measure(frames_BTC)[1] - 1)
         segment_BTC = tf.gather(frames_BTC, inside_BT, batch_dims=1)
@@ -304,10 +310,11 @@ class DecoderObjective(Objective):
 
     def _find_frames(self, batch: Tensors) -> tf.Tensor:
         """The decoder's frames of whole clips, from what the GPT says when it is led by them."""
-        # int64 on the device: int32 tensors live in host memory even when a GPU computes.
-        text_BT, codes_BM = (tf.cast(batch[name], tf.int64) for name in ("text_BT", "codes_BM"))
+        batch = _widen(batch)
         prompt_BPC = self._gpt.make_prompt(batch["mel_BFM"])
-        latents_BLC = self._gpt.compute_latents(prompt_BPC, text_BT, codes_BM, batch["text_lengths_B"])
+        latents_BLC = self._gpt.compute_latents(
+            prompt_BPC, batch["text_BT"], batch["codes_BM"], batch["text_lengths_B"]
+        )
         return stretch_latents(tf.cast(latents_BLC, tf.float32))
 
     def _make_no_speaker(self, frames_BTC: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ writes every weight some twenty times, which on a CPU costs as much as a small m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,18 @@ def list_trained_variables(model: Named) -> dict[str, Any]:
 def list_decayed_paths(model: Named) -> frozenset[str]:
     """Paths of the variables that weight decay applies to: no biases, norms or embeddings."""
     return frozenset(weight.variable for weight in model.list_weights() if weight.decays)
+
+
+SMALL = 1 << 14
+"""Elements of a gradient that is cheaper to copy than to ask a GPU for one more kernel: those of biases and norms."""
+
+
+def measure_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The length of all gradients taken as one vector."""
+    small = [tf.reshape(gradient, [-1]) for gradient in gradients if math.prod(gradient.shape) <= SMALL]
+    large = [gradient for gradient in gradients if math.prod(gradient.shape) > SMALL]
+    halves = [tf.nn.l2_loss(part) for part in (*large, tf.concat([*small, [0.0]], 0))]
+    return tf.sqrt(2 * tf.add_n(halves))
 
 
 class AdamW:

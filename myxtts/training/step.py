@@ -19,7 +19,15 @@ from myxtts.models.attention import make_dropout_key
 from myxtts.models.layers import measure
 from myxtts.pipeline.batch import BatchFacts
 from myxtts.training.objectives import Objective, Tensors
-from myxtts.training.optimizer import BETAS, AdamW, LossScale, WeightAverage, list_decayed_paths, list_trained_variables
+from myxtts.training.optimizer import (
+    BETAS,
+    AdamW,
+    LossScale,
+    WeightAverage,
+    list_decayed_paths,
+    list_trained_variables,
+    measure_norm,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -153,10 +161,8 @@ class TrainStep:
         key = (work.__name__, *static.values(), *extras, *(tuple(tensor.shape) for tensor in batch.values()))
         function = self._functions.get(key)
         if function is None:
-            # The update is compiled without XLA: it is a few kernels already, each as fast as memory.
-            uses_xla = self._settings.uses_xla and bool(batch)
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
-            function = tf.function(work, jit_compile=uses_xla or None, autograph=False)
+            function = tf.function(work, jit_compile=self._settings.uses_xla or None, autograph=False)
             # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
             traced = function.get_concrete_function(batch, *others, **static)
             self.xla_functions += traced.function_def.attr["_XlaMustCompile"].b
@@ -195,7 +201,7 @@ class TrainStep:
             unscaled = 1.0 / self.loss_scale.read()
             gradients = tuple(gradient * unscaled for gradient in gradients)
         sides = self._split_sides(gradients)
-        norms = [tf.linalg.global_norm(side) for side in sides]
+        norms = [measure_norm(side) for side in sides]
         is_finite = tf.reduce_all(tf.math.is_finite([*norms, computed.loss]))
         is_overflow = tf.constant(False) if self.loss_scale is None else ~is_finite & self.loss_scale.can_shrink()
         if self._settings.clip_norm:

@@ -1,12 +1,15 @@
 """What a training step relies on: keyed dropout, recomputed activations, half precision, sums that add up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from myxtts.models.attention import make_dropout_key
+from myxtts.models.gpt import GPT
 from myxtts.models.losses import GPTLosses, TokenLoss
-from tests.models.small import build_small_gpt, differentiate, make_batch
+from tests.models.small import SIZE, build_small_gpt, differentiate, make_batch
 
 
 def differentiate_compiled(gpt, batch, key):
@@ -43,6 +46,37 @@ def test_checkpointing_really_computes_again():
         counts.append(count_executed(step.get_concrete_function(make_batch()), "Softmax"))
     # Two blocks of the GPT and two of the conditioning encoder.
     assert counts[1] == counts[0] + 4
+
+
+FREE = {
+    "Placeholder", "Const", "NoOp", "Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "Shape", "Rank", "Bitcast",
+    "BroadcastGradientArgs", "ReadVariableOp", "ConcatOffset", "InvertPermutation", "Range", "StopGradient", "PreventGradient",
+    "Maximum", "Minimum", "FloorDiv", "Prod", "Slice",
+}  # fmt: skip
+"""Names, shapes and constants, and what TensorFlow computes once of shapes: nothing that a GPU would be asked for."""
+
+
+def count_launches(layers):
+    gpt = GPT(replace(SIZE, layers=layers), dropout=0.1)
+    step = tf.function(lambda batch, key: differentiate(gpt, batch, dropout_key=key), autograph=False)
+    graph = step.get_concrete_function(make_batch(), make_dropout_key(1, 5)).graph
+    return sum(node.op not in FREE for node in graph.as_graph_def().node)
+
+
+def test_a_layer_asks_a_gpu_for_few_kernels():
+    # Coqui's asks for 79. Each takes 4 to 10 us however small it is: a step of thousands cannot keep a card busy.
+    assert count_launches(2) - count_launches(1) <= 125
+
+
+def test_attention_is_cut_only_for_a_model_that_is_built_so():
+    counts = [count_products(scores) for scores in (0, 1)]
+    assert counts[1] > counts[0]
+
+
+def count_products(scores):
+    gpt = build_small_gpt(scores=scores)
+    step = tf.function(lambda batch: differentiate(gpt, batch), autograph=False)
+    return count_executed(step.get_concrete_function(make_batch()), "BatchMatMulV2")
 
 
 def test_dropout_follows_its_key_alone():

@@ -11,7 +11,7 @@ import tensorflow as tf
 from myxtts.models.gpt import GPT
 from myxtts.models.xtts import initialise_weights
 from myxtts.training.objectives import GPTObjective
-from myxtts.training.optimizer import WeightAverage
+from myxtts.training.optimizer import WeightAverage, measure_norm
 from myxtts.training.step import MicroStep, StepSettings, TrainStep
 from tests.models.small import SIZE
 
@@ -115,6 +115,20 @@ def test_scaling_the_loss_changes_no_update_and_an_overflow_is_no_failure_of_the
     assert_weights(scaled, before)
     scaled.loss_scale.scale.assign(1.0)
     assert update(scaled, BROKEN, 2)["is_overflow"] == 0
+
+
+def test_the_norm_is_that_of_all_gradients_however_large_and_an_update_by_xla_is_the_same():
+    gradients = [np.full(shape, 2.0, np.float32) for shape in ((3,), (200, 200), (5, 5))]
+    assert float(measure_norm(list(map(tf.constant, gradients)))) == pytest.approx(2 * np.sqrt(3 + 40000 + 25))
+    assert float(measure_norm([tf.constant(gradients[1])])) == pytest.approx(400)
+    plain, compiled = make_step(clip_norm=0.1), make_step(clip_norm=0.1, uses_xla=True)
+    for step in (plain, compiled):
+        update(step, make_tensors())
+    assert (plain.xla_functions, compiled.xla_functions) == (0, 2)
+    assert_weights(compiled, read_weights(plain), atol=1e-4)
+    before = read_weights(compiled)
+    assert update(compiled, BROKEN, 1)["is_applied"] == 0
+    assert_weights(compiled, before)
 
 
 def test_the_dropout_of_a_step_depends_on_its_place_alone_and_computing_changes_nothing():
