@@ -28,6 +28,9 @@ from myxtts.models.sizes import STOP_CODES, GPTSize
 from myxtts.models.weights import Weight, list_gpt_weights
 from myxtts.units import SAMPLES_PER_CODE
 
+TILE = 8
+"""Rows that a tensor core takes at a time, of 16 bits each."""
+
 
 class SequenceTooLongError(UserError):
     """A text, clip or prompt is longer than the model's position tables."""
@@ -251,13 +254,23 @@ class GPT(Part):
         self, prompt_BPC: tf.Tensor, text: Framed, audio: Framed, dropout_key: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Logits of text (B, T + 2, V) and audio (B, M + 5, V) positions, with padding hidden."""
-        prompt_length, text_length = measure(prompt_BPC)[1], measure(text.inputs_BL)[1]
+        lengths = [measure(part)[1] for part in (prompt_BPC, text.inputs_BL, audio.inputs_BL)]
         shown_BP = tf.ones(measure(prompt_BPC)[:2], tf.bool)
         visible_BS = tf.concat([shown_BP, text.visible_BL, audio.visible_BL], 1)
         x_BSC = tf.concat([self.embed_prefix(prompt_BPC, text.inputs_BL), self.embed_audio(audio.inputs_BL)], 1)
-        hidden_BSC = self.run_blocks(x_BSC, visible_BS, dropout_key)
-        _, text_BLC, audio_BLC = tf.split(self.finish(hidden_BSC), [prompt_length, text_length, -1], 1)
+        filling = self._count_filling(sum(lengths))
+        if filling:
+            x_BSC = tf.pad(x_BSC, [[0, 0], [0, filling], [0, 0]])
+            visible_BS = tf.pad(visible_BS, [[0, 0], [0, filling]])
+        hidden_BSC = self.finish(self.run_blocks(x_BSC, visible_BS, dropout_key))
+        _, text_BLC, audio_BLC, _ = tf.split(hidden_BSC, [*lengths, filling], 1)
         return self.text_head(text_BLC), self.audio_head(audio_BLC)
+
+    def _count_filling(self, length: Any) -> int:
+        """Places to add at the end of sequences, where nothing sees them, so that products of 16 bits are made of whole tiles. A compiler
+        for GPUs would otherwise fill up every operand of every product."""
+        narrow = self.compute_dtype != "float32" and isinstance(length, int)
+        return -length % TILE if narrow else 0
 
     def compute_latents(
         self, prompt_BPC: tf.Tensor, text_BT: tf.Tensor, codes_BM: tf.Tensor, text_lengths_B: tf.Tensor | None = None

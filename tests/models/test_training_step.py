@@ -79,6 +79,19 @@ def count_products(scores):
     return count_executed(step.get_concrete_function(make_batch()), "BatchMatMulV2")
 
 
+def test_sequences_of_16_bits_are_whole_tiles_and_their_filling_is_not_seen():
+    batch = make_batch()
+    losses = [build_small_gpt(dtype=dtype).compute_losses(batch).weigh() for dtype in ("float32", "mixed_bfloat16")]
+    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=0.01)
+    gpt = build_small_gpt(dtype="mixed_bfloat16")
+    run, lengths = gpt.run_blocks, []
+    gpt.run_blocks = lambda x, *others: (lengths.append(x.shape[1]), run(x, *others))[1]
+    text, audio = gpt.frame(batch)
+    text_logits, audio_logits = gpt.compute_logits(gpt.make_prompt(batch.mel_BFM), text, audio)
+    assert lengths == [64], "32 of the prompt, 10 of text and 18 of codes"
+    assert (text_logits.shape[1], audio_logits.shape[1]) == (10, 18)
+
+
 def test_dropout_follows_its_key_alone():
     gpt, batch = build_small_gpt(dropout=0.1), make_batch()
 
