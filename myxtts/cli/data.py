@@ -56,7 +56,7 @@ def run_data(words: Sequence[str], prog: str) -> int:
     check_corpora(config)
     with quiet_scan():
         result, validation = scan_corpora(config)
-    overview = describe_corpus(result.corpus, *list_parts(config, result, validation), config.data.batch_size)
+    overview = describe_corpus(result.corpus, *list_parts(config, result, validation), config)
     print(format_overview(result, overview, validation))
     if arguments.html:
         write_text(arguments.html, format_corpus_page(result, overview, validation))

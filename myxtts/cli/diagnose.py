@@ -53,4 +53,4 @@ def _scan(config: XTTSConfig) -> tuple[ScanResult, BucketPlan]:
 
     with quiet_scan():
         found, validation = scan_corpora(config)
-    return found, describe_corpus(found.corpus, *list_parts(config, found, validation), config.data.batch_size).plan
+    return found, describe_corpus(found.corpus, *list_parts(config, found, validation), config).plan

@@ -141,6 +141,8 @@ def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
 
 
 def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:
+    from myxtts.devices.machine import read_machine, reuse_compiled
+    from myxtts.devices.plan import choose_xla
     from myxtts.errors import RunFinishedError, RunStoppedError, choose_exit_code
     from myxtts.monitoring.summary import format_summary
     from myxtts.processes import watch_import
@@ -148,6 +150,10 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     from myxtts.training.stopping import stops_politely
     from myxtts.utils.commons import setup_logging
 
+    if choose_xla(config, planned.plan) and planned.plan.serves_xla:
+        for card in read_machine().cards:
+            if card.physical_id == planned.plan.model.physical_id:
+                reuse_compiled(os.environ, card)
     try:
         with stops_politely(config, command, "while TensorFlow was imported"), watch_import():
             from myxtts.training.trainer import XTTSTrainer

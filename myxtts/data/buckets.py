@@ -20,6 +20,9 @@ from myxtts.errors import CorpusError
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MAX_BUCKETS = 16
+FEW_BUCKETS = 5
+"""Of a model with so many layers that XLA compiles each shape for minutes: some padding costs less."""
+MANY_LAYERS = 24
 ENOUGH_WASTE = 0.08
 """Fewer shapes mean fewer traces: the smallest number of buckets that wastes at most this share is taken."""
 NOT_WORTH_SHAPES = 0.02
@@ -191,8 +194,9 @@ def plan_buckets(
     tokens_N: NDArray[np.integer],
     *,
     batch_size: int,
+    most: int = MAX_BUCKETS,
 ) -> BucketPlan:
-    """The shapes for clips of these lengths.
+    """The shapes for clips of these lengths, `most` of them at most.
 
     Args:
         batch_size: clips in a batch of the bucket that holds the corpus's median clip. Longer buckets get fewer, so
@@ -203,7 +207,7 @@ def plan_buckets(
     table = tabulate_lengths(samples_N, tokens_N)
     samples = int(np.sum(samples_N, dtype=np.int64))
     choices: list[tuple[int, list[Bucket]]] = []
-    for sample_edges in list_sample_edges(table, MAX_BUCKETS):
+    for sample_edges in list_sample_edges(table, most):
         buckets, padded = _shape_buckets(table, sample_edges, batch_size)
         if samples >= (1 - ENOUGH_WASTE) * padded:
             return assign_buckets(buckets, samples_N, tokens_N)
@@ -234,7 +238,7 @@ def assign_buckets(
     return BucketPlan(tuple(buckets), bucket_of_clip.astype(np.uint8), tuple(batches), waste)
 
 
-def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> list[BucketPlan]:
+def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int, layers: int = 0) -> list[BucketPlan]:
     """A plan for each part of a corpus, such as training and validation, all with the same buckets.
 
     The shapes follow from all clips together, so each is traced once whichever part asks for it first.
@@ -243,9 +247,11 @@ def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int) -> lis
         parts: their clips' lengths in samples and in tokens, at least one clip each; what is trained on first.
         batch_size: as for `plan_buckets`, but never more than the clips there are to train on: rows beyond them would be
             computed for nothing.
+        layers: of the model. Whether XLA is used says nothing here: a run may go on where it is not.
     """
+    most = FEW_BUCKETS if layers >= MANY_LAYERS else MAX_BUCKETS
     samples_N, tokens_N = (np.concatenate(lengths) for lengths in zip(*parts, strict=True))
-    buckets = plan_buckets(samples_N, tokens_N, batch_size=min(batch_size, len(parts[0][0]))).buckets
+    buckets = plan_buckets(samples_N, tokens_N, batch_size=min(batch_size, len(parts[0][0])), most=most).buckets
     plans = [assign_buckets(buckets, *part) for part in parts]
     # Enough clips for a batch may be too few in each part. They all move on then, so their bucket is no shape at all.
     is_used = np.any([plan.batches_of_bucket for plan in plans], axis=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.config import XTTSConfig
 from myxtts.data.buckets import BucketPlan, PaddingWaste, format_plan, plan_shared_buckets
 from myxtts.data.corpus import Corpus, NameColumn
 from myxtts.data.scan import ScanResult
@@ -64,16 +65,16 @@ class Overview:
     """The shapes of a run with the batch size asked for."""
 
 
-def describe_corpus(corpus: Corpus, train: Corpus, validation: Corpus, batch_size: int) -> Overview:
+def describe_corpus(corpus: Corpus, train: Corpus, validation: Corpus, config: XTTSConfig) -> Overview:
     """The overview of a corpus that has at least one clip.
 
     Args:
         train, validation: what a run makes of it; the second may be of another corpus, or empty.
     """
-    seconds_N = corpus.samples / SAMPLE_RATE_HZ
+    seconds_N, batch_size = corpus.samples / SAMPLE_RATE_HZ, config.data.batch_size
     parts = [(part.samples, part.tokens) for part in (train, validation) if len(part)]
     sizes = sorted({min(size, len(train)) for size in (max(1, batch_size // 2), batch_size, batch_size * 2)})
-    plans = {size: plan_shared_buckets(parts, batch_size=size)[0] for size in sizes}
+    plans = {size: plan_shared_buckets(parts, batch_size=size, layers=config.model.gpt_layers)[0] for size in sizes}
     return Overview(
         clips=len(corpus),
         train_clips=len(train),

@@ -248,7 +248,7 @@ def collect_run_data(
             *(batch_size, len(train), len(train)),
         )
     parts = [(part.samples, part.tokens) for part in (train, validation) if len(part)]
-    plans = plan_shared_buckets(parts, batch_size=batch_size)
+    plans = plan_shared_buckets(parts, batch_size=batch_size, layers=config.model.gpt_layers)
     sampler = IndexSampler(plans[0], seed=seed, accumulation=config.training.gradient_accumulation_steps)
     return RunData(
         train=train,

@@ -169,6 +169,31 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
     environ.setdefault(ONEDNN, "1")
 
 
+XLA_OPTIONS = "TF_XLA_FLAGS"
+XLA_FOLDER_BYTES = 4 << 30
+
+
+def reuse_compiled(environ: MutableMapping[str, str], card: Card) -> Path:
+    """Lets XLA keep what it compiles for a card, so that a run that goes on need not wait for it again. Call before TensorFlow is
+    imported. Returns the folder, whose oldest files are removed where it has grown too large.
+
+    It is the user's own and not the run's: what lies there is code that will be run, and run folders are handed on.
+    """
+    name = (
+        f"{importlib.metadata.version('tensorflow')}-{'unknown' if card.capability is None else _show(card.capability)}"
+    )
+    folder = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "myxtts" / "xla" / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+    sizes = itertools.accumulate(file.stat().st_size for file in kept)
+    for file, size in zip(kept, sizes, strict=True):
+        if size > XLA_FOLDER_BYTES:
+            file.unlink(missing_ok=True)
+    options = f"--tf_xla_persistent_cache_directory={folder} --tf_xla_persistent_cache_device_types=GPU"
+    environ[XLA_OPTIONS] = f"{environ.get(XLA_OPTIONS, '')} {options}".strip()
+    return folder
+
+
 def select_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[Card, ...]:
     """The cards a process with this environment sees, in the order in which TensorFlow will list them.
 

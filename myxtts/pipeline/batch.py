@@ -7,6 +7,7 @@ trains (`batches.place_batch`). Times are of `time.perf_counter`, which on Linux
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -33,8 +34,8 @@ MOST_NOTE_BYTES = 1 << 15
 """Of a batch. What does not fit goes with the next one."""
 
 _NUMBER_BYTES = 4
-_ROW_BYTES = 256
-"""Lengths, weights and the like of a row, and some failures of clips that stood in it."""
+_ROW_BYTES = 220
+"""Some failures of clips that stood in a row."""
 _BATCH_BYTES = 2048
 """Its record, and the gaps between arrays."""
 
@@ -176,17 +177,38 @@ def _get_adapter() -> TypeAdapter[BatchInfo]:
     return TypeAdapter(BatchInfo)
 
 
-def measure_batch_bytes(settings: PreparationSettings, bucket: Bucket) -> int:
-    """Bytes of a batch on the model device, known from its shape alone."""
-    samples = settings.measure_samples(bucket.samples, Kind.TRAIN)
-    if settings.target is Target.CODEC:
-        numbers = CONDITIONING_MEL.bands * (samples // HOP_SAMPLES)
+TensorSpecs = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype of each tensor of a batch."""
+
+
+def specify_batch(settings: PreparationSettings, bucket: Bucket) -> TensorSpecs:
+    """The tensors of a batch to train on, in their order, known from its shape alone."""
+    rows, samples = bucket.rows, settings.measure_samples(bucket.samples, Kind.TRAIN)
+    number_B, real_B = ((rows,), "int32"), ((rows,), "float32")
+    is_codec = settings.target is Target.CODEC
+    frames = samples // HOP_SAMPLES if is_codec else CONDITIONING_MEL.count_frames(settings.prompt_samples)
+    specs: dict[str, tuple[tuple[int, ...], str]] = {"mel_BFM": ((rows, frames, CONDITIONING_MEL.bands), "float32")}
+    if is_codec:
+        specs["frame_lengths_B"] = number_B
     else:
-        frames = CONDITIONING_MEL.count_frames(settings.prompt_samples)
-        numbers = CONDITIONING_MEL.bands * frames + samples // SAMPLES_PER_CODE + bucket.tokens
+        specs |= {
+            "text_BT": ((rows, bucket.tokens), "int32"),
+            "text_lengths_B": number_B,
+            "codes_BM": ((rows, samples // SAMPLES_PER_CODE), "int32"),
+            "code_lengths_B": number_B,
+            "spans_B2": ((rows, 2), "int32"),
+        }
+    specs |= {"weights_B": real_B, "totals_2": ((2,), "float32")}
     if settings.target is Target.DECODER:
-        numbers += SEGMENT_SAMPLES
-    return bucket.rows * (numbers * _NUMBER_BYTES + _ROW_BYTES) + _BATCH_BYTES
+        speech = ((rows, SEGMENT_SAMPLES), "float32")
+        specs |= {"speech_BS": speech, "segment_starts_B": number_B, "segment_frames_B": number_B}
+    return specs
+
+
+def measure_batch_bytes(settings: PreparationSettings, bucket: Bucket) -> int:
+    """Bytes of a batch on the model device, and of what goes with it."""
+    numbers = sum(math.prod(shape) for shape, _ in specify_batch(settings, bucket).values())
+    return numbers * _NUMBER_BYTES + bucket.rows * _ROW_BYTES + _BATCH_BYTES
 
 
 def measure_slot_bytes(settings: PreparationSettings, buckets: Sequence[Bucket]) -> int:

@@ -7,7 +7,8 @@ the first has changed nothing, and can be tried again in smaller parts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import tensorflow as tf
 from myxtts.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.models.attention import make_dropout_key
 from myxtts.models.layers import measure
-from myxtts.pipeline.batch import BatchFacts
+from myxtts.pipeline.batch import BatchFacts, TensorSpecs
 from myxtts.training.objectives import Objective, Tensors
 from myxtts.training.optimizer import (
     BETAS,
@@ -82,6 +83,7 @@ class TrainStep:
 
     def __init__(self, objective: Objective, settings: StepSettings):
         self.objective = objective
+        self.uses_xla = settings.uses_xla
         self._settings = settings
         self.optimizer = _make_optimizer(objective.model, settings)
         self._rival_optimizer = None if objective.rival is None else _make_optimizer(objective.rival, settings)
@@ -278,7 +280,7 @@ class UpdateMaker:
     ):
         self._step = step
         self._choose_rate = choose_rate
-        self._accumulates = accumulation > 1
+        self._accumulation = accumulation
         self._sum_workers = sum_workers
         self._first_part = worker * PARTS_OF_WORKER
         self._retries = retries and sum_workers is None
@@ -318,15 +320,36 @@ class UpdateMaker:
     def _compute(self, batch: Tensors, facts: BatchFacts) -> Gradients:
         while True:
             try:
-                return self._compute_in_parts(batch, facts)
+                place = MicroStep(facts.updates, facts.micro_batch, facts.micro_batches)
+                return self._compute_in_parts(batch, place)
             except tf.errors.ResourceExhaustedError as error:
                 self._shrink(batch, facts, error)
 
-    def _compute_in_parts(self, batch: Tensors, facts: BatchFacts) -> Gradients:
-        place = MicroStep(facts.updates, facts.micro_batch, facts.micro_batches)
+    def compile_ahead(self, shapes: Sequence[TensorSpecs], updates: int) -> None:
+        """Has XLA compile the gradients of batches of these shapes before the first of them comes, and says how far it is."""
+        begun = time.perf_counter()
+        for number, specs in enumerate(shapes, 1):
+            started = time.perf_counter()
+            # Whatever comes out is dropped: computing gradients changes nothing.
+            nothing = {name: tf.zeros(shape, dtype) for name, (shape, dtype) in specs.items()}
+            try:
+                self._compute_in_parts(nothing, MicroStep(updates, 0, self._accumulation))
+            except tf.errors.ResourceExhaustedError:
+                _log.info(
+                    "A batch of %s needs more memory than there is now: its own turn will tell.", _name_shape(specs)
+                )
+            ended = time.perf_counter()
+            left = len(shapes) - number
+            _log.info(
+                "XLA compiled the step for %s (shape %d of %d) in %.1f s; %d left%s.",
+                _name_shape(specs), number, len(shapes), ended - started, left,
+                f", about {left * (ended - begun) / number:.0f} s" if left else "",
+            )  # fmt: skip
+
+    def _compute_in_parts(self, batch: Tensors, place: MicroStep) -> Gradients:
         carried = self._sum
-        if carried is None and (self._accumulates or self.parts > 1):
-            carried = self._step.make_zero_gradients(facts.updates)
+        if carried is None and (self._accumulation > 1 or self.parts > 1):
+            carried = self._step.make_zero_gradients(place.step)
         for number, part in enumerate(split_rows(batch, self.parts)):
             carried = self._step.compute(part, place, carried, self._first_part + number)
         assert carried is not None
@@ -369,6 +392,12 @@ class UpdateMaker:
             what,
             self._validation_parts,
         )
+
+
+def _name_shape(specs: TensorSpecs) -> str:
+    rows, frames, *_ = specs["mel_BFM"][0]
+    length = f"{specs['codes_BM'][0][1]} codes" if "codes_BM" in specs else f"{frames} frames"
+    return f"{rows} clips of up to {length}"
 
 
 def _describe_rows(facts: BatchFacts, rows: int, parts: int) -> str:

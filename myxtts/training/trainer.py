@@ -24,7 +24,7 @@ from myxtts.errors import DevicePlanError, NotTrainingError, UpdateMemoryError
 from myxtts.models.gpt import GPT
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.monitoring.summary import RunSummary
-from myxtts.pipeline.batch import Batch
+from myxtts.pipeline.batch import Batch, specify_batch
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
 from myxtts.pipeline.codes import choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
@@ -389,6 +389,13 @@ class XTTSTrainer:
                 assert stop.signal is not None
                 return describe_stop(stop.signal)
             try:
+                if saver.trained.step.uses_xla:
+                    # Here and not at each shape's first batch: the pipeline fills meanwhile.
+                    with self._ledger.spend(Cause.TRACE, "compiling the step"):
+                        shapes = [
+                            specify_batch(recipe.preparation, bucket) for bucket in recipe.list_buckets(saver.data)
+                        ]
+                        self._updates.compile_ahead(shapes, saver.progress.step)
                 return TrainingLoop(source, self._updates, saver, schedule, log, self._peers).run()
             except UpdateMemoryError as error:
                 failed_at = self._recover(error, failed_at, saver, log)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myxtts.data.buckets import (
+    FEW_BUCKETS,
     MAX_BUCKETS,
     SAMPLES_STEP,
     TOKENS_STEP,
@@ -76,6 +77,13 @@ def test_padding_is_below_a_tenth_on_ljspeech_lengths(batch_size):
     assert plan.waste.audio_share < 0.10
     assert plan.waste.sequence_share < 0.15
     assert len(plan.buckets) <= 13
+
+
+def test_a_model_of_many_layers_gets_a_handful_of_shapes():
+    lengths = make_ljspeech_lengths(5000)
+    few, many = (plan_shared_buckets([lengths], batch_size=16, layers=layers)[0] for layers in (30, 4))
+    assert len(few.buckets) <= FEW_BUCKETS + 1 < len(many.buckets)
+    assert few.waste.padded_samples < 1.2 * many.waste.padded_samples
 
 
 def test_one_long_text_does_not_lengthen_every_batch():

@@ -1,12 +1,14 @@
 """Cards that the installed TensorFlow was not built for: found by the driver's answer, told, and never compiled for."""
 
+import os
 from dataclasses import replace
 
 import pytest
 
 from myxtts.cli.devices import format_devices
 from myxtts.config import XTTSConfig
-from myxtts.devices.machine import BuiltFor, Machine, read_built_for
+from myxtts.devices import machine as machines
+from myxtts.devices.machine import BuiltFor, Machine, read_built_for, reuse_compiled
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
 from myxtts.devices.plan import PlanRequest, choose_xla
 from myxtts.devices.planning import plan_devices
@@ -76,3 +78,33 @@ def test_a_cpu_is_compiled_for_only_where_it_was_asked():
     plan = plan_devices(PlanRequest(rehearsal=True), make_machine((8, 9)))
     assert not choose_xla(XTTSConfig(), plan)
     assert choose_xla(XTTSConfig(data={"enable_xla": True}), plan)
+
+
+def test_what_xla_compiled_for_a_card_is_kept_by_the_user_and_not_without_end(tmp_path, monkeypatch):
+    (card,) = make_machine((8, 6)).cards
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "TF_XLA_FLAGS": "--tf_xla_max_cluster_size=9"}
+    folder = reuse_compiled(environ, card)
+    assert (folder.parent, folder.name) == (tmp_path / "myxtts" / "xla", f"{read_built_for().version}-8.6")
+    assert folder.stat().st_mode & 0o077 == 0
+    first, *others = environ["TF_XLA_FLAGS"].split()
+    assert first == "--tf_xla_max_cluster_size=9"
+    assert f"--tf_xla_persistent_cache_directory={folder}" in others
+    monkeypatch.setattr(machines, "XLA_FOLDER_BYTES", 10)
+    for age, name in enumerate(["new", "older", "oldest"]):
+        (folder / name).write_bytes(b"12345")
+        os.utime(folder / name, (1000 - age, 1000 - age))
+    reuse_compiled({"XDG_CACHE_HOME": str(tmp_path)}, card)
+    assert sorted(file.name for file in folder.iterdir()) == ["new", "older"]
+
+
+KEPT = """
+import os
+os.environ["TF_XLA_FLAGS"] = "--tf_xla_persistent_cache_directory={folder} --tf_xla_persistent_cache_device_types=CPU"
+import tensorflow as tf
+tf.function(lambda x: tf.reduce_sum(tf.nn.softmax(x @ x)), jit_compile=True, autograph=False)(tf.ones([8, 8]))
+report(len(os.listdir("{folder}")))
+"""
+
+
+def test_tensorflow_keeps_what_is_compiled_under_the_names_of_these_options(tmp_path):
+    assert [run_code(KEPT.format(folder=tmp_path)) for _ in range(2)] == [1, 1]

@@ -19,6 +19,7 @@ from myxtts.pipeline.batch import (
     BatchSpans,
     Span,
     measure_batch_bytes,
+    specify_batch,
 )
 from myxtts.pipeline.batches import NoteReader, place_batch
 from myxtts.pipeline.factory import NoteTaker
@@ -71,10 +72,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("target", Target)
-def test_the_size_of_a_batch_is_known_beforehand(target, folder):
+def test_the_tensors_and_the_size_of_a_batch_are_known_beforehand(target, folder):
     data, recipe = make_run(folder, target, data={"num_workers": 0})
     (batch,) = make_batches((data, recipe), [0])
     bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
+    told = [(name, tuple(tensor.shape), np.asarray(tensor).dtype.name) for name, tensor in batch.tensors.items()]
+    assert told == [(name, *spec) for name, spec in specify_batch(recipe.preparation, bucket).items()]
     really = sum(array.nbytes for array in batch.pack().values())
     assert really <= measure_batch_bytes(recipe.preparation, bucket) <= really * 1.1
 

@@ -12,7 +12,7 @@ from myxtts.models.gpt import GPT
 from myxtts.models.xtts import initialise_weights
 from myxtts.training.objectives import GPTObjective
 from myxtts.training.optimizer import WeightAverage, measure_norm
-from myxtts.training.step import MicroStep, StepSettings, TrainStep
+from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker
 from tests.models.small import SIZE
 
 ROWS, FRAMES, TEXT, CODES = 6, 24, 9, 12
@@ -141,6 +141,25 @@ def test_the_dropout_of_a_step_depends_on_its_place_alone_and_computing_changes_
     assert len(set(losses)) == 3
     assert_weights(step, before)
     assert int(step.optimizer.updates) == 0
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_what_is_compiled_ahead_is_what_batches_take_and_changes_nothing(accumulation, caplog):
+    caplog.set_level("INFO")
+    step = make_step(dropout=0.1, uses_xla=True)
+    before, batches = read_weights(step), [make_tensors(), make_tensors(rows=2)]
+    updates = UpdateMaker(step, lambda _: 1e-2, accumulation=accumulation)
+    shapes = [{name: (tuple(each.shape), each.dtype.name) for name, each in batch.items()} for batch in batches]
+    updates.compile_ahead(shapes, 0)
+    assert_weights(step, before)
+    traces = step.count_traces()
+    facts = SimpleNamespace(updates=0, micro_batch=0, micro_batches=accumulation, is_last_of_step=False)
+    for batch in batches:
+        updates.add(batch, facts)
+    assert (step.count_traces(), step.xla_functions) == (traces, 2)
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("XLA compiled the step for 6 clips of up to 12 codes (shape 1 of 2) in ")
+    assert told[1].endswith("; 0 left.")
 
 
 def test_the_first_update_is_adam_with_decoupled_decay_and_the_average_follows():
