@@ -40,7 +40,7 @@ from myxtts.pipeline.threads import SLOTS, Feed, Handoff, WorkerThread
 from myxtts.training import trainer as story
 from myxtts.training.run_log import RunLog
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.tuning.profiling import NEVER, ProfileSetup, SyncedTraining, set_up_profile
+from myxtts.tuning.profiling import NEVER, MeasuredTraining, ProfileSetup, set_up_profile
 from myxtts.utils.commons import get_device_context
 
 INTRA_OP, INTER_OP = 1, 8
@@ -104,7 +104,7 @@ def open_training(setup: ProfileSetup) -> Callable[[Batch], None]:
     """What trains on a batch, on one core, and waits for it."""
     device = setup.plan.model.device
     with get_device_context(device):
-        training = SyncedTraining(setup)
+        training = MeasuredTraining(setup)
 
     def train(batch: Batch) -> None:
         # Not around the source too: one that prepares in this thread was not traced for one core.

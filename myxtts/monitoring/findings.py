@@ -214,6 +214,32 @@ def _advise_training(settings: Settings) -> str | None:
     return None
 
 
+def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
+    """What lets a card compute more with every kernel that it starts, each a sentence; the first is worth trying first."""
+    batch_size, accumulation = (
+        settings.find_number(key) for key in ("data.batch_size", "training.gradient_accumulation_steps")
+    )
+    advice = []
+    if settings.find("data.pad_to_fixed_length") is False:
+        advice.append("XLA needs fixed shapes, and compiles the step into fewer kernels then: --enable-static-shapes")
+    elif settings.find("data.enable_xla") is False:
+        advice.append("Compile the step by XLA, into fewer kernels: --enable-xla")
+    else:
+        advice.append(
+            "XLA would start fewer kernels; `myxtts diagnose` says why this TensorFlow cannot compile for the card."
+        )
+    larger = "A larger batch computes more with every kernel"
+    if batch_size is None or accumulation is None or accumulation % 2:
+        return (
+            *advice,
+            f"{larger}, where memory allows: --batch-size{'' if batch_size is None else f' {batch_size * 2}'}",
+        )
+    return (
+        *advice,
+        f"{larger}, with as many clips per update: --batch-size {batch_size * 2} --grad-accum {accumulation // 2}",
+    )
+
+
 def _advise_shorter_clips(settings: Settings) -> str | None:
     longest_s, shortest_s = settings.find("data.max_clip_seconds"), settings.find("data.min_clip_seconds") or 0.0
     if not isinstance(longest_s, int | float):

@@ -14,7 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from myxtts.monitoring.clock import ENOUGH_STEPS, StepTimes, measure_durations
-from myxtts.monitoring.findings import HIGH_VARIATION, Settings, SpeedUp, advise_faster, advise_steadier
+from myxtts.monitoring.findings import (
+    HIGH_VARIATION,
+    Settings,
+    SpeedUp,
+    advise_faster,
+    advise_fewer_launches,
+    advise_steadier,
+)
 from myxtts.monitoring.sampler import MachineSample
 from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.pipeline.threads import HandoffFacts
@@ -22,6 +29,10 @@ from myxtts.units import format_share, format_step_time
 
 MOST_LOAD, MOST_PREPARATION, MOST_TRANSFER = 0.20, 0.20, 0.15
 MOST_DATA_BUSY, LEAST_TRAINING = 0.80, 0.70
+LAUNCH_S = 5e-6
+"""What a GPU takes to start a kernel, however small: 4 to 10 us are known."""
+LAUNCH_BOUND = 0.50
+"""Launches that take a larger share of a step's time are what fills it."""
 STALLED = 0.10
 """A training beside its pipeline that waits for a smaller share of its time is what limits the run itself."""
 
@@ -84,6 +95,16 @@ class RoleMemoryFacts(NamedTuple):
     context_bytes: int | None = None
 
 
+class Launches(NamedTuple):
+    """Kernels that the step would launch without XLA."""
+
+    gradients: int
+    """Of one batch."""
+    update: int
+    is_compiled: bool
+    """Whether XLA has compiled the step, which launches far fewer."""
+
+
 @dataclass(frozen=True)
 class ProfiledRun:
     """What was profiled, in words."""
@@ -103,6 +124,11 @@ class ProfiledRun:
         return self.mode != "single"
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether a GPU trains."""
+        return "GPU" in self.model_device
+
+    @property
     def roles(self) -> str:
         """Which device prepares and which trains. Each process counts its own devices, so two may have one name."""
         if not self.has_two_devices:
@@ -116,10 +142,10 @@ class Cost:
     """What one part costs, in seconds per batch."""
 
     own_s: float
-    """The stage's work on a batch, hidden or not."""
+    """The stage's work on a batch, hidden or not; of steps that are waited for."""
     own_std_s: float
     step_s: float
-    """Of it, what the step had to wait for."""
+    """Of it, what a step had to wait for; of steps that nobody waits for."""
     step_std_s: float
     share: float
 
@@ -129,14 +155,20 @@ class Profile:
     """The three runs, and what was seen beside them."""
 
     run: ProfiledRun
-    real: tuple[BatchTimes, ...]
-    """Pipeline and training together."""
+    synced: tuple[BatchTimes, ...]
+    """Pipeline and training together, one half: every step is waited for, so that each part's time is its own. A device that is
+    fed one step at a time idles meanwhile, and the pipeline gets ahead: how long a step really takes, this does not say."""
+    free: tuple[BatchTimes, ...]
+    """The other half: nobody waits for a step, as in a run. A step's time here is the host's."""
+    step_s: float
+    """Of those: the true time of a step."""
     pipeline: tuple[BatchTimes, ...]
     """The pipeline without training: every batch is taken and thrown away."""
     cached_s: tuple[float, ...]
-    """Training without the pipeline: the same batches, already on the device, again and again."""
+    """Training without the pipeline: the same batches, already on the device, again and again. Nobody waits for a single one."""
     left_out: int
-    """Batches of the real run that filled the pipeline, or whose step traced."""
+    """Batches of both halves that filled the pipeline, or whose step traced."""
+    launches: Launches | None = None
     handoffs: tuple[HandoffFacts, ...] = ()
     cache_hits: int = 0
     cache_misses: int = 0
@@ -146,19 +178,25 @@ class Profile:
 
     @cached_property
     def times(self) -> StepTimes:
-        """Of the steps that count."""
-        times = measure_durations([batch.step_s for batch in self.real], self.left_out)
+        """Of the steps that were waited for."""
+        times = measure_durations([batch.step_s for batch in self.synced], self.left_out)
         assert times is not None, "a profile has steps"
         return times
 
     @cached_property
     def costs(self) -> dict[StepPart, Cost]:
         """By part, in the order of the flow."""
-        costs = {}
+        costs, stall_s, waited_s = {}, self.stall_s, self.wait_s
         for part in StepPart:
-            own_N = np.array([batch.measure_own().get(part, 0.0) for batch in self.real])
-            step_N = np.array([batch.split_step()[part] for batch in self.real])
-            figures = (own_N.mean(), own_N.std(), step_N.mean(), step_N.std(), step_N.mean() / self.times.mean_s)
+            own_N = np.array([batch.measure_own().get(part, 0.0) for batch in self.synced])
+            synced_N = np.array([batch.split_step()[part] for batch in self.synced])
+            if part is StepPart.TRAIN:
+                step_s = self.step_s - stall_s
+            else:
+                # The host's wait tells whom it is for, and may be longer than that of the device.
+                waits = [batch.split_step()[part] for batch in self.free]
+                step_s = float(np.mean(waits)) * (stall_s / waited_s if waited_s else 0.0)
+            figures = (own_N.mean(), own_N.std(), step_s, synced_N.std(), step_s / self.step_s)
             costs[part] = Cost(*map(float, figures))
         return costs
 
@@ -170,12 +208,25 @@ class Profile:
 
     @property
     def wait_s(self) -> float:
-        """How long the training waits, per batch."""
-        return float(np.mean([batch.wait.seconds for batch in self.real]))
+        """How long the host waits for a batch that nobody has ready, where it waits for nothing else."""
+        return float(np.mean([batch.wait.seconds for batch in self.free]))
 
     @property
     def longest_wait_s(self) -> float:
-        return max(batch.wait.seconds for batch in self.real)
+        return max(batch.wait.seconds for batch in self.free)
+
+    @property
+    def stall_s(self) -> float:
+        """How long the model device stands still for a batch: no longer than the host waits, since it may have steps to do
+        meanwhile, and no longer than a step takes beyond the training alone."""
+        return min(self.wait_s, max(0.0, self.step_s - self.cached_mean_s))
+
+    @property
+    def launch_s(self) -> float | None:
+        """What the launches of a batch would take a GPU without XLA; None where they were not counted."""
+        if self.launches is None:
+            return None
+        return LAUNCH_S * (self.launches.gradients + self.launches.update / self.run.accumulation)
 
     @property
     def training_share(self) -> float:
@@ -185,7 +236,7 @@ class Profile:
     @property
     def data_share(self) -> float | None:
         """How busy the data device is; None where the model device prepares as well."""
-        return min(1.0, self.costs[StepPart.PREPARE].own_s / self.times.mean_s) if self.run.has_two_devices else None
+        return min(1.0, self.costs[StepPart.PREPARE].own_s / self.step_s) if self.run.has_two_devices else None
 
     @property
     def cached_mean_s(self) -> float:
@@ -199,24 +250,24 @@ class Profile:
     @property
     def headspace(self) -> float:
         """The most a faster pipeline could ever gain, as a share of the step."""
-        return max(0.0, 1 - self.cached_mean_s / self.times.mean_s)
+        return max(0.0, 1 - self.cached_mean_s / self.step_s)
 
     @property
     def efficiency(self) -> float:
         """The slower of training and pipeline alone, by the time of both together. 1.0 is the limit."""
         alone_s = (self.cached_mean_s, self.pipeline_mean_s)
-        return (max(alone_s) if self.run.has_two_devices else sum(alone_s)) / self.times.mean_s
+        return (max(alone_s) if self.run.has_two_devices else sum(alone_s)) / self.step_s
 
     @property
     def interference(self) -> float:
         """How much longer a batch trains beside the pipeline than alone, as a share."""
-        return self.costs[StepPart.TRAIN].own_s / self.cached_mean_s - 1
+        return self.costs[StepPart.TRAIN].step_s / self.cached_mean_s - 1
 
     @property
     def speed_up(self) -> SpeedUp:
         """What a second device can gain over one that does everything in turn, and what is reached."""
         read_s, own_s, _, train_s, _ = (cost.own_s for cost in self.costs.values())
-        return SpeedUp(read_s + own_s, train_s, (read_s + own_s + train_s) / self.times.mean_s)
+        return SpeedUp(read_s + own_s, train_s, (read_s + own_s + train_s) / self.step_s)
 
 
 @dataclass(frozen=True)
@@ -260,7 +311,7 @@ def _find_limit(profile: Profile) -> StepPart:
     stages = [StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER]
     if not profile.run.has_two_devices:
         stages.append(StepPart.TRAIN)
-    elif profile.wait_s / profile.times.mean_s < STALLED:
+    elif profile.stall_s / profile.step_s < STALLED:
         return StepPart.TRAIN
     return max(stages, key=lambda part: profile.costs[part].step_s)
 
@@ -305,6 +356,9 @@ def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
             copies = "Batches come from host memory over PCIe: a slot with more lanes copies faster."
         limit = f" (rule: at most {MOST_TRANSFER:.0%})"
         yield break_rule(StepPart.TRANSFER, "GPU TRANSFER BOTTLENECK", limit, "More batches ahead", copies)
+    # Of a step by XLA the launches are not known, and a processor has none.
+    if run.is_on_gpu and profile.launches is not None and not profile.launches.is_compiled:
+        yield from _judge_launches(profile, settings)
     if times.steps >= ENOUGH_STEPS and times.variation is not None and times.variation > HIGH_VARIATION:
         part = max(STAGES, key=lambda part: profile.costs[part].step_std_s)
         cost, flag = profile.costs[part], advise_steadier(STAGES[part], run.mode, settings)
@@ -314,3 +368,18 @@ def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
             f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)"
         )
         yield BrokenRule("HIGH TIMING VARIATION", evidence, (steadier,), part, max(0.0, 1 - times.p50_s / times.mean_s))
+
+
+def _judge_launches(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
+    """The rule that a step of many small kernels breaks: the card is busy starting them."""
+    assert profile.launches is not None
+    assert profile.launch_s is not None
+    share = min(1.0, profile.launch_s / profile.cached_mean_s)
+    if share > LAUNCH_BOUND:
+        evidence = (
+            f"a step starts {profile.launches.gradients + profile.launches.update:,} small kernels; at about {LAUNCH_S * 1e6:.0f} us "
+            f"each they fill {format_share(share)} of the {format_step_time(profile.cached_mean_s)} that it takes without its pipeline "
+            f"(rule: at most {LAUNCH_BOUND:.0%})"
+        )
+        advice = advise_fewer_launches(settings)
+        yield BrokenRule("LAUNCH-BOUND TRAINING", evidence, advice, StepPart.TRAIN, share * profile.training_share)

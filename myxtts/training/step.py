@@ -91,6 +91,8 @@ class TrainStep:
         self.loss_scale = LossScale() if settings.uses_loss_scale else None
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By what they do and the shapes they do it with. One for each, so that a function traced twice is a fault."""
+        self.traced: dict[str, Any] = {}
+        """What each work was traced as last, by its name: `_compute_gradients`, `_add_gradients`, `_apply_gradients`, `_measure`."""
         self.xla_functions = 0
         """Of them, those that TensorFlow has taken for XLA."""
 
@@ -166,7 +168,7 @@ class TrainStep:
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
             function = tf.function(work, jit_compile=self._settings.uses_xla or None, autograph=False)
             # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
-            traced = function.get_concrete_function(batch, *others, **static)
+            traced = self.traced[work.__name__] = function.get_concrete_function(batch, *others, **static)
             self.xla_functions += traced.function_def.attr["_XlaMustCompile"].b
             self._functions[key] = function
         return function(batch, *others, **static)

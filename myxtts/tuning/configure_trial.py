@@ -24,7 +24,7 @@ from myxtts.training.model import apply_devices
 from myxtts.training.step import TrainStep
 from myxtts.tuning.configure import VARIABLES
 from myxtts.tuning.mode_measuring import READ_AHEAD, count_measured_batches, describe_shape
-from myxtts.tuning.profiling import Profiler, ProfileSetup, SyncedTraining, set_up_profile
+from myxtts.tuning.profiling import MeasuredTraining, Profiler, ProfileSetup, set_up_profile
 from myxtts.units import UNKNOWN
 from myxtts.utils.commons import get_device_context
 from myxtts.utils.gpu_memory import read_role_memory
@@ -58,7 +58,7 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None, *, 
 
 
 def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
-    tried, training = setup.config, SyncedTraining(setup)
+    tried, training = setup.config, MeasuredTraining(setup)
     accumulation, shapes = tried.training.gradient_accumulation_steps, len(setup.data.sampler.plan.buckets)
     batches = count_measured_batches(shapes, accumulation)
     # Codes that an earlier trial has kept would make a later one look faster.

@@ -501,7 +501,8 @@ def format_diagnosis_json(diagnosis: Diagnosis) -> str:
         "settings": dict(diagnosis.settings),
         "corpus": None if diagnosis.corpus is None else asdict(diagnosis.corpus),
         "speed": None if profile is None else {
-            "step": asdict(profile.times),
+            "step_s": profile.step_s,
+            "synchronised": asdict(profile.times),
             "costs": {str(part): asdict(cost) for part, cost in profile.costs.items()},
         },
         "live": [asdict(card) for card in summarise_cards(diagnosis.samples)],
@@ -572,11 +573,14 @@ def _list_speed(profile: Profile | None) -> Iterator[str]:
     times = profile.times
     yield from _wrap(
         "Step",
-        f"{format_step_time(times.mean_s)} (p50 {format_step_time(times.p50_s)}, p95 {format_step_time(times.p95_s)}), "
-        f"{times.steps} batches in {profile.run.mode} mode on {profile.run.model_device}",
+        f"{format_step_time(profile.step_s)} as in a run; waited for, p50 {format_step_time(times.p50_s)}, p95 "
+        f"{format_step_time(times.p95_s)}; {len(profile.free)} + {times.steps} batches in {profile.run.mode} mode on "
+        f"{profile.run.model_device}",
     )
     yield from _wrap("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in StepPart))
     yield from _wrap("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more")
+    if profile.launches is not None:
+        yield from _wrap("Launches", profiling.describe_launches(profile))
     for note in profile.run.notes:
         yield from _wrap("Note", note)
 

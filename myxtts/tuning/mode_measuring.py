@@ -37,7 +37,7 @@ from myxtts.training.model import apply_devices
 from myxtts.training.resume_rules import find_refusal
 from myxtts.training.schedule import count_updates
 from myxtts.training.step import split_rows
-from myxtts.tuning.profiling import Profiler, ProfileSetup, SyncedTraining, set_up_profile
+from myxtts.tuning.profiling import MeasuredTraining, Profiler, ProfileSetup, set_up_profile
 from myxtts.units import format_bytes
 from myxtts.utils.commons import get_device_context
 
@@ -141,7 +141,7 @@ def measure_costs(setup: ProfileSetup, *, may_share: bool = False, fits_one: boo
     batches = count_measured_batches(len(buckets), setup.config.training.gradient_accumulation_steps)
     lengths = {"steps": 2 * batches, "read_ahead": READ_AHEAD, "shapes": len(buckets)}
     with get_device_context(setup.plan.model.device):
-        training, recipe = SyncedTraining(setup), setup.make_recipe()
+        training, recipe = MeasuredTraining(setup), setup.make_recipe()
         with closing(setup.open_batches(recipe)) as source:
             profiler = Profiler(source, training, **lengths)
             profiler.warm_up()
@@ -183,7 +183,7 @@ def _measure_codes(setup: ProfileSetup, recipe: BatchRecipe) -> float:
         return fmean(bucket.rows * measure(bucket.rows, bucket.samples) for bucket in buckets)
 
 
-def measure_pair(plan: DevicePlan, training: SyncedTraining, source: Batches) -> dict[str, float]:
+def measure_pair(plan: DevicePlan, training: MeasuredTraining, source: Batches) -> dict[str, float]:
     """Values of `StageCosts` that say what two devices would make of training, by name."""
     numbers = sum(int(tf.size(variable.value)) for variable in training.step.optimizer.variables.values())
     pace, crowding = measure_together(plan.model.device, plan.data.device)
@@ -191,7 +191,7 @@ def measure_pair(plan: DevicePlan, training: SyncedTraining, source: Batches) ->
     return {"half_share": half_share, "pace": pace, "crowding": crowding, "exchange_s": exchange_s}
 
 
-def measure_half_share(source: Batches, training: SyncedTraining) -> float:
+def measure_half_share(source: Batches, training: MeasuredTraining) -> float:
     """Of the training time of a batch, what half of its clips take: half at best, all of it where there is one clip."""
     whole = source.take()
     half = replace(whole, tensors=dict(next(split_rows(whole.tensors, WORKERS))))

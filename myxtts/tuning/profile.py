@@ -27,6 +27,7 @@ from myxtts.errors import NvmlError, UserError
 from myxtts.files import open_scratch_folder
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import (
+    LAUNCH_S,
     NO_BOTTLENECK,
     STAGES,
     BatchTimes,
@@ -116,7 +117,7 @@ def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: 
 
 def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
     from myxtts.training.model import apply_devices
-    from myxtts.tuning.profiling import Profiler, SyncedTraining, set_up_profile
+    from myxtts.tuning.profiling import MeasuredTraining, Profiler, set_up_profile
     from myxtts.utils.commons import get_device_context
 
     config, plan, notes = planned
@@ -126,7 +127,7 @@ def measure(planned: ProfilePlan, steps: int, tell: Tell) -> Profile:
         setup = set_up_profile(config, plan, folder)
         run = describe_run(setup, notes)
         tell(f"building {run.model}")
-        training = SyncedTraining(setup)
+        training = MeasuredTraining(setup)
         tell("opening the pipeline")
         with closing(setup.open_batches()) as source:
             read_ahead, shapes = config.data.pipeline_buffer_size, len(setup.data.sampler.plan.buckets)
@@ -163,14 +164,18 @@ def measure_three_runs(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, t
     pipeline = profiler.run_pipeline()
     tell("run 3 of 3: pipeline and training")
     with MachineSampler(list_sampled_cards(plan)) as sampler:
-        real, left_out, facts = profiler.run_real()
+        free, step_s, left_out = profiler.run_free()
+        synced, left_out_too, facts = profiler.run_synced()
     profiler.run_cached()
     return Profile(
         run=run,
-        real=tuple(real),
+        synced=tuple(synced),
+        free=tuple(free),
+        step_s=step_s,
         pipeline=tuple(pipeline),
-        cached_s=tuple(profiler.list_cached(real)),
-        left_out=left_out,
+        cached_s=tuple(profiler.list_cached(free)),
+        left_out=left_out + left_out_too,
+        launches=profiler.training.count_launches(),
         handoffs=facts.handoffs,
         cache_hits=facts.meters.cache_hits,
         cache_misses=facts.meters.cache_misses,
@@ -204,13 +209,18 @@ SHOWN_BATCHES = 8
 LANES = ("read", "prepare", "transfer", "wait", "train")
 """Rows of the trace, in this order."""
 NOTABLE_INTERFERENCE = 0.1
+HALVES = (
+    "synchronised: every step is waited for, which tells the parts apart; unsynchronised: as a run is, which tells how long a step "
+    "and its stalls really are"
+)
+"""How the two halves of the steps are measured."""
 _SMALLEST_US = 0.1
 _wrap = partial(wrap_titled, indent=9)
 
 
 def format_page(profile: Profile, verdict: Verdict) -> str:
     """The page."""
-    batches, shown = profile.real, _choose_shown(profile.real)
+    batches, shown = profile.synced, _choose_shown(profile.synced)
     parts = [charts.BarPart(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
     # While those that are shown are trained on, later ones are read and prepared.
     spans = [(str(batch.number), (*batch.spans, batch.train, batch.wait)) for batch in batches]
@@ -226,6 +236,8 @@ def format_page(profile: Profile, verdict: Verdict) -> str:
         profile=profile,
         verdict=verdict,
         no_bottleneck=NO_BOTTLENECK,
+        halves=HALVES,
+        launches=None if profile.launches is None else describe_launches(profile),
         shown=shown,
         breakdown=charts.draw_bars([("step", parts)]),
         timeline=charts.draw_timeline(lanes, shown[0].wait.began_s, shown[-1].train.ended_s),
@@ -282,16 +294,37 @@ def _list_head(profile: Profile) -> Iterator[str]:
 
 def _list_breakdown(profile: Profile) -> Iterator[str]:
     times = profile.times
-    yield f"TIMING BREAKDOWN ({times.steps} batches; {times.left_out} more left out: filling up, tracing)"
+    counted = f"{times.steps} + {len(profile.free)} batches"
+    yield f"TIMING BREAKDOWN ({counted}; {times.left_out} more left out: filling up, tracing)"
+    yield f"{'':<14}{'synchronised':>20}{'unsynchronised':>18}"
     yield f"{'':<14}{'own time, ms':>20}{'waited for, ms':>18}{'of a step':>12}"
     for part, cost in profile.costs.items():
         own = "" if part is StepPart.HAND_OFF else _format_spread(cost.own_s, cost.own_std_s)
         yield f"{part:<14}{own:>20}{cost.step_s * 1000:>18.2f}{cost.share:>12.1%}"
     total = _format_spread(times.mean_s, times.std_s or 0.0)
-    yield f"{'Total':<14}{total:>20}{times.mean_s * 1000:>18.2f}{1:>12.1%}"
-    p50, p95, wait, longest = map(format_step_time, (times.p50_s, times.p95_s, profile.wait_s, profile.longest_wait_s))
-    yield f"Steps    p50 {p50}, p95 {p95}, variation {format_share(times.variation)}"
-    yield f"Gaps     the training waits {wait} per batch, at most {longest}"
+    yield f"{'Total':<14}{total:>20}{profile.step_s * 1000:>18.2f}{1:>12.1%}"
+    p50, p95, stall, longest = map(
+        format_step_time, (times.p50_s, times.p95_s, profile.stall_s, profile.longest_wait_s)
+    )
+    yield from _wrap("Which", HALVES)
+    yield f"Steps    p50 {p50}, p95 {p95}, variation {format_share(times.variation)} (synchronised)"
+    yield from _wrap("Gaps", f"the training waits {stall} per batch, at most {longest} (unsynchronised)")
+    if profile.launches is not None:
+        yield from _wrap("Launches", describe_launches(profile))
+
+
+def describe_launches(profile: Profile) -> str:
+    """How many kernels the step starts, and what that would take a GPU."""
+    assert profile.launches is not None
+    assert profile.launch_s is not None
+    gradients, update, is_compiled = profile.launches
+    counted = f"{gradients:,} kernels for gradients and {update:,} for an update"
+    if is_compiled:
+        return f"XLA has compiled the step; without it {counted} would be launched"
+    cost = f"at about {LAUNCH_S * 1e6:.0f} us each {format_step_time(profile.launch_s)} of a batch's time"
+    if profile.run.is_on_gpu:
+        return f"{counted}, {cost}"
+    return f"{counted}. Here nothing is launched; on a GPU, {cost}: an estimate"
 
 
 def _list_runs(profile: Profile) -> Iterator[str]:
@@ -302,8 +335,9 @@ def _list_runs(profile: Profile) -> Iterator[str]:
     yield "THREE RUNS, ms per batch"
     yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
     yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
-    yield f"{'both together':<24}{profile.times.mean_s * 1000:>9.2f}   a run as it is"
-    yield from _wrap("Waiting", f"{profile.wait_s * 1000:.2f} of both together: {', '.join(waits)}", indent=12)
+    yield f"{'both together':<24}{profile.step_s * 1000:>9.2f}   a run as it is: unsynchronised"
+    yield f"{'synchronised':<24}{profile.times.mean_s * 1000:>9.2f}   both together, with every step waited for"
+    yield from _wrap("Waiting", f"{profile.stall_s * 1000:.2f} of both together: {', '.join(waits)}", indent=12)
     yield f"Headspace   {format_share(profile.headspace)} of a step: a faster pipeline could gain no more"
     yield f"Efficiency  {profile.efficiency:.2f} of what the {'slower of the two allows' if two else 'two in series allow'}"
     reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
@@ -368,12 +402,14 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
         "run": asdict(profile.run),
         "verdict": {"limited_by": verdict.limit, "stage": verdict.stage, **asdict(verdict)},
         "costs": {part: asdict(cost) for part, cost in profile.costs.items()},
-        "step": {**asdict(profile.times), "variation": profile.times.variation},
-        "gaps": {"mean_s": profile.wait_s, "longest_s": profile.longest_wait_s},
+        "synchronised": {**asdict(profile.times), "variation": profile.times.variation},
+        "unsynchronised": {"steps": len(profile.free), "step_s": profile.step_s, "stall_s": profile.stall_s},
+        "gaps": {"mean_s": profile.stall_s, "longest_s": profile.longest_wait_s},
+        "launches": None if profile.launches is None else {**profile.launches._asdict(), "on_gpu_s": profile.launch_s},
         "three_runs": {
             "training_alone_s": profile.cached_mean_s,
             "pipeline_alone_s": profile.pipeline_mean_s,
-            "together_s": profile.times.mean_s,
+            "together_s": profile.step_s,
             **{name: getattr(profile, name) for name in ("headspace", "efficiency", "interference")},
         },
         "cached_share": profile.cached_share,
@@ -389,7 +425,7 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
         "memory": [memory._asdict() for memory in profile.memory],
         "batches": [
             {"number": each.number, "step_s": each.step_s, "own_s": each.measure_own(), "split_s": each.split_step()}
-            for each in profile.real
+            for each in profile.synced
         ],
     }
     return json.dumps(facts, indent=1)
@@ -399,7 +435,7 @@ def format_trace(profile: Profile) -> str:
     """The real run, stage by stage and batch by batch, with cards and host as counters beside it."""
     spans = [
         (batch.number, lane, span)
-        for batch in profile.real
+        for batch in profile.synced
         for lane, span in zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True)
     ]
     origin_s = min(span.began_s for _, _, span in spans)

@@ -1,6 +1,7 @@
 """Runs that are measured: the training alone, the pipeline alone, and both together.
 
-Every step is waited for, so that its time is its own and not that of whoever asks for a number later."""
+Of both together one half is as a run is, where nobody waits for a step: what a step takes. In the other half every step is
+waited for, so that its time is its own and not that of whoever asks for a number later: what it is made of."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.models.weights import to_checkpoint
 from myxtts.models.xtts import build_dvae
 from myxtts.monitoring.clock import Flow, subtract_flow
-from myxtts.monitoring.profile_facts import BatchTimes
+from myxtts.monitoring.profile_facts import BatchTimes, Launches
 from myxtts.pipeline.batch import Batch, Span
 from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, PipelineFacts, open_batches
 from myxtts.pipeline.codes import FOLDER_NAME, choose_cache_folder
@@ -40,6 +41,7 @@ from myxtts.training.starting_point import (
     read_starting_point,
 )
 from myxtts.training.step import UpdateMaker
+from myxtts.tuning.launches import count_launches
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6
@@ -118,13 +120,15 @@ WAITED_S = 0.001
 """A batch whose clips took longer was not read ahead: the reading buffer is empty."""
 CACHED_REPEATS = 4
 """Of a batch of each shape, before the other runs and after them: a machine that gets busier meanwhile counts in both."""
+FREE_STEPS = 10
+"""Until a half that nobody waits for is waited for: a run that logs does it too, and what traces spoils no more than these."""
 RATE = 1e-5
 WINDOWS = 2
 """In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
 _MOST_WINDOWS = 4
 
 
-class SyncedTraining:
+class MeasuredTraining:
     """A step as every mode does it, of the model of a run that is set up. Build it under the model device's scope."""
 
     def __init__(self, setup: ProfileSetup):
@@ -146,6 +150,13 @@ class SyncedTraining:
         self._last = self._updates.add(batch.tensors, batch.info.facts)
         return self.step.count_traces() != traces
 
+    def count_launches(self) -> Launches:
+        """Kernels of the step that was traced last, as they would be without XLA."""
+        traced = self.step.traced
+        gradients = traced.get("_add_gradients") or traced["_compute_gradients"]
+        counts = [count_launches(each).total() for each in (gradients, traced["_apply_gradients"])]
+        return Launches(counts[0], counts[1], is_compiled=self.step.xla_functions > 0)
+
     def settle(self) -> None:
         """Waits until all that was dispatched is done."""
         # Work of one device is done in the order it was asked for: fetching the last of it waits for all.
@@ -161,8 +172,10 @@ class Profiler:
         shapes: of batches.
     """
 
-    def __init__(self, source: Batches, training: SyncedTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1):
-        self._source, self._training = source, training
+    def __init__(
+        self, source: Batches, training: MeasuredTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1
+    ):
+        self._source, self.training = source, training
         self._steps, self._read_ahead, self._shapes = steps, read_ahead, shapes
         self._kept: dict[int, Batch] = {}
         """One batch of each shape, for the run without the pipeline."""
@@ -174,7 +187,7 @@ class Profiler:
         """Traces the step for the shapes that come, so that no measured step has to."""
         for _ in range(3 * self._shapes):
             self._do_batch(
-                lambda batch: batch.info.facts.bucket_number not in self._kept and self._training.train(batch)
+                lambda batch: batch.info.facts.bucket_number not in self._kept and self.training.train(batch)
             )
             if len(self._kept) == self._shapes:
                 return
@@ -184,14 +197,31 @@ class Profiler:
         self.drain()
         return [self._do_batch() for _ in range(max(3, self._steps // 2))]
 
-    def run_real(self) -> tuple[list[BatchTimes], int, PipelineFacts]:
-        """Pipeline and training together: the batches that count, how many were left out, and what the pipeline says of them."""
-        times, left_out, skip, since = list[BatchTimes](), 0, FILL_BATCHES, self._source.read_facts()
+    def run_free(self) -> tuple[list[BatchTimes], float, int]:
+        """Pipeline and training together, as a run is: the batches that count, the seconds of each, and how many were left out."""
+        times, seconds, taken = list[BatchTimes](), 0.0, 0
+        wanted, is_full = self._steps // 2, True
         # A corpus with many rare shapes traces again and again; it must come to an end all the same.
-        for _ in range(FILL_BATCHES + 3 * self._steps):
-            done = self._do_batch(self._training.train)
+        while len(times) < wanted and taken < FILL_BATCHES + 4 * max(wanted, FREE_STEPS):
+            if is_full:
+                taken += len(self._dispatch(FILL_BATCHES)[1])
+            window_s, window = self._dispatch(min(FREE_STEPS, wanted - len(times)))
+            taken += len(window)
+            # While it traced, the pipeline has filled up.
+            is_full = any(each.has_traced for each in window)
+            if not is_full:
+                times, seconds = times + window, seconds + window_s
+        if not times:
+            raise _explain_traces(taken)
+        return times, seconds / len(times), taken - len(times)
+
+    def run_synced(self) -> tuple[list[BatchTimes], int, PipelineFacts]:
+        """The same with every step waited for: the batches that count, how many were left out, and what the pipeline says of them."""
+        times, left_out, skip, since = list[BatchTimes](), 0, FILL_BATCHES, self._source.read_facts()
+        wanted = self._steps - self._steps // 2
+        for _ in range(FILL_BATCHES + 3 * wanted):
+            done = self._do_batch(self.training.train)
             if done.has_traced:
-                # While it traced, the pipeline has filled up.
                 skip = max(skip, SLOTS + 1)
             if skip:
                 skip -= 1
@@ -200,13 +230,10 @@ class Profiler:
                     since = self._source.read_facts()
                 continue
             times.append(done)
-            if len(times) == self._steps:
+            if len(times) == wanted:
                 break
         if not times:
-            raise UserError(
-                f"Every one of {left_out} steps was traced anew, so there is none whose time means anything. Profile with "
-                "--enable-static-shapes, or with more --num-steps."
-            )
+            raise _explain_traces(left_out)
         now = self._source.read_facts()
         flow = subtract_flow(*(Flow(each.elapsed_s, each.work, each.handoffs) for each in (now, since)))
         return times, left_out, replace(now, handoffs=flow.handoffs, meters=now.meters - since.meters)
@@ -218,9 +245,7 @@ class Profiler:
     def _time_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
         for _ in range(_MOST_WINDOWS):
             self._dispatch(FILL_BATCHES)
-            began = time.perf_counter()
-            times = self._dispatch(batches)
-            seconds = time.perf_counter() - began
+            seconds, times = self._dispatch(batches)
             if not any(each.has_traced for each in times):
                 return seconds / batches, times
         raise UserError(
@@ -228,18 +253,24 @@ class Profiler:
             "anything. Use --enable-static-shapes, or give --mode instead of auto."
         )
 
-    def _dispatch(self, batches: int) -> list[BatchTimes]:
-        done = [self._do_batch(self._training.dispatch) for _ in range(batches)]
-        self._training.settle()
-        return done
+    def _dispatch(self, batches: int) -> tuple[float, list[BatchTimes]]:
+        """Seconds until some batches were trained on, of which only the last is waited for, and by that all."""
+        began = time.perf_counter()
+        done = [self._do_batch(self.training.dispatch) for _ in range(batches - 1)]
+        done.append(self._do_batch(self.training.train))
+        return time.perf_counter() - began, done
 
     def run_cached(self) -> None:
         """The training alone, on batches that are on its device already."""
         for bucket, batch in self._kept.items():
-            for _ in range(CACHED_REPEATS):
+            # Once more where the first time traced: others of its shape may have come only where nothing was trained.
+            for _ in range(2):
                 began = time.perf_counter()
-                if not self._training.train(batch):
-                    self._cached_s[bucket].append(time.perf_counter() - began)
+                has_traced = [self.training.dispatch(batch) for _ in range(CACHED_REPEATS)]
+                self.training.settle()
+                if not any(has_traced):
+                    self._cached_s[bucket].append((time.perf_counter() - began) / CACHED_REPEATS)
+                    break
 
     def list_cached(self, times: Sequence[BatchTimes]) -> list[float]:
         """Seconds of the training alone, for batches of the same shapes."""
@@ -264,3 +295,10 @@ class Profiler:
         facts = batch.info.facts
         self._kept.setdefault(facts.bucket_number, batch)
         return BatchTimes(facts.number, batch.info.spans, wait, Span(began, ended), facts.bucket_number, has_traced)
+
+
+def _explain_traces(steps: int) -> UserError:
+    return UserError(
+        f"Every one of {steps} steps was traced anew, so there is none whose time means anything. Profile with "
+        "--enable-static-shapes, or with more --num-steps."
+    )

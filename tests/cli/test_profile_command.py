@@ -58,7 +58,7 @@ def test_an_isolated_run_is_profiled_through_its_producer_process(tmp_path):
     assert max(map(len, text.splitlines())) <= max(80, *(len(f"Figures  {path} (open it at https://ui.perfetto.dev)") for path in files.values()))  # fmt: skip
     for row in ("Data Load", "Preprocess", "GPU Transfer", "Training", "Total"):
         assert re.search(rf"^{row} +\d+\.\d\d \+- \d+\.\d\d +\d+\.\d\d +\d+\.\d%$", text, re.MULTILINE), row
-    assert "TIMING BREAKDOWN (5 batches; " in text
+    assert "TIMING BREAKDOWN (3 + 2 batches; " in text
     facts = json.loads(files["json"].read_text())
     assert facts["run"]["mode"] == "isolated"
     costs = facts["costs"]
@@ -69,9 +69,12 @@ def test_an_isolated_run_is_profiled_through_its_producer_process(tmp_path):
         assert min(batch["split_s"].values()) >= 0
         assert sum(batch["split_s"].values()) == pytest.approx(batch["step_s"])
     numbers = [batch["number"] for batch in facts["batches"]]
-    assert numbers == list(range(numbers[0], numbers[0] + 5))
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
     assert facts["memory"][0]["used_bytes"] is None
+    assert facts["unsynchronised"]["steps"] == 2
+    assert facts["launches"]["gradients"] > 500
+    assert "Here nothing is launched; on a GPU" in " ".join(text.split())
     assert facts["three_runs"]["pipeline_alone_s"] > 0
     assert files["html"].read_text().startswith("<!doctype html>")
     trace = json.loads(files["trace"].read_text())
-    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 5 * 5
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 5 * 3

@@ -49,7 +49,9 @@ def make_profile(stages, *, mode="dual", **changes):
     pipeline = simulate([Stages(s.read, s.prepare, s.transfer, 0.0) for s in each], in_series=in_series)[10:]
     facts = {
         "run": make_run(mode),
-        "real": tuple(real),
+        "synced": tuple(real),
+        "free": tuple(real),
+        "step_s": (real[-1].train.ended_s - real[0].wait.began_s) / len(real),
         "pipeline": tuple(pipeline),
         "cached_s": tuple(batch.train.seconds for batch in real),
         "left_out": 10,

@@ -1,5 +1,6 @@
 """What a profile makes of its measurements: costs, rules, verdict, and how they are told."""
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 
 from myxtts.devices.nvml import CardActivity
 from myxtts.monitoring.findings import MachineFacts, Settings
-from myxtts.monitoring.profile_facts import BatchTimes, RoleMemoryFacts, StepPart, judge_profile
+from myxtts.monitoring.profile_facts import BatchTimes, Launches, RoleMemoryFacts, StepPart, judge_profile
 from myxtts.monitoring.sampler import HostActivity, MachineSample
 from myxtts.pipeline.batch import BatchSpans, Span
 from myxtts.tuning.profile import LANES, format_json, format_page, format_profile, format_trace
@@ -118,6 +119,99 @@ def test_every_broken_rule_has_something_to_say_even_where_no_setting_is_left(mo
             assert "--" not in rule.advice[0]
 
 
+def test_a_stall_that_waiting_for_every_step_hides_is_found_in_the_steps_that_nobody_waits_for():
+    # Waited for, a step takes 20 ms, in which the pipeline is always ready; a device that is fed without pause needs 10 of 15.
+    hidden = make_profile(Stages(read=0, prepare=14, transfer=0, train=20))
+    assert judge(hidden).is_balanced
+    starved = make_profile(Stages(read=0, prepare=15, transfer=0, train=1))
+    profile = replace(hidden, free=starved.synced, step_s=0.015, cached_s=(0.010,))
+    # The host waits for 14, since it dispatches in 1 what the device works on for 10 of them.
+    assert profile.wait_s == pytest.approx(0.014)
+    assert profile.stall_s == pytest.approx(0.005)
+    assert profile.costs[StepPart.PREPARE].step_s == pytest.approx(0.005)
+    assert profile.costs[StepPart.PREPARE].own_s == pytest.approx(0.014)
+    assert profile.training_share == pytest.approx(2 / 3)
+    verdict = judge(profile)
+    assert (verdict.is_balanced, verdict.limit, verdict.rules[0].part) == (False, StepPart.PREPARE, StepPart.PREPARE)
+    # A step that is slower for other reasons is not stalled.
+    assert replace(profile, cached_s=(0.001,), free=make_profile(Stages(train=60)).synced).stall_s == pytest.approx(0.0)
+    text, page, facts = (
+        format_profile(profile, verdict),
+        format_page(profile, verdict),
+        json.loads(format_json(profile, verdict)),
+    )
+    assert re.search(r"^Total +20\.00 \+- 0\.00 +15\.00 +100\.0%$", text, re.MULTILINE)
+    assert "both together               15.00   a run as it is: unsynchronised" in text
+    assert "synchronised                20.00" in text
+    assert facts["unsynchronised"] == {"steps": 30, "step_s": 0.015, "stall_s": pytest.approx(0.005)}
+    assert facts["synchronised"]["mean_s"] == pytest.approx(0.020)
+    for told in (text, page):
+        assert "unsynchronised: as a run is, which tells how long a step" in " ".join(told.split())
+    assert "Unsynchronised, the training waits 5.00 ms per batch" in page
+
+
+def make_launching(device="/GPU:0", *, is_compiled=False, accumulation=1, settings=None, train=20):
+    run = replace(make_run("single"), is_rehearsal=False, model_device=device, accumulation=accumulation)
+    stages = Stages(read=0, prepare=0, transfer=0, train=train)
+    profile = replace(make_profile(stages, mode="single"), run=run, launches=Launches(2000, 400, is_compiled))
+    return profile, judge_profile(profile, settings or Settings({"data": {"enable_xla": False, "batch_size": 4}}))
+
+
+def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
+    profile, verdict = make_launching()
+    assert profile.launch_s == pytest.approx(2400 * 5e-6)
+    (rule,) = verdict.rules
+    assert (rule.title, rule.part, rule.share) == ("LAUNCH-BOUND TRAINING", StepPart.TRAIN, pytest.approx(0.6))
+    assert rule.evidence.startswith(
+        "a step starts 2,400 small kernels; at about 5 us each they fill 60.0% of the 20 ms"
+    )
+    assert rule.advice == (
+        "Compile the step by XLA, into fewer kernels: --enable-xla",
+        "A larger batch computes more with every kernel, where memory allows: --batch-size 8",
+    )
+    text = format_profile(profile, verdict)
+    assert "BOTTLENECKS: the run is limited by Training" in text
+    assert "Launches 2,000 kernels for gradients and 400 for an update" in text
+    # An update comes with every fourth batch.
+    assert make_launching(accumulation=4)[0].launch_s == pytest.approx(2100 * 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train": 24.1}, "2,000 kernels for gradients and 400 for an update, at about 5 us"),
+        ({"is_compiled": True}, "XLA has compiled the step; without it 2,000 kernels"),
+        (
+            {"device": "/CPU:0"},
+            "Here nothing is launched; on a GPU, at about 5 us each 12 ms of a batch's time: an estimate",
+        ),
+    ],
+    ids=["a longer step", "compiled", "a processor"],
+)
+def test_launches_are_told_where_they_are_no_finding(changes, said):
+    profile, verdict = make_launching(**changes)
+    assert verdict.is_balanced
+    for told in (format_profile(profile, verdict), format_page(profile, verdict)):
+        assert said in " ".join(html.unescape(told).split())
+    launches = json.loads(format_json(profile, verdict))["launches"]
+    is_compiled = changes.get("is_compiled", False)
+    assert launches == {"gradients": 2000, "update": 400, "is_compiled": is_compiled, "on_gpu_s": pytest.approx(0.012)}
+
+
+@pytest.mark.parametrize(
+    ("data", "accumulation", "first", "last"),
+    [
+        ({"pad_to_fixed_length": False}, 1, "--enable-static-shapes", "--batch-size"),
+        ({"enable_xla": "auto", "batch_size": 4}, 2, "`myxtts diagnose` says why", "--batch-size 8 --grad-accum 1"),
+    ],
+)
+def test_fewer_launches_are_to_be_had_by_what_is_left_to_try(data, accumulation, first, last):
+    settings = Settings({"data": data, "training": {"gradient_accumulation_steps": accumulation}})
+    (rule,) = make_launching(settings=settings)[1].rules
+    assert first in rule.advice[0]
+    assert rule.advice[-1].endswith(last)
+
+
 def make_full_profile():
     samples = tuple(
         MachineSample(0.2 + second, (SILENT_CARD, BUSY_CARD), replace(HOST, cpu_share=None if second == 0 else 0.5))
@@ -190,7 +284,7 @@ def test_the_trace_has_a_row_per_stage_and_counters_only_where_something_is_know
     events = trace["traceEvents"]
     assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == set(LANES)
     spans = [event for event in events if event["ph"] == "X"]
-    assert len(spans) == len(LANES) * len(profile.real)
+    assert len(spans) == len(LANES) * len(profile.synced)
     assert min(event["ts"] for event in spans) == 0
     assert all(event["dur"] > 0 for event in spans)
     train = next(event for event in spans if event["cat"] == "train")
@@ -211,7 +305,7 @@ def test_the_timeline_shows_steps_while_measured_batches_are_prepared():
         )
         for n in range(12)
     )
-    profile = replace(make_profile(Stages()), real=batches)
+    profile = replace(make_profile(Stages()), synced=batches)
     page = format_page(profile, judge(profile))
     assert "While batches 0 to 7 are trained on" in page
     assert len(re.findall(r"<title>prepare \d+: ", page)) == 8

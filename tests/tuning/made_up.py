@@ -3,6 +3,7 @@
 import time
 from types import SimpleNamespace
 
+from myxtts.monitoring.profile_facts import Launches
 from myxtts.pipeline.batch import BatchMeters, BatchSpans, Span
 from myxtts.pipeline.batches import PipelineFacts
 
@@ -42,10 +43,10 @@ class MadeUpBatches:
 
 
 class MadeUpTraining:
-    """Trains at once when it is to wait; what was dispatched takes its time when it is waited for, as on a GPU.
+    """What was dispatched takes its time when it is waited for, as on a GPU.
 
     Args:
-        train: is called with a batch, and may say that it was traced.
+        train: is called with every batch, and may say that it was traced.
         traces: whether each step that is dispatched is traced; the last one holds for all that follow.
         step_s: of a step that is dispatched.
         pauses: seconds more, by the number of the wait.
@@ -53,16 +54,22 @@ class MadeUpTraining:
 
     def __init__(self, train=lambda _: False, traces=(False,), step_s=0.0, pauses=None):
         self._train, self._traces, self._step_s, self._pauses = train, list(traces), step_s, pauses or {}
-        self._owed = self._settled = 0
+        self._owed = self.settled = 0
 
     def train(self, batch):
-        return bool(self._train(batch))
+        has_traced = self.dispatch(batch)
+        self.settle()
+        return has_traced
 
     def dispatch(self, batch):
         self._owed += 1
-        return self._traces.pop(0) if len(self._traces) > 1 else self._traces[0]
+        is_next = self._traces.pop(0) if len(self._traces) > 1 else self._traces[0]
+        return bool(self._train(batch)) or is_next
+
+    def count_launches(self):
+        return Launches(1000, 200, is_compiled=False)
 
     def settle(self):
-        self._settled += 1
-        time.sleep(self._owed * self._step_s + self._pauses.get(self._settled, 0.0))
+        self.settled += 1
+        time.sleep(self._owed * self._step_s + self._pauses.get(self.settled, 0.0))
         self._owed = 0

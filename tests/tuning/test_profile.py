@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from myxtts.cli.main import run_command
 from myxtts.config import XTTSConfig
@@ -19,9 +20,11 @@ from myxtts.monitoring.profile_facts import StepPart, judge_profile
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
 from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.tuning import profile as profiling
+from myxtts.tuning.launches import count_launches
 from myxtts.tuning.profile import describe_run, measure_three_runs, plan_profile
-from myxtts.tuning.profiling import Profiler, ProfileSetup
+from myxtts.tuning.profiling import FILL_BATCHES, FREE_STEPS, MeasuredTraining, Profiler, ProfileSetup
 from tests.monitoring.profiles import make_run
+from tests.training.test_step import make_step, make_tensors, update
 from tests.tuning.made_up import MadeUpBatches, MadeUpTraining
 
 NO_CARDS = Machine(CardScan((), (), None), 16000)
@@ -111,8 +114,10 @@ def test_the_slow_part_of_a_step_is_named_and_its_parts_make_up_the_step(slow, t
     own = {part: measured.costs[part].own_s for part in parts}
     assert max(own, key=own.get) is slow
     assert own[slow] >= 0.02
-    assert sum(cost.step_s for cost in measured.costs.values()) == pytest.approx(measured.times.mean_s)
-    assert len(measured.real) == 8
+    assert sum(cost.step_s for cost in measured.costs.values()) == pytest.approx(measured.step_s)
+    # One half as a run is, the other with every step waited for.
+    assert (len(measured.free), len(measured.synced)) == (4, 4)
+    assert measured.launches == (1000, 200, False)
     assert (measured.cached_mean_s > 0.01) == (slow is StepPart.TRAIN)
 
 
@@ -126,13 +131,67 @@ def test_what_was_read_ahead_while_the_step_was_traced_does_not_hide_a_slow_disk
 
 def test_steps_that_trace_are_left_out_with_those_that_follow():
     traced = iter([True] + [False] * 14 + [True] + [False] * 1000)
-    profiler = Profiler(MadeUpBatches(), MadeUpTraining(train=lambda _: next(traced)), steps=10)
-    times, left_out, _ = profiler.run_real()
+    profiler = Profiler(MadeUpBatches(), MadeUpTraining(train=lambda _: next(traced)), steps=20)
+    times, left_out, _ = profiler.run_synced()
     # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
     assert len(times) == 10
     assert left_out == 8 + 4
-    with pytest.raises(UserError, match="--enable-static-shapes"):
-        Profiler(MadeUpBatches(), MadeUpTraining(train=lambda _: True), steps=5).run_real()
+    profiler = Profiler(MadeUpBatches(), MadeUpTraining(traces=[True]), steps=5)
+    for run in (profiler.run_synced, profiler.run_free):
+        with pytest.raises(UserError, match="--enable-static-shapes"):
+            run()
+
+
+def test_half_of_the_steps_are_not_waited_for_and_their_time_holds_all_that_was_dispatched():
+    """As on a GPU a step is dispatched at once, and takes its time later."""
+    traces = [*[False] * (FILL_BATCHES + 3), True, False]
+    source, training = MadeUpBatches((0.0, 0.002, 0.0)), MadeUpTraining(step_s=0.01, traces=traces)
+    times, step_s, left_out = Profiler(source, training, steps=2 * FREE_STEPS + 8).run_free()
+    assert len(times) == FREE_STEPS + 4
+    # The window with the step that traced, and the pipeline filled before it and after it.
+    assert left_out == 2 * FILL_BATCHES + FREE_STEPS
+    assert training.settled == 5
+    assert 0.012 <= step_s < 0.1
+    assert all(each.wait.seconds >= 0.002 for each in times)
+    # What it waits for itself: only the last of a window is longer than its dispatch.
+    assert sum(each.train.seconds > 0.009 for each in times) == 2
+
+
+def test_training_alone_is_waited_for_once_for_several_steps():
+    training = MadeUpTraining(step_s=0.005)
+    profiler = Profiler(MadeUpBatches(), training, steps=1, shapes=2)
+    profiler.warm_up()
+    settled = training.settled
+    profiler.run_cached()
+    assert training.settled - settled == 2
+    assert all(0.005 <= seconds < 0.05 for seconds in profiler.list_cached([profiler._do_batch()]))
+
+
+@pytest.mark.parametrize("uses_xla", [False, True])
+def test_the_launches_of_a_step_are_those_of_its_graph_and_compiling_it_is_said(uses_xla):
+    step = make_step(uses_xla=uses_xla)
+    update(step, make_tensors())
+    gradients, of_update, is_compiled = MeasuredTraining.count_launches(SimpleNamespace(step=step))
+    assert is_compiled == uses_xla
+    variables = len(step.optimizer.variables)
+    # Each variable has an Adam of its own; its gradient is at least one product.
+    assert variables <= of_update <= 4 * variables + 25
+    assert variables < gradients < 20 * variables
+
+
+def test_a_launch_is_what_a_gpu_is_asked_for_when_the_graph_is_optimised():
+    weight = tf.Variable(tf.ones([3, 3]))
+
+    @tf.function(autograph=False)
+    def work(input_BC, flag):
+        same_BC = tf.reshape(input_BC, [tf.shape(input_BC)[0], 3])
+        unused_BC = tf.exp(same_BC)
+        weight.assign_add(tf.ones([3, 3]) * 2)
+        del unused_BC
+        return tf.cond(flag, lambda: tf.tanh(same_BC @ weight), lambda: same_BC)
+
+    specs = (tf.TensorSpec([None, 3]), tf.TensorSpec([], tf.bool))
+    assert count_launches(work.get_concrete_function(*specs)) == {"MatMul": 1, "Tanh": 1, "AssignAddVariableOp": 1}
 
 
 def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
