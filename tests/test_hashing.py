@@ -22,11 +22,6 @@ def test_hash_words_of_an_array_equals_the_hash_of_each_element():
     assert len(set(together.tolist())) == 5
 
 
-def test_hash_words_depends_on_the_order_of_words_and_takes_negative_ones():
-    assert hash_words(1, 2)[0] != hash_words(2, 1)[0]
-    assert hash_words(-1)[0] == hash_words(np.array([-1]))[0]
-
-
 def test_hash_values_never_change():
     # Saved runs depend on these: a change here makes every run impossible to resume.
     assert hash_words(42, 1, np.arange(3)).tolist() == [

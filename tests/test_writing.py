@@ -21,7 +21,6 @@ from myxtts.files import (
     open_scratch_folder,
     recover_folder,
     require_free_folder,
-    require_makeable_folder,
 )
 from tests.support.processes import run_code
 from tests.support.writing_kills import read_version, write_version
@@ -302,16 +301,6 @@ def test_a_new_or_empty_folder_is_free_and_nothing_is_left_beside_it(tmp_path, r
     assert list_names(tmp_path / "empty") == ["mine"]
 
 
-@BOTH
-def test_files_of_others_are_named(tmp_path, require):
-    for name in "abcd":
-        (tmp_path / name).touch()
-    with pytest.raises(
-        OutputFolderError, match=r"holds other files \(a, b, c, \.\.\.\), which would be lost\. Give a new"
-    ):
-        require(tmp_path)
-
-
 def test_a_model_alone_may_be_replaced_by_a_model_only(model):
     require_model_folder(model)
     with pytest.raises(OutputFolderError, match=r"config\.yaml, manifest\.json, model\.safetensors"):
@@ -343,18 +332,3 @@ def test_the_folder_one_stands_in_is_not_replaced(tmp_path, monkeypatch, require
 def test_what_is_still_to_be_read_is_not_replaced(model):
     with pytest.raises(OutputFolderError, match=r"holds .*model\.safetensors, which is to be read"):
         require_model_folder(model, [model / "model.safetensors"])
-
-
-@pytest.mark.parametrize(
-    "require", [require_free_folder, require_model_folder, lambda place: require_makeable_folder(place, "Go away.")]
-)
-def test_a_place_that_takes_no_folder_is_the_users_to_change(tmp_path, require):
-    (tmp_path / "file").touch()
-    for place, why in (
-        ("file", "must be a folder, but is a file"),
-        ("file/new", "Not a directory"),
-        ("/proc/new", "/proc takes"),
-    ):
-        with pytest.raises(OutputFolderError, match=why) as caught:
-            require(tmp_path / place)
-        assert caught.value.exit_code == 2

@@ -64,6 +64,14 @@ def draw_dvae() -> dict[str, np.ndarray]:
     return draw_tensors(list_dvae_weights(read_sizes(CONFIG.model).dvae), 2)
 
 
+def write_whole_model(target: Path, **more: Any) -> None:
+    """A model directory with every part."""
+    sizes = read_sizes(CONFIG.model)
+    model = draw_tensors(list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker), 1)
+    vocabulary = VOCABULARY.read_text(encoding="utf-8")
+    write_model_directory(target, config=CONFIG, model=model, dvae=draw_dvae(), vocabulary=vocabulary, **more)
+
+
 def draw_voice() -> dict[str, np.ndarray]:
     return {"gpt_cond_latent": np.ones((1, 32, 64), np.float32), "speaker_embedding": np.ones((1, 512, 1), np.float32)}
 

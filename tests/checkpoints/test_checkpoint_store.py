@@ -12,11 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
+from myxtts.checkpoints.model_directory import write_model_directory
 from myxtts.checkpoints.store import CheckpointStore, TrainingState, find_model_directory, read_training_checkpoint
 from myxtts.errors import CheckpointError, DamagedFileError, ModelFileError
 from tests.checkpoints.training_states import (
-    CONFIG,
     assert_content,
     collect_warnings,
     list_steps,
@@ -217,14 +216,6 @@ def test_the_room_that_will_be_taken_is_told_before(tmp_path, monkeypatch):
 @pytest.fixture
 def written(tmp_path):
     return open_store(tmp_path).save(**make_content(7), state=make_state(7, val_loss=0.1 + 0.2)).path
-
-
-def test_a_checkpoint_is_a_model_directory(written):
-    directory = read_model_directory(written)
-    np.testing.assert_array_equal(directory.model["gpt.w"].read(), np.full(100, 7, np.float32))
-    assert directory.config == CONFIG
-    assert (directory.manifest.facts.step, directory.manifest.facts.metrics) == (7, {"val_loss": 0.1 + 0.2})
-    assert {"training.json", "training.safetensors"} <= directory.manifest.files.keys()
 
 
 def test_metrics_may_be_numbers_of_numpy_and_not_a_number(tmp_path):

@@ -1,11 +1,9 @@
 """Pickles made to run code, or to exhaust time and memory, are refused; nothing they name is ever touched."""
 
-import collections
 import os
 import pickle
 import pickletools
 
-import numpy as np
 import pytest
 
 from myxtts.checkpoints.torch_files import read_torch_file
@@ -41,46 +39,23 @@ def read_pickle(tmp_path, raw):
 
 
 class Payload:
-    """Pickles as a call of any function."""
+    """Pickles as a call."""
 
-    def __init__(self, function, *arguments):
-        self.reduced = (function, arguments)
+    def __init__(self, marker):
+        self.command = f"touch {marker}"
 
     def __reduce__(self):
-        return self.reduced
-
-
-def list_payloads(marker):
-    touch = f"touch {marker}"
-    write = f"open({str(marker)!r}, 'w').close()"
-    return {
-        "posix.system": Payload(os.system, touch),
-        "builtins.eval": Payload(eval, write),
-        "builtins.exec": Payload(exec, write),
-        "builtins.getattr": Payload(getattr, "x", "upper"),
-        "builtins.open": Payload(open, str(marker), "w"),
-        "builtins.__import__": Payload(__import__, "antigravity"),
-        "io.open": Payload(open, str(marker), "w"),
-        "numpy.load": Payload(np.load, str(marker)),
-        "os._exit": Payload(os._exit, 3),
-        "collections.namedtuple": Payload(collections.namedtuple, "x", "y"),
-    }
+        return os.system, (self.command,)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"model": {"a": [value]}}], ids=["bare", "nested"])
-def test_calls_are_refused_by_name_and_not_made(tmp_path, protocol, wrap):
+def test_a_call_that_would_have_worked_is_refused_by_name_and_not_made(tmp_path, protocol):
     marker = tmp_path / "touched"
-    for label, payload in list_payloads(marker).items():
-        with pytest.raises(UnsafeModelFileError, match="Nothing was executed") as caught:
-            read_pickle(tmp_path, pickle.dumps(wrap(payload), protocol=protocol))
-        assert caught.value.global_name.rpartition(".")[2] == label.rpartition(".")[2]
-        assert not marker.exists()
-
-
-def test_the_payloads_would_have_worked(tmp_path):
-    marker = tmp_path / "touched"
-    raw = pickle.dumps(list_payloads(marker)["posix.system"])
+    raw = pickle.dumps({"model": {"a": [Payload(marker)]}}, protocol)
+    with pytest.raises(UnsafeModelFileError, match="Nothing was executed") as caught:
+        read_pickle(tmp_path, raw)
+    assert caught.value.global_name == "posix.system"
+    assert not marker.exists()
     run_code(f"import pickle\npickle.loads(bytes.fromhex({raw.hex()!r}))\nreport(0)")
     assert marker.exists()
 
@@ -93,7 +68,8 @@ def test_the_payloads_would_have_worked(tmp_path):
         ("builtins", "dict.update"), ("operator", "attrgetter"), ("functools", "partial"), ("importlib", "import_module"),
         ("torch", "load"), ("torch.hub", "load"), ("torch.serialization", "_load"), ("torch._utils", "_rebuild_tensor_v2.__globals__"),
         ("collections", "OrderedDict.__init__"), ("numpy", "fromfile"), ("TTS.tts.models.xtts", "Xtts"),
-        ("TTS.tts.models.xtts", "XttsArgs.__init__"), ("", ""), ("torch", ""), ("torch\x00", "FloatStorage"),
+        ("TTS.tts.models.xtts", "XttsArgs.__init__"), ("", ""), ("torch", ""), ("torch\x00", "FloatStorage"), ("io", "open"),
+        ("builtins", "__import__"), ("collections", "namedtuple"), ("os", "_exit"), ("numpy", "load"),
     ],
 )  # fmt: skip
 def test_names_outside_the_list_are_refused_in_both_spellings(tmp_path, module, attribute):
@@ -174,23 +150,11 @@ def test_broken_programs_are_refused(tmp_path, program):
 @pytest.mark.parametrize(
     ("shape", "strides", "offset", "count"),
     [
-        ((5,), (1,), 0, 4),
-        ((4,), (1,), 1, 4),
-        ((2, 2), (3, 1), 0, 4),
-        ((-1,), (1,), 0, 4),
-        ((2,), (-1,), 3, 4),
-        ((2,), (1,), -1, 4),
-        ((2**40, 2**40), (0, 0), 0, 4),
-        ((2**62,), (2**62,), 0, 4),
-        ((1000,), (0,), 0, 4),
-        ((2,), (1, 1), 0, 4),
-        ((1,) * 33, (1,) * 33, 0, 4),
-        ((4,), (1,), 0, 5),
-        ((4,), (1,), 0, 2**62),
-        ((0,), (1,), 5, 4),
-        ((0, 2**62), (1, 1), 0, 4),
+        ((5,), (1,), 0, 4), ((4,), (1,), 1, 4), ((2, 2), (3, 1), 0, 4), ((-1,), (1,), 0, 4), ((2,), (-1,), 3, 4), ((2,), (1,), -1, 4),
+        ((2**40, 2**40), (0, 0), 0, 4), ((2**62,), (2**62,), 0, 4), ((1000,), (0,), 0, 4), ((2,), (1, 1), 0, 4),
+        ((1,) * 33, (1,) * 33, 0, 4), ((4,), (1,), 0, 5), ((4,), (1,), 0, 2**62), ((0,), (1,), 5, 4), ((0, 2**62), (1, 1), 0, 4),
     ],
-)
+)  # fmt: skip
 def test_a_tensor_outside_its_storage_is_refused(tmp_path, shape, strides, offset, count):
     with pytest.raises(ModelFileError, match=r"describes a tensor|fewer than the"):
         read_program(tmp_path, tensor("0", count, shape, strides, offset), {"0": bytes(16)})
@@ -258,18 +222,21 @@ def test_nesting_within_the_limit_is_read(tmp_path):
     assert value == [None]
 
 
-def test_a_value_that_contains_itself_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match="nested more than"):
-        read_program(tmp_path, b"]q\x00h\x00a")
-
-
-def test_values_that_double_at_every_level_are_refused(tmp_path):
-    # 40 levels of [x, x]: a few hundred bytes, a million million values for whoever walks over it.
-    program = b"]q\x00" + b"".join(
-        b"](h" + bytes([level]) + b"h" + bytes([level]) + b"eq" + bytes([level + 1]) for level in range(40)
-    )
-    with pytest.raises(ModelFileError, match=r"more than .* values"):
-        read_program(tmp_path, b"(" + program + b"t")
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (b"]q\x00h\x00a", "nested more than"),
+        # 40 levels of [x, x]: a few hundred bytes, a million million values for whoever walks over it.
+        (b"(]q\x00" + b"".join(b"](h%ch%ceq%c" % (level, level, level + 1) for level in range(40)) + b"t", r"more than .* values"),
+        (b"N0" * (17 * 2**20), "bytes of structure"),
+        (text("x" * (MAX_TEXT_BYTES + 1)), "holds a text of"),
+        (b"\x8a\xff" + b"\x7f" * 255, "beyond 64 bits"),
+    ],
+    ids=["itself", "doubling", "structure", "text", "number"],
+)  # fmt: skip
+def test_what_is_without_end_or_beyond_a_limit_is_refused(tmp_path, program, message):
+    with pytest.raises(ModelFileError, match=message):
+        read_program(tmp_path, program)
 
 
 def test_work_and_memory_are_bounded(tmp_path):
@@ -299,15 +266,3 @@ report(results)
     for label, (message, seconds) in results.items():
         assert f"takes more than {MAX_WORK} steps" in message, label
         assert seconds < 10, label
-
-
-def test_a_structure_beyond_the_limit_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match="bytes of structure"):
-        read_program(tmp_path, b"N0" * (17 * 2**20))
-
-
-def test_long_text_and_long_numbers_are_refused(tmp_path):
-    with pytest.raises(ModelFileError, match="holds a text of"):
-        read_program(tmp_path, text("x" * (MAX_TEXT_BYTES + 1)))
-    with pytest.raises(ModelFileError, match="beyond 64 bits"):
-        read_program(tmp_path, b"\x8a\xff" + b"\x7f" * 255)

@@ -110,13 +110,6 @@ def test_storages_are_aligned_and_the_records_are_those_of_torch(tmp_path, monke
     assert all(np.array_equal(read_torch_file(path)[name].read(), array) for name, array in arrays.items())
 
 
-def test_equal_content_gives_equal_bytes(tmp_path):
-    content = {"a": np.arange(5), "b": ["x", 1.5]}
-    write_torch_file(tmp_path / "one.pth", content)
-    write_torch_file(tmp_path / "two.pth", content)
-    assert (tmp_path / "one.pth").read_bytes() == (tmp_path / "two.pth").read_bytes()
-
-
 def test_a_tensor_in_two_places_is_stored_once(tmp_path):
     shared = np.arange(1000, dtype=np.float64)
     write_torch_file(tmp_path / "shared.pth", {"a": shared, "b": shared})

@@ -1,13 +1,11 @@
 """`myxtts evaluate` and `myxtts listen` from the command line."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
-from myxtts.cli.evaluate import describe_work
 from myxtts.cli.runs import run_listen
 from myxtts.errors import CommandLineError
 from tests.inference.builders import write_small_model
@@ -71,12 +69,6 @@ def test_bad_input_is_one_message_before_a_model_is_loaded(folder, flags, messag
     given = [str(word).replace("{folder}", str(folder)) for pair in {**words, **flags}.items() for word in pair]
     assert message in refuse("evaluate", *given)
     assert not (folder / "none").exists()
-
-
-def test_what_one_waits_for_is_said():
-    material = SimpleNamespace(sentences=[1, 2], recordings={"ana": {"a": 1, "b": 2}, "ben": {"c": 3}})
-    assert describe_work(material, hears_voices=False) == "saying 2 sentences again"
-    assert describe_work(material, hears_voices=True).endswith("has heard 3 recordings to know the voices")
 
 
 def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):

@@ -38,26 +38,6 @@ def test_a_place_that_takes_nothing_is_named(tmp_path, place, why, write):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_file_is_replaced_behind_its_link_and_keeps_its_mode(old):
-    link = old.parent / "link.html"
-    old.chmod(0o640)
-    link.symlink_to(old)
-    write_text(link, "new\n")
-    assert link.is_symlink()
-    assert old.read_text() == "new\n"
-    assert old.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_disk_that_is_full_leaves_the_old_file(old, monkeypatch):
-    def fill_up(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fill_up)
-    with pytest.raises(CommandLineError, match="No space left"):
-        write_text(old, "new\n")
-    assert old.read_text() == OLD
-
-
 def test_the_longest_name_is_no_trouble(tmp_path):
     path = tmp_path / ("x" * 255)
     check_writable(path)

@@ -6,7 +6,7 @@ import pytest
 from myxtts.checkpoints.model_directory import read_model_directory
 from myxtts.checkpoints.store import CheckpointStore, TrainingState
 from myxtts.cli.main import main
-from tests.checkpoints.test_import_export import VOCABULARY
+from tests.checkpoints.hostile_models import VOCABULARY
 
 
 def test_import_says_what_it_read_and_names_the_licence_then_export_gives_it_back(coqui, tmp_path, capsys, refuse):

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.checkpoints.coqui import _read_config_beside as read_config_beside
-from myxtts.checkpoints.store import _read_state as read_state
 from myxtts.cli.main import main
-from myxtts.errors import UserError
-from myxtts.files import read_text
 from myxtts.monitoring.metrics import MetricsLog
-from myxtts.training.run_folder import read_record
 from tests.monitoring.runs import make_run_row, make_train_row
 
 DEEP = b'{"a":' * 100_000
@@ -151,24 +146,6 @@ def test_a_path_that_no_file_system_takes_is_named(place, name, refuse, monkeypa
     long = "x" * 5000
     words = [long if word == name or word == name.partition("/")[0] else word for word in READERS[name]]
     assert "xxx" in refuse(*words)
-
-
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("run.json", lambda folder: read_record(folder)),
-        ("training.json", lambda folder: read_state(folder / "training.json")),
-        ("config.json", lambda folder: read_config_beside(folder / "model.pth")),
-        ("vocab.origin", lambda folder: read_text(folder / "vocab.origin")),
-    ],
-)
-def test_what_a_run_reads_later_is_refused_as_well(tmp_path, name, read, obstacle):
-    OBSTACLES[obstacle](tmp_path / name)
-    if name == "vocab.origin" and obstacle in CONTENTS:
-        return
-    with pytest.raises(UserError, match=name):
-        read(tmp_path)
 
 
 def test_a_clip_that_cannot_be_read_is_dropped_like_any_other(place, capsys, monkeypatch):

@@ -1,5 +1,7 @@
 """`myxtts synthesize` from the command line."""
 
+import contextlib
+import io
 import signal
 import subprocess
 import sys
@@ -8,11 +10,16 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.cli.devices import describe_single_device
+from myxtts.cli.output import show_progress
 from myxtts.cli.speaking import tell_code_limit
 from myxtts.cli.synthesize import build_parser, write_file
+from myxtts.devices.plan import DeviceUse, PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError
 from myxtts.inference.speech import SpeechChunk, SpeechSettings
 from myxtts.inference.synthesizer import load_synthesizer
+from tests.devices.test_plan import make_machine
 from tests.inference.builders import CONFIG, write_small_model
 from tests.support.processes import ROOT, clean_environ, run_python
 
@@ -113,9 +120,7 @@ def test_a_named_voice_says_the_text_of_a_file(folder):
         ({"--text": "a" * 100_001}, "100000 characters at most, but has 100001"),
         ({"--language": "xx"}, "must be one of"),
         ({"--reference": "{folder}/noise.wav"}, "Give another recording."),
-        ({"--reference": "/proc/self/mem"}, "the mount it is on. Give another recording."),
         ({"--reference": "{folder}/short.wav"}, "at least 0.33 s, but lasts 0.10 s"),
-        ({"--reference": "nowhere.wav"}, "nowhere.wav"),
         ({"--reference": None, "--voice": "{folder}/noise.wav"}, "A voice file is what --save-voice writes"),
         ({"--top-k": "many"}, "--top-k must be a whole number, but is 'many'"),
         ({"--top-k": "-1"}, "--top-k must be from 0 to 2147483647, but is -1. The usual value is 50."),
@@ -172,3 +177,40 @@ def test_sigterm_leaves_no_half_of_a_file(tmp_path):
         write_file(say(), tmp_path / "o.wav", 22050)
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def describe(cards, **asked):
+    return describe_single_device(
+        plan_devices(PlanRequest(mode="single", task=DeviceUse.SPEAK, **asked), make_machine(cards))
+    )
+
+
+def test_the_device_is_named_with_the_reason_and_the_way_to_another():
+    assert describe(0) == "Device: /CPU:0. Speaking on the CPU: this machine has no NVIDIA GPU."
+    assert describe(2, rehearsal=True) == "Device: /CPU:1. Rehearsal: no GPU is used."
+    said = describe(2)
+    assert said.startswith("Device: /GPU:0, physical GPU 0, ")
+    assert "Speaking on GPU 0 alone; other cards stay unused (GPU 1 " in said
+    assert said.endswith("For another one set CUDA_VISIBLE_DEVICES=1.")
+    assert "--data-gpu" not in said
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_samples_are_not_written_to_a_terminal(monkeypatch, refuse):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    words = ["--checkpoint", "nowhere", "--text", "Hello.", "--voice", "nowhere.safetensors", "--stream"]
+    said = refuse("synthesize", *words)
+    for part in ("standard output is a terminal", "-r 22050", "-r 24000", "--out FILE"):
+        assert part in said
+
+
+@pytest.mark.parametrize(("stream", "said"), [(Terminal, "\rSentence 1 of 2\rSentence 2 of 2\n"), (io.StringIO, "")])
+def test_progress_is_counted_on_one_line_of_a_terminal_and_nowhere_else(stream, said):
+    with contextlib.redirect_stderr(stream()) as heard:
+        for done in (1, 2):
+            show_progress("Sentence", done, 2)
+    assert heard.getvalue() == said

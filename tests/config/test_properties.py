@@ -32,13 +32,6 @@ sections = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(sections)
-def test_any_values_give_a_configuration_or_our_error(values):
-    with contextlib.suppress(ConfigError):
-        XTTSConfig(**values)
-
-
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(sections.map(lambda value: yaml.safe_dump(value)), st.text(alphabet=string.printable, max_size=60)))
 def test_any_file_gives_a_configuration_or_our_error(tmp_path, text):
@@ -48,36 +41,25 @@ def test_any_file_gives_a_configuration_or_our_error(tmp_path, text):
         resolve_config(yaml_path=path)
 
 
-valid = st.fixed_dictionaries(
-    {},
-    optional={
-        "model": st.fixed_dictionaries({}, optional={"size": st.sampled_from(["tiny", "small", "normal", "big"])}),
-        "data": st.fixed_dictionaries(
-            {},
-            optional={
-                "batch_size": st.integers(1, 512),
-                "num_workers": st.one_of(st.just("auto"), st.integers(0, 64)),
-                "model_start_delay": st.floats(0, 100),
-                "cache": st.sampled_from(["off", "memory", "disk", "auto"]),
-                "train_data": st.one_of(st.none(), st.text(string.printable, min_size=1).filter(str.strip)),
-                "enable_parallel_batch": st.booleans(),
-                "data_gpu_memory": st.one_of(st.just("auto"), st.integers(128, 40000)),
-                "model_gpu_memory": st.one_of(st.just("auto"), st.integers(128, 40000)),
-                "enable_memory_isolation": st.booleans(),
-            },
-        ),
-        "training": st.fixed_dictionaries(
-            {},
-            optional={
-                "learning_rate": st.floats(1e-12, 10),
-                "seed": st.integers(0, 2**63 - 1),
-                "init_from": st.one_of(st.none(), st.just("model.pth")),
-                "optimization_level": st.sampled_from(["basic", "enhanced", "experimental"]),
-                "rehearsal": st.booleans(),
-            },
-        ),
-    },
-)
+def draw_section(**fields):
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+memory = st.one_of(st.just("auto"), st.integers(128, 40000))
+valid = draw_section(
+    model=draw_section(size=st.sampled_from(["tiny", "small", "normal", "big"])),
+    data=draw_section(
+        batch_size=st.integers(1, 512), num_workers=st.one_of(st.just("auto"), st.integers(0, 64)), model_start_delay=st.floats(0, 100),
+        cache=st.sampled_from(["off", "memory", "disk", "auto"]), enable_parallel_batch=st.booleans(), data_gpu_memory=memory,
+        train_data=st.one_of(st.none(), st.text(string.printable, min_size=1).filter(str.strip)), model_gpu_memory=memory,
+        enable_memory_isolation=st.booleans(),
+    ),
+    training=draw_section(
+        learning_rate=st.floats(1e-12, 10), seed=st.integers(0, 2**63 - 1), rehearsal=st.booleans(),
+        init_from=st.one_of(st.none(), st.just("model.pth")),
+        optimization_level=st.sampled_from(["basic", "enhanced", "experimental"]),
+    ),
+)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -110,17 +92,9 @@ ids = st.one_of(st.none(), st.integers(0, 5))
 def test_any_request_on_any_machine_gives_a_sound_plan_or_our_error(
     facts, data, model, mode, isolation, rehearsal, data_limit, model_limit, visible
 ):
-    machine = Machine(
-        CardScan(
-            tuple(
-                Card(PhysicalId(n), name, f"GPU-{n}", "", total, free) for n, (name, total, free) in enumerate(facts)
-            ),
-            (),
-            None,
-        ),
-        host_free_mib=8000,
-        environ={} if visible is None else {"CUDA_VISIBLE_DEVICES": visible},
-    )
+    cards = [Card(PhysicalId(n), name, f"GPU-{n}", "", total, free) for n, (name, total, free) in enumerate(facts)]
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    machine = Machine(CardScan(tuple(cards), (), None), host_free_mib=8000, environ=environ)
     request = PlanRequest(mode, data, model, isolation, data_limit, model_limit, rehearsal)
     try:
         plan = plan_devices(request, machine)

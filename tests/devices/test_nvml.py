@@ -52,17 +52,6 @@ def test_a_lost_card_and_a_driver_that_fails_are_told_from_a_machine_without_car
     assert scan["problem"] is None if problem is None else problem in scan["problem"]
 
 
-def test_process_memory_is_a_value_or_unknown(make_machine):
-    machine = make_machine(StubCard(0), StubCard(1), extra=["process 0 4242 900", "process 0 77 5"])
-    code = """
-from myxtts.devices.nvml import Nvml
-with Nvml() as nvml:
-    report([nvml.read_process_mib(0, 4242), nvml.read_process_mib(0, 77), nvml.read_process_mib(1, 4242),
-            nvml.read_driver_version(), nvml.count_cards()])
-"""
-    assert run_code(code, machine.environ()) == [900, 5, None, "570.00", 2]
-
-
 def test_topology_levels_and_nvlink(make_machine):
     cards = [StubCard(id) for id in range(4)]
     machine = make_machine(*cards, extra=["link 0 1 10", "link 0 2 50", "link 1 2 40", "link 0 3 50", "nvlink 0 3"])

@@ -60,20 +60,6 @@ def test_isolated_gives_each_process_one_card_with_its_limit(data, model):
     assert (made.data.process, made.model.process) == (Process.PRODUCER, Process.TRAINER)
 
 
-def test_isolation_inside_one_process_shows_both_cards_with_limits():
-    made = plan(in_process=True, data_gpu=3, model_gpu=1, isolation=True, data_limit_mib=4096)
-    assert cards_of(made) == [(1, 1, Limit(16384)), (3, 3, Limit(4096))]
-    assert (made.data.device, made.model.device) == ("/GPU:1", "/GPU:0")
-    assert len(made.processes) == 1
-
-
-def test_one_card_is_split_when_both_limits_fit():
-    made = plan(data_gpu=2, model_gpu=2, data_limit_mib=6000, model_limit_mib=12000)
-    assert made.mode is Mode.SPLIT
-    assert cards_of(made) == [(2, 2, Limit(12000))]
-    assert cards_of(made, Process.PRODUCER) == [(2, 0, Limit(6000))]
-
-
 LOST = ((PhysicalId(1), "The NVIDIA driver could not tell GPU 1: GPU is lost."),)
 ISOLATED = {"data_gpu": 0, "model_gpu": 1, "isolation": True}
 REHEARSED = {"rehearsal": True, "mode": "isolated"}
@@ -307,8 +293,3 @@ def test_the_command_that_is_advised_gives_a_single_plan(words):
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config, environ={})
     made = plan_devices(PlanRequest.from_config(config), make_machine(1))
     assert (made.mode, config.training.epochs) == (Mode.SINGLE, 3)
-
-
-def test_the_single_gpu_command_drops_just_the_two_card_flags():
-    command = ["myxtts", "train", "--mode", "dual", "--train-data", "my set", "--data-gpu-memory", "4", "--lr=1e-4"]
-    assert suggest_single_command(command) == "myxtts train --train-data 'my set' --lr=1e-4"

@@ -74,40 +74,28 @@ def test_the_json_has_a_version_and_everything():
 
 
 @pytest.mark.parametrize(
-    ("spoken", "copy", "words"),
+    ("heard", "changes", "uses_decoder", "words"),
     [
-        (PERFECT, PERFECT, "The speech is understood: word error rate 0.00"),
-        ("a dog", "a dog", "The codec loses most"),
-        ("a dog", PERFECT, "The GPT is at fault"),
-        (None, None, "No recogniser has listened"),
+        ((PERFECT,), {}, False, "The speech is understood: word error rate 0.00"),
+        (("a dog", "a dog"), {}, False, "The codec loses most"),
+        (("a dog",), {}, False, "The GPT is at fault"),
+        ((None, None, None), {}, False, "No recogniser has listened"),
+        ((OTHER, OTHER, OTHER), {}, False, "does not understand the recordings themselves: word error rate 1.00"),
+        # The codec's copies come from Griffin-Lim, whatever speaks: they say nothing of a decoder.
+        (("a dog",), {}, True, "The GPT or its waveform decoder is at fault"),
+        (("a dog",), {"is_stopped": False}, True, "1 of 1 sentences ran into the length limit"),
+        (("a dog",), {"lengths": {SPOKEN: 0.5}}, True, "It stops too early: the speech lasts 25% of"),
     ],
 )
-def test_the_verdict_names_who_is_at_fault(spoken, copy, words):
-    sentence = make_sentence(0, make_heard(spoken, copy, None if spoken is None else PERFECT))
-    assert words in judge_evaluation(make_evaluation([sentence]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "The GPT or its waveform decoder is at fault"),
-        ({"is_stopped": False}, "1 of 1 sentences ran into the length limit"),
-        ({"lengths": {SPOKEN: 0.5}}, "It stops too early: the speech lasts 25% of"),
-    ],
-)
-def test_a_waveform_decoder_is_not_taken_for_the_gpt(changes, words):
-    """The codec's copies come from Griffin-Lim, whatever speaks: they say nothing of a decoder."""
-    sentence = make_sentence(0, make_heard("a dog"), **changes)
-    verdict = judge_evaluation(make_evaluation([sentence], uses_decoder=True))
+def test_the_verdict_names_who_is_at_fault(heard, changes, uses_decoder, words):
+    sentence = make_sentence(0, make_heard(*heard), **changes)
+    verdict = judge_evaluation(make_evaluation([sentence], uses_decoder=uses_decoder))
     assert words in verdict
-    assert ("--vocoder griffin-lim to tell them apart" in verdict) == (not changes)
+    assert ("The speech is understood" in verdict) == (heard == (PERFECT,))
+    assert ("--vocoder griffin-lim to tell them apart" in verdict) == (uses_decoder and not changes)
 
 
-@pytest.mark.parametrize(
-    ("heard", "count", "words"),
-    [(PERFECT, 2, "tells little"), (OTHER, 1, "does not understand the recordings themselves: word error rate 1.00")],
-)
-def test_the_verdict_tells_of_a_recogniser_that_is_no_judge(heard, count, words):
-    verdict = judge_evaluation(make_evaluation([make_sentence(0, make_heard(heard, heard, heard))] * count))
-    assert words in verdict
+def test_a_recogniser_that_hears_one_text_in_all_tells_little():
+    verdict = judge_evaluation(make_evaluation([make_sentence(0, make_heard(PERFECT))] * 2))
+    assert "tells little" in verdict
     assert "is understood" not in verdict

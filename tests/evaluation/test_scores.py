@@ -59,14 +59,6 @@ def test_what_is_part_of_a_word_and_what_gives_none():
         split_words("words", "xx")
 
 
-@pytest.mark.parametrize(
-    ("said", "heard", "edits"),
-    [("kitten", "sitting", 3), ("flaw", "lawn", 2), ("", "abc", 3), ("abc", "", 3), ("", "", 0), ("intention", "execution", 5), ("same", "same", 0)],
-)  # fmt: skip
-def test_known_distances(said, heard, edits):
-    assert count_edits(said, heard) == edits
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.text("abc", max_size=8), st.text("abcd", max_size=8))
 def test_the_distance_is_the_one_of_the_definition(said, heard):

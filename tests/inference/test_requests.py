@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from myxtts.errors import MissingLanguageTagError, SpeechRequestError, UserError
+from myxtts.errors import MissingLanguageTagError, SpeechRequestError
 from myxtts.inference.speech import (
-    MOST_CHARACTERS,
     PieceLimits,
-    SpeechSettings,
-    check_text,
     choose_bucket,
     choose_rows,
     split_text,
@@ -24,33 +21,6 @@ LIMITS = PieceLimits(tokens=400, codes=602)
 @pytest.fixture(scope="module")
 def tokenizer():
     return Tokenizer(VOCABULARY)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("temperature", 0.0), ("temperature", float("nan")), ("top_k", -1), ("top_k", 2**31), ("top_p", 1.5),
-        ("repetition_penalty", 0.0), ("speed", 9.0), ("seed", -3), pytest.param("seed", 10**400, id="400 digits"), ("max_codes", 0),
-    ],
-)  # fmt: skip
-def test_a_setting_out_of_range_is_named_with_its_bounds(setting, value):
-    with pytest.raises(SpeechRequestError, match=f"{setting} must be .*, but is"):
-        SpeechSettings(**{setting: value})
-
-
-@pytest.mark.parametrize(
-    ("text", "language", "problem"),
-    [
-        ("", "en", "something to say"),
-        ("... «!?»\n\t ", "en", "something to say"),
-        ("caf\udcc3", "en", "half of a character"),
-        ("Hello.", "xx", "fa"),
-        ("a" * (MOST_CHARACTERS + 1), "en", "100000 characters at most, but has 100001"),
-    ],
-)
-def test_what_nobody_can_say_is_refused(text, language, problem):
-    with pytest.raises(UserError, match=problem):
-        check_text(text, language)
 
 
 def test_a_language_without_a_tag_in_the_vocabulary_is_refused(tokenizer):

@@ -15,8 +15,6 @@ from myxtts.inference.speech import PAUSE_SECONDS, SpeechSettings
 from myxtts.inference.synthesizer import SpeechCopier, Synthesizer, load_synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.sizes import GPTSize
-from myxtts.models.weights import CheckpointMismatchError
-from myxtts.text.tokenizer import Tokenizer
 from tests.inference.builders import CONFIG, build_reference_xtts, build_synthesizer, write_small_model
 from tests.models.reference import load_case
 
@@ -174,17 +172,6 @@ def test_what_is_not_a_number_is_not_spoken(tmp_path):
     voice = Voice(np.ones((32, 32), np.float32), np.zeros(0, np.float32))
     with pytest.raises(UnableToSpeakError, match="must compute numbers"):
         model.speak("Hello.", voice, "en", SpeechSettings(max_codes=10))
-
-
-@pytest.mark.parametrize("lie", [{"text_tokens": 1_000_000}, {"gpt_layers": 256}, {"dvae_width": 16384}], ids=str)
-def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path, lie, monkeypatch):
-    small = read_model_directory(write_small_model(tmp_path / "small"))
-    config = small.config.replace(model=lie)
-    write_model_directory(tmp_path / "bad", config=config, model=small.model, dvae=small.dvae)
-    monkeypatch.setattr(loading, "GPT", None)
-    tokenizer = Tokenizer(tmp_path / "small" / "vocab.json")
-    with pytest.raises(CheckpointMismatchError, match="bad must hold the weights of this model, but does not"):
-        loading.build_parts(read_model_directory(tmp_path / "bad"), tokenizer)
 
 
 def test_a_vocabulary_of_another_size_is_refused(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from myxtts.checkpoints.tensors import LazyTensor
-from myxtts.errors import ClipError, VoiceError
+from myxtts.errors import VoiceError
 from myxtts.inference.cloning import VoiceCloner
 from myxtts.inference.voices import Voice, find_voice, load_voice, read_references, save_voice
 from tests.inference.builders import build_reference_xtts
@@ -70,15 +70,8 @@ def write_tone(path, seconds, level=0.3, rate_hz=22050):
 
 
 def test_references_that_give_no_voice_are_refused(tmp_path):
-    with pytest.raises(VoiceError, match=r"at least 0.33 s, but lasts 0.10 s"):
-        read_references([write_tone(tmp_path / "short.wav", 0.1)])
     with pytest.raises(VoiceError, match="silent"):
         read_references([write_tone(tmp_path / "silent.wav", 2.0, level=0.0)])
-    (tmp_path / "noise.wav").write_bytes(b"not a sound")
-    with pytest.raises(ClipError, match=r"noise\.wav"):
-        read_references([tmp_path / "noise.wav"])
-    with pytest.raises(ClipError, match=r"nowhere\.wav"):
-        read_references([tmp_path / "nowhere.wav"])
     with pytest.raises(VoiceError, match="at least one"):
         read_references([])
 

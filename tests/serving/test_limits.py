@@ -6,8 +6,8 @@ import http.client
 import psutil
 import pytest
 
-from myxtts.serving.limits import Places, RateLimiter, ServingLimits, name_client
-from myxtts.serving.request import BUSY, ApiError, ServerStartError
+from myxtts.serving.limits import RateLimiter, ServingLimits, name_client
+from myxtts.serving.request import ApiError, ServerStartError
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host, read_answer
 
 SPEECH = "/v1/audio/speech"
@@ -199,16 +199,6 @@ def test_a_client_has_so_many_requests_a_minute_and_others_have_theirs():
 )
 def test_what_counts_as_one_client(address, client):
     assert name_client(address) == client
-
-
-def test_places_are_given_back_whatever_happens():
-    places = Places(1)
-    with pytest.raises(KeyError), places.take("10.0.0.1"):
-        raise KeyError
-    assert places.taken == 0
-    with places.take("10.0.0.1"), pytest.raises(ApiError) as caught, places.take("10.0.0.2"):
-        pass
-    assert caught.value.kind == BUSY
 
 
 @pytest.mark.parametrize(

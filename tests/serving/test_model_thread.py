@@ -6,23 +6,9 @@ import threading
 
 import pytest
 
-from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, ModelThreadError
+from myxtts.serving.model_thread import Job, ModelThread
 
 WAIT_S = 60
-
-
-class Gated:
-    """Work that goes on when the test lets it."""
-
-    def __init__(self):
-        self.begun, self.gate, self.made = threading.Event(), threading.Semaphore(0), 0
-
-    def __call__(self, model):
-        self.begun.set()
-        for number in range(100):
-            assert self.gate.acquire(timeout=WAIT_S)
-            self.made += 1
-            yield number
 
 
 def test_the_model_is_loaded_used_and_left_in_one_thread(caplog):
@@ -55,25 +41,3 @@ def test_a_model_that_cannot_be_loaded_is_an_error_of_start():
 
     with pytest.raises(FileNotFoundError, match="no model"):
         ModelThread(open_model).start()
-
-
-def test_stopping_ends_the_job_under_way_and_drops_the_rest():
-    work, dropped = Gated(), Gated()
-
-    async def stop():
-        thread = ModelThread(lambda: contextlib.nullcontext("model"))
-        thread.start()
-        jobs = [thread.submit(Job(work)), thread.submit(Job(dropped))]
-        work.begun.wait(WAIT_S)
-        with pytest.raises(ModelThreadError, match="still busy"):
-            thread.stop(0.01)
-        work.gate.release()
-        await asyncio.to_thread(thread.stop, WAIT_S)
-        # What was made before is handed over.
-        assert await jobs[0].receive() == 0
-        for job in jobs:
-            with pytest.raises(JobCancelled):
-                await job.receive()
-
-    asyncio.run(stop())
-    assert (work.made, dropped.begun.is_set()) == (1, False)

@@ -139,21 +139,6 @@ def exaggerate(monkeypatch, objective, side):
     monkeypatch.setattr(objective, "compute", compute)
 
 
-@pytest.mark.soak
-def test_parts_of_a_batch_give_its_update():
-    batch = make_batch()
-    whole, parts = make_step(), make_step()
-    update(whole, batch)
-    halves = [
-        {name: value if name == "totals_2" else value[row : row + 1] for name, value in batch.items()} for row in (0, 1)
-    ]
-    first = parts.compute(halves[0], MicroStep(0, 0, 2))
-    parts.apply(parts.compute(halves[1], MicroStep(0, 1, 2), first), 1e-3)
-    for side in ("decoder", "rivals"):
-        for name, array in read_weights(list_parts(whole)[side]).items():
-            np.testing.assert_allclose(read_weights(list_parts(parts)[side])[name], array, atol=2e-4, err_msg=name)
-
-
 def test_rows_that_fill_a_batch_and_ends_behind_a_clip_do_not_count():
     step = make_step()
     batch = make_batch()
@@ -166,18 +151,6 @@ def test_rows_that_fill_a_batch_and_ends_behind_a_clip_do_not_count():
     }
     other = short | {"codes_BM": tf.concat([short["codes_BM"][:, :-1], [[3]]], 1)}
     np.testing.assert_allclose(step.evaluate(short, "all"), step.evaluate(other, "all"), rtol=1e-5)
-
-
-def test_what_a_person_reads():
-    objective = make_objective()
-    sums = dict(zip(objective.sum_names, (2.0, 4.0, 6.0, 8.0, 2.0), strict=True))
-    assert objective.name_results(sums, "all") == {
-        "loss": 1.0,
-        "mel_loss": 1.0,
-        "adversarial_loss": 2.0,
-        "feature_loss": 3.0,
-        "discriminator_loss": 4.0,
-    }
 
 
 def test_a_decoder_that_hears_speakers_is_not_trained_without_them():

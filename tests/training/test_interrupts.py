@@ -25,26 +25,6 @@ def test_a_signal_is_noted_and_nothing_dies_before_a_second_interrupt(number):
     assert signal.getsignal(number) is before
 
 
-def kill_idly(stop, number):
-    """Kills this process in an idle block, as a part of the program would that takes every error for its own."""
-    with stop.while_idle():
-        try:
-            os.kill(os.getpid(), number)
-        except Exception as error:  # noqa: BLE001  (a stop is none of them)
-            pytest.fail(f"taken for {error!r}")
-        pytest.fail("the block must have ended")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_an_idle_block_at_once(number):
-    with StopRequests() as stop:
-        with pytest.raises(StopNow, match=rf"it was asked to stop \({number.name}\)"):
-            kill_idly(stop, number)
-        assert stop.signal is number
-        # What is closed on the way out is not interrupted.
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_a_busy_block_inside_an_idle_one_is_not_ended():
     with StopRequests() as stop, stop.while_idle():
         with stop.while_busy():

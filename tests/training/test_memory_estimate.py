@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from myxtts.config import XTTSConfig
@@ -9,10 +10,20 @@ from myxtts.data.buckets import Bucket
 from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Growth, Limit, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.errors import MemoryBillError
+from myxtts.models.discriminators import Rivals, choose_rival_size
+from myxtts.models.sizes import DecoderSize
+from myxtts.models.waveform import WaveformDecoder
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import Target, choose_preparation
 from myxtts.pipeline.threads import SLOTS
-from myxtts.training.memory_estimate import RunShape, bill_run, check_run, list_fitting_batches
+from myxtts.training.memory_estimate import (
+    RunShape,
+    bill_run,
+    check_run,
+    count_decoder_numbers,
+    count_decoder_parameters,
+    list_fitting_batches,
+)
 
 BUCKETS = (Bucket(16, 50 * 1024, 60), Bucket(8, 100 * 1024, 90))
 
@@ -54,13 +65,6 @@ def test_what_saves_memory_makes_the_bill_smaller():
     assert read(bill(config.replace(data={"mixed_precision": "mixed_bfloat16"})), "activations") == whole // 2
     assert read(bill(config.replace(data={"prompt_seconds": 1.0})), "activations") < whole
     assert read(bill(config, "codec"), "activations") < whole
-
-
-def test_both_devices_are_billed_where_there_are_two():
-    config = XTTSConfig(model={"size": "tiny"})
-    shape = describe_shape(config)
-    assert [found.role for found in bill_run(config, make_plan(None), shape)] == ["data", "model"]
-    assert [found.role for found in bill_run(config, make_plan(None, Mode.SINGLE), shape)] == ["model"]
 
 
 def test_a_limit_that_is_too_small_is_refused_with_a_batch_that_fits():
@@ -165,3 +169,11 @@ def test_batches_that_fit_make_up_the_same_update():
     assert list_choices(whole) == [(8, 4)]
     assert list_choices(whole - 1)[0] == (4, 8)
     assert list_choices(1000) == []
+
+
+def test_every_trained_number_of_a_decoder_is_counted_once_and_a_wider_one_keeps_more():
+    size, wide = (DecoderSize(latent_width=16, width=width, speaker_width=8) for width in (32, 64))
+    parts = WaveformDecoder(size), Rivals(choose_rival_size(size))
+    real = sum(int(np.prod(variable.shape)) for part in parts for variable in part.variables)
+    assert count_decoder_parameters(size) == real
+    assert count_decoder_numbers(wide) > 1.9 * count_decoder_numbers(size)

@@ -293,15 +293,6 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
         plan(config.replace(training={"stage": "decoder"}))
 
 
-def test_a_run_that_trained_on_both_devices_goes_on_so(tmp_path):
-    config, told = make_config(tmp_path / "run"), []
-    first = plan(config, SHARES, launches=True)
-    keep(config.replace(training={"mode": "single"}), asdict(first.choice))
-    assert plan(config, launches=True) == first
-    assert plan(config, SHARES, tell=told.append).workers == ()
-    assert "the run's mode was data-parallel, which cannot be had now (takes a process for each device" in told[0]
-
-
 # What processes do below.
 def make_environment_reader():
     return lambda names: {name: os.environ.get(name) for name in names}
@@ -344,15 +335,6 @@ def test_a_process_that_hangs_is_ended_at_its_limit_with_its_stack(ask):
     assert (hung.content, hung.ending) == (None, "it was not done after 0.2 s")
     assert "hang_for_ever" in hung.output, "its stack"
     assert ask("hang_while_loading", import_s=0.5).ending == "its process had not loaded its code after 0.5 s"
-
-
-def test_whoever_stops_a_measurement_leaves_no_process(ask, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(auto_mode.TaskProcess, "receive", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        ask("make_hanging")
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,13 @@ from myxtts.errors import ClusterError, RunChangedError
 from myxtts.training.resume_rules import (
     _RULES,
     RULES,
-    Change,
-    Rule,
     compare_configs,
-    compare_environments,
     describe_idle_workers,
     list_shared_settings,
     refuse_changes,
     refuse_plan,
     refuse_settings,
     report_moved_end,
-    report_rounding,
-    restrict_to_codec,
 )
 
 FOLDER = "runs/voice"
@@ -42,10 +37,6 @@ def refuse(old, new, has_checkpoint=True):
 def test_every_setting_has_one_rule():
     assert sorted(RULES) == sorted(setting_keys()), "classify new settings in resume_rules.py"
     assert sum(map(len, _RULES.values())) == len(RULES), "a setting stands under two rules"
-
-
-def test_the_same_settings_go_on():
-    assert compare_configs(make_sections(), make_sections()) == []
 
 
 def test_a_run_from_before_prompts_came_from_the_speaker_goes_on_only_as_it_was():
@@ -116,14 +107,6 @@ def test_the_refusal_shows_old_and_new_values_and_the_ways_out():
     )
 
 
-def test_the_words_that_give_the_old_values_back_can_be_pasted():
-    old = make_sections(data={"vocabulary": "my words/vocab.json"}, training={"init_from": None})
-    with pytest.raises(RunChangedError) as caught:
-        refuse(old, make_sections(training={"init_from": "xtts-v2", "clip_norm": 1.0, "warmup_steps": 100}))
-    for words in ("--vocabulary 'my words/vocab.json'", "--grad-accum 1", "leave out --init-from)"):
-        assert words in str(caught.value)
-
-
 def test_a_gpt_run_in_the_folder_of_a_codec_is_pointed_to_it():
     with pytest.raises(
         RunChangedError, match=r"training\.stage was codec, now gpt[^$]*--codec runs/voice with another"
@@ -135,58 +118,6 @@ def test_a_preset_is_compared_by_what_it_fills_in():
     with pytest.raises(RunChangedError) as caught:
         refuse(make_sections(), change("training.optimization_level", "experimental"))
     assert caught.value.keys == ("data.mixed_precision",)
-
-
-CHANGED = {
-    "model": {"gpt_layers": 2, "dropout": 0.5},
-    "data": {"batch_size": 3},
-    "training": {"codec_steps": 5, "epochs": 3, "deterministic": True},
-}
-
-
-def list_keys(changes):
-    return {change.key: change.rule for change in changes if change.rule not in (Rule.FREE, Rule.COMPARED)}
-
-
-def compare_codecs(changed):
-    """As for the codec's own folder, whose stage is codec whatever the run's is."""
-    new = {**changed, "training": {**changed["training"], "stage": "codec"}}
-    return compare_configs(make_sections(training={"stage": "codec"}), make_sections(**new))
-
-
-def test_the_length_of_a_codec_run_may_change():
-    old, new = (make_sections(training={"stage": "codec", "codec_steps": steps}) for steps in (10, 20))
-    refuse(old, new)
-    assert list_keys(compare_configs(old, new)) == {"training.codec_steps": Rule.LENGTH}
-
-
-def test_a_codec_in_training_does_not_mind_the_gpt():
-    assert list_keys(restrict_to_codec(compare_codecs(CHANGED), is_trained=False)) == {
-        "data.batch_size": Rule.RESULT,
-        "training.deterministic": Rule.ROUNDING,
-        "training.codec_steps": Rule.LENGTH,
-    }
-
-
-def test_a_trained_codec_only_minds_its_shape():
-    changed = {**CHANGED, "model": {**CHANGED["model"], "dvae_width": 64}}
-    minded = list_keys(restrict_to_codec(compare_codecs(changed), is_trained=True))
-    assert [key for key, rule in minded.items() if rule is Rule.RESULT] == ["model.dvae_width"]
-
-
-def test_facts_of_the_environment_that_differ_are_named(caplog):
-    changes = compare_environments(
-        {"tensorflow": "2.20", "threads": 2, "gone": 1}, {"tensorflow": "2.21", "threads": 2, "new": 3}
-    )
-    assert changes == [Change("gone", 1, None), Change("new", None, 3), Change("tensorflow", "2.20", "2.21")]
-    report_rounding(changes[2:])
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "no longer bit for bit" in record.getMessage()
-    assert record.getMessage().endswith("tensorflow was '2.20', now '2.21'.")
-    caplog.clear()
-    report_rounding([])
-    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,7 @@ def test_measuring_changes_nothing_and_is_done_once(unbroken, flags, tmp_path):
 
 
 LARGE_MODEL = {
-    "costs": {
-        "prepare_s": 0.02,
-        "transfer_s": 0.001,
-        "train_s": 2.0,
-        "single_s": 2.02,
-        "dual_s": 2.0,
-        "exchange_s": 0.2,
-    },
+    "costs": {"prepare_s": 0.02, "transfer_s": 0.001, "train_s": 2, "single_s": 2.02, "dual_s": 2, "exchange_s": 0.2},
     "obstacles": {},
     "around": {"epochs": 3, "kept_obstacle": "--cache is off."},
 }

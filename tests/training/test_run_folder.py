@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.config import XTTSConfig
-from myxtts.errors import CheckpointError, RunChangedError, RunFinishedError, RunFolderError
+from myxtts.errors import RunChangedError, RunFinishedError, RunFolderError
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, save
 from tests.support.processes import ROOT, clean_environ, run_code
@@ -112,16 +112,6 @@ def test_resume_demands_a_run_and_makes_no_folder(folder):
         assert run.step == 0, "its codec has begun"
 
 
-def test_settings_that_change_the_result_are_refused_and_the_folder_is_free_again(folder):
-    train(folder, 10)
-    with pytest.raises(
-        RunChangedError, match=r"data\.batch_size was 16, now 4[^$]*--batch-size 16[^$]*--reset-training"
-    ):
-        open_once(folder, data={"batch_size": 4})
-    assert train(folder) == 10
-    assert read_record(folder)["config"]["data"]["batch_size"] == 16
-
-
 def test_what_may_change_is_in_force_and_noted(folder, caplog):
     train(folder, 10)
     train(folder, epochs=7)
@@ -165,20 +155,6 @@ def test_another_length_continues_a_finished_run_or_finds_nothing_left_to_do(fol
         run.finish("all updates are done")
     with pytest.raises(RunFinishedError, match="80 updates"):
         open_once(folder, max_steps=80)
-
-
-def test_a_run_killed_between_its_last_checkpoint_and_its_end_may_end(folder, caplog):
-    train(folder, 100)
-    with open_with(folder) as run, caplog.at_level("INFO"):
-        assert run.begin(100, ENVIRONMENT) == 100
-        assert "All 100 updates" in caplog.text
-        run.finish("all updates are done")
-    with pytest.raises(RunFinishedError, match="100 updates are done"):
-        open_once(folder)
-    with open_with(folder, epochs=77) as run:
-        with pytest.raises(RunFinishedError):
-            run.begin(100, ENVIRONMENT)
-        assert run.begin(101, ENVIRONMENT) == 100
 
 
 def test_a_run_stopped_early_goes_on_with_more_patience_and_not_by_its_length(folder):
@@ -239,15 +215,11 @@ def test_a_folder_without_a_readable_record_is_not_guessed_at(folder, content):
     assert "step-00000010" in list_names(folder / "previous-run-1")
 
 
-def test_a_record_of_a_newer_myxtts_and_damaged_checkpoints_are_not_touched(folder):
+def test_a_record_of_a_newer_myxtts_is_not_touched(folder):
     train(folder, 10)
     record = (folder / "run.json").read_text()
     (folder / "run.json").write_text(json.dumps(json.loads(record) | {"version": 2}))
     with pytest.raises(RunFolderError, match=r"of version 2.*Update MyXTTS"):
-        open_once(folder)
-    (folder / "run.json").write_text(record)
-    (folder / "step-00000010" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="--reset-training"):
         open_once(folder)
 
 
@@ -291,12 +263,7 @@ def test_a_file_system_without_locks_is_said(folder, monkeypatch, caplog):
     assert "knows no locks (No locks available)" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_or_moved_is_said(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match=r"must be a folder, but is a file\..*--checkpoint-dir"):
-        open_once(tmp_path / "file")
-    with pytest.raises(RunFolderError, match=r"takes no new folder.*--checkpoint-dir"):
-        open_once(Path("/proc/run"))
+def test_a_run_that_cannot_be_moved_is_said(tmp_path, monkeypatch):
     train(tmp_path / "run", 10)
     monkeypatch.setattr(Path, "rename", lambda path, target: os.rename(path, "/proc/target"))
     with pytest.raises(RunFolderError, match="the old run cannot be kept aside"):
@@ -326,7 +293,8 @@ def test_the_codec_has_a_folder_and_checkpoints_of_its_own(folder):
         pytest.raises(RunChangedError, match=rf"The run in {folder}/codec cannot go on[^$]*data\.batch_size"),
     ):
         train_codec(run)
-    with open_with(folder) as run:
+    # While it is trained, it does not mind the GPT.
+    with open_with(folder, model={"gpt_layers": 2, "dropout": 0.5}) as run:
         assert train_codec(run, 20, 30, ending="all updates are done") == 10
         with run.open_codec() as codec:
             assert codec.path == folder / "codec"
@@ -364,23 +332,7 @@ def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder, e
         open_once(folder, codec_steps=90)
 
 
-@pytest.mark.parametrize("is_in_use", [False, True])
-def test_a_codec_that_ended_early_is_trained_on_only_while_nothing_has_learnt_its_codes(folder, is_in_use):
-    with open_with(folder, **PATIENT) as run:
-        run.begin(100, ENVIRONMENT)
-        train_codec(run, 50, end_step=1000, ending="no better loss in 3 validations", is_early=True)
-        if is_in_use:
-            save(run.store, 10)
-    with open_with(folder, **{**PATIENT, "early_stopping": 9}) as run, run.open_codec() as codec:
-        assert codec.is_finished is is_in_use
-
-
 def test_a_reset_killed_anywhere_loses_nothing(tmp_path):
     result = run_code(f"from tests.training.reset_kill_points import *\nreport(kill_everywhere({str(tmp_path)!r}))")
     assert result["kills"] > 30
     assert result["states"].keys() == {"old", "moved"}, "both must occur, and nothing else"
-
-
-def test_a_run_is_refused_or_found_without_tensorflow():
-    code = "import sys\nimport myxtts.training.run_folder\nreport([name for name in sys.modules if name in ('tensorflow', 'keras')])"
-    assert run_code(code) == []

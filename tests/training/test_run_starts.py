@@ -9,7 +9,7 @@ from myxtts.checkpoints.tensors import read_array
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import OPTIONAL, list_xtts_weights
 from myxtts.text.vocabulary import extend_vocabulary
-from tests.checkpoints.test_import_export import draw_tensors
+from tests.checkpoints.hostile_models import draw_tensors
 from tests.support.tiny_run import MODEL_SETTINGS, SMALLEST, TinyRun, run_tiny
 
 # Whole runs; tests/training/test_starting_point.py has what is read and refused.

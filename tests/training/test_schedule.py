@@ -5,9 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from myxtts.cli.train import build_parser
 from myxtts.config import TrainingConfig, XTTSConfig
-from myxtts.config.sources import resolve_config
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.sampler import IndexSampler
 from myxtts.training.schedule import FINAL_SHARE, compute_learning_rate, count_free_steps, count_updates, plan_schedule
@@ -33,12 +31,6 @@ def make_sampler(clips, batch=4, accumulation=1):
 )
 def test_a_run_has_as_many_updates_as_was_asked(settings, stage, updates):
     assert count_updates(XTTSConfig(training=settings), make_sampler(40), stage) == updates
-
-
-def test_epochs_given_by_a_flag_count_as_given():
-    given = build_parser("train").parse_all(["--stage", "codec", "--epochs", "2"]).given
-    config = resolve_config(flags=given, environ={})
-    assert count_updates(config, make_sampler(40), "codec") == 20
 
 
 def test_intervals_follow_the_epochs_of_a_small_corpus_unless_they_are_given():

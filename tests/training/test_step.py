@@ -187,12 +187,3 @@ def test_weights_are_their_own_again_when_their_averages_do_not_fit(monkeypatch)
     with pytest.raises(MemoryError), average.in_place():
         pytest.fail("the exchange must fail")
     assert float(variables["a"].value) == 2.0
-
-
-@pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.9, "uses_loss_scale": True}])
-def test_state_names_every_variable_of_the_step(settings):
-    step = make_step(**settings)
-    names = [name for name, _ in step.list_state()]
-    assert len(names) == len(set(names))
-    per_weight = 3 if settings else 2
-    assert len(names) == per_weight * len(step.optimizer.variables) + (3 if settings else 1)
