@@ -154,7 +154,9 @@ class MeasuredTraining:
         """Kernels of the step that was traced last, as they would be without XLA."""
         traced = self.step.traced
         gradients = traced.get("_add_gradients") or traced["_compute_gradients"]
-        counts = [count_launches(each).total() for each in (gradients, traced["_apply_gradients"])]
+        # Where more batches make an update than were measured, there was none.
+        functions = (gradients, traced.get("_apply_gradients"))
+        counts = [0 if each is None else count_launches(each).total() for each in functions]
         return Launches(counts[0], counts[1], is_compiled=self.step.xla_functions > 0)
 
     def settle(self) -> None:
