@@ -144,21 +144,25 @@ def _hold_against_card(bill: DeviceBill, role: RolePlan, read_room_mib: ReadRoom
     return bill if room_mib is None else replace(bill, limit_bytes=room_mib * MIB, is_free=True)
 
 
-def _bill_model(config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int) -> DeviceBill:
+def bill_model(config: XTTSConfig, shape: RunShape, batch_size: int) -> tuple[BillItem, ...]:
+    """What the device that trains must hold, without what it may prepare."""
     count = _count_trained(config, shape.stage)
     average = 1 if config.training.ema_decay else 0
     # A sum of micro-batches is held beside the gradients that are added to it.
     gradients = 2 if config.training.gradient_accumulation_steps > 1 else 1
     buckets = _scale_buckets(config, shape, batch_size)
     activations_bytes = max(_estimate_activations(config, shape, bucket) for bucket in buckets)
-    items = (
+    return (
         BillItem("weights", (count + _count_frozen(config, shape.stage)) * FLOAT_BYTES),
         BillItem("gradients", gradients * count * FLOAT_BYTES),
         BillItem("optimizer", (2 + average) * count * FLOAT_BYTES),
         BillItem("activations", activations_bytes, is_estimate=True),
         BillItem("slots", _count_slot_bytes(shape, buckets)),
     )
-    return DeviceBill(role.device, "model", items, _read_limit(role))
+
+
+def _bill_model(config: XTTSConfig, role: RolePlan, shape: RunShape, batch_size: int) -> DeviceBill:
+    return DeviceBill(role.device, "model", bill_model(config, shape, batch_size), _read_limit(role))
 
 
 def _bill_data(

@@ -1,0 +1,160 @@
+"""Launches and memory of the hot functions, compiled by XLA for an RTX 3090 and an RTX 4090 that are not there.
+
+Prints the tables of a page. What was compiled once is kept by its text and not compiled again: a long run can be divided and resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.gpu_compile import CARDS
+from benchmarks.gpu_functions import FUNCTIONS, PRECISIONS, SHAPES, Case, build_function
+from benchmarks.measuring import run_bench, tell_machine
+from myxtts.data.buckets import Bucket
+from myxtts.pipeline.recipe import Target, choose_preparation
+from myxtts.training.memory_estimate import RunShape, bill_model
+from myxtts.units import SAMPLES_PER_CODE
+
+KEPT = Path("build/gpu-proof")
+ALWAYS_FLOAT32 = ("prompt mels", "codec mels", "codes", "speech")
+LIBRARIES = ("kCublasLtMatmul", "kGemm", "kConvolution", "kFft", "kDynamicSlice", "kCuDnn")
+MEMORY_CASES = (
+    Case("tiny"),
+    Case("tiny", shape=(16, 100, 200)),
+    Case("tiny", "mixed_float16", shape=(16, 60, 100)),
+    Case("small"),
+    Case("small", "mixed_bfloat16", shape=(12, 100, 200)),
+    Case("small", checkpointing=True, shape=(12, 100, 200)),
+    Case("base"),
+    Case("base", "mixed_bfloat16", shape=(8, 100, 200)),
+    Case("base", "mixed_float16", checkpointing=True, shape=(8, 60, 120)),
+    Case("big", "mixed_bfloat16"),
+    Case("big", "mixed_bfloat16", checkpointing=True),
+)
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.gpu_proof", description=__doc__)
+    parser.add_argument(
+        "--python", metavar="PATH", required=True, help="of the environment with jax and its CUDA plugin"
+    )
+    parser.add_argument(
+        "--size",
+        action="append",
+        choices=SHAPES,
+        help="may be given again, as all that follow (default: tiny, base, big)",
+    )
+    parser.add_argument("--precision", action="append", choices=PRECISIONS)
+    parser.add_argument("--card", action="append", choices=CARDS)
+    parser.add_argument("--function", action="append", choices=FUNCTIONS)
+    parser.add_argument("--memory", action="store_true", help="hold the bill against the compiler instead")
+    parser.add_argument("--kept", action="store_true", help="print what was compiled before, and compile nothing")
+    chosen = parser.parse_args(words)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    with tell_machine():
+        print(f"Commit   {commit.strip()}, {date.today()}\n")
+        print_memory(chosen) if chosen.memory else print_launches(chosen)
+
+
+def print_launches(chosen: argparse.Namespace) -> None:
+    names = (
+        "function",
+        "precision",
+        "card",
+        "launches",
+        "in graphs",
+        "library",
+        "temporary",
+        "arguments",
+        "results",
+        "compiled in",
+    )
+    for size in chosen.size or ("tiny", "base", "big"):
+        print(f"\n{size}: {Case(size)}\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
+        for name, precision, card in list_rows(chosen):
+            found = compile_function(name, Case(size, precision), card, chosen)
+            print(
+                f"| {name} | {precision.removeprefix('mixed_')} | {card} | {found if isinstance(found, str) else describe(found)} |",
+                flush=True,
+            )
+
+
+def list_rows(chosen: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    for name in chosen.function or FUNCTIONS:
+        for precision in chosen.precision or PRECISIONS:
+            if precision == "float32" or name not in ALWAYS_FLOAT32:
+                yield from ((name, precision, card) for card in chosen.card or CARDS)
+
+
+def describe(found: dict[str, Any]) -> str:
+    library = sum(found["kinds"].get(kind, 0) for kind in LIBRARIES)
+    share = f"{found['in_graphs'] / max(1, found['launches']):.0%}"
+    sizes = " | ".join(f"{found[name] / 1e6:,.0f} MB" for name in ("temp", "argument", "output"))
+    return f"{found['launches']:,} | {share} | {library:,} | {sizes} | {found['seconds']} s"
+
+
+def print_memory(chosen: argparse.Namespace) -> None:
+    print("| model and batch | the bill | the compiler | bill / compiler |\n|---|---|---|---|")
+    for case in MEMORY_CASES:
+        if case.size in (chosen.size or SHAPES):
+            found = compile_function("gpt gradients", case, "3090", chosen)
+            if isinstance(found, str):
+                print(f"| {case} | {found} |", flush=True)
+                continue
+            rows, tokens, codes = case.sizes
+            shape = RunShape(
+                "gpt",
+                (Bucket(rows, codes * SAMPLES_PER_CODE, tokens),),
+                choose_preparation(case.config, Target.GPT, ()),
+            )
+            bill = {item.name: item.size_bytes for item in bill_model(case.config, shape, rows)}
+            needed = found["temp"] + found["argument"] + found["output"] + bill["optimizer"]
+            billed = sum(bill.values()) - bill["slots"]
+            print(f"| {case} | {billed / 1e6:,.0f} MB | {needed / 1e6:,.0f} MB | {billed / needed:.2f} |", flush=True)
+
+
+def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespace) -> dict[str, Any] | str:
+    """The compiler's figures, or why there are none."""
+    text = lower(name, case)
+    gc.collect()
+    if text.startswith("not lowered"):
+        return text
+    kept = KEPT / f"{hashlib.sha256(re.sub(r' loc[(].*', '', text).encode()).hexdigest()[:16]}-{card}.json"
+    if not kept.exists():
+        if chosen.kept:
+            return "not compiled yet"
+        source = kept.with_suffix(".mlir")
+        source.write_text(text, encoding="utf-8")
+        script = str(Path(__file__).with_name("gpu_compile.py"))
+        ran = subprocess.run([chosen.python, script, str(source), card], capture_output=True, text=True, check=False)
+        source.unlink()
+        if ran.returncode:
+            return f"not compiled: {(ran.stderr.strip() or 'killed').splitlines()[-1]}"
+        kept.write_text(ran.stdout, encoding="utf-8")
+    return json.loads(kept.read_text(encoding="utf-8"))
+
+
+def lower(name: str, case: Case) -> str:
+    """The function as StableHLO, or why it cannot be written so."""
+    function, specs = build_function(name, case).compile(jit_compile=True)
+    try:
+        # For the processor: without a card TensorFlow lowers nothing that holds variables for one. The text is the same.
+        return function.experimental_get_compiler_ir(*specs)(stage="stablehlo", platform_name="CPU")
+    except (tf.errors.OpError, ValueError, TypeError) as error:
+        return f"not lowered: {str(error).splitlines()[0]}"
+
+
+if __name__ == "__main__":
+    run_bench(main)
