@@ -27,10 +27,10 @@ endif
 BENCHES := cluster data model pipeline planner corpus_scan
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types unit soak bench clean setup
+.PHONY: help train test lint types unit soak bench gpu-proof clean setup
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: $(RUN_STAMP) ## set up and train on the embedded demo corpus
 	@$(if $(HAS_GPU),,echo "No NVIDIA driver found: rehearsing on logical CPU devices.")
@@ -61,6 +61,17 @@ ifdef NAME
 else
 	@awk 'FNR == 1 {name = FILENAME; gsub(/.*\/|\.py$$/, "", name); gsub(/"""/, ""); printf "  NAME=%-12s %s\n", name, $$0}' $(BENCHES:%=benchmarks/%.py)
 endif
+
+# jax and its CUDA plugin in an environment of their own: its XLA compiles for cards that are not there.
+GPU_PROOF := build/gpu-proof/venv
+gpu-proof: $(RUN_STAMP) $(GPU_PROOF)/.done ## compile for cards that are not there; a part of it: FLAGS="--size tiny --card 3090"
+	$(BIN)/python -m benchmarks.gpu_launches
+	$(BIN)/python -m benchmarks.gpu_proof --python $(GPU_PROOF)/bin/python $(FLAGS)
+
+$(GPU_PROOF)/.done: benchmarks/gpu_constraints.txt
+	$(PYTHON) -m venv $(GPU_PROOF)
+	$(GPU_PROOF)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/gpu_constraints.txt
+	@touch $@
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
+import itertools
 import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,14 @@ from benchmarks.gpu_compile import CARDS
 from benchmarks.gpu_functions import FUNCTIONS, PRECISIONS, SHAPES, Case, build_function
 from benchmarks.measuring import run_bench, tell_machine
 from myxtts.data.buckets import Bucket
+from myxtts.devices.plan import DevicePlan, Growth, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.pipeline.recipe import Target, choose_preparation
-from myxtts.training.memory_estimate import RunShape, bill_model
+from myxtts.training.memory_estimate import RunShape, bill_model, list_fitting_batches
 from myxtts.units import SAMPLES_PER_CODE
 
 KEPT = Path("build/gpu-proof")
+CLIPS_PER_UPDATE = 252
+"""The reference recipe's."""
 ALWAYS_FLOAT32 = ("prompt mels", "codec mels", "codes", "speech")
 LIBRARIES = ("kCublasLtMatmul", "kGemm", "kConvolution", "kFft", "kDynamicSlice", "kCuDnn")
 MEMORY_CASES = (
@@ -113,16 +118,31 @@ def print_memory(chosen: argparse.Namespace) -> None:
             if isinstance(found, str):
                 print(f"| {case} | {found} |", flush=True)
                 continue
-            rows, tokens, codes = case.sizes
-            shape = RunShape(
-                "gpt",
-                (Bucket(rows, codes * SAMPLES_PER_CODE, tokens),),
-                choose_preparation(case.config, Target.GPT, ()),
-            )
-            bill = {item.name: item.size_bytes for item in bill_model(case.config, shape, rows)}
+            items = bill_model(case.config, describe_batches(case), case.sizes[0])
+            bill = {item.name: item.size_bytes for item in items}
             needed = found["temp"] + found["argument"] + found["output"] + bill["optimizer"]
             billed = sum(bill.values()) - bill["slots"]
             print(f"| {case} | {billed / 1e6:,.0f} MB | {needed / 1e6:,.0f} MB | {billed / needed:.2f} |", flush=True)
+    cards = (8, 12, 16, 24)
+    print(f"\n| model | {' | '.join(f'{card} GB' for card in cards)} |\n|{'---|' * (1 + len(cards))}")
+    for size, precision, again in itertools.product(SHAPES, ("float32", "mixed_bfloat16"), (False, True)):
+        case = Case(size, precision, again, (CLIPS_PER_UPDATE, 100, 216))
+        name = f"{size}, {precision.removeprefix('mixed_')}{', checkpointing' if again else ''}"
+        print(f"| {name} | {' | '.join(choose_batch(case, card) for card in cards)} |")
+
+
+def describe_batches(case: Case) -> RunShape:
+    rows, tokens, codes = case.sizes
+    bucket = Bucket(rows, codes * SAMPLES_PER_CODE, tokens)
+    return RunShape("gpt", (bucket,), choose_preparation(case.config, Target.GPT, ()))
+
+
+def choose_batch(case: Case, card_gb: int) -> str:
+    """What the bill chooses for a card that prepares and trains: clips in a batch, and batches in an update."""
+    model = RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", 0, Growth())
+    plan = DevicePlan(Mode.SINGLE, False, replace(model, role=Role.DATA), model, (ProcessPlan(Process.TRAINER, ()),))
+    fitting = list_fitting_batches(case.config, plan, describe_batches(case), (card_gb - 1) << 30)
+    return f"{fitting[0].batch_size} x {fitting[0].accumulation}" if fitting else "-"
 
 
 def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespace) -> dict[str, Any] | str:

@@ -21,7 +21,15 @@ from myxtts.models.discriminators import (
     list_rival_weights,
     list_spectral_layers,
 )
-from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, SEGMENT_FRAMES, SEGMENT_SAMPLES, DecoderSize, read_sizes
+from myxtts.models.sizes import (
+    MEL_CHANNELS,
+    PROMPT_LATENTS,
+    SEGMENT_FRAMES,
+    SEGMENT_SAMPLES,
+    STOP_CODES,
+    DecoderSize,
+    read_sizes,
+)
 from myxtts.models.weights import count_parameters, list_decoder_weights
 from myxtts.monitoring.memory import BatchChoice, BillItem, DeviceBill, check_bill, format_bills, suggest_batch
 from myxtts.pipeline.batch import measure_batch_bytes
@@ -32,10 +40,14 @@ from myxtts.utils.gpu_memory import read_room_mib
 
 FLOAT_BYTES = 4
 
-KEPT_PER_GPT_LAYER = 26
-"""Vectors of the model's width that a block keeps per position: norms, queries, keys and values in both layouts, the wide
-layer before and after its activation, dropout masks. Counted, then raised by a fifth to what a step of `tiny` took."""
-KEPT_PER_ENCODER_BLOCK = 14
+LAYER_BYTES = {True: 60, False: 83}
+"""Per position and channel, by whether most is kept with 16 bits: what the backward pass of a GPT's layer needs and, under XLA,
+what is computed beside it; norms and gates have 32 bits in any case. Fitted to what the compiler says for GPUs."""
+BLOCK_BYTES = {True: 27, False: 38}
+"""Of the conditioning encoder's blocks, likewise."""
+RECOMPUTED = 2
+"""A layer that is computed again is there twice: itself, and its gradients."""
+MASK_BYTES = 1
 KEPT_PER_LOGIT = 3
 KEPT_PER_RESIDUAL_BLOCK = 6
 FRAMES_IN_FLIGHT = 12
@@ -149,7 +161,8 @@ def bill_model(config: XTTSConfig, shape: RunShape, batch_size: int) -> tuple[Bi
     count = _count_trained(config, shape.stage)
     average = 1 if config.training.ema_decay else 0
     # A sum of micro-batches is held beside the gradients that are added to it.
-    gradients = 2 if config.training.gradient_accumulation_steps > 1 else 1
+    clips = config.data.batch_size * config.training.gradient_accumulation_steps
+    gradients = 2 if clips > batch_size else 1
     buckets = _scale_buckets(config, shape, batch_size)
     activations_bytes = max(_estimate_activations(config, shape, bucket) for bucket in buckets)
     return (
@@ -223,38 +236,36 @@ def _count_frozen(config: XTTSConfig, stage: str) -> int:
 
 
 def _estimate_activations(config: XTTSConfig, shape: RunShape, bucket: Bucket) -> int:
-    if shape.stage == "codec":
-        numbers = _count_codec_numbers(config, bucket)
-    elif shape.stage == "decoder":
-        numbers = bucket.rows * count_decoder_numbers(read_sizes(config.model).decoder)
-        numbers += _count_passing_gpt_numbers(config, bucket)
-    else:
-        numbers = _count_gpt_numbers(config, shape, bucket)
     half = config.data.mixed_precision != "float32"
-    return numbers * FLOAT_BYTES // (2 if half else 1)
+    if shape.stage == "gpt":
+        return _estimate_gpt(config, shape, bucket, half)
+    if shape.stage == "codec":
+        return _count_codec_numbers(config, bucket) * (2 if half else FLOAT_BYTES)
+    numbers = count_decoder_numbers(read_sizes(config.model).decoder)
+    # The GPT is only asked: it keeps nothing, so one layer at a time is there.
+    asked_bytes = _count_positions(bucket) * config.model.gpt_width * LAYER_BYTES[half]
+    return bucket.rows * (numbers * (2 if half else FLOAT_BYTES) + asked_bytes)
 
 
-def _count_gpt_numbers(config: XTTSConfig, shape: RunShape, bucket: Bucket) -> int:
+def _estimate_gpt(config: XTTSConfig, shape: RunShape, bucket: Bucket, half: bool) -> int:
     size = read_sizes(config.model).gpt
-    codes = bucket.samples // SAMPLES_PER_CODE
-    positions = PROMPT_LATENTS + bucket.tokens + 2 + codes + 5
-    frames = 1 + shape.preparation.prompt_samples // HOP_SAMPLES
-    layers, blocks = size.layers, size.encoder_blocks
-    per_layer = positions * size.width
-    per_block = frames * size.width
+    number_bytes = 2 if half else FLOAT_BYTES
+    positions, frames = _count_positions(bucket), 1 + shape.preparation.prompt_samples // HOP_SAMPLES
+    # Attention keeps a weight for each pair of positions, and a mask where it drops some.
+    layer = positions * size.width * LAYER_BYTES[half] + size.heads * positions**2 * (number_bytes + MASK_BYTES)
+    block = frames * size.width * BLOCK_BYTES[half] + size.heads * frames**2 * number_bytes
     if config.model.enable_gradient_checkpointing:
-        # One layer at a time is computed again, and its gradients beside it.
-        kept = (layers + 2 * KEPT_PER_GPT_LAYER) * per_layer + (blocks + 2 * KEPT_PER_ENCODER_BLOCK) * per_block
+        inputs = (size.layers * positions + size.encoder_blocks * frames) * size.width * number_bytes
+        kept = inputs + RECOMPUTED * max(layer, block)
     else:
-        kept = layers * KEPT_PER_GPT_LAYER * per_layer + blocks * KEPT_PER_ENCODER_BLOCK * per_block
-    logits = KEPT_PER_LOGIT * (bucket.tokens * size.text_tokens + codes * size.audio_tokens)
-    return bucket.rows * (kept + logits)
+        kept = size.layers * layer + size.encoder_blocks * block
+    logits = bucket.tokens * size.text_tokens + bucket.samples // SAMPLES_PER_CODE * size.audio_tokens
+    return bucket.rows * (kept + KEPT_PER_LOGIT * logits * FLOAT_BYTES)
 
 
-def _count_passing_gpt_numbers(config: XTTSConfig, bucket: Bucket) -> int:
-    """Of a GPT that is only asked: it keeps nothing, so one layer at a time is there."""
-    positions = PROMPT_LATENTS + bucket.tokens + 2 + bucket.samples // SAMPLES_PER_CODE
-    return bucket.rows * KEPT_PER_GPT_LAYER * positions * config.model.gpt_width
+def _count_positions(bucket: Bucket) -> int:
+    """Of a row in the GPT: prompt, text with its two ends, codes with theirs."""
+    return PROMPT_LATENTS + bucket.tokens + 2 + bucket.samples // SAMPLES_PER_CODE + 1 + STOP_CODES
 
 
 def _count_codec_numbers(config: XTTSConfig, bucket: Bucket) -> int:

@@ -18,6 +18,7 @@ from myxtts.pipeline.recipe import Target, choose_preparation
 from myxtts.pipeline.threads import SLOTS
 from myxtts.training.memory_estimate import (
     RunShape,
+    bill_model,
     bill_run,
     check_run,
     count_decoder_numbers,
@@ -62,7 +63,7 @@ def test_what_saves_memory_makes_the_bill_smaller():
     config = XTTSConfig(model={"size": "small"})
     whole = read(bill(config), "activations")
     assert read(bill(config.replace(model={"enable_gradient_checkpointing": True})), "activations") < whole / 2
-    assert read(bill(config.replace(data={"mixed_precision": "mixed_bfloat16"})), "activations") == whole // 2
+    assert read(bill(config.replace(data={"mixed_precision": "mixed_bfloat16"})), "activations") < 0.75 * whole
     assert read(bill(config.replace(data={"prompt_seconds": 1.0})), "activations") < whole
     assert read(bill(config, "codec"), "activations") < whole
 
@@ -73,7 +74,7 @@ def test_a_limit_that_is_too_small_is_refused_with_a_batch_that_fits():
     needed = bill(config).total_bytes / 2**20
     assert "DOES NOT" not in str(check_run(config, make_plan(int(needed) + 1), shape))
     with pytest.raises(MemoryBillError, match=r"--batch-size 8 --grad-accum 2"):
-        check_run(config, make_plan(int(needed * 0.65)), shape)
+        check_run(config, make_plan(int(needed * 0.72)), shape)
     with pytest.raises(MemoryBillError, match="Not even a single clip"):
         check_run(config, make_plan(10), shape)
 
@@ -177,3 +178,27 @@ def test_every_trained_number_of_a_decoder_is_counted_once_and_a_wider_one_keeps
     real = sum(int(np.prod(variable.shape)) for part in parts for variable in part.variables)
     assert count_decoder_parameters(size) == real
     assert count_decoder_numbers(wide) > 1.9 * count_decoder_numbers(size)
+
+
+COMPILED = [
+    # Size, precision, checkpointing, rows, text tokens, codes; MB that XLA needs on an RTX 3090, with prompts of 6 s.
+    ("tiny", "float32", False, 4, 100, 200, 597),
+    ("tiny", "float32", False, 16, 100, 200, 1887),
+    ("small", "float32", False, 4, 100, 200, 1800),
+    ("small", "float32", True, 12, 100, 200, 1465),
+    ("base", "float32", False, 4, 100, 200, 4988),
+    ("base", "mixed_bfloat16", False, 8, 100, 200, 5976),
+    ("big", "mixed_bfloat16", False, 3, 100, 250, 10042),
+    ("big", "mixed_bfloat16", True, 3, 100, 250, 7802),
+]
+
+
+@pytest.mark.parametrize(("size", "precision", "checkpointing", "rows", "tokens", "codes", "compiled_mb"), COMPILED)
+def test_the_bill_is_what_the_compiler_needs(size, precision, checkpointing, rows, tokens, codes, compiled_mb):
+    """docs/benchmarks/2026-11-18-gpu-proof.md: temporary memory, arguments, results and the optimizer's state."""
+    model = {"size": size, "enable_gradient_checkpointing": checkpointing}
+    data = {"mixed_precision": precision, "batch_size": rows, "prompt_seconds": 6.0}
+    config = XTTSConfig(model=model, data=data)
+    shape = replace(describe_shape(config), buckets=(Bucket(rows, codes * 1024, tokens),))
+    items = {item.name: item.size_bytes for item in bill_model(config, shape, rows)}
+    assert sum(items.values()) - items["slots"] == pytest.approx(compiled_mb * 1e6, rel=0.1)
