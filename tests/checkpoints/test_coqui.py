@@ -6,12 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.coqui import (
-    CoquiKind,
-    infer_model_numbers,
-    read_coqui_file,
-    sort_content,
-)
+from myxtts.checkpoints.coqui import CoquiKind, infer_model_numbers, read_coqui_file, sort_content
 from myxtts.config import ModelConfig
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.errors import CheckpointError, ModelFileError

@@ -8,11 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from myxtts.checkpoints.model_directory import (
-    FORMAT_VERSION,
-    read_model_directory,
-    write_model_directory,
-)
+from myxtts.checkpoints.model_directory import FORMAT_VERSION, read_model_directory, write_model_directory
 from myxtts.checkpoints.tensors import LazyTensor
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError, ModelFileError

@@ -17,14 +17,7 @@ from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import DECODER_PREFIX, DVAE_PREFIX, GPT_PREFIX, load_checkpoint_arrays, to_checkpoint
 from myxtts.models.xtts import XTTS, build_decoder, build_dvae, build_gpt
 from myxtts.text.tokenizer import Tokenizer
-from tests.models.reference import (
-    ASSETS,
-    DVAE_SIZE,
-    SPEAKER_SIZE,
-    WHOLE_DECODER_SIZE,
-    WHOLE_GPT_SIZE,
-    load_state,
-)
+from tests.models.reference import ASSETS, DVAE_SIZE, SPEAKER_SIZE, WHOLE_DECODER_SIZE, WHOLE_GPT_SIZE, load_state
 
 VOCABULARY = ASSETS / "tiny_vocab.json"
 

@@ -5,12 +5,7 @@ from dataclasses import replace
 import pytest
 
 from myxtts.errors import MissingLanguageTagError, SpeechRequestError
-from myxtts.inference.speech import (
-    PieceLimits,
-    choose_bucket,
-    choose_rows,
-    split_text,
-)
+from myxtts.inference.speech import PieceLimits, choose_bucket, choose_rows, split_text
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 from tests.inference.builders import VOCABULARY
