@@ -11,22 +11,19 @@ from tests.support.processes import run_code
 
 MONITOR = """
 import dataclasses
-from myxtts.utils.gpu_memory import monitor_gpu_memory
-report([dataclasses.asdict(reading) for reading in monitor_gpu_memory(1, 0)])
+from myxtts.utils.gpu_memory import log_memory_stats, monitor_gpu_memory
+log_memory_stats(1, 0, step=12)
+report([*(dataclasses.asdict(reading) for reading in monitor_gpu_memory(1, 0)), lines])
 """
 
 
-def test_readings_come_in_the_order_asked_for_and_unknown_stays_unknown(make_machine):
-    first, second = run_code(MONITOR, make_machine(StubCard(0, used=700), StubCard(1, memory=NOT_SUPPORTED)).environ())
+def test_readings_and_log_lines_come_in_the_order_asked_for_and_unknown_stays_unknown(make_machine):
+    machine = make_machine(StubCard(0, used=700), StubCard(1, memory=NOT_SUPPORTED))
+    first, second, lines = run_code(LOG_LINES + MONITOR, machine.environ())
     assert (first["gpu_id"], first["total_mb"], first["used_mb"], first["free_mb"]) == (1, None, None, None)
     assert (second["gpu_id"], second["used_mb"], second["free_mb"]) == (0, 700, 23864)
     assert second["pool_used_mb"] is None
-
-
-def test_one_line_per_role_is_logged_with_the_step(make_machine):
-    code = "from myxtts.utils.gpu_memory import log_memory_stats\nlog_memory_stats(1, 0, step=12)\nreport(lines)"
-    machine = make_machine(StubCard(0, used=700), StubCard(1, memory=NOT_SUPPORTED))
-    assert run_code(LOG_LINES + code, machine.environ()) == [
+    assert lines == [
         "[Step 12] Data GPU 1: unknown of unknown MB used",
         "[Step 12] Model GPU 0: 700 of 24564 MB used",
     ]
