@@ -13,45 +13,14 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.training.saver import export_meta_graph
 
-FREE = frozenset(
-    [
-        "Placeholder",
-        "Const",
-        "NoOp",
-        "Identity",
-        "IdentityN",
-        "_Arg",
-        "_Retval",
-        "StopGradient",
-        "PreventGradient",
-        "VarHandleOp",
-        "ReadVariableOp",
-        "Reshape",
-        "ExpandDims",
-        "Squeeze",
-        "Shape",
-        "ShapeN",
-        "Size",
-        "BroadcastGradientArgs",
-        "ConcatOffset",
-        "Bitcast",
-        "InvertPermutation",
-        "Enter",
-        "Exit",
-        "Merge",
-        "Switch",
-        "NextIteration",
-        "LoopCond",
-        "If",
-        "StatelessIf",
-        "While",
-        "StatelessWhile",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-    ]
-)
+FREE = {
+    "Placeholder", "Const", "NoOp", "Identity", "IdentityN", "_Arg", "_Retval", "StopGradient", "PreventGradient", "VarHandleOp",
+    "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze", "Shape", "ShapeN", "Size", "BroadcastGradientArgs", "ConcatOffset", "Bitcast",
+    "InvertPermutation", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond", "If", "StatelessIf", "While",
+    "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall",
+}  # fmt: skip
 """Names, shapes, constants and calls: nothing that a GPU would be asked for."""
-ON_HOST = frozenset({"StridedSlice", "Pack", "Range", "ConcatV2", "Prod", "Mul", "AddV2", "Sub"})
+ON_HOST = {"StridedSlice", "Pack", "Range", "ConcatV2", "Prod", "Mul", "AddV2", "Sub"}
 """Of int32, which TensorFlow keeps in host memory."""
 
 
