@@ -153,18 +153,16 @@ def test_half_of_the_steps_are_not_waited_for_and_their_time_holds_all_that_was_
     assert training.settled == 5
     assert 0.012 <= step_s < 0.1
     assert all(each.wait.seconds >= 0.002 for each in times)
-    # What it waits for itself: only the last of a window is longer than its dispatch.
-    assert sum(each.train.seconds > 0.009 for each in times) == 2
 
 
 def test_training_alone_is_waited_for_once_for_several_steps():
-    training = MadeUpTraining(step_s=0.005)
+    training = MadeUpTraining(step_s=0.05)
     profiler = Profiler(MadeUpBatches(), training, steps=1, shapes=2)
     profiler.warm_up()
     settled = training.settled
     profiler.run_cached()
     assert training.settled - settled == 2
-    assert all(0.005 <= seconds < 0.05 for seconds in profiler.list_cached([profiler._do_batch()]))
+    assert all(0.05 <= seconds < 0.2 for seconds in profiler.list_cached(profiler.run_pipeline()))
 
 
 @pytest.mark.parametrize("uses_xla", [False, True])
