@@ -17,10 +17,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, Required, TypedDict, TypeVar, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from myxtts import __version__
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, encode_safetensors, open_safetensors
@@ -44,7 +48,10 @@ from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import (
     DECODER_PREFIX,
     GPT_PREFIX,
+    PAIR_DOWN,
+    PAIR_UP,
     SPEAKER_PREFIX,
+    CheckpointMismatchError,
     Weight,
     compare_arrays,
     list_dvae_weights,
@@ -83,6 +90,18 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
+class AdapterBase:
+    """The model that an adapter belongs to. Its weights and the adapter's make the model."""
+
+    path: str
+    """Of its directory, from the adapter's on."""
+    sha256: str
+    """Of the file of its weights."""
+    factor: float
+    """What the product of a pair is multiplied by before it is added to a matrix."""
+
+
+@dataclass(frozen=True)
 class Facts:
     """What is said of a model beyond its files."""
 
@@ -92,6 +111,10 @@ class Facts:
     """Of a training checkpoint: updates that are done."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Of a training checkpoint, by name."""
+    base: AdapterBase | None = None
+    """Of an adapter."""
+    merged_from: str | None = None
+    """Of a copy of an adapter and its base as one model: the checksum of the adapter's file."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +142,13 @@ class ModelContent(TypedDict, total=False):
     """What the file the model was imported from said about itself; what JSON does not know becomes text."""
     notice: str | None
     """A sentence that must travel with the weights, such as their licence."""
+    base: AdapterBase | None
+    """Where `model` is an adapter: to what. Its voices, and whatever else is left out, are the base's."""
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A model as it lies on the disk; its tensors are read when they are asked for."""
+    """A model as it lies on the disk; its tensors are read when they are asked for. Those of an adapter are merged into its base's."""
 
     path: Path
     manifest: Manifest
@@ -133,6 +158,8 @@ class ModelDirectory:
     vocabulary: str | None
     speakers: Mapping[str, Mapping[str, LazyTensor]]
     source_config: Mapping[str, Any] | None
+    adapter: Mapping[str, LazyTensor] | None = None
+    """Where the directory holds one: its own tensors, as they are trained."""
 
 
 def write_model_directory(
@@ -141,6 +168,7 @@ def write_model_directory(
     more: Mapping[str, Part] | None = None,
     step: int | None = None,
     metrics: Mapping[str, float] | None = None,
+    merged_from: str | None = None,
     **content: Unpack[ModelContent],
 ) -> None:
     """Puts a model at `target`, in place of what is there, verified by reading it back.
@@ -148,6 +176,7 @@ def write_model_directory(
     Args:
         target: the directory.
         more: further files by name, of a training checkpoint, as are `step` and `metrics`.
+        merged_from: see `Facts`.
     """
     source_config = content.get("source_config")
     parts: dict[str, Part | None] = {
@@ -175,7 +204,8 @@ def write_model_directory(
                         f"{name} reads back otherwise than it was written. The disk may be failing: check it, or give another "
                         "directory. What was there before is untouched.",
                     )
-        manifest = Manifest(KIND, FORMAT_VERSION, files, Facts(content.get("notice"), step, metrics or {}))
+        facts = Facts(content.get("notice"), step, metrics or {}, content.get("base"), merged_from)
+        manifest = Manifest(KIND, FORMAT_VERSION, files, facts)
         _write_part(folder / MANIFEST_NAME, _dump_json(asdict(manifest)))
 
 
@@ -232,7 +262,7 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
         except FileError as error:
             raise _explain_read_error(error) from error
 
-    return ModelDirectory(
+    found = ModelDirectory(
         path=directory,
         manifest=manifest,
         # Without the process's environment: a saved model means the same everywhere.
@@ -244,6 +274,63 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
         # Old trainers saved numbers that JSON does not know.
         source_config=read_part(SOURCE_CONFIG_NAME, lambda path: read_json(path, dict, allow_infinite=True)),
     )
+    base = manifest.facts.base
+    return found if base is None else _join_base(found, base, verify_checksums)
+
+
+def _join_base(own: ModelDirectory, base: AdapterBase, verify_checksums: bool) -> ModelDirectory:
+    path = Path(os.path.normpath(own.path / base.path))
+    advice = (
+        "An adapter is no model without it: copy the folder of the run as a whole, or what `myxtts export` makes of it."
+    )
+    try:
+        manifest = read_manifest(path)
+        found = manifest.files[MODEL_NAME].sha256 if MODEL_NAME in manifest.files else "none"
+        # One that has a base itself might lead in a circle; a run starts from whole models.
+        if manifest.facts.base is not None or found != base.sha256:
+            raise ModelFileError(
+                own.path,
+                f"holds an adapter to the model whose weights have the checksum {base.sha256}, but in {path} is another one: {found}. "
+                f"{advice}",
+            )
+        whole = read_model_directory(path, verify_checksums=verify_checksums)
+    except DamagedFileError as error:
+        # Of another kind: the checkpoint itself is whole, and not to be set aside.
+        raise ModelFileError(
+            own.path, f"holds an adapter to the model in {path}, which cannot be read ({error}). {advice}"
+        ) from error
+    return replace(
+        own,
+        model=merge_adapter(whole.model, own.model, base.factor),
+        dvae=own.dvae or whole.dvae,
+        speakers=whole.speakers,
+        source_config=whole.source_config,
+        adapter=own.model,
+    )
+
+
+def merge_adapter(
+    base: Mapping[str, LazyTensor], adapter: Mapping[str, LazyTensor], factor: float
+) -> dict[str, LazyTensor]:
+    """A base's tensors, to which the products of an adapter's pairs are added, and what else the adapter has in their place."""
+    others = {name: tensor for name, tensor in adapter.items() if not name.endswith((PAIR_DOWN, PAIR_UP))}
+    merged = {**base, **others}
+    for name, down in adapter.items():
+        if name.endswith(PAIR_DOWN):
+            key = name.removesuffix(PAIR_DOWN)
+            matrix, up = base.get(f"{key}.weight"), adapter.get(key + PAIR_UP)
+            if matrix is None or up is None or (*down.shape, *matrix.shape) != (
+                matrix.shape[0], up.shape[0], down.shape[0], up.shape[-1],
+            ):  # fmt: skip
+                raise CheckpointMismatchError(f"The adapter's {key:.200} does not fit its base. Get both again.")
+            fetch = partial(_add_product, matrix, down, up, factor)
+            merged[f"{key}.weight"] = LazyTensor(matrix.shape, np.dtype(np.float32), fetch)
+    return merged
+
+
+def _add_product(matrix: LazyTensor, down: LazyTensor, up: LazyTensor, factor: float) -> NDArray[np.float32]:
+    product = down.read().astype(np.float32) @ up.read().astype(np.float32)
+    return matrix.read().astype(np.float32) + np.float32(factor) * product
 
 
 def read_manifest(directory: Path) -> Manifest:

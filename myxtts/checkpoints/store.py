@@ -383,7 +383,8 @@ def find_model_directory(path: Path) -> Path:
 
 def have_same_weights(left: Path, right: Path) -> bool:
     """Whether two model directories hold the same weights, the DVAE's left out, as their manifests have it."""
-    sums = [read_manifest(path).files[MODEL_NAME].sha256 for path in (left, right)]
+    manifests = [read_manifest(path) for path in (left, right)]
+    sums = [manifest.facts.merged_from or manifest.files[MODEL_NAME].sha256 for manifest in manifests]
     return sums[0] == sums[1]
 
 

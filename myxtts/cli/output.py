@@ -98,9 +98,9 @@ def check_models(config: XTTSConfig) -> None:
     training = config.training
     if training.codec is not None:
         require_model(Path(training.codec))
-    # A decoder's run keeps the model it was started with, which may be gone by now.
+    # Some runs keep the model that they were started with, which may be gone by now.
     folders = (locate_run(config), *Path(training.checkpoint_dir).glob("worker-*"))
-    is_kept = training.stage == "decoder" and any((folder / START_FOLDER).is_dir() for folder in folders)
+    is_kept = training.keeps_start and any((folder / START_FOLDER).is_dir() for folder in folders)
     if training.init_from is not None and not is_kept and not Path(training.init_from).is_file():
         require_model(Path(training.init_from))
 

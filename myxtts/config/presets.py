@@ -36,6 +36,8 @@ FINE_TUNING_BATCH = 3
 FINE_TUNING_CLIPS_PER_UPDATE = 252
 """3 clips x 84 batches, as the reference recipe; another batch size keeps the product."""
 FINE_TUNING_LEARNING_RATE = 5e-6
+LORA_LEARNING_RATE = 1e-4
+"""Adapters begin with nothing, and are few."""
 FINE_TUNING_PROMPT_SECONDS = 6.0
 
 DECODER_VALUES: Mapping[str, float] = {
@@ -163,12 +165,13 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     batch = _read_count(given.get("data.batch_size", FINE_TUNING_BATCH))
+    has_adapters = _read_count(given.get("training.lora_rank")) is not None
     values: dict[str, Any] = {
         "data.batch_size": FINE_TUNING_BATCH,
         "data.prompt_seconds": FINE_TUNING_PROMPT_SECONDS,
         # As the published model was trained. One that starts from nothing would not learn to read.
         "data.prompt_from": "clip",
-        "training.learning_rate": FINE_TUNING_LEARNING_RATE,
+        "training.learning_rate": LORA_LEARNING_RATE if has_adapters else FINE_TUNING_LEARNING_RATE,
         "training.lr_schedule": "constant",
         "training.warmup_steps": 0,
         "training.clip_norm": 0.0,

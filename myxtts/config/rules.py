@@ -16,7 +16,7 @@ CODE_SECONDS = 1024 / 22050
 
 def find_problems(config: XTTSConfig) -> list[Problem]:
     """What does not fit together, as (dotted key, sentence) pairs; empty when everything does."""
-    return [*_check_devices(config), *_check_data(config)]
+    return [*_check_devices(config), *_check_data(config), *_check_lora(config)]
 
 
 def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
@@ -98,4 +98,19 @@ def _check_data(config: XTTSConfig) -> Iterator[Problem]:
             "training.blank_prompt",
             "is true, but no prompt is cut from its own clip: data.prompt_from is speaker. Use --prompt-from clip, or leave "
             "blank_prompt out.",
+        )
+
+
+def _check_lora(config: XTTSConfig) -> Iterator[Problem]:
+    training = config.training
+    if training.lora_rank and training.stage != "gpt":
+        yield (
+            "training.lora_rank",
+            f"is {training.lora_rank}, but training.stage is {training.stage}: only a GPT has adapters. Leave out --lora-rank.",
+        )
+    elif training.lora_rank and training.init_from is None:
+        yield (
+            "training.lora_rank",
+            f"is {training.lora_rank}, but training.init_from is not given: adapters are added to a model that has learnt to speak. "
+            "Name it with --init-from, or leave out --lora-rank to train from nothing.",
         )

@@ -273,7 +273,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "model.enable_gradient_checkpointing", "data.mixed_precision", "data.enable_xla", "training.optimization_level",
     ),
     "what is trained, and how": (
-        "training.stage", "training.codec", "training.codec_steps", "training.max_steps", "training.learning_rate",
+        "training.stage", "training.lora_rank", "training.lora_alpha", "training.lora_matrices", "training.codec",
+        "training.codec_steps", "training.max_steps", "training.learning_rate",
         "training.lr_schedule", "training.warmup_steps", "training.clip_norm", "training.gradient_accumulation_steps",
         "training.ema_decay", "training.seed", "training.deterministic",
     ),

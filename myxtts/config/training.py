@@ -10,6 +10,9 @@ from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, check_range
 
 RequestedMode = Literal["auto", "single", "dual", "isolated"]
 
+LORA_PRODUCTS = ("qkv", "project", "expand", "contract")
+"""Of a GPT block, by their names in it."""
+
 
 class TrainingConfig(Section):
     """The run: what is trained, for how long, in which mode, and what is kept."""
@@ -23,13 +26,29 @@ class TrainingConfig(Section):
         "start from nothing)",
         Flag("--init-from", "PATH"),
     )
+    lora_rank: int = setting(
+        0,
+        "fine-tune by adapters of this rank beside products of the GPT, which itself stays as it is (LoRA): less memory, small "
+        "checkpoints; 0 trains all of it",
+        "--lora-rank",
+        ge=0,
+        le=1024,
+    )
+    lora_alpha: float = setting(
+        32.0, "what adapters add is multiplied by this and divided by their rank", "--lora-alpha", gt=0.0, le=1e6
+    )
+    lora_matrices: str = setting(
+        ",".join(LORA_PRODUCTS),
+        "products of each GPT block that get an adapter: of the attention qkv and project, of the feed-forward half expand and contract",
+        Flag("--lora-matrices", "NAMES"),
+    )
     epochs: int = setting(100, "passes over the corpus", "--epochs", ge=1, le=1_000_000)
     max_steps: int | None = setting(
         None, "stop after this many updates (default: after the last epoch)", "--max-steps", ge=1, le=1_000_000_000
     )
     learning_rate: float = setting(
         2e-4,
-        "learning rate (default: by model size; fine-tuning 5e-6; decoder 2e-4)",
+        "learning rate (default: by model size; fine-tuning 5e-6, with LoRA 1e-4; decoder 2e-4)",
         Flag("--lr", "RATE"),
         gt=0.0,
         le=10.0,
@@ -152,6 +171,19 @@ class TrainingConfig(Section):
         ge=0,
         le=4095,
     )
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether a copy of the model that the run starts from is part of it: what that came from may be trained on, or go away."""
+        return self.stage == "decoder" or self.lora_rank > 0
+
+    @field_validator("lora_matrices")
+    @classmethod
+    def _check_products(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        if len(set(names)) < len(names) or not set(names) <= set(LORA_PRODUCTS):
+            raise ValueError(f"must be some of {','.join(LORA_PRODUCTS)}, each once, but is {value!r}.")
+        return ",".join(names)
 
     @field_validator("model_gpus")
     @classmethod

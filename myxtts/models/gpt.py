@@ -5,7 +5,7 @@ P prompt vectors, F mel frames, C width, H heads, D channels of a head, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, mask_lengths, measure, read
 from myxtts.models.losses import GPTLosses, measure_cross_entropy
 from myxtts.models.sizes import STOP_CODES, GPTSize
-from myxtts.models.weights import Weight, list_gpt_weights
+from myxtts.models.weights import Weight, find_variable, list_adapter_weights, list_gpt_weights
 from myxtts.units import SAMPLES_PER_CODE
 
 TILE = 8
@@ -182,7 +182,7 @@ class GPT(Part):
         checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
         scores: how many scores of an attention to compute at a time, see `attend`: 0 for all.
         dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
-            also stores the weights so: half the memory, for speaking only. No faster on a CPU without 16-bit arithmetic.
+            also stores the weights so: half the memory, where it is not trained. No faster on a CPU without 16-bit arithmetic.
 
     Example:
         >>> gpt = GPT(GPTSize(layers=2, width=64, heads=4, text_tokens=100, audio_codes=64,
@@ -350,6 +350,31 @@ class GPT(Part):
     def finish(self, hidden: tf.Tensor) -> tf.Tensor:
         """The state after both closing norms: what the heads and the waveform decoder read."""
         return self.final_norm(self.last_norm(hidden))
+
+
+class Adapters:
+    """Pairs of thin matrices beside products of a GPT, which is frozen by making them: what is trained of it then (LoRA).
+
+    A part with names of its own (`Named`): all that is initialised, loaded, trained and saved.
+
+    Args:
+        rank: of the pairs.
+        products: of each block, such as `qkv`.
+        factor: what is added is multiplied by it.
+    """
+
+    def __init__(self, gpt: GPT, *, rank: int, products: Sequence[str], factor: float):
+        for weight in gpt.list_weights():
+            find_variable(gpt, weight.variable).trainable = False
+        self.blocks, self.factor = gpt.blocks, factor
+        for block in gpt.blocks:
+            for product in products:
+                getattr(block, product).add_pair(rank, factor)
+        self._weights = list_adapter_weights(gpt.size, rank, products)
+
+    def list_weights(self) -> list[Weight]:
+        """The matrices of all pairs, under their names beside those of the GPT."""
+        return self._weights
 
 
 def measure_losses(

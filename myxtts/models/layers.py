@@ -53,17 +53,31 @@ def mask_lengths(lengths_B: tf.Tensor, length: Any) -> tf.Tensor:
 
 
 class Dense(Part):
-    """`x @ kernel + bias` over the last axis."""
+    """`x @ kernel + bias` over the last axis, and what a pair of thin matrices adds to it where it has one (`add_pair`)."""
 
     def __init__(self, inputs: int, outputs: int, *, use_bias: bool = True, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
         self.kernel = self.add_variable("kernel", (inputs, outputs))
         self.bias = self.add_variable("bias", (outputs,)) if use_bias else None
+        self.down: Any = None
+        self.up: Any = None
+        self.factor = 1.0
+
+    def add_pair(self, rank: int, factor: float) -> None:
+        """From here on `factor * (x @ down @ up)` is added. Both are float32, to be trained while the kernel is not (LoRA)."""
+        inputs, outputs = self.kernel.shape
+        self.down = self.add_variable("down", (inputs, rank), dtype="float32")
+        self.up = self.add_variable("up", (rank, outputs), dtype="float32")
+        self.factor = factor
 
     def call(self, x_NI: tf.Tensor) -> tf.Tensor:
         kernel_IO = read(self.kernel, x_NI.dtype)
         # Flat, because a product of a batch with one matrix runs as a batch of small products otherwise.
-        flat = tf.matmul(tf.reshape(x_NI, [-1, kernel_IO.shape[0]]), kernel_IO)
+        flat_NI = tf.reshape(x_NI, [-1, kernel_IO.shape[0]])
+        flat = tf.matmul(flat_NI, kernel_IO)
+        if self.down is not None:
+            thin = tf.matmul(flat_NI, read(self.down, x_NI.dtype)) * self.factor
+            flat += tf.matmul(thin, read(self.up, x_NI.dtype))
         if self.bias is not None:
             flat = tf.nn.bias_add(flat, read(self.bias, x_NI.dtype))
         return tf.reshape(flat, [*measure(x_NI)[:-1], kernel_IO.shape[1]])

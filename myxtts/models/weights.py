@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -85,6 +85,26 @@ def list_gpt_weights(size: GPTSize) -> list[Weight]:
         *_dense("mel_head", "audio_head", width, size.audio_tokens),
         *_list_perceiver(size),
     ]
+
+
+PAIR_DOWN, PAIR_UP = ".lora_down", ".lora_up"
+"""Behind the name of a product in the GPT: the two matrices of its adapter, as (in, rank) and (rank, out)."""
+
+
+def list_adapter_weights(size: GPTSize, rank: int, products: Collection[str]) -> list[Weight]:
+    """The pairs beside some products of every GPT block (`config.training.LORA_PRODUCTS`): at first they add nothing."""
+    weights = []
+    for weight in list_gpt_weights(size):
+        variable = weight.variable.removesuffix(".kernel")
+        if not variable.startswith("blocks.") or variable.rpartition(".")[2] not in products:
+            continue
+        key, (inputs, outputs) = weight.key.removesuffix(".weight"), weight.shape
+        start = FreshWeight("uniform", 1 / math.sqrt(inputs))
+        weights += [
+            Weight(key + PAIR_DOWN, (inputs, rank), f"{variable}.down", start, (0, 1)),
+            Weight(key + PAIR_UP, (rank, outputs), f"{variable}.up", ZERO, (0, 1)),
+        ]
+    return weights
 
 
 def list_dvae_weights(size: DVAESize) -> list[Weight]:

@@ -30,7 +30,7 @@ from myxtts.models.sizes import (
     DecoderSize,
     read_sizes,
 )
-from myxtts.models.weights import count_parameters, list_decoder_weights
+from myxtts.models.weights import count_parameters, list_adapter_weights, list_decoder_weights
 from myxtts.monitoring.memory import BatchChoice, BillItem, DeviceBill, check_bill, format_bills, suggest_batch
 from myxtts.pipeline.batch import measure_batch_bytes
 from myxtts.pipeline.recipe import PreparationSettings
@@ -166,7 +166,7 @@ def bill_model(config: XTTSConfig, shape: RunShape, batch_size: int) -> tuple[Bi
     buckets = _scale_buckets(config, shape, batch_size)
     activations_bytes = max(_estimate_activations(config, shape, bucket) for bucket in buckets)
     return (
-        BillItem("weights", (count + _count_frozen(config, shape.stage)) * FLOAT_BYTES),
+        BillItem("weights", count * FLOAT_BYTES + _count_frozen_bytes(config, shape.stage)),
         BillItem("gradients", gradients * count * FLOAT_BYTES),
         BillItem("optimizer", (2 + average) * count * FLOAT_BYTES),
         BillItem("activations", activations_bytes, is_estimate=True),
@@ -227,12 +227,24 @@ def _count_slot_bytes(shape: RunShape, buckets: Sequence[Bucket]) -> int:
 def _count_trained(config: XTTSConfig, stage: str) -> int:
     if stage == "decoder":
         return count_decoder_parameters(read_sizes(config.model).decoder)
+    if config.training.lora_rank:
+        return count_adapter_parameters(config)
     return count_parameters(config.model)["dvae" if stage == "codec" else "gpt"]
 
 
-def _count_frozen(config: XTTSConfig, stage: str) -> int:
-    """What the model device holds besides what it trains: a decoder listens to a GPT."""
-    return count_parameters(config.model)["gpt"] if stage == "decoder" else 0
+def count_adapter_parameters(config: XTTSConfig) -> int:
+    """Numbers that are trained with LoRA."""
+    training, size = config.training, read_sizes(config.model).gpt
+    adapters = list_adapter_weights(size, training.lora_rank, training.lora_matrices.split(","))
+    return sum(weight.elements for weight in adapters)
+
+
+def _count_frozen_bytes(config: XTTSConfig, stage: str) -> int:
+    """What the model device holds besides what it trains: the GPT that a decoder listens to, or adapters are added to."""
+    count = count_parameters(config.model)["gpt"]
+    if config.training.lora_rank:
+        return count * FLOAT_BYTES // (1 if config.data.mixed_precision == "float32" else 2)
+    return count * FLOAT_BYTES if stage == "decoder" else 0
 
 
 def _estimate_activations(config: XTTSConfig, shape: RunShape, bucket: Bucket) -> int:

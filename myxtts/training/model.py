@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from myxtts.audio.filterbanks import DVAE_MEL
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.checkpoints.model_directory import ModelContent
+from myxtts.checkpoints.model_directory import MODEL_NAME, AdapterBase, ModelContent
 from myxtts.checkpoints.store import (
+    START_FOLDER,
     TENSORS_NAME,
     Checkpoint,
     TrainingCheckpoint,
@@ -27,6 +28,7 @@ from myxtts.checkpoints.store import (
 )
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_array
 from myxtts.config import XTTSConfig
+from myxtts.config.config import TrainingConfig
 from myxtts.config.presets import name_size
 from myxtts.config.sources import dump_sections
 from myxtts.data.corpus import Corpus
@@ -45,7 +47,7 @@ from myxtts.inference.vocoders import MelVocoder
 from myxtts.models.attention import CACHED_SCORES
 from myxtts.models.discriminators import choose_rival_size, list_rival_weights
 from myxtts.models.dvae import DVAE
-from myxtts.models.gpt import GPT
+from myxtts.models.gpt import GPT, Adapters
 from myxtts.models.sizes import read_sizes
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import (
@@ -60,7 +62,7 @@ from myxtts.models.weights import (
     load_checkpoint_arrays,
     to_checkpoint_layout,
 )
-from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
+from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals, initialise_weights
 from myxtts.pipeline.recipe import choose_augmentation
 from myxtts.training.listening import (
     Listener,
@@ -70,6 +72,7 @@ from myxtts.training.listening import (
     render_speech,
     speak_codes,
 )
+from myxtts.training.memory_estimate import count_adapter_parameters
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
 from myxtts.training.optimizer import BETAS
 from myxtts.training.run_folder import TrainerFolder
@@ -131,11 +134,10 @@ class TrainedModel:
 
     def restore(self, saved: TrainingCheckpoint) -> None:
         """Takes model and state from a checkpoint."""
-        model = self.step.objective.model
         mark = f"{OWN_WEIGHTS}/"
         own = {name.removeprefix(mark): tensor for name, tensor in saved.tensors.items() if name.startswith(mark)}
-        weights = own or (saved.model.model if self.prefix else saved.model.dvae)
-        load_checkpoint_arrays(model, weights or {}, prefix=self.prefix).require_complete()
+        weights = own or ((saved.model.adapter or saved.model.model) if self.prefix else saved.model.dvae)
+        load_checkpoint_arrays(self.step.objective.trained, weights or {}, prefix=self.prefix).require_complete()
         state = dict(self.step.list_state())
         source = saved.model.path / TENSORS_NAME
         shapes = {
@@ -158,12 +160,12 @@ class TrainedModel:
             variable.assign(values)
 
     def _list_weights(self, instead: Mapping[str, Any]) -> dict[str, LazyTensor]:
-        """The model's weights under their names in a checkpoint, each as it is when it is read.
+        """The trained weights under their names in a checkpoint, each as it is when it is read.
 
         Args:
             instead: variables that stand for the model's own, by their path in it.
         """
-        model = self.step.objective.model
+        model = self.step.objective.trained
         tensors = {}
         for weight in model.list_weights():
             variable = instead.get(weight.variable)
@@ -186,8 +188,22 @@ def build_gpt_step(
             tokens, seed = config.model.text_tokens, config.training.seed
             own = dict(grow_text_vocabulary(arrays, tokens, seed=seed, prefix=GPT_PREFIX))
         load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()
-    objective = GPTObjective(gpt, loss_mean=config.training.loss_mean, blank_prompt=config.training.blank_prompt)
+    adapters = _build_adapters(gpt, config.training) if config.training.lora_rank else None
+    objective = GPTObjective(
+        gpt, loss_mean=config.training.loss_mean, blank_prompt=config.training.blank_prompt, adapters=adapters
+    )
     frame = _make_frame(config, data, codec, start, GPT_PREFIX)
+    if start is not None and adapters is not None:
+        base = AdapterBase(f"../{START_FOLDER}", start.directory.manifest.files[MODEL_NAME].sha256, adapters.factor)
+        frame = {
+            **frame,
+            "model": {MEL_STATISTICS: codec.mel_norms},
+            "speakers": None,
+            "source_config": None,
+            "base": base,
+        }
+        if codec.folder == start.folder:
+            frame["dvae"] = None
 
     def make_listener(folder: Path) -> Listener:
         with get_device_context("/CPU:0"):
@@ -196,7 +212,8 @@ def build_gpt_step(
             vocoder = MelVocoder(dvae, codec.mel_norms)
         speak = None
         if config.training.speak:
-            penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in frame["model"]))
+            names = frame["model"] if start is None else start.weights
+            penalty = choose_penalty(is_published=any(name.startswith(SPEAKER_PREFIX) for name in names))
             speak = render_codes(speak_codes(objective.model, penalty), vocoder)
         return Listener(render_codes(predict_codes(objective), vocoder), folder, speak=speak)
 
@@ -277,11 +294,20 @@ def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
     return build_gpt(
         config.model,
         seed=seed,
-        dtype=config.data.mixed_precision,
+        # Where it is not trained, it need not be kept in more than it is computed in.
+        dtype=config.data.mixed_precision.removeprefix("mixed_" if config.training.lora_rank else ""),
         scores=CACHED_SCORES if ":CPU:" in tf.zeros([]).device else 0,
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )
+
+
+def _build_adapters(gpt: GPT, training: TrainingConfig) -> Adapters:
+    factor = training.lora_alpha / training.lora_rank
+    products = training.lora_matrices.split(",")
+    adapters = Adapters(gpt, rank=training.lora_rank, products=products, factor=factor)
+    initialise_weights(adapters, training.seed)
+    return adapters
 
 
 def describe_model(config: XTTSConfig, start: StartingPoint | None, stage: str) -> str:
@@ -297,6 +323,9 @@ def describe_model(config: XTTSConfig, start: StartingPoint | None, stage: str) 
     counts = count_parameters(config.model)
     parts = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in counts.items() if name in ("gpt", "dvae"))
     origin = "from scratch" if start is None else f"fine-tuned from {shlex.quote(str(start.folder))}"
+    if config.training.lora_rank:
+        own = count_adapter_parameters(config)
+        origin += f" by adapters of rank {config.training.lora_rank} ({own / 1e6:.2f} M parameters), all else as it is"
     own_size = f"a size of its own, {config.model.gpt_layers} layers of width {config.model.gpt_width}"
     return f"Model: {name_size(config.model.model_dump()) or own_size} ({parts} parameters), {origin}"
 

@@ -20,7 +20,7 @@ from myxtts.models.discriminators import (
     measure_mel_distance,
 )
 from myxtts.models.dvae import DVAE, CodeUsage
-from myxtts.models.gpt import GPT, Framed, GPTBatch, measure_losses
+from myxtts.models.gpt import GPT, Adapters, Framed, GPTBatch, measure_losses
 from myxtts.models.layers import mask_lengths, measure
 from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES
@@ -60,10 +60,17 @@ class Objective:
 
     model: Any
     """The Keras layer that is trained, which knows the names of its weights (`Named`)."""
+    adapters: Adapters | None = None
+    """What is trained of the model, where that is not all of it."""
     rival: Any | None = None
     """Another such layer, which learns against the model with gradients and an optimizer of its own."""
     sum_names: tuple[str, ...]
     """What the sums of `compute` are of."""
+
+    @property
+    def trained(self) -> Any:
+        """Whatever learns, and is saved, by its names (`Named`)."""
+        return self.adapters or self.model
 
     def choose_phase(self, step: int) -> str:
         """What kind of step this is. Each kind is traced on its own."""
@@ -102,8 +109,10 @@ class GPTObjective(Objective):
 
     sum_names = ("text_total", "text_count", "audio_total", "audio_count", "correct")
 
-    def __init__(self, gpt: GPT, *, loss_mean: str = "tokens", blank_prompt: bool = False):
-        self.model = gpt
+    def __init__(
+        self, gpt: GPT, *, loss_mean: str = "tokens", blank_prompt: bool = False, adapters: Adapters | None = None
+    ):
+        self.model, self.adapters = gpt, adapters
         self._loss_mean = loss_mean
         self._blank_prompt = blank_prompt
 

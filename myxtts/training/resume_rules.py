@@ -57,7 +57,8 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "data.augment_band_masks",
         # Not rounding: half precision loses small updates altogether, and its loss scale skips steps.
         "data.mixed_precision",
-        "training.stage", "training.init_from", "training.learning_rate", "training.lr_schedule",
+        "training.stage", "training.init_from", "training.lora_rank", "training.lora_alpha", "training.lora_matrices",
+        "training.learning_rate", "training.lr_schedule",
         "training.warmup_steps", "training.weight_decay", "training.clip_norm", "training.ema_decay", "training.loss_mean",
         "training.blank_prompt", "training.gradient_accumulation_steps", "training.seed",
     ),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from myxtts.checkpoints.coqui import import_coqui_files
 from myxtts.checkpoints.model_directory import (
+    MODEL_NAME,
     VOCABULARY_NAME,
     ModelContent,
     ModelDirectory,
@@ -191,7 +192,10 @@ def _keep_model(path: Path, target: Path, *, is_resumed: bool) -> None:
     # Inside the folder of a GPT's run that GPT is meant, whatever decoder it has by now.
     find = find_own_model if target.parent.parent == path else find_model_directory
     if not (is_resumed and target.is_dir()):
-        write_model_directory(target, **list_content(read_model_directory(find(path))))
+        model = read_model_directory(find(path))
+        facts, own = model.manifest.facts, model.manifest.files[MODEL_NAME].sha256
+        merged_from = facts.merged_from if facts.base is None else own
+        write_model_directory(target, **list_content(model), merged_from=merged_from)
     elif path.is_dir() and not have_same_weights(find(path), target):
         _log.warning(
             "The model in %s is no longer the one this run was started with, and the run goes on with that one, kept in %s. To "
@@ -292,7 +296,7 @@ def find_fixed_settings(config: XTTSConfig, folder: Path) -> dict[str, tuple[Any
     origin = training.init_from or (own if stage == "decoder" and own.is_dir() else None)
     asked, start, codec = config, None, None
     if origin is not None and stage != "codec":
-        path = kept if stage == "decoder" and kept.is_dir() else Path(origin)
+        path = kept if training.keeps_start and kept.is_dir() else Path(origin)
         start = read_starting_point(path, folder, is_resumed=False)
         asked = adopt_lengths(config, start) if stage == "decoder" else config
     if stage != "codec":

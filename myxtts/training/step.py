@@ -85,7 +85,7 @@ class TrainStep:
         self.objective = objective
         self.uses_xla = settings.uses_xla
         self._settings = settings
-        self.optimizer = _make_optimizer(objective.model, settings)
+        self.optimizer = _make_optimizer(objective.trained, settings)
         self._rival_optimizer = None if objective.rival is None else _make_optimizer(objective.rival, settings)
         self.average = WeightAverage(self.optimizer.variables, settings.ema_decay) if settings.ema_decay else None
         self.loss_scale = LossScale() if settings.uses_loss_scale else None

@@ -210,7 +210,9 @@ class XTTSTrainer:
     def _train_run(self, run: TrainerFolder) -> TrainingResult:
         """Trains what the run is for: a codec; or a GPT, after its codec where none is given; or a GPT's decoder."""
         run.note_choice(None if self._choice is None else asdict(self._choice))
-        config, start = open_start(self.config, run.path, is_resumed=run.is_resumed, keeps=run.stage == "decoder")
+        config, start = open_start(
+            self.config, run.path, is_resumed=run.is_resumed, keeps=self.config.training.keeps_start
+        )
         data = self._collect_data(run, config, start)
         if run.stage == "codec":
             return TrainingResult(self._train_codec(run, config, data), run.resume_command)
@@ -252,7 +254,8 @@ class XTTSTrainer:
 
             data = collect_run_data(config, folder=run.path, vocabulary=vocabulary, progress=note_progress)
         if start is not None:
-            require_vocabulary(start, data.tokenizer_path, data.text_tokens, is_trained=run.stage == "gpt")
+            is_trained = run.stage == "gpt" and not config.training.lora_rank
+            require_vocabulary(start, data.tokenizer_path, data.text_tokens, is_trained=is_trained)
         data.report.write_json(run.path / DROP_REPORT_NAME)
         _log.info("Data: %s", _describe_data(data, has_fixed_shapes=config.data.pad_to_fixed_length))
         advice = "Every worker must see the same corpus: copy it, or put it on shared storage."

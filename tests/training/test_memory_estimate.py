@@ -68,6 +68,21 @@ def test_what_saves_memory_makes_the_bill_smaller():
     assert read(bill(config, "codec"), "activations") < whole
 
 
+def test_a_frozen_base_has_neither_gradients_nor_optimizer_and_the_room_of_its_precision():
+    config = XTTSConfig(model={"size": "tiny"}, training={"init_from": "voice", "gradient_accumulation_steps": 1})
+    whole = bill(config)
+    adapted = bill(config.replace(training={"lora_rank": 8}))
+    # (in + out) x rank of four products in each of 4 blocks.
+    pairs = 4 * 8 * (4 + 2 + 5 + 5) * 256 * 4
+    assert read(adapted, "gradients") == pairs
+    assert read(adapted, "optimizer") == 2 * pairs
+    assert read(adapted, "weights") == read(whole, "weights") + pairs
+    half = bill(config.replace(training={"lora_rank": 8}, data={"mixed_precision": "mixed_float16"}))
+    assert read(half, "weights") == read(whole, "weights") // 2 + pairs
+    fewer = bill(config.replace(training={"lora_rank": 8, "lora_matrices": "qkv"}))
+    assert read(fewer, "gradients") == pairs // 4
+
+
 def test_a_limit_that_is_too_small_is_refused_with_a_batch_that_fits():
     config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
     shape = describe_shape(config)

@@ -92,7 +92,7 @@ def test_mel_statistics_must_be_a_scale(tmp_path, norms):
 def test_a_run_does_not_go_on_with_a_state_that_is_not_its_own(tmp_path, tensors, error, message):
     part = SimpleNamespace(list_weights=list)
     step = SimpleNamespace(
-        objective=SimpleNamespace(model=part), list_state=lambda: [("slot", tf.Variable([1.0, 2.0]))]
+        objective=SimpleNamespace(trained=part), list_state=lambda: [("slot", tf.Variable([1.0, 2.0]))]
     )
     saved = TrainingCheckpoint(SimpleNamespace(path=tmp_path, model={}, dvae={}), tensors, TrainingState(1, {}))
     with pytest.raises(error, match=message):
