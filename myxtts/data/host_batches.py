@@ -24,7 +24,6 @@ from myxtts.data.loaders import (
     find_clip_file,
     open_engine,
 )
-from myxtts.data.order import Kind, Place, RunOrder
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import (
     EMPTY_ROW,
@@ -32,10 +31,13 @@ from myxtts.data.sampler import (
     Failure,
     GlobalBatch,
     IndexSampler,
+    Kind,
     MicroBatch,
+    Place,
     Position,
     ReplacementJournal,
     RowShare,
+    RunOrder,
     SpeakerPrompts,
     choose_prompt_slices,
     follow_position,

@@ -17,8 +17,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.containers import PLAIN_SAMPLE_BYTES
-from myxtts.audio.reading import inspect_clip, read_clip_into
+from myxtts.audio.reading import PLAIN_SAMPLE_BYTES, inspect_clip, read_clip_into
 from myxtts.config import DataConfig
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.containers import PLAIN_HEAD, PLAIN_SAMPLE_BYTES, PLAIN_SCALE, PLAIN_SIZE
+from myxtts.audio.reading import PLAIN_HEAD, PLAIN_SAMPLE_BYTES, PLAIN_SCALE, PLAIN_SIZE
 from myxtts.data.dataset_optimizer import get_optimized_dataset_options
 from myxtts.data.loaders import ClipFile, Load, LoadingEngine, is_unchanged
 from myxtts.utils.commons import get_device_context

@@ -20,8 +20,7 @@ from pydantic import TypeAdapter
 
 from myxtts.audio.filterbanks import CONDITIONING_MEL
 from myxtts.data.buckets import Bucket
-from myxtts.data.order import Kind
-from myxtts.data.sampler import Failure
+from myxtts.data.sampler import Failure, Kind
 from myxtts.models.sizes import SEGMENT_SAMPLES
 from myxtts.pipeline.recipe import PreparationSettings, Target
 from myxtts.pipeline.threads import WorkFacts

@@ -43,9 +43,8 @@ from myxtts.data.drops import Drop
 from myxtts.data.host_batches import MOST_FAILED_SHARE, RECENT_CLIPS
 from myxtts.data.index import choose_index_folder
 from myxtts.data.loaders import Load, LoadingEngine, ReadAhead, find_clip_file, open_engine
-from myxtts.data.order import Kind
 from myxtts.data.run_data import RunData
-from myxtts.data.sampler import IndexSampler
+from myxtts.data.sampler import IndexSampler, Kind
 from myxtts.devices.machine import ONEDNN, read_free_memory_bytes
 from myxtts.devices.runtime import Execution
 from myxtts.errors import ReadingError

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batches import HostBatch, HostSource
-from myxtts.data.order import Kind, Place
 from myxtts.data.run_data import RunData, load_run_data
-from myxtts.data.sampler import choose_prompt_slices
+from myxtts.data.sampler import Kind, Place, choose_prompt_slices
 from myxtts.devices.plan import Process
 from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_execution, read_pool_bytes
 from myxtts.errors import WorkFailedError

@@ -25,8 +25,7 @@ from myxtts.audio.on_device import augment_wav, cut_slices, mask_mel, resample_b
 from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batches import HostBatch
-from myxtts.data.order import Kind
-from myxtts.data.sampler import Position
+from myxtts.data.sampler import Kind, Position
 from myxtts.models.dvae import DVAE
 from myxtts.models.sizes import (
     SAMPLES_PER_FRAME,

@@ -17,9 +17,8 @@ from myxtts.audio.augment import AugmentSettings
 from myxtts.config import DataConfig, XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.data.code_cache import ClipIds
-from myxtts.data.order import Kind, RunOrder
 from myxtts.data.run_data import RunData
-from myxtts.data.sampler import WHOLE, Failure, RowShare
+from myxtts.data.sampler import WHOLE, Failure, Kind, RowShare, RunOrder
 from myxtts.devices.plan import DevicePlan
 from myxtts.files import read_json
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE

@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.data.host_batches import find_batches
-from myxtts.data.order import Kind
-from myxtts.data.sampler import count_micro_batches
+from myxtts.data.sampler import Kind, count_micro_batches
 from myxtts.errors import NotFiniteError, ValidationMemoryError
 from myxtts.monitoring.clock import Cause
 from myxtts.monitoring.memory import Phase

@@ -3,8 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.audio.containers import find_plain_samples
-from myxtts.audio.reading import read_clip
+from myxtts.audio.reading import find_plain_samples, read_clip
 from myxtts.data.loaders import ClipFile, load_clip
 from myxtts.errors import ClipError, DropReason
 from tests.data.shared import write_clips

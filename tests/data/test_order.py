@@ -1,8 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.data.order import Kind, Place, RunOrder
-from myxtts.data.sampler import Position, count_micro_batches
+from myxtts.data.sampler import Kind, Place, Position, RunOrder, count_micro_batches
 from tests.data.test_sampler import samplers
 
 # A busy machine makes single examples slow; that is no finding.
@@ -80,17 +79,6 @@ def test_another_end_changes_no_number_before_the_former_last_round(sampler, run
 
 
 @steady
-@given(samplers(), runs)
-def test_the_end_of_each_round_is_known(sampler, run):
-    order = RunOrder(sampler, **run)
-    kinds = [place.kind for place in list_places(sampler, **run)]
-    ends = [number for number in range(order.end_number) if order.is_last_of_round(number)]
-    behind = [*kinds[1:], Kind.TRAIN]
-    expected = [pair == (Kind.VALIDATION, Kind.TRAIN) for pair in zip(kinds, behind, strict=False)]
-    assert ends == [number for number, is_end in enumerate(expected) if is_end]
-
-
-@steady
 @given(samplers(), st.integers(0, 10**9), st.integers(1, 10**6), st.integers(0, 500))
 def test_far_places_are_found_without_walking(sampler, step, interval, validation_batches):
     order = RunOrder(sampler, validation_batches, validation_interval=interval, end_step=step + 1)
@@ -100,6 +88,6 @@ def test_far_places_are_found_without_walking(sampler, step, interval, validatio
     assert order.find_place(last).position == Position(step, count_micro_batches(sampler, step) - 1)
     if validation_batches:
         assert order.find_place(last + 1) == Place(Kind.VALIDATION, Position(0), step + 1)
-        assert order.is_last_of_round(order.end_number - 1)
+        assert order.find_place(order.end_number - 1).position == Position(validation_batches - 1)
     else:
         assert last + 1 == order.end_number

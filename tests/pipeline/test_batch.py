@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from myxtts.data.drops import Drop, DropReport
-from myxtts.data.order import Kind
-from myxtts.data.sampler import Failure, RowShare
+from myxtts.data.sampler import Failure, Kind, RowShare
 from myxtts.errors import DropReason
 from myxtts.pipeline.batch import (
     MOST_NOTE_BYTES,

@@ -11,7 +11,7 @@ import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache, find_key_folder
-from myxtts.data.order import Kind
+from myxtts.data.sampler import Kind
 from myxtts.devices.runtime import Execution, read_execution
 from myxtts.errors import ReadingError
 from myxtts.pipeline.batch import BatchMeters

@@ -8,8 +8,7 @@ import pytest
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
 from myxtts.data.host_batches import HostSource
-from myxtts.data.order import Kind
-from myxtts.data.sampler import EMPTY_ROW
+from myxtts.data.sampler import EMPTY_ROW, Kind
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
 from myxtts.pipeline.prepare import StepTotals, choose_segments
 from myxtts.pipeline.recipe import Target
