@@ -29,5 +29,5 @@ def _locate_shared() -> Path:
 
 def _require(path: Path, variable: str) -> Path:
     if not path.exists():
-        pytest.skip(f"{path} is not there: set {variable} to the folder it is in")
+        pytest.skip(f"{path} is not there: set {variable} to the folder it is in", allow_module_level=True)
     return path
