@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-LIGHT = ("augment", "containers", "filterbanks", "prompts", "reading", "resampling")
+LIGHT = ("augment", "filterbanks", "reading", "resampling")
 
 
 def test_reading_resampling_and_drawing_do_not_load_tensorflow() -> None:
