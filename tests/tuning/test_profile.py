@@ -19,6 +19,7 @@ from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import StepPart, judge_profile
 from myxtts.training.mode import Layout, ModeChoice, PlannedRun
 from myxtts.training.starting_point import StartingPoint, fit_model_config
+from myxtts.training.step import MicroStep
 from myxtts.tuning import profile as profiling
 from myxtts.tuning.launches import count_launches
 from myxtts.tuning.profile import describe_run, measure_three_runs, plan_profile
@@ -156,12 +157,13 @@ def test_half_of_the_steps_are_not_waited_for_and_their_time_holds_all_that_was_
 
 
 def test_training_alone_is_waited_for_once_for_several_steps():
-    training = MadeUpTraining(step_s=0.05)
+    # Both shapes are trained on once; then the first of them is traced anew, and timed once more for that.
+    training = MadeUpTraining(step_s=0.05, traces=[False, False, True, False])
     profiler = Profiler(MadeUpBatches(), training, steps=1, shapes=2)
     profiler.warm_up()
     settled = training.settled
     profiler.run_cached()
-    assert training.settled - settled == 2
+    assert training.settled - settled == 3
     assert all(0.05 <= seconds < 0.2 for seconds in profiler.list_cached(profiler.run_pipeline()))
 
 
@@ -175,6 +177,10 @@ def test_the_launches_of_a_step_are_those_of_its_graph_and_compiling_it_is_said(
     # Each variable has an Adam of its own; its gradient is at least one product.
     assert variables <= of_update <= 4 * variables + 25
     assert variables < gradients < 20 * variables
+    # Where batches are added up, most of them are.
+    first = step.compute(make_tensors(), MicroStep(1, 0, 2))
+    step.compute(make_tensors(), MicroStep(1, 1, 2), first)
+    assert MeasuredTraining.count_launches(SimpleNamespace(step=step)).gradients >= gradients + variables
 
 
 def test_a_launch_is_what_a_gpu_is_asked_for_when_the_graph_is_optimised():
