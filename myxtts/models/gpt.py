@@ -25,7 +25,7 @@ from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, mask_lengths, measure, read
 from myxtts.models.losses import GPTLosses, measure_cross_entropy
 from myxtts.models.sizes import STOP_CODES, GPTSize
-from myxtts.models.weights import Weight, find_variable, list_adapter_weights, list_gpt_weights
+from myxtts.models.weights import Weight, list_adapter_weights, list_gpt_weights
 from myxtts.units import SAMPLES_PER_CODE
 
 TILE = 8
@@ -353,9 +353,8 @@ class GPT(Part):
 
 
 class Adapters:
-    """Pairs of thin matrices beside products of a GPT, which is frozen by making them: what is trained of it then (LoRA).
-
-    A part with names of its own (`Named`): all that is initialised, loaded, trained and saved.
+    """Pairs of thin matrices beside products of a GPT (LoRA): a part with names of its own (`Named`), which is initialised, trained,
+    saved and loaded in the place of the GPT.
 
     Args:
         rank: of the pairs.
@@ -364,8 +363,6 @@ class Adapters:
     """
 
     def __init__(self, gpt: GPT, *, rank: int, products: Sequence[str], factor: float):
-        for weight in gpt.list_weights():
-            find_variable(gpt, weight.variable).trainable = False
         self.blocks, self.factor = gpt.blocks, factor
         for block in gpt.blocks:
             for product in products:
