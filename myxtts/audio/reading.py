@@ -1,4 +1,5 @@
-"""A recording from its file: header, samples, and why not. Every clip is decoded here."""
+"""A recording from its file: header, samples, and why not. Every clip is decoded here, except plain wav in tf.data's graph
+(`data/loading_tf.py`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A model in MyXTTS' own form: a directory that is written whole or not at all, and says what it is.
 
+What was trained by LoRA holds its pairs alone and names its base: reading it merges them (`merge_adapter`).
+
 model.safetensors   the weights, by Coqui's names
 dvae.safetensors    the DVAE's, where there is one
 config.yaml         the configuration, as `--config` takes it

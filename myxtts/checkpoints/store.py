@@ -75,7 +75,7 @@ class TrainingState:
     metrics: Mapping[str, float]
     """Losses and such by name; those of `--best-metric` rank the checkpoint. NaN is allowed and never the best."""
     position: Mapping[str, Any] = field(default_factory=dict)
-    """The place in the data, as `data.resume.save_position` gives it."""
+    """The place in the data, as `data.run_data.save_position` gives it."""
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The settings in force, by section."""
     environment: Mapping[str, Any] = field(default_factory=dict)

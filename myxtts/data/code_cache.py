@@ -6,6 +6,7 @@
             codes-128-9f86d081....npz    128 clips; the digest of the file
 
 Files are kept as those of `index` are. A second of speech is 21.5 codes of two bytes: a thousand hours are 155 MB.
+Whether they are kept, and where, is decided in `pipeline/codes.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How long a run trains, how often it logs, validates and saves, and the learning rate of each update."""
+"""How long a run trains, how often it logs, validates and saves, and the learning rate of each update; its peak, where none is given, is of
+`config/presets.py`."""
 
 from __future__ import annotations
 

@@ -75,6 +75,7 @@ class StepSettings:
     uses_dropout: bool = True
     uses_loss_scale: bool = False
     uses_xla: bool = False
+    """As `devices.plan.choose_xla` decides."""
 
 
 class TrainStep:
