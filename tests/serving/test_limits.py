@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import select
 
 import psutil
 import pytest
@@ -57,7 +58,9 @@ def test_clients_that_do_not_finish_asking_lock_nobody_out(connections, said):
         for who in (client, client.move("127.0.0.2")):
             assert who.ask("GET", "/healthz").status == 200
             assert who.speak().status == 200
-        check_refusal(read_answer(opened[0]), 429, "64 connections, but this is one more")
+        # Which ones depends on whose headers had come when room was made.
+        refused, _, _ = select.select(opened, [], [], 10)
+        check_refusal(read_answer(refused[0]), 429, "64 connections, but this is one more")
 
 
 def test_silence_from_many_addresses_locks_nobody_out_and_costs_the_greediest_first(connections):
