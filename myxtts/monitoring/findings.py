@@ -205,8 +205,9 @@ def _advise_training(settings: Settings) -> str | None:
         return "--mixed-precision"
     if settings.find("data.pad_to_fixed_length") is False:
         return "--enable-static-shapes"
+    uses_xla = settings.find("data.enable_xla")
     # Left to itself it is on where a card serves it.
-    if settings.find("data.enable_xla") in (False, *(() if has_card else ("auto",))):
+    if uses_xla is False or (uses_xla == "auto" and not has_card):
         return "--enable-xla"
     batch_size = settings.find_number("data.batch_size")
     accumulation = settings.find_number("training.gradient_accumulation_steps")

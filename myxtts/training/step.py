@@ -341,6 +341,7 @@ class UpdateMaker:
                 _log.info(
                     "A batch of %s needs more memory than there is now: its own turn will tell.", _name_shape(specs)
                 )
+                continue
             ended = time.perf_counter()
             left = len(shapes) - number
             _log.info(
