@@ -1,0 +1,174 @@
+"""Joins a Ray cluster, or starts one that nobody outside this machine can reach. The only caller of `ray.init`.
+
+Whoever talks to Ray runs programs as its user. So a cluster that has an address must ask everybody for its token, and one that is
+started here listens on loopback and has a token of its own, which is in no file. Ray sends no statistics home.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from myxtts.errors import ClusterError
+from myxtts.files import open_scratch_folder
+
+LOCAL = "local"
+"""The address of a cluster that is started on this machine and ends with the run."""
+LOOPBACK = "127.0.0.1"
+
+_TOKEN, _TOKEN_PATH = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+# Ray has no other name for it: clusters of several machines off, which keeps it on loopback. Read when Ray is imported.
+_LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_ALWAYS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+_DEAD_AFTER_S = 3
+"""Without an answer, a machine of a cluster that is started here counts as dead."""
+_SYSTEM = {
+    # Workers are nice by 15 otherwise, and whatever else runs on the machine starves the training.
+    "worker_niceness": 0,
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": _DEAD_AFTER_S,
+}
+_ANSWER_S = 10.0
+_LEAST_STORE_BYTES = 80 << 20
+
+
+@contextmanager
+def join_cluster(
+    address: str, *, cpus: int | None = None, visible_gpus: str | None = None, store_bytes: int | None = None
+) -> Iterator[Any]:
+    """Connects this process to a cluster until the block ends, and gives the module `ray`.
+
+    Args:
+        address: `local`, or host:port of a head that asks for a token. Ray must run on this machine too, as a node of that cluster.
+        cpus: of `local`: how many actors that want a processor there may be; by default as many as this machine has.
+        visible_gpus: of `local`: the cards that actors may have, as in `CUDA_VISIBLE_DEVICES`; by default all that this process sees.
+        store_bytes: of `local`: memory for what actors hand to each other; by default Ray's choice.
+    """
+    set_environment(address, os.environ)
+    ray = _import_ray(is_local=address == LOCAL)
+    with ExitStack() as opened:
+        folder = opened.enter_context(open_scratch_folder("ray"))
+        opened.callback(ray.shutdown)
+        if address == LOCAL:
+            with _showing_gpus(visible_gpus):
+                info = ray.init(
+                    address=LOCAL,
+                    num_cpus=cpus,
+                    object_store_memory=None if store_bytes is None else max(store_bytes, _LEAST_STORE_BYTES),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    configure_logging=False,
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(folder),
+                    _system_config=_SYSTEM,
+                ).address_info
+            assert info["node_ip_address"] == LOOPBACK, info
+        else:
+            require_token_at(address)
+            with _naming_address(address):
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
+        yield ray
+
+
+def set_environment(address: str, environ: MutableMapping[str, str]) -> None:
+    """Sets what Ray reads from the environment when it is imported, here and in every process it starts."""
+    environ.update(_ALWAYS)
+    if address == LOCAL:
+        environ.update(_LOOPBACK_ONLY)
+        # In the environment and in no file: only this user's processes can read it. One for the whole life of the process, as
+        # Ray keeps the one that it saw first.
+        environ.setdefault(_TOKEN, secrets.token_hex(32))
+    elif not environ.get(_TOKEN):
+        _check_token_file(Path(environ.get(_TOKEN_PATH) or Path.home() / ".ray" / "auth_token"))
+
+
+def _check_token_file(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ClusterError(
+            f"A cluster with an address needs its token, but {path} cannot be read ({error.strerror}). Copy the head's token file there, "
+            f"or name another one by {_TOKEN_PATH}, and `chmod 600` it. A new token: "
+            "(umask 077; mkdir -p ~/.ray; openssl rand -hex 32 > ~/.ray/auth_token), before Ray is started with RAY_AUTH_MODE=token."
+        ) from None
+    if mode & 0o077:
+        raise ClusterError(
+            f"Other users can read the token of the cluster: {path} has mode {mode & 0o777:04o}. Who has it can run programs as you. Make a "
+            f"new token if they may have read it, and `chmod 600 {path}`."
+        )
+
+
+def require_token_at(address: str) -> None:
+    """Raises `ClusterError` unless there is a cluster at an address which turns away who has no token."""
+    # TensorFlow needs it too; not above, as `myxtts --help` does not.
+    import grpc
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")(b"", timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return
+            raise ClusterError(
+                f"No Ray cluster answers at {address} ({error.code().name.lower().replace('_', ' ')}). Start its head with `ray start "
+                "--head --port=6379` and give --cluster the address it prints, or --cluster local for this machine alone."
+            ) from None
+    raise ClusterError(
+        f"The cluster at {address} lets everybody in who can reach it, and whoever is in runs programs as you. Stop it, and start every "
+        "node of it with RAY_AUTH_MODE=token and the same token file."
+    )
+
+
+@contextmanager
+def _naming_address(address: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Ray has no one error for it: ConnectionError, RuntimeError, ValueError and errors of its own.
+        if isinstance(error, ClusterError):
+            raise
+        raise ClusterError(
+            f"This machine cannot join the cluster at {address}: {error}\nRay must run here as well: `ray start --address={address}`, with "
+            "the head's token."
+        ) from error
+
+
+@contextmanager
+def _showing_gpus(visible: str | None) -> Iterator[None]:
+    """A block in which processes that are started see these cards."""
+    name = "CUDA_VISIBLE_DEVICES"
+    before = os.environ.get(name)
+    if visible is not None:
+        os.environ[name] = visible
+    try:
+        yield
+    finally:
+        if visible is not None:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
+
+
+def _import_ray(*, is_local: bool) -> Any:
+    was_there = "ray" in sys.modules
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterError(
+            f"--cluster needs Ray, which is not installed ({error}): pip install 'myxtts[cluster]'."
+        ) from None
+    from ray._private import ray_constants
+
+    if is_local and was_there and ray_constants.ENABLE_RAY_CLUSTER:
+        raise ClusterError(
+            "Ray was imported before MyXTTS could keep it from listening on every network. Import it later, or start this program "
+            "with RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0."
+        )
+    return ray

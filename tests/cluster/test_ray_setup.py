@@ -1,0 +1,43 @@
+"""Who may reach a Ray cluster that a run starts or joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from myxtts.cluster.ray_setup import LOCAL, require_token_at, set_environment
+from myxtts.errors import ClusterError
+
+
+def test_a_local_cluster_has_a_token_in_no_file_and_tells_nobody(tmp_path: Path) -> None:
+    environ = {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
+    set_environment(LOCAL, environ)
+    assert environ["RAY_AUTH_MODE"] == "token"
+    assert environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert len(environ["RAY_AUTH_TOKEN"]) == 64
+    again = dict(environ)
+    set_environment(LOCAL, again)
+    assert again == environ, "Ray keeps the first token it saw, so the process does too"
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_needs_a_token_that_nobody_else_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    environ = {"RAY_AUTH_TOKEN_PATH": str(path)}
+    with pytest.raises(ClusterError, match=r"needs its token.*chmod 600"):
+        set_environment("10.0.0.1:6379", environ)
+    path.write_text("0" * 64)
+    path.chmod(0o640)
+    with pytest.raises(ClusterError, match=r"mode 0640.*chmod 600"):
+        set_environment("10.0.0.1:6379", environ)
+    path.chmod(0o600)
+    set_environment("10.0.0.1:6379", environ)
+    assert environ["RAY_AUTH_MODE"] == "token"
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in environ
+
+
+def test_an_address_where_nothing_answers_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"No Ray cluster answers at 127\.0\.0\.1:9 .*--cluster local"):
+        require_token_at("127.0.0.1:9")
