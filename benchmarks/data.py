@@ -64,7 +64,8 @@ def main(words: Sequence[str]) -> None:
     if words[:1] == ["decode"]:
         decode_when_asked(int(words[1]))
         return
-    parser = Parser(prog="benchmarks.data", description=__doc__ or "")
+    parser = Parser("benchmarks.data")
+    parser.description = __doc__
     parser.add_argument("--seconds", metavar="N", type=float, default=1.0, help="of each window (default: 1)")
     parser.add_argument("--rounds", metavar="N", type=int, default=5, help="windows of each contender (default: 5)")
     add_setting_flags(parser, show=SHOWN)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.cli.main import COMMANDS, find_command
+from myxtts.cli.main import COMMANDS, make_parser
 from myxtts.config.config import SECTIONS
 from myxtts.config.presets import MODEL_SIZES, START_BATCHES, START_LEARNING_RATES
 from myxtts.config.settings import GIVEN, Flag, list_flags, spell_value
@@ -189,7 +189,7 @@ def _describe_commands(words: Words) -> Iterator[str]:
 
 
 def _describe_flags(command: str, words: Words) -> Iterator[str]:
-    parser = find_command(command, "build_parser")(command)
+    parser = make_parser(command, command)
     takes_settings = parser.get_default("given") is not None and command != "train"
     rows = list(_list_own_flags(parser, left_out=("--config", "--set") if takes_settings else ()))
     if rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import textwrap
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_text
-from myxtts.cli.parser import Parser, spell_command
+from myxtts.cli.parser import Parser
 from myxtts.cli.profile import SHOWN
 from myxtts.config import resolve_config
 from myxtts.config.sources import add_setting_flags
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 OUTPUT = Path("myxtts_tuned.yaml")
 
 
-def build_parser(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Measure your run on this machine and write settings that suit it: which device prepares, batch x "
+def add_flags(parser: Parser) -> None:
+    parser.description = (
+        "Measure your run on this machine and write settings that suit it: which device prepares, batch x "
         "accumulation, precision, XLA, threads, readers and buffers. What you give stays. All flags of `myxtts train` are taken, "
-        "and none is needed. Takes some minutes; nothing is trained that is kept.",
+        "and none is needed. Takes some minutes; nothing is trained that is kept."
     )
     parser.add_argument(
         "--verify",
@@ -38,11 +38,9 @@ def build_parser(prog: str) -> Parser:
         "--output", type=Path, default=OUTPUT, metavar="FILE", help=f"YAML file to write (default: {OUTPUT})"
     )
     add_setting_flags(parser, SHOWN)
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
     from myxtts.devices.machine import prepare_environment, read_machine
@@ -59,7 +57,7 @@ def run(words: Sequence[str], prog: str) -> int:
     machine = read_machine()
     if config.training.mode != "auto":
         # What cannot be had is refused first, with the command that was given.
-        plan_devices(request_one(config, spell_command(prog, words)), machine)
+        plan_devices(request_one(config, arguments.pasted), machine)
     tuned = tune(config, machine, verifies=arguments.verify, tell=tell)
     print(format_tuned(tuned, notes))
     write_text(output, format_yaml(config, tuned.lines, describe_origin(tuned)))

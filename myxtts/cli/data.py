@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_corpora, check_models, quiet_scan, show_progress
-from myxtts.cli.parser import Parser, spell_command
+from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.sources import add_setting_flags
 from myxtts.errors import CommandLineError
@@ -32,20 +33,17 @@ SHOWN = (
 )  # fmt: skip
 
 
-def build_parser_data(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Look at a corpus: durations, speakers, languages, what is set aside and why, and what batching costs. "
-        "Takes every flag of `train` and the same --config.",
+def add_flags(parser: Parser) -> None:
+    parser.description = (
+        "Look at a corpus: durations, speakers, languages, what is set aside and why, and what batching costs. "
+        "Takes every flag of `train` and the same --config."
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page with pictures")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write all facts, with every file set aside")
     add_setting_flags(parser, show=SHOWN)
-    return parser
 
 
-def run_data(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser_data(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # Not imported above: --help needs none of it.
     from myxtts.cli.output import check_writable, write_text
@@ -130,22 +128,19 @@ SHOWN_TO_PREPARE = (
 _LISTED_CLIPS = 3
 
 
-def build_parser_data_prepare(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Make the codes of all clips of a corpus before it is trained on, or those of one --part of them on each of "
+def add_flags_data_prepare(parser: Parser) -> None:
+    parser.description = (
+        "Make the codes of all clips of a corpus before it is trained on, or those of one --part of them on each of "
         "several machines, with --codec, or with --init-from a model that has one, and keep them where a run with --cache disk finds "
-        "them. Give the flags and the --config of that run.",
+        "them. Give the flags and the --config of that run."
     )
     parser.add_argument(
         "--part", metavar="K/N", help="make the codes of the K-th of N equal parts of the clips (default: of all)"
     )
     add_setting_flags(parser, show=SHOWN_TO_PREPARE)
-    return parser
 
 
-def run_data_prepare(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser_data_prepare(prog).parse_all(words)
+def run_data_prepare(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     part = _choose_part(arguments.part)
     if config.training.codec is None and config.training.init_from is None:
@@ -163,7 +158,7 @@ def run_data_prepare(words: Sequence[str], prog: str) -> int:
         from myxtts.training.code_preparation import plan_preparing_device, prepare_codes, require_use
     require_use(config)
     check_models(config)
-    plan = plan_preparing_device(config, read_machine(), spell_command(prog, words))
+    plan = plan_preparing_device(config, read_machine(), arguments.pasted)
     print(describe_single_device(plan), file=sys.stderr, flush=True)
     with quiet_scan():
         prepared = prepare_codes(config, plan, part, _show_preparing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import textwrap
@@ -24,15 +25,12 @@ from myxtts.devices.plan import DevicePlan, Mode, RolePlan
 from myxtts.errors import DevicePlanError
 
 
-def build_parser(prog: str) -> Parser:
-    """The flags of `myxtts devices`."""
-    parser = Parser(prog=prog, description="List the GPUs of this machine, their memory and how they are connected.")
+def add_flags(parser: Parser) -> None:
+    parser.description = "List the GPUs of this machine, their memory and how they are connected."
     parser.add_argument("--json", action="store_true", help="print the facts as JSON; unknown values are null")
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     machine = read_machine()
     links = read_links([card.physical_id for card in machine.cards])
     print(json.dumps(_to_dict(machine, links), indent=2) if arguments.json else format_devices(machine, links))

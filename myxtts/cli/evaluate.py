@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,12 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 20
 
 
-def build_parser(prog: str) -> Parser:
-    """The parser; --help needs no TensorFlow."""
-    parser = Parser(
-        prog=prog,
-        description="Say sentences of a corpus again, and compare: with the recordings, and with what the codec alone makes of "
-        "them. Recognisers and speaker judges are other programs; without them the other figures are given.",
+def add_flags(parser: Parser) -> None:
+    parser.description = (
+        "Say sentences of a corpus again, and compare: with the recordings, and with what the codec alone makes of "
+        "them. Recognisers and speaker judges are other programs; without them the other figures are given."
     )
     add_checkpoint_flag(parser)
     parser.add_argument(
@@ -61,7 +58,6 @@ def build_parser(prog: str) -> Parser:
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead of a table")
     _add_judge_flags(parser)
     add_speaking_flags(parser)
-    return parser
 
 
 def _add_judge_flags(parser: Parser) -> None:
@@ -88,8 +84,7 @@ def _add_judge_flags(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     request = _make_request(arguments)
     from myxtts.evaluation.judges import choose_material, open_judges
     from myxtts.evaluation.results import dump_evaluation, format_evaluation

@@ -21,14 +21,13 @@ from myxtts.errors import CommandLineError, DevicePlanError, UserError
 MOST_WORKERS = 64
 
 
-def build_parser(prog: str) -> Parser:
-    """The parser of the launcher's own flags; what follows the dashes is for the workers."""
-    parser = Parser(
-        prog=prog,
-        description="Train with several processes of this machine, which share every batch. They talk over a network of their own, "
-        "which nobody else can reach. If one dies, all end; started again, the run goes on from its last checkpoint.",
+def add_flags(parser: Parser) -> None:
+    """The launcher's own flags; what follows the dashes is for the workers."""
+    parser.description = (
+        "Train with several processes of this machine, which share every batch. They talk over a network of their own, "
+        "which nobody else can reach. If one dies, all end; started again, the run goes on from its last checkpoint."
     )
-    parser.usage = f"{prog} (--workers N | --gpus IDS) [--open-ports] -- train [flags]"
+    parser.usage = f"{parser.prog} (--workers N | --gpus IDS) [--open-ports] -- train [flags]"
     parser.add_argument("--workers", type=int, metavar="N", help="how many processes train")
     parser.add_argument("--gpus", metavar="IDS", help="GPUs, as in 0,1: one process for each")
     parser.add_argument(
@@ -38,11 +37,10 @@ def build_parser(prog: str) -> Parser:
         "password",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="train ...", help="what every process runs")
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
+    prog = "myxtts launch"
     command = [word for place, word in enumerate(arguments.command) if place or word != "--"]
     if command[:1] != ["train"]:
         raise CommandLineError(
@@ -56,7 +54,7 @@ def run(words: Sequence[str], prog: str) -> int:
         raise CommandLineError(f"--gpus {error}") from None
     workers = len(gpus) if gpus is not None else arguments.workers
     given = os.environ.get(LAUNCH_COMMAND)
-    launched_as = [*prog.split(), *words] if given is None else json.loads(given)
+    launched_as = arguments.pasted if given is None else json.loads(given)
     flags = [*command[1:], *(["--rehearsal"] if arguments.rehearsal else [])]
     return launch(flags, workers, gpus=gpus, open_ports=arguments.open_ports, launched_as=launched_as)
 
@@ -72,7 +70,7 @@ def launch(
         open_ports: whether TensorFlow may listen on the machine's own network.
         launched_as: the command that was given, to be shown as the way to resume.
     """
-    from myxtts.cli import train
+    from myxtts.cli.main import make_parser
     from myxtts.cluster.launch import Command, ProcessGroup, enter_private_network
     from myxtts.files import open_scratch_folder
     from myxtts.processes import make_importable
@@ -80,7 +78,7 @@ def launch(
 
     if not 2 <= workers <= MOST_WORKERS:
         raise CommandLineError(f"The number of workers must be from 2 to {MOST_WORKERS}, but is {workers}.")
-    arguments = train.build_parser("myxtts train").parse_all(words)
+    arguments = make_parser("train", "myxtts train").parse_all(words)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     # In a rehearsal ids only name the workers.
     visible = None if gpus is None or config.training.rehearsal else find_uuids(gpus)

@@ -8,12 +8,14 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from myxtts import __version__
 from myxtts.errors import CommandLineError, MyXTTSError
+
+if TYPE_CHECKING:
+    from myxtts.cli.parser import Parser
 
 # Little is imported here: what Ctrl-C hits before `_guard` stands ends in a traceback.
 
@@ -23,37 +25,25 @@ COMMANDS: Mapping[str, str] = {
     "synthesize": "speak a text in the voice of a recording, to a file or as a stream",
     "serve": "speak over HTTP as the OpenAI API does, with a page to type a text and listen",
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
-    "listen": "put what each validation of a run said on one page, to compare checkpoints by ear",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "data-prepare": "make the codes of a corpus before a run, so that the run finds them",
     "profile": "measure where the time of a training step goes, and name the stage that limits it",
     "diagnose": "find out why the GPU is not busy: software, settings, corpus, speed",
-    "compare": "put the curves and figures of two or more runs side by side",
     "configure": "measure this machine with your run, and write settings that suit it",
     "devices": "list the GPUs of this machine, their memory and how they are connected",
     "selfcheck": "try on your cards what depends on real GPUs, and write a report to post",
-    "bug-report": "write one file to attach to a bug report, with nothing private in it",
     "import": "convert a Coqui XTTS checkpoint to a model directory",
     "export": "write a model's weights for others: safetensors, or the files Coqui's tools load",
 }
 """Command -> its line of help."""
 
-MODULES: Mapping[str, str] = {
-    "import": "models",
-    "export": "models",
-    "compare": "runs",
-    "listen": "runs",
-    "bug-report": "runs",
-    "data-prepare": "data",
-}
-"""The module of a command that is not called like it."""
-
+MODULES: Mapping[str, str] = {"import": "models", "export": "models", "data-prepare": "data"}
+"""The module of a command that is not called like it; its `add_flags` and `run` have the command's name behind theirs."""
 
 FAULT = (
     "This should not happen: it is a fault of MyXTTS. Please report it with the file that\n"
-    "`myxtts bug-report RUN` writes (RUN: the folder of the run, if there is one)."
+    "`myxtts diagnose --skip-speed-test --json FILE` writes, and the run.log of the run, if there is one."
 )
-
 
 _FILE_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 """What is wrong with a path or a disk wherever it is met, also where it was only asked whether a file is there."""
@@ -69,7 +59,36 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def run_command(name: str, words: Sequence[str], prog: str) -> int:
     """Runs one command; errors raised on purpose become a message on standard error, never a traceback."""
-    return _guard(prog, lambda: int(find_command(name, "run")(words, prog)))
+
+    def run() -> int:
+        parser = make_parser(name, prog)
+        return int(_find(name, "run")(parser.parse_all(words)))
+
+    return _guard(prog, run)
+
+
+def make_parser(name: str, prog: str) -> Parser:
+    """The parser of a command. Its own flags need neither TensorFlow nor numpy."""
+    if name not in COMMANDS:
+        from myxtts.config.settings import nearest_name
+
+        near = nearest_name(name, COMMANDS)
+        hint = f"Did you mean `myxtts {near}`?" if near else f"Commands: {', '.join(COMMANDS)}."
+        raise CommandLineError(f"There is no command {name!r}. {hint}")
+    from myxtts.cli.parser import Parser
+
+    parser = Parser(prog)
+    _find(name, "add_flags")(parser)
+    places = [str(action.metavar) for action in parser._get_positional_actions()]
+    parser.usage = parser.usage or " ".join([prog, *places, "[flags]"])
+    return parser
+
+
+def _find(name: str, part: str) -> Callable[..., Any]:
+    """`add_flags(parser)` or `run(arguments)` of a command."""
+    module = importlib.import_module(f"myxtts.cli.{MODULES.get(name, name)}")
+    function: Callable[..., Any] = getattr(module, f"{part}_{name.replace('-', '_')}" if name in MODULES else part)
+    return function
 
 
 def _answer(words: Sequence[str]) -> int:
@@ -154,36 +173,5 @@ def format_help() -> str:
     return "\n".join(lines)
 
 
-def find_command(name: str, part: str) -> Callable[..., Any]:
-    """`run(words, prog)` or `build_parser(prog)` of a command; where a module has several, their names are behind it."""
-    if name not in COMMANDS:
-        from myxtts.config.settings import nearest_name
-
-        near = nearest_name(name, COMMANDS)
-        hint = f"Did you mean `myxtts {near}`?" if near else f"Commands: {', '.join(COMMANDS)}."
-        raise CommandLineError(f"There is no command {name!r}. {hint}")
-    module = importlib.import_module(f"myxtts.cli.{MODULES.get(name, name)}")
-    function: Callable[..., Any] = getattr(module, part, None) or getattr(module, f"{part}_{name.replace('-', '_')}")
-    return function
-
-
 if __name__ == "__main__":
     sys.exit(main())
-
-
-@contextmanager
-def end_on_sigterm() -> Iterator[None]:
-    """A block that SIGTERM leaves by an exception, so that what stands in `finally` is done before the process ends.
-
-    For the main thread, which alone may say what a signal does.
-    """
-    before = signal.signal(signal.SIGTERM, _leave)
-    try:
-        yield
-    finally:
-        # None where a library had taken the signal outside of Python.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-
-
-def _leave(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 from pathlib import Path
 
 from myxtts.cli.parser import Parser
 
 
-def build_parser_import(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Convert a Coqui XTTS checkpoint (model.pth, or a trainer's checkpoint) to a model directory. Needs no "
-        "torch, and executes nothing from the file.",
+def add_flags_import(parser: Parser) -> None:
+    parser.description = (
+        "Convert a Coqui XTTS checkpoint (model.pth, or a trainer's checkpoint) to a model directory. Needs no "
+        "torch, and executes nothing from the file."
     )
-    parser.usage = f"{prog} MODEL.pth [flags]"
     parser.add_argument("model", metavar="MODEL.pth", type=Path, help="the checkpoint")
     parser.add_argument(
         "--out",
@@ -31,11 +29,9 @@ def build_parser_import(prog: str) -> Parser:
     parser.add_argument("--speakers", metavar="FILE", type=Path, help="speakers_xtts.pth: named voices")
     parser.add_argument("--allow-missing", action="store_true", help="go on where tensors are missing")
     parser.add_argument("--allow-unexpected", action="store_true", help="go on where there are tensors nobody knows")
-    return parser
 
 
-def run_import(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser_import(prog).parse_all(words)
+def run_import(arguments: argparse.Namespace) -> int:
     from myxtts.checkpoints.coqui import import_coqui_files
     from myxtts.models.weights import count_parameters
 
@@ -74,23 +70,19 @@ def run_import(words: Sequence[str], prog: str) -> int:
     return 0
 
 
-def build_parser_export(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Write a model's weights under Coqui's names: as safetensors or, with --coqui, as the files Coqui's own "
-        "tools load.",
+def add_flags_export(parser: Parser) -> None:
+    parser.description = (
+        "Write a model's weights under Coqui's names: as safetensors or, with --coqui, as the files Coqui's own "
+        "tools load."
     )
-    parser.usage = f"{prog} DIR [flags]"
     parser.add_argument("model", metavar="DIR", type=Path, help="a model directory, or the folder of a run")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write, new or empty")
     parser.add_argument(
         "--coqui", action="store_true", help="write model.pth, config.json, vocab.json and what else there is"
     )
-    return parser
 
 
-def run_export(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser_export(prog).parse_all(words)
+def run_export(arguments: argparse.Namespace) -> int:
     from myxtts.checkpoints.coqui_export import export_coqui, export_safetensors
     from myxtts.checkpoints.model_directory import read_model_directory
     from myxtts.checkpoints.store import find_model_directory

@@ -22,12 +22,10 @@ class Parser(argparse.ArgumentParser):
     Every command takes `--rehearsal`. Indented lines of the description are commands, and stay whole.
     """
 
-    def __init__(self, prog: str, description: str):
+    def __init__(self, prog: str):
         # Abbreviations would turn a new flag into a breaking change for whoever used its beginning.
         super().__init__(
             prog=prog,
-            usage=f"{prog} [flags]",
-            description=description,
             allow_abbrev=False,
             formatter_class=_HelpFormatter,
             # Where the settings of a run are taken, their --rehearsal is in the place of the one below.
@@ -73,11 +71,12 @@ class Parser(argparse.ArgumentParser):
         return f"`{command} --help` lists all flags."
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
-        """The parsed words; anything left over is an error with the nearest flag."""
+        """The parsed words, with these themselves and the `pasted` command; anything left over is an error with the nearest flag."""
         self._words = words
         namespace, unknown = self.parse_known_args(words)
         if unknown:
             self._refuse(unknown)
+        namespace.words, namespace.pasted = words, spell_command(self.prog, words)
         return namespace
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:

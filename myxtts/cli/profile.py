@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.cli.output import check_corpora, check_models, check_writable, tell, write_asked
-from myxtts.cli.parser import Parser, spell_command
+from myxtts.cli.parser import Parser
 from myxtts.config import resolve_config
 from myxtts.config.sources import add_setting_flags
 
@@ -23,11 +22,10 @@ SHOWN = {
 """Settings whose flags stand in the help; those of all others are taken too."""
 
 
-def build_parser(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Profile your model on your data through the real pipeline, in a folder that is thrown away. All flags of "
-        "`myxtts train` are taken, and none is needed.",
+def add_flags(parser: Parser) -> None:
+    parser.description = (
+        "Profile your model on your data through the real pipeline, in a folder that is thrown away. All flags of "
+        "`myxtts train` are taken, and none is needed."
     )
     parser.add_argument(
         "--num-steps", type=_read_steps, default=STEPS, metavar="N", help=f"batches to measure (default: {STEPS})"
@@ -36,11 +34,9 @@ def build_parser(prog: str) -> Parser:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timeline, histogram and memory")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
     add_setting_flags(parser, SHOWN)
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     check_writable(arguments.json, arguments.html, arguments.trace)
     # Not imported above: --help needs none of it.
@@ -53,7 +49,7 @@ def run(words: Sequence[str], prog: str) -> int:
     check_models(config)
     prepare_environment(os.environ)
     machine = read_machine()
-    planned = profiling.plan_profile(config, machine, tell, spell_command(prog, words))
+    planned = profiling.plan_profile(config, machine, tell, arguments.pasted)
     print(f"{format_plan(planned.plan)}\n", flush=True)
     profile, verdict = profiling.measure_and_judge(planned, machine, arguments.num_steps, tell)
     print(f"\n{profiling.format_profile(profile, verdict)}")

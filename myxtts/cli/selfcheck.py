@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import textwrap
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
 FILE_NAME = "selfcheck.md"
 
 
-def build_parser(prog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Try on your cards what has never run on a GPU where MyXTTS is made: readings, ids, memory limits, "
+def add_flags(parser: Parser) -> None:
+    parser.description = (
+        "Try on your cards what has never run on a GPU where MyXTTS is made: readings, ids, memory limits, "
         "short trainings in every mode whose losses must agree, faults, speaking. Writes a report to post, without anything "
-        "private. Each check has its own process and time limit. Exit code 1: something failed.",
+        "private. Each check has its own process and time limit. Exit code 1: something failed."
     )
     for flag, role, which in (("--data-gpu", "prepares", "second"), ("--model-gpu", "trains", "first")):
         parser.add_argument(flag, type=int, metavar="ID", help=f"the card that {role} (default: the {which} in sight)")
@@ -48,11 +48,9 @@ def build_parser(prog: str) -> Parser:
         "--out", type=Path, default=Path(FILE_NAME), metavar="FILE",
         help=f"the report (default: {FILE_NAME}); its figures go to the same name with .json",
     )  # fmt: skip
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     # Not imported above: --help needs none of it.
     from myxtts.config import resolve_config
     from myxtts.files import open_scratch_folder
@@ -99,7 +97,7 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
 
 
 def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
-    from myxtts.monitoring.machine_facts import make_redactor
+    from myxtts.monitoring.machine_facts import redact
     from myxtts.tuning.selfcheck import CheckStatus, run_checks
 
     outcomes = []
@@ -109,10 +107,9 @@ def _check(checks: Sequence[Check], situation: Situation, out: Path) -> int:
         print(f"{outcome.status:<11}{outcome.name}{took}", *detail, sep="\n", flush=True)
         outcomes.append(outcome)
     end, page, facts = format_report(outcomes, rehearsal=situation.rehearsal)
-    figures, redact = out.with_suffix(".json"), make_redactor(os.environ, ())
-    # After the strings are made: a name may stand inside one of them.
-    write_text(out, redact(page))
-    write_text(figures, redact(facts))
+    figures = out.with_suffix(".json")
+    write_text(out, redact(page, os.environ))
+    write_text(figures, redact(facts, os.environ))
     print(f"\n{end}\n\nReport   {out}\nFigures  {figures}")
     return int(any(outcome.status is CheckStatus.FAILED for outcome in outcomes))
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +34,10 @@ class MissingServerPackageError(MachineError):
     """The packages that only `serve` needs are not installed."""
 
 
-def build_parser(prog: str) -> Parser:
-    """The parser; --help needs neither TensorFlow nor the server's packages."""
-    parser = Parser(
-        prog=prog,
-        description="Speak over HTTP: POST /v1/audio/speech as in the OpenAI API, and a page to type a text and listen. Only "
-        f"this machine is let in unless --host says otherwise. {CONSENT}",
+def add_flags(parser: Parser) -> None:
+    parser.description = (
+        "Speak over HTTP: POST /v1/audio/speech as in the OpenAI API, and a page to type a text and listen. Only "
+        f"this machine is let in unless --host says otherwise. {CONSENT}"
     )
     add_checkpoint_flag(parser)
     parser.add_argument(
@@ -68,11 +66,9 @@ def build_parser(prog: str) -> Parser:
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
         )
     add_vocoder_flag(parser)
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingServerPackageError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from myxtts.cli.main import end_on_sigterm
 from myxtts.cli.parser import Parser
 from myxtts.cli.speaking import (
     CONSENT,
@@ -32,12 +33,8 @@ STANDARD_INPUT = "-"
 OUT_SUFFIXES = (".wav", ".flac")
 
 
-def build_parser(prog: str) -> Parser:
-    """The parser; --help needs no TensorFlow."""
-    parser = Parser(
-        prog=prog,
-        description=f"Speak a text with a trained or imported model, in the voice of a recording. {CONSENT}",
-    )
+def add_flags(parser: Parser) -> None:
+    parser.description = f"Speak a text with a trained or imported model, in the voice of a recording. {CONSENT}"
     add_checkpoint_flag(parser)
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", metavar="TEXT", help="what to say; long texts are split at sentences")
@@ -64,11 +61,9 @@ def build_parser(prog: str) -> Parser:
         help="write samples to standard output as they are made: 16 bit, mono, no header",
     )
     add_speaking_flags(parser)
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     # What is wrong with the request is said before a model is loaded.
     from myxtts.inference.speech import check_text, find_speaking_model
     from myxtts.inference.voices import load_voice, read_references, save_voice
@@ -186,7 +181,7 @@ def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Writt
 
     try:
         with (
-            end_on_sigterm(),
+            _end_on_sigterm(),
             open_file_atomically(path) as whole,
             soundfile.SoundFile(whole.name, "w", rate_hz, 1, subtype="PCM_16") as file,
         ):
@@ -195,6 +190,20 @@ def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Writt
         raise CommandLineError(f"--out {path} cannot be written: {error}.") from error
     except WriteError as error:
         raise CommandLineError(f"--out {path} cannot be written: {error.reason}.") from error
+
+
+@contextmanager
+def _end_on_sigterm() -> Iterator[None]:
+    """A block that SIGTERM leaves by an exception, so that what stands in `finally` is done before the process ends.
+
+    For the main thread, which alone may say what a signal does.
+    """
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        # None where a library had taken the signal outside of Python.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -25,13 +26,11 @@ _AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null
 """What a worker that `--mode auto` starts is told: it sees one device, and has nothing to choose."""
 
 
-def build_parser(prog: str) -> Parser:
-    """The parser of all training flags; none of them needs TensorFlow."""
-    command = " ".join(spell_command(prog, ["--train-data", "my_corpus"]))
-    parser = Parser(
-        prog=prog,
-        description="Train XTTS. Without GPU flags: one GPU, or the CPU where there is none. Flags win over YAML, YAML over "
-        f"presets.\n\n  {command} --checkpoint-dir runs/voice\n  {command} --data-gpu 0 --model-gpu 1",
+def add_flags(parser: Parser) -> None:
+    command = " ".join(spell_command(parser.prog, ["--train-data", "my_corpus"]))
+    parser.description = (
+        "Train XTTS. Without GPU flags: one GPU, or the CPU where there is none. Flags win over YAML, YAML over "
+        f"presets.\n\n  {command} --checkpoint-dir runs/voice\n  {command} --data-gpu 0 --model-gpu 1"
     )
     groups = add_setting_flags(parser)
     parser._optionals.title = "the flags that matter in most runs"
@@ -47,11 +46,9 @@ def build_parser(prog: str) -> Parser:
         help="with --model-gpus or --mode auto: let workers use the machine's own network, where a container allows no other; whoever "
         "has a login here can then reach TensorFlow's ports on loopback, which have no password (default: off)",
     )
-    return parser
 
 
-def run(words: Sequence[str], prog: str) -> int:
-    arguments = build_parser(prog).parse_all(words)
+def run(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.print_config:
         # Not imported above: --help needs none of it.
@@ -63,7 +60,7 @@ def run(words: Sequence[str], prog: str) -> int:
         return 0
     # The words that started the run, with whatever started this worker of it.
     launched_as, handed_choice = os.environ.get(LAUNCH_COMMAND), os.environ.get(MODE_CHOICE)
-    command = spell_command(prog, words) if launched_as is None else tuple(json.loads(launched_as))
+    command = arguments.pasted if launched_as is None else tuple(json.loads(launched_as))
     is_worker = _check_cluster(config)
     if arguments.open_ports and not is_worker and config.training.model_gpus is None and config.training.mode != "auto":
         raise CommandLineError(
@@ -77,7 +74,7 @@ def run(words: Sequence[str], prog: str) -> int:
         gpus, is_rehearsal = parse_gpu_ids(config.training.model_gpus), config.training.rehearsal
         _print_parallel(gpus, is_rehearsal)
         given = None if is_rehearsal else gpus
-        return launch(words, len(gpus), gpus=given, open_ports=arguments.open_ports, launched_as=command)
+        return launch(arguments.words, len(gpus), gpus=given, open_ports=arguments.open_ports, launched_as=command)
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import format_plan
     from myxtts.devices.machine import prepare_environment
@@ -104,7 +101,7 @@ def run(words: Sequence[str], prog: str) -> int:
 
         assert planned.choice is not None
         become_launcher(
-            [*words, *(word for setting in _AS_WORKER for word in ("--set", setting))],
+            [*arguments.words, *(word for setting in _AS_WORKER for word in ("--set", setting))],
             len(planned.workers) if config.training.rehearsal else planned.workers,
             open_ports=arguments.open_ports,
             launched_as=command,

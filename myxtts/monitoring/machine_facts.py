@@ -9,20 +9,16 @@ import ctypes
 import getpass
 import importlib.metadata
 import importlib.util
-import ipaddress
 import json
 import os
 import platform
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import psutil
 
@@ -231,156 +227,34 @@ def _show(mib: int | None) -> str:
     return UNKNOWN if mib is None else f"{mib} MB"
 
 
-SECRET = "<secret>"
-USER = "<user>"
-HOST = "<host>"
-TEXT = "<text of a clip>"
-MAIL = "<e-mail>"
-ADDRESS = "<address>"
-WINDOWS_PATH = "<Windows path>"
-LEFT_OUT = (
-    "Left out: audio, texts of the corpus (clips are named by their ids), weights, values of variables that may be secret, and "
-    f"identifiers of single cards. Replaced: the home folder (~), user and machine name ({USER}, {HOST}), what looks like a "
-    f"secret ({SECRET}), e-mail and network addresses ({MAIL}, {ADDRESS}), paths of Windows ({WINDOWS_PATH}), and texts of clips "
-    f"({TEXT}). Folder names outside the home folder are shown. Read it before you post it."
-)
+SECRET, USER, HOST = "<secret>", "<user>", "<host>"
 SHORTEST_SECRET = 6
-"""A shorter value of a variable is a switch, and would be found in every word: it is hidden behind its name alone."""
-SHORTEST_TEXT = 8
-"""A shorter text ("Yes.") is part of others and says nothing about anybody."""
-_TELLING_NOTHING = frozenset({"root", "user", "ubuntu", "admin", "docker", "jovyan", "runner", "nobody", "localhost"})
+"""A shorter value of a variable is a switch, and would be found in every word."""
+_SECRET_NAME = re.compile(r"token|secret|passw|passphrase|credential|auth(?!or)|cookie|key|bearer|webhook|dsn", re.I)
+_COMMON_NAMES = frozenset({"root", "user", "ubuntu", "admin", "docker", "jovyan", "runner", "nobody", "localhost"})
 """Names that many machines have, and words that a report needs."""
 
-_SECRET_WORD = (
-    r"(?:token|secret|passw|passphrase|credential|auth(?!or)|cookie|api_?-?key|bearer|webhook"
-    # Parts of names that are parts of other words too: GITHUB_PAT, DB_PASS, SIGNING_KEY.
-    r"|(?<![a-z])(?:pass|pat|dsn|salt)(?![a-z])|(?<=[_-])(?:keys?|pwd)(?![a-z]))"
-)
-_SECRET_NAME = re.compile(_SECRET_WORD, re.I)
 
-_KEY_BEGIN, _KEY_END = r"-----BEGIN [A-Z ]*PRIVATE KEY-----", r"-----END [A-Z ]*PRIVATE KEY-----"
-_LINE_END = r"(?:\s|\\[nr])"
-_SECRET_SHAPES = (
-    rf"{_KEY_BEGIN}(?:(?!-----)[\s\S]){{0,20000}}?{_KEY_END}",
-    # One that is cut off ends with its last line of letters and digits alone; what follows is something else.
-    rf"{_KEY_BEGIN}(?:{_LINE_END}*(?:Proc-Type|DEK-Info): [^\s\\]*)*{_LINE_END}*[A-Za-z0-9+/=]*"
-    rf"(?:{_LINE_END}+(?:[A-Za-z0-9+/]{{16,}}=*|[A-Za-z0-9+/]+=+)(?![^\s\\\"'`]))*",
-    # Of Hugging Face, GitHub, GitLab, OpenAI and its like, Stripe, Slack, npm, PyPI, Docker, Amazon, Google, and signed tokens.
-    r"(?<![A-Za-z0-9])(?:hf_|npm_|gh[a-z]_)[A-Za-z0-9]{10,}",
-    r"(?<![A-Za-z0-9])(?:github_pat_|[sr]k_(?:live|test)_)\w{10,}",
-    r"(?<![A-Za-z0-9])(?:glpat-|sk-|xox[abeoprs]-|pypi-|dckr_[a-z]{2,6}_|ya29\.)[\w-]{10,}",
-    r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}\b",
-    r"(?<![A-Za-z0-9])AIza[\w-]{30,}",
-    r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
-)
-_NAME = rf"(?<![\w.-])(?=[\w.-]*?{_SECRET_WORD})[\w.-]++"
-_ASSIGNMENTS = (
-    # NAME="some words", "name": "some words", and in a list of words "--name", "some words".
-    rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*(?P<quote>\\?['\"]))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
-    rf"(?P<name>{_NAME}(?P<quote>\\?['\"])\s*,\s*(?P=quote))(?P<value>(?:(?!(?P=quote))[^\n])+)(?=(?P=quote))",
-    # NAME=value, name: value.
-    rf"(?P<name>{_NAME}\\?['\"]?\s*[=:]\s*)(?P<value>[^\s'\"`,;\\]+)",
-    rf"(?P<name>(?<![\w-])--(?=[\w-]*?{_SECRET_WORD})[\w-]++\s+)(?P<value>[^\s'\"`-][^\s'\"`]*)",
-)
-_WINDOWS_PATH = (
-    r"(?<![A-Za-z0-9])(?:[A-Za-z]:(?:\\{1,2}|/(?!/))|\\{2,4}[\w.-]+\\{1,2}(?=[\w$]))"
-    r"(?:[^\\/\r\n\"'`<>|:*?,;]+(?:\\{1,2}|/))*[^\\/\s\"'`<>|:*?,;)]*"
-)
-
-
-def make_redactor(environ: Mapping[str, str], texts: Iterable[str]) -> Callable[[str], str]:
-    """`redact` for what is private on this machine, and in texts of a corpus."""
+def redact(text: str, environ: Mapping[str, str]) -> str:
+    """A report about this machine without what is private: values of variables whose names say that they are secret, ids of single
+    cards, the home folder, which is shown as `~`, and the names of user and machine."""
+    secrets = [value for name, value in environ.items() if _SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET]
+    # Longest first: a value may be the beginning of another. In a report of JSON it is escaped.
+    for secret in sorted({form for each in secrets for form in (each, json.dumps(each)[1:-1])}, key=len, reverse=True):
+        text = text.replace(secret, SECRET)
+    text = re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", r"\1-<id>", text, flags=re.I)
+    if len(Path.home().parts) > 1:
+        text = re.sub(rf"{re.escape(str(Path.home()))}(?![\w.-])", "~", text)
+    text = re.sub(r"(/(?:home|Users)/)(?!<)[^/\s'\":,;)]+", rf"\g<1>{USER}", text)
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         # A container may run as a number that has no name.
         user = ""
-    secrets, own = list_secrets(environ), tuple(texts)
-    return partial(redact, home=Path.home(), user=user, host=platform.node(), secrets=secrets, texts=own)
-
-
-def redact(
-    text: str,
-    *,
-    home: Path | None = None,
-    user: str = "",
-    host: str = "",
-    secrets: Iterable[str] = (),
-    texts: Iterable[str] = (),
-) -> str:
-    """The text without what is private: the home folder, which is shown as `~`, names, secret values, texts of the corpus.
-
-    What was clean stays as it is.
-    """
-    # Longest first: a value may be the beginning of another.
-    for form in sorted({form for secret in secrets for form in _list_forms(secret)}, key=len, reverse=True):
-        text = text.replace(form, SECRET)
-    for own in sorted(set(texts), key=len, reverse=True):
-        text = text.replace(own, TEXT) if len(own) >= SHORTEST_TEXT else text
-    for shape, shown in _SHAPES:
-        text = shape.sub(shown, text)
-    if home is not None and len(home.parts) > 1:
-        text = re.sub(rf"{re.escape(str(home))}(?![\w.-])", "~", text)
-    # A name may have a space in it, as those on Windows' disks do.
-    word = r"[^/\s'\":,;)]+"
-    text = re.sub(rf"(/(?:home|Users)/)(?!<)(?:{word}(?: {word}){{1,2}}(?=/)|{word})", rf"\g<1>{USER}", text)
-    for name, placeholder in ((user, USER), (host, HOST)):
-        if len(name) > 1 and name.lower() not in _TELLING_NOTHING:
+    for name, placeholder in ((user, USER), (platform.node(), HOST)):
+        if len(name) > 1 and name.lower() not in _COMMON_NAMES:
             text = re.sub(rf"(?<![\w<]){re.escape(name)}(?![\w>])", placeholder, text)
     return text
-
-
-def list_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables whose names say that they are nobody's business."""
-    return tuple(
-        value for name, value in environ.items() if _SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET
-    )
-
-
-def select_variables(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
-    """Of the environment, the variables that were asked for and are no secret."""
-    return {name: environ[name] for name in wanted if name in environ and not _SECRET_NAME.search(name)}
-
-
-def _list_forms(secret: str) -> list[str]:
-    """A secret as it may stand in a report: as it is, in JSON, in a web address, in a shell's quotes, line by line."""
-    forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], quote(secret, safe="")}
-    forms |= {shlex.quote(secret), *secret.splitlines()}
-    return [form for form in forms if len(form) >= SHORTEST_SECRET]
-
-
-def _hide_value(match: re.Match[str]) -> str:
-    value = match["value"]
-    # "text_tokens: 298000" is a number of the model, "tokenizers==0.20.1" a package. A password may be a number too.
-    is_count = "token" in match["name"].lower() and value.lstrip("=").replace(".", "").isdigit()
-    if is_count or value.startswith("<") or value.lower() in ("bearer", "basic"):
-        return match[0]
-    return f"{match['name']}{SECRET}"
-
-
-def _hide_address(match: re.Match[str]) -> str:
-    """Hidden, unless it is none, or one that every machine has."""
-    try:
-        address = ipaddress.ip_address(match[0])
-    except ValueError:
-        # Twelve digits in pairs are the address of a network card; else it is a time.
-        return ADDRESS if re.fullmatch(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", match[0], re.I) else match[0]
-    return match[0] if address.is_loopback or address.is_unspecified else ADDRESS
-
-
-_SHAPES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    *((re.compile(shape), SECRET) for shape in _SECRET_SHAPES),
-    (re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^\s/@:]*(?::[^\s/@]*)?@", re.I), rf"\1{SECRET}@"),
-    (re.compile(r"\b(Bearer|Basic)(\s+)[\w.~+/=-]{8,}", re.I), rf"\1\2{SECRET}"),
-    *((re.compile(shape, re.I), _hide_value) for shape in _ASSIGNMENTS),
-    (re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"), MAIL),
-    (re.compile(_WINDOWS_PATH), WINDOWS_PATH),
-    # Addresses, and versions of four numbers, which stand behind `==` in a report.
-    (re.compile(r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"), _hide_address),
-    (re.compile(r"(?<![\w:.])(?=[0-9a-f]*+:)[0-9a-f:]++(?!\w)", re.I), _hide_address),
-    (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", re.I), r"\1-<id>"),
-)
-"""What looks private wherever it comes from, in the order in which it is replaced."""
 
 
 def fence(text: str, language: str = "") -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,13 @@ from myxtts.devices.machine import (
 from myxtts.devices.nvml import Card
 from myxtts.errors import ClipError, DevicePlanError, MyXTTSError
 from myxtts.monitoring.findings import USUAL_READERS, MachineFacts, split_batch
-from myxtts.monitoring.machine_facts import DRIVER_LIBRARY, SoftwareFacts, read_software
+from myxtts.monitoring.machine_facts import (
+    DRIVER_LIBRARY,
+    SoftwareFacts,
+    describe_hardware,
+    describe_software,
+    read_software,
+)
 from myxtts.monitoring.profile_facts import BrokenRule, Profile, StepPart
 from myxtts.monitoring.sampler import CardSummary, MachineSample, MachineSampler, summarise_cards, summarise_host
 from myxtts.training.mode import Tell
@@ -494,6 +500,7 @@ def format_diagnosis_json(diagnosis: Diagnosis) -> str:
     profile = diagnosis.profile
     facts: dict[str, Any] = {
         "is_serious": diagnosis.is_serious,
+        "machine": [*describe_hardware(Path.cwd()), *describe_software()],
         "issues": [asdict(issue) for issue in diagnosis.issues],
         "software": asdict(diagnosis.software),
         "cards": [asdict(card) for card in diagnosis.machine.cards],
@@ -508,7 +515,7 @@ def format_diagnosis_json(diagnosis: Diagnosis) -> str:
         "live": [asdict(card) for card in summarise_cards(diagnosis.samples)],
         "card_problem": diagnosis.card_problem,
     }  # fmt: skip
-    return json.dumps(facts, indent=1)
+    return json.dumps(facts, indent=1, ensure_ascii=False)
 
 
 def format_diagnosis(diagnosis: Diagnosis) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.cli.train import build_parser
+from myxtts.cli.main import make_parser
 from myxtts.config import resolve_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,4 +74,4 @@ def test_make_installs_the_extras_of_the_machine(target, gpu, extras, tmp_path):
 def test_make_train_flags_are_flags_of_the_program():
     text = (ROOT / "Makefile").read_text()
     words = " ".join(re.findall(r"^(?:TRAIN_FLAGS +\?=|REHEARSAL :=)(.*)$", text, flags=re.MULTILINE))
-    resolve_config(flags=build_parser("train").parse_all(shlex.split(words)).given)
+    resolve_config(flags=make_parser("train", "train").parse_all(shlex.split(words)).given)

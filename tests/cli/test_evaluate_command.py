@@ -1,4 +1,4 @@
-"""`myxtts evaluate` and `myxtts listen` from the command line."""
+"""`myxtts evaluate` from the command line."""
 
 import json
 
@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.cli.runs import run_listen
-from myxtts.errors import CommandLineError
 from tests.inference.builders import write_small_model
 from tests.support.processes import run_python
 
@@ -69,17 +67,3 @@ def test_bad_input_is_one_message_before_a_model_is_loaded(folder, flags, messag
     given = [str(word).replace("{folder}", str(folder)) for pair in {**words, **flags}.items() for word in pair]
     assert message in refuse("evaluate", *given)
     assert not (folder / "none").exists()
-
-
-def test_a_run_is_put_on_a_page_to_listen_to(tmp_path):
-    (tmp_path / "samples").mkdir()
-    soundfile.write(tmp_path / "samples" / "step-00000003.wav", np.random.default_rng(1).normal(0, 0.1, 3000), 22050)
-    result = run_command("listen", tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert f"Written {tmp_path / 'listen.html'} (sounds: 1)" in result.stdout
-    assert "Step 3" in (tmp_path / "listen.html").read_text()
-    with pytest.raises(CommandLineError, match=r"is a folder\. Give .*samples/listen\.html"):
-        run_listen([str(tmp_path), "--out", str(tmp_path / "samples")], "myxtts listen")
-    refused = run_command("listen", tmp_path / "samples")
-    assert refused.returncode == 2
-    assert "validated at least once" in refused.stderr

@@ -10,11 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from myxtts.cli.main import format_help
-from myxtts.cli.models import build_parser_export as build_export_parser
-from myxtts.cli.models import build_parser_import as build_import_parser
+from myxtts.cli.main import format_help, make_parser
 from myxtts.cli.parser import wrap_message
-from myxtts.cli.runs import build_parser_listen as build_listen_parser
 from myxtts.errors import CommandLineError
 from tests.support.processes import ROOT, clean_environ, run_code
 
@@ -85,22 +82,13 @@ def test_the_overview_fits_eighty_columns():
     assert max(map(len, format_help().splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("build", "words", "missing"),
-    [(build_import_parser, "import", "MODEL.pth; --out"), (build_export_parser, "export", "DIR; --out"), (build_listen_parser, "listen", "DIR")],
-)  # fmt: skip
-def test_what_stands_in_front_of_the_flags_is_no_part_of_the_command(build, words, missing):
-    parser = build(f"myxtts {words}")
+@pytest.mark.parametrize(("words", "missing"), [("import", "MODEL.pth; --out"), ("export", "DIR; --out")])
+def test_what_stands_in_front_of_the_flags_is_no_part_of_the_command(words, missing):
+    parser = make_parser(words, f"myxtts {words}")
     with pytest.raises(CommandLineError) as caught:
         parser.parse_all([])
     assert str(caught.value) == f"Not given, but needed: {missing}. `myxtts {words} --help` lists all flags."
     assert parser.format_usage() == f"usage: myxtts {words} {missing.partition(';')[0]} [flags]\n"
-
-
-def test_listen_says_what_it_was_given_and_what_to_do(tmp_path, refuse):
-    (tmp_path / "file").touch()
-    for name, said in (("run", "run does not exist. Give the folder of a run"), ("file", "file is a file. Give the folder"), (".", "let the run go on to its first validation.")):  # fmt: skip
-        assert said in refuse("listen", tmp_path / name)
 
 
 def test_ctrl_c_is_answered_almost_from_the_start():

@@ -10,8 +10,6 @@ import pytest
 import soundfile
 
 from myxtts.cli.main import main
-from myxtts.monitoring.metrics import MetricsLog
-from tests.monitoring.runs import make_run_row, make_train_row
 
 DEEP = b'{"a":' * 100_000
 
@@ -62,13 +60,6 @@ def place(tmp_path, coqui):
     (tmp_path / "config.yaml").write_text("data:\n  language: en\n")
     shutil.copytree(coqui / "ours", tmp_path / "model", copy_function=os.link)
     shutil.copytree(coqui / "theirs", tmp_path / "coqui", copy_function=os.link)
-    for name in ("one", "two"):
-        with MetricsLog(tmp_path / name / "metrics.jsonl") as log:
-            for row in (make_run_row(), make_train_row(10), make_train_row(20)):
-                log.write(row)
-        (tmp_path / name / "samples").mkdir()
-        soundfile.write(tmp_path / name / "samples" / "step-00000010.wav", noise, 22050)
-        (tmp_path / name / "samples" / "clip.json").write_text('{"text": "One.", "recording": "a.wav"}')
     return tmp_path
 
 
@@ -85,8 +76,6 @@ READERS = {
     "model/manifest.json": ("export", "model", "--out", "exported"),
     "model/dvae.safetensors": ("export", "model", "--out", "exported"),
     "model/config.yaml": ("export", "model", "--out", "exported"),
-    "one/metrics.jsonl": ("compare", "one", "two"),
-    "one/samples/clip.json": ("listen", "one"),
     "coqui/model.pth": ("import", "coqui/model.pth", "--out", "imported"),
     "coqui/vocab.json": ("import", "coqui/model.pth", "--vocab", "coqui/vocab.json", "--out", "imported"),
 }
@@ -121,25 +110,6 @@ def test_numbers_that_a_manifest_cannot_have_are_named(place, number, refuse, mo
     assert "manifest.json" in refuse(*READERS["model/manifest.json"])
 
 
-@pytest.mark.parametrize("number", ODD_NUMBERS, ids=lambda number: number[:8])
-def test_rows_with_numbers_that_no_run_has_are_no_rows(place, number, capsys, monkeypatch):
-    monkeypatch.chdir(place)
-    path = place / "one" / "metrics.jsonl"
-    start, good, bad = path.read_text().splitlines()
-    path.write_text(f"{start}\n{change_numbers(bad, number)}\n{good}\n")
-    assert main(["compare", "one", "two"]) == 0
-    assert "1 lines of its metrics file could not be read" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["run.json", "drop_report.json", "run.log", "metrics.jsonl"])
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_a_bug_report_is_written_whatever_a_run_has_left(place, name, obstacle, monkeypatch):
-    monkeypatch.chdir(place)
-    put(place, f"one/{name}", obstacle)
-    assert main(["bug-report", "one", "--out", "report.md"]) == 0
-    assert (place / "report.md").stat().st_size < 2 << 20
-
-
 @pytest.mark.parametrize("name", READERS)
 def test_a_path_that_no_file_system_takes_is_named(place, name, refuse, monkeypatch):
     monkeypatch.chdir(place)
@@ -171,5 +141,5 @@ def test_names_from_files_cannot_steer_the_terminal(place, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert not set("\x1b\x07\x9b\u202e") & set(shown.out + shown.err)
     assert r"\x1b]0;title\x07\x9b2J\u202e" in shown.out
-    assert main(["listen", f"{steering}\r"]) == 2
+    assert main(["export", f"{steering}\r", "--out", "out"]) == 2
     assert r"\x1b]0;title\x07\x9b2J\u202e\r" in capsys.readouterr().err

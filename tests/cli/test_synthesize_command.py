@@ -11,9 +11,10 @@ import pytest
 import soundfile
 
 from myxtts.cli.devices import describe_single_device
+from myxtts.cli.main import make_parser
 from myxtts.cli.output import show_progress
 from myxtts.cli.speaking import tell_code_limit
-from myxtts.cli.synthesize import build_parser, write_file
+from myxtts.cli.synthesize import write_file
 from myxtts.devices.plan import DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError
@@ -149,13 +150,13 @@ def test_bad_input_is_one_message_before_anything_is_loaded(folder, flags, messa
 
 def test_all_that_is_missing_is_named_at_once():
     with pytest.raises(CommandLineError) as caught:
-        build_parser("myxtts synthesize").parse_all(["--text=x", "--greedy"])
+        make_parser("synthesize", "myxtts synthesize").parse_all(["--text=x", "--greedy"])
     assert str(caught.value) == (
         "Not given, but needed: --checkpoint; --reference or --voice or --speaker; --out or --stream. "
         "`myxtts synthesize --help` lists all flags."
     )
     with pytest.raises(CommandLineError, match=r"Not given, but needed: --text or --text-file; --out or --stream. "):
-        build_parser("myxtts synthesize").parse_all(["--checkpoint", "x", "--speaker", "Ana"])
+        make_parser("synthesize", "myxtts synthesize").parse_all(["--checkpoint", "x", "--speaker", "Ana"])
 
 
 @pytest.mark.parametrize(("asked", "heard"), [(606, "Warning: --max-codes 606 is more than this model can say in a piece: 605 is used.\n"), (605, ""), (None, "")])  # fmt: skip

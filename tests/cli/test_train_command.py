@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from myxtts.cli.train import build_parser
+from myxtts.cli.main import make_parser
 from myxtts.config.sources import GROUPS, CollectValue, iterate_flags
 from tests.support.nvml import StubCard
 from tests.support.processes import ROOT, clean_environ, run_python, run_train
@@ -37,7 +37,7 @@ def test_help_begins_with_an_example_and_the_dozen_flags_of_most_runs():
 
 
 def test_help_says_what_holds_where_a_flag_is_not_given():
-    parser = build_parser("myxtts train")
+    parser = make_parser("train", "myxtts train")
     rows = {action.option_strings[0]: action for action in parser._actions if isinstance(action, CollectValue)}
     assert {action.key for action in rows.values()} == {key for key, _, _ in iterate_flags()}
     assert [name for name, action in rows.items() if "(default: " not in action.help] == ["--reset-training"]
@@ -168,13 +168,13 @@ def test_flags_without_a_command_are_led_to_one():
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
-    [("KeyboardInterrupt", 130, "train_main.py: interrupted\n"), ("RuntimeError", 1, "Please report it with the file that\n`myxtts bug-report RUN`")],
+    [("KeyboardInterrupt", 130, "train_main.py: interrupted\n"), ("RuntimeError", 1, "Please report it with the file that\n`myxtts diagnose --skip-speed-test --json FILE`")],
 )  # fmt: skip
 def test_ctrl_c_ends_with_130_and_a_fault_of_ours_names_the_command_to_report_it(error, code, said):
     script = f"""
 import sys
 from myxtts.cli import main, train
-def fail(words, prog): raise {error}
+def fail(arguments): raise {error}
 train.run = fail
 sys.exit(main.run_command("train", [], "train_main.py"))
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from myxtts.cli.train import build_parser
+from myxtts.cli.main import make_parser
 from myxtts.cluster.spec import find_cluster
 from myxtts.errors import choose_exit_code
 from tests.support.processes import ROOT
@@ -74,7 +74,7 @@ def test_the_parts_of_the_manifest_belong_together(objects, tmp_path):
     assert fenced["podSelector"]["matchLabels"] == {"job-name": name}
     assert fenced["ingress"][0]["from"][0]["podSelector"]["matchLabels"] == {"job-name": name}
     assert container["command"] == ["myxtts", "train"]
-    given = build_parser("myxtts train").parse_all(container["args"]).given
+    given = make_parser("train", "myxtts train").parse_all(container["args"]).given
     assert given["training.cluster"].value == "/etc/myxtts/cluster.yaml"
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}
@@ -150,7 +150,7 @@ class Slurm:
         """The settings that a worker was started with."""
         command, *words = self.read(str(index)).splitlines()
         assert command == "train"
-        return {key: each.value for key, each in build_parser("myxtts train").parse_all(words).given.items()}
+        return {key: each.value for key, each in make_parser("train", "myxtts train").parse_all(words).given.items()}
 
     def read_cluster(self, index=0):
         return find_cluster(self.read_given(index)["training.cluster"], index, {})

@@ -131,10 +131,10 @@ flag_words = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(flag_words)
 def test_any_words_on_the_command_line_give_a_configuration_or_a_user_error(argv):
-    from myxtts.cli.train import build_parser
+    from myxtts.cli.main import make_parser
     from myxtts.errors import UserError
 
     # --help prints and stops with 0; argparse exits nowhere else.
     with contextlib.suppress(UserError, SystemExit):
-        arguments = build_parser("train").parse_all(argv)
+        arguments = make_parser("train", "train").parse_all(argv)
         resolve_config(flags=arguments.given, environ={})

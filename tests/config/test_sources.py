@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse(*words):
-    parser = Parser(prog="train", description="")
+    parser = Parser("train")
     add_setting_flags(parser)
     return parser.parse_all(words).given
 

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from myxtts.cli.devices import format_devices
-from myxtts.cli.train import build_parser
+from myxtts.cli.main import make_parser
 from myxtts.config import resolve_config
 from myxtts.devices.machine import Machine, prepare_environment, select_visible
 from myxtts.devices.nvml import Card, CardScan, PhysicalId
@@ -169,7 +169,7 @@ def test_who_asks_from_python_is_told_settings_and_no_flags(request_values, said
 
 def test_the_command_that_the_list_of_devices_names_has_two_roles():
     told = re.search(r"`myxtts train (.*)` tries two roles", format_devices(make_machine(0), []))[1]
-    config = resolve_config(flags=build_parser("myxtts train").parse_all(told.split()).given)
+    config = resolve_config(flags=make_parser("train", "myxtts train").parse_all(told.split()).given)
     made = plan_devices(PlanRequest.from_config(config), make_machine(0))
     assert made.data.device != made.model.device
 
@@ -289,7 +289,7 @@ def test_default_limits_of_a_rehearsal_are_scaled_to_the_host():
 )
 def test_the_command_that_is_advised_gives_a_single_plan(words):
     advised = shlex.split(suggest_single_command(["myxtts", "train", *words]))[2:]
-    arguments = build_parser("train").parse_all(advised)
+    arguments = make_parser("train", "train").parse_all(advised)
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config, environ={})
     made = plan_devices(PlanRequest.from_config(config), make_machine(1))
     assert (made.mode, config.training.epochs) == (Mode.SINGLE, 3)

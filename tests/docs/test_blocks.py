@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from myxtts.cli.main import COMMANDS, find_command
+from myxtts.cli.main import COMMANDS, make_parser
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import resolve_config
 from tests.support.doc_blocks import PARSE_ONLY, read_all_blocks, split_commands
@@ -62,7 +62,7 @@ def parse(name, words):
     assert name in COMMANDS, name
     if "--help" in words:
         return
-    arguments = find_command(name, "build_parser")(name).parse_all(words)
+    arguments = make_parser(name, name).parse_all(words)
     if hasattr(arguments, "given"):
         resolve_config(flags=arguments.given, yaml_path=arguments.config and find_config(arguments.config))
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from myxtts.cli.main import COMMANDS, find_command
+from myxtts.cli.main import COMMANDS, make_parser
 from tests.support.processes import ROOT
 from tools.write_reference import PAGES, write_page
 
@@ -21,7 +21,7 @@ def test_the_page_is_not_behind_the_code(language):
 def test_every_flag_of_every_parser_is_on_the_page(words):
     page = write_page(words)
     for name in COMMANDS:
-        parser = find_command(name, "build_parser")("myxtts")
+        parser = make_parser(name, "myxtts")
         flags = {flag for action in parser._actions for flag in action.option_strings} - {"-h", "--help"}
         assert {flag for flag in flags if not re.search(rf"`{flag}[ `]", page)} == set(), name
 

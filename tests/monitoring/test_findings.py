@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from myxtts.cli.train import build_parser
+from myxtts.cli.main import make_parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.sources import GivenValue
 from myxtts.devices.plan import PlanRequest
@@ -230,7 +230,7 @@ def follow(config, advice):
 @cache
 def parse_flags(flags):
     """As the program takes them; the same advice is given in many situations."""
-    return dict(build_parser("train").parse_all(flags.split()).given)
+    return dict(make_parser("train", "train").parse_all(flags.split()).given)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,17 @@ def test_each_line_is_strict_json_even_when_a_loss_is_not_finite(path):
     assert math.isnan(row.losses[1])
     assert (row.losses[2], row.scalars) == (math.inf, {"grad_norm": -math.inf})
     assert math.isnan(row.loss)
+
+
+@pytest.mark.parametrize(
+    "number", ["Infinity", "1e999", "1e308", "9" * 5000, '"many"', "[]", "null"], ids=lambda text: text[:8]
+)
+def test_a_row_with_numbers_that_no_run_has_is_no_row(path, number):
+    write_rows(path, [make_run_row(), make_train_row(10), make_train_row(20)])
+    start, good, bad = path.read_text().splitlines()
+    path.write_text("\n".join([start, re.sub(r"(?<=[:\[,])\s*-?\d[\d.e+-]*", number, bad), good, ""]))
+    metrics = read_metrics(path)
+    assert ([row.step for row in metrics.rows], metrics.unreadable) == ([0, 10], 1)
 
 
 def test_a_row_survives_a_kill_right_after_it_was_written(path):

@@ -1,4 +1,4 @@
-"""`myxtts listen`: checkpoints by ear."""
+"""The page of what each validation said: checkpoints by ear."""
 
 import re
 

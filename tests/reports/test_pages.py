@@ -21,7 +21,6 @@ from myxtts.monitoring.metrics import EventRow, MemoryUse, Metrics, SummaryRow, 
 from myxtts.monitoring.profile_facts import RoleMemoryFacts, judge_profile
 from myxtts.pipeline.threads import HandoffFacts
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
-from myxtts.reports.compare import compare_runs, format_comparison_page
 from myxtts.reports.pages import (
     encode_png,
     format_run_page,
@@ -103,11 +102,6 @@ def make_profile_page(folder, name):
     return format_profile_page(profile, replace(verdict, rules=rules))
 
 
-def make_comparison_page(folder, name):
-    runs = [write_run(folder / f"{name}1", name), write_run(folder / f"{name}2", name[1:])]
-    return format_comparison_page(compare_runs(runs))
-
-
 def make_listening_page(folder, name):
     run, sound = folder / name, np.random.default_rng(1).normal(0, 0.1, 3000)
     (run / "samples").mkdir(parents=True)
@@ -145,7 +139,7 @@ def make_evaluation_page(folder, name):
 
 
 PAGES = (
-    make_run_page, make_profile_page, make_comparison_page, make_listening_page, make_corpus_page, make_evaluation_page,
+    make_run_page, make_profile_page, make_listening_page, make_corpus_page, make_evaluation_page,
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from myxtts.cli import serve
+from myxtts.cli.main import make_parser
 from myxtts.inference.speech import MOST_CHARACTERS
 from myxtts.serving.limits import ServingLimits
 from myxtts.serving.request import FIELDS
@@ -47,7 +48,7 @@ def test_the_defaults_of_the_flags_are_those_of_the_server(monkeypatch):
     from myxtts.serving.server import TOKEN_VARIABLE, ServerSettings
 
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    settings = serve.read_settings(serve.build_parser("serve").parse_all(["--checkpoint", "model"]))
+    settings = serve.read_settings(make_parser("serve", "serve").parse_all(["--checkpoint", "model"]))
     assert settings == ServerSettings()
     assert settings.host == "127.0.0.1", "nobody but this machine is let in unless asked"
 
@@ -56,7 +57,7 @@ def test_a_token_comes_from_the_flag_or_the_environment(monkeypatch):
     from myxtts.serving.server import TOKEN_VARIABLE
 
     def read_token(*flags):
-        return serve.read_settings(serve.build_parser("serve").parse_all(["--checkpoint", "model", *flags])).token
+        return serve.read_settings(make_parser("serve", "serve").parse_all(["--checkpoint", "model", *flags])).token
 
     monkeypatch.setenv(TOKEN_VARIABLE, "of-the-environment")
     assert read_token() == "of-the-environment"

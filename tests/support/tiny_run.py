@@ -91,9 +91,9 @@ def tiny_words(folder: Path, *flags: object, mode: str | None = "single", **sett
 
 def tiny_config(folder: Path, *flags: object, mode: str | None = "single", **settings: object) -> XTTSConfig:
     """The configuration of the same run, for a trainer that is made in Python."""
-    from myxtts.cli.train import build_parser
+    from myxtts.cli.main import make_parser
 
-    given = build_parser("train").parse_all(tiny_words(folder, *flags, mode=mode, **settings)).given
+    given = make_parser("train", "train").parse_all(tiny_words(folder, *flags, mode=mode, **settings)).given
     return resolve_config(flags=given, environ={})
 
 

@@ -344,7 +344,7 @@ def test_what_cannot_be_had_is_an_error_before_anything_is_measured(words, said,
 
 def test_what_was_found_is_told_and_written_with_its_evidence(write):
     trials = PacedTrials({XLA: 0.7, "TF_NUM_INTEROP_THREADS=2": 0.8})
-    given = command.build_parser("myxtts configure").parse_all(
+    given = main.make_parser("configure", "myxtts configure").parse_all(
         ["--rehearsal", "--model-size", "tiny", "--batch-size", "4"]
     )
     out, path, variables = write(trials, resolve_config(flags=given.given))

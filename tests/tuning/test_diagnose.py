@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -261,6 +262,8 @@ def test_a_machine_without_a_card_is_serious_and_everything_else_is_told(tmp_pat
     facts = json.loads(file.read_text())
     assert (facts["is_serious"], facts["cards"], facts["speed"]) == (True, [], None)
     assert facts["issues"][0]["severity"] == "serious"
+    assert any(line.startswith("packages: ") for line in facts["machine"]), "what a maintainer asks for first"
+    assert str(Path.home()) not in file.read_text()
 
 
 def test_a_machine_with_cards_is_told_what_is_missing_hidden_lost_and_far_apart(make_machine):
