@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.pipeline.producer_client import ProducerProcess
-from myxtts.pipeline.threads import EndOfStream, Feed, Handoff, TimeLimits, WorkerThread, stop_threads, take_watched
+from myxtts.pipeline.threads import EndOfStream, Feed, Handoff, WorkerThread, stop_threads
 
 SERIES, DUAL, ISOLATED = "single", "dual", "isolated"
 BATCH_BYTES = 5 << 20
@@ -78,7 +78,7 @@ def run_paced(mode: str, prepare_s: float, train_s: float, batches: int, transfe
             stage.start()
         while True:
             try:
-                take_watched(last, stages, TimeLimits())
+                last.take()
             except EndOfStream:
                 return done
             time.sleep(train_s)

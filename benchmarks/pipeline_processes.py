@@ -95,7 +95,7 @@ def open_preparation(setup: ProfileSetup, stack: ExitStack) -> Callable[..., Bat
     def prepare(_: int = 0) -> Batch:
         with keep_to_one_core():
             batch = factory.make(next(numbers))
-        return factory.settle(batch)
+        return factory.finish(batch, on_host=False)
 
     return prepare
 

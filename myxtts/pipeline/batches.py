@@ -21,7 +21,7 @@ import tensorflow as tf
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.run_data import RunData, save_run_data
 from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, Mode, Process
+from myxtts.devices.plan import Mode, Process
 from myxtts.devices.runtime import read_execution
 from myxtts.errors import DropReason
 from myxtts.pipeline import factory
@@ -40,7 +40,6 @@ from myxtts.pipeline.threads import (
     WorkerThread,
     WorkFacts,
     stop_threads,
-    take_watched,
     wait_watched,
 )
 from myxtts.utils.commons import get_device_context
@@ -192,7 +191,7 @@ class OwnBatches:
             batch = self._factory.make(number)
             if not self._is_synchronous:
                 # Else an error in it would show in the step, under the step's name.
-                batch = self._factory.settle(batch)
+                batch = self._factory.finish(batch, on_host=False)
             self._meters += batch.info.meters
             self._note_part("transfer")
             self._ready.append(place_batch(batch, self._device))
@@ -213,8 +212,6 @@ def _open_dual(recipe: BatchRecipe, data: RunData) -> PipedBatches:
     _log.info("Prefetching to %s with buffer_size=%d", where, prepared.slots)
     # Reading and preparing are done by one thread; which of the two it hangs in is worth knowing.
     batch_factory = BatchFactory(data, recipe, lambda part: thread.report_part(part))
-    # Its time and its errors are this thread's, not the next one's: it waits until a batch is really made.
-    finish = batch_factory.settle if config.prefetch_to_gpu else batch_factory.fetch
     is_cold = True
 
     def make(number: int) -> Batch:
@@ -222,7 +219,8 @@ def _open_dual(recipe: BatchRecipe, data: RunData) -> PipedBatches:
         if is_cold:
             batch_factory.warm_up()
             is_cold = False
-        return finish(batch_factory.make(number))
+        # Its time and its errors are this thread's, not the next one's: it waits until a batch is really made.
+        return batch_factory.finish(batch_factory.make(number), on_host=not config.prefetch_to_gpu)
 
     thread = WorkerThread("prepare", make, Feed(iter(range(order.first_number, order.end_number))), prepared)
     return PipedBatches(
@@ -232,7 +230,7 @@ def _open_dual(recipe: BatchRecipe, data: RunData) -> PipedBatches:
 
 def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBatches:
     """Batches of a producer process."""
-    order, buckets = recipe.make_order(data), recipe.list_buckets(data)
+    order, buckets, limit_mib = recipe.make_order(data), recipe.list_buckets(data), recipe.plan.data.limit_mib
     folder.mkdir(parents=True, exist_ok=True)
     save_run_data(data, folder)
     recipe.write(folder / RECIPE_NAME)
@@ -254,18 +252,12 @@ def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBat
         slot_bytes=measure_slot_bytes(recipe.preparation, buckets),
         first_position=order.first_number,
         end_position=order.end_number,
-        memory_limit_bytes=_find_memory_limit(recipe.plan),
+        # A card's limit is enforced by TensorFlow.
+        memory_limit_bytes=limit_mib * MIB if recipe.plan.rehearsal and limit_mib is not None else None,
         time_limits=TimeLimits.from_setting(recipe.config.training.watchdog_seconds),
         environment={**os.environ, **dict(recipe.plan.process(Process.PRODUCER).environ)},
     )
     return PipedBatches(recipe, producer, unpack=unpack, threads=[], close_source=producer.close)
-
-
-def _find_memory_limit(plan: DevicePlan) -> int | None:
-    """What the operating system has to enforce; a card's limit is enforced by TensorFlow."""
-    if not plan.rehearsal or plan.data.limit_mib is None:
-        return None
-    return plan.data.limit_mib * MIB
 
 
 class NoteReader:
@@ -344,7 +336,8 @@ class PipedBatches:
             if not self._has_started:
                 self._fill_slots()
                 self._has_started = True
-            return take_watched(self.placed, self._threads, self._time_limits)
+            wait_watched(self.placed, self._threads, self._time_limits)
+            return self.placed.take()
         finally:
             self._is_waiting = False
 

@@ -24,7 +24,6 @@ from myxtts.checkpoints import ModelFileError, read_array, read_model_directory
 from myxtts.checkpoints.model_directory import require_weights
 from myxtts.config import DataConfig
 from myxtts.config.data import CachePolicy
-from myxtts.data.buckets import Bucket
 from myxtts.data.code_cache import (
     DTYPE,
     MEMORY_SHARE,
@@ -74,12 +73,11 @@ _CHOICES = {
     "version": "MyXTTS",
 }
 """What of a key a user decides about, by the name it has in the key."""
-_DIGESTS = ("codec", "mel_norms")
 _SHOWN_DIGITS = 12
+"""Of a digest."""
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Where codes are kept, and why, as a sentence for the log."""
 
     policy: Literal["off", "memory", "disk"]
@@ -90,16 +88,15 @@ def open_cache(data: RunData, recipe: BatchRecipe, key: CodeKey) -> CodeCache | 
     """The cache that `--cache` means for a run, or None where nothing is kept. The log says which and why."""
     asked, folder = recipe.config.data.cache, recipe.cache_folder
     epochs = -(-(recipe.end_step - recipe.first_step) // data.sampler.steps_per_epoch)
-    decision = decide_cache(asked, recipe.preparation, data, folder, key, epochs=epochs)
-    place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[decision.policy]
-    _log.info("Codes are %s. %s", place, decision.reason)
-    if asked in ("disk", "auto") and not recipe.preparation.changes_waves:
-        unused = explain_unused_codes(folder, key)
-        if unused is not None:
-            _log.info("%s", unused)
-    if decision.policy == "off":
+    policy, reason = decide_cache(asked, recipe.preparation, data, folder, key, epochs=epochs)
+    place = {"off": "not kept", "memory": "kept in memory", "disk": f"kept in {folder}"}[policy]
+    _log.info("Codes are %s. %s", place, reason)
+    unused = explain_unused_codes(folder, key) if asked in ("disk", "auto") else None
+    if unused is not None and not recipe.preparation.changes_waves:
+        _log.info("%s", unused)
+    if policy == "off":
         return None
-    cache = CodeCache(folder if decision.policy == "disk" else None, key)
+    cache = CodeCache(folder if policy == "disk" else None, key)
     if len(cache):
         _log.info("The codes of %d clips are there already.", len(cache))
     return cache
@@ -108,12 +105,7 @@ def open_cache(data: RunData, recipe: BatchRecipe, key: CodeKey) -> CodeCache | 
 def decide_cache(
     asked: CachePolicy, preparation: PreparationSettings, data: RunData, folder: Path, key: CodeKey, *, epochs: int
 ) -> Decision:
-    """What `--cache` means on this machine, for this corpus and codec.
-
-    Args:
-        asked: with `--cache`.
-        epochs: still to come.
-    """
+    """What `--cache` means on this machine, for this corpus and codec, with so many epochs still to come."""
     if preparation.changes_waves:
         return Decision("off", "Augmentation changes the clips every time.")
     if asked != "auto":
@@ -141,11 +133,11 @@ def choose_cache_folder(data: RunData, run_folder: Path) -> Path:
 
 def identify_clips(data: RunData) -> dict[Kind, ClipIds]:
     """The ids of all clips, under which their codes are kept."""
-    is_one = data.train.root == data.validation.root
+    # Two corpora may have files of equal name, size and time.
+    prefix = b"" if data.train.root == data.validation.root else b"validation/"
     return {
-        Kind.TRAIN: _identify(data.train, b""),
-        # Two corpora may have files of equal name, size and time.
-        Kind.VALIDATION: _identify(data.validation, b"" if is_one else b"validation/"),
+        kind: identify_files((prefix + path for path in corpus.audio.iter_bytes()), corpus.size_bytes, corpus.mtime_ns)
+        for kind, corpus, prefix in ((Kind.TRAIN, data.train, b""), (Kind.VALIDATION, data.validation, prefix))
     }
 
 
@@ -210,18 +202,12 @@ def _list_differences(before: CodeKey, now: CodeKey) -> list[str]:
 
 
 def _describe(field: str, value: Any) -> str:
-    if field in _DIGESTS:
-        return str(value)[:_SHOWN_DIGITS]
     if isinstance(value, bool):
         return "on" if value else "off"
     if field == "intra_op_threads" and value == 0:
         return "TensorFlow's choice"
-    return str(value) if value not in ("", None) else "not set"
-
-
-def _identify(corpus: Corpus, prefix: bytes) -> ClipIds:
-    paths = (prefix + path for path in corpus.audio.iter_bytes())
-    return identify_files(paths, corpus.size_bytes, corpus.mtime_ns)
+    digits = _SHOWN_DIGITS if field in ("codec", "mel_norms") else None
+    return "not set" if value in ("", None) else str(value)[:digits]
 
 
 def _can_write(folder: Path) -> bool:
@@ -297,9 +283,10 @@ class CodeMaker:
         self._compute_mel = ShapedFunction(self._trace_mel)
         self._encode = ShapedFunction(self._trace_encode)
 
-    def find_known(self, clip_ids: ClipIds, rows: Sequence[int]) -> dict[int, Codes]:
-        """The codes that the cache has of some rows, by row."""
-        assert self.cache is not None
+    def find_known(self, clip_ids: ClipIds | None, rows: Sequence[int]) -> dict[int, Codes]:
+        """The codes that the cache, if there is one, has of some rows, by row."""
+        if self.cache is None or clip_ids is None:
+            return {}
         found = zip(rows, self.cache.get_many(clip_ids[list(rows)]), strict=True)
         return {row: codes for row, codes in found if codes is not None}
 
@@ -319,10 +306,9 @@ class CodeMaker:
         """The codes of rows that were started, cut to their clips' own."""
         return {row: codes.numpy()[: counts_B[row]] for row, codes in started.items()}
 
-    def keep(self, clip_ids: ClipIds, codes: Mapping[int, Codes]) -> None:
-        """Puts codes by row into the cache."""
-        assert self.cache is not None
-        if codes:
+    def keep(self, clip_ids: ClipIds | None, codes: Mapping[int, Codes]) -> None:
+        """Puts codes by row into the cache, if there is one."""
+        if self.cache is not None and clip_ids is not None and codes:
             self.cache.put_many(clip_ids[list(codes)], list(codes.values()))
 
     def warm_up(self, shapes: Iterable[tuple[int, int]], widths: Iterable[int]) -> None:
@@ -368,7 +354,9 @@ class _Group(NamedTuple):
     corpus: Corpus
     ids: ClipIds
     clips: Clips
-    bucket: Bucket
+    rows: int
+    """Always as many in a bucket, so that it is one shape."""
+    samples: int
 
 
 def fill_codes(
@@ -403,12 +391,12 @@ def fill_codes(
             groups += _group_clips(corpus, ids[kind], sampler, missing)
     total = filled.known + sum(len(group.clips) for group in groups)
     if groups:
-        slot_samples = max(_count_rows(group.bucket) * group.bucket.samples for group in groups)
+        slot_samples = max(group.rows * group.samples for group in groups)
         corpora = [corpus for corpus in (data.train, data.validation) if len(corpus)]
         with open_engine(config, corpora, ReadAhead(LOADS_AHEAD, slot_samples)) as engine:
             for group, load in _load_ahead(engine, groups):
-                _note_failures(filled, group, engine, load)
-                filled.made += _encode(maker, group, engine, load)
+                filled.made += _encode(maker, group, engine, load, filled.failed)
+                _require_readable(filled)
                 _require_kept(maker.cache)
                 progress("codes", filled.clips, total)
         maker.cache.save()
@@ -416,41 +404,35 @@ def fill_codes(
     return filled
 
 
-def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: Clips) -> list[_Group]:
+def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: Clips) -> Iterator[_Group]:
     """Clips by bucket, so many as a run with a cache encodes together."""
     numbers = sampler.plan.bucket_of_clip[clips]
-    groups = []
     for number in np.unique(numbers).tolist():
         bucket, own = sampler.plan.buckets[number], clips[numbers == number]
-        rows = _count_rows(bucket)
-        groups += [_Group(corpus, ids, own[first : first + rows], bucket) for first in range(0, len(own), rows)]
-    return groups
-
-
-def _count_rows(bucket: Bucket) -> int:
-    return min(bucket.rows, CACHED_ROWS)
+        rows = min(bucket.rows, CACHED_ROWS)
+        for first in range(0, len(own), rows):
+            yield _Group(corpus, ids, own[first : first + rows], rows, bucket.samples)
 
 
 def _load_ahead(engine: LoadingEngine, groups: Sequence[_Group]) -> Iterator[tuple[_Group, Load]]:
     """Each group with its finished load, while those behind it are being read."""
     loads: deque[Load] = deque()
     for number, group in enumerate(groups):
-        for next_group in groups[number + len(loads) : number + LOADS_AHEAD]:
-            loads.append(_start_load(engine, next_group))
+        for each in groups[number + len(loads) : number + LOADS_AHEAD]:
+            files = [find_clip_file(each.corpus, clip) for clip in each.clips.tolist()]
+            loads.append(engine.start([*files, *[None] * (each.rows - len(files))], each.samples))
         load = loads.popleft()
         engine.finish(load)
         yield group, load
 
 
-def _start_load(engine: LoadingEngine, group: _Group) -> Load:
-    files = [find_clip_file(group.corpus, clip) for clip in group.clips.tolist()]
-    # Always as many rows, so that a bucket is one shape.
-    empty = [None] * (_count_rows(group.bucket) - len(files))
-    return engine.start([*files, *empty], group.bucket.samples)
-
-
-def _encode(maker: CodeMaker, group: _Group, engine: LoadingEngine, load: Load) -> int:
-    """Makes and keeps the codes of a load's clips, and returns how many there were."""
+def _encode(maker: CodeMaker, group: _Group, engine: LoadingEngine, load: Load, failed: list[Drop]) -> int:
+    """Makes and keeps the codes of a load's clips, and returns how many there were; those that could not be read are noted."""
+    for row, failure in dict(load.failures).items():
+        engine.retry(load, row, None)
+        name = group.corpus.audio[int(group.clips[row])]
+        failed.append(Drop(failure.reason, name, "making codes", failure.detail))
+    engine.finish(load)
     lengths_B = np.array([0 if file is None else file.samples for file in load.files], np.int32)
     samples = {row: (row, length) for row, length in enumerate(lengths_B.tolist()) if length}
     # `tf.constant` copies. The engine uses the memory of a load again.
@@ -459,16 +441,9 @@ def _encode(maker: CodeMaker, group: _Group, engine: LoadingEngine, load: Load) 
     return len(samples)
 
 
-def _note_failures(filled: FilledCodes, group: _Group, engine: LoadingEngine, load: Load) -> None:
-    """Notes what could not be read; those rows of the load are empty then."""
-    failures = dict(load.failures)
-    for row, failure in failures.items():
-        engine.retry(load, row, None)
-        name = group.corpus.audio[int(group.clips[row])]
-        filled.failed.append(Drop(failure.reason, name, "making codes", failure.detail))
-    engine.finish(load)
-    tried, failed = filled.made + len(filled.failed), len(filled.failed)
-    if failures and failed > MOST_FAILED_SHARE * max(RECENT_CLIPS, tried):
+def _require_readable(filled: FilledCodes) -> None:
+    failed, tried = len(filled.failed), filled.made + len(filled.failed)
+    if failed > MOST_FAILED_SHARE * max(RECENT_CLIPS, tried):
         raise ReadingError(
             f"Of {tried} clips {failed} could not be read, though the scan found nothing wrong with them, the last of them "
             f"{filled.failed[-1].file} ({filled.failed[-1].detail}). Is the disk still there? If the corpus was changed, start "

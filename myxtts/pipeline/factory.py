@@ -29,7 +29,7 @@ from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_
 from myxtts.errors import WorkFailedError
 from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchSpans, Span, read_batch_memory
 from myxtts.pipeline.codes import choose_code_width, identify_clips, load_codec, make_code_key, open_cache
-from myxtts.pipeline.prepare import Preparer, StepTotals, count_totals, measure_spans
+from myxtts.pipeline.prepare import Preparer, count_totals, measure_spans
 from myxtts.pipeline.producer import ProducerTask, Report
 from myxtts.pipeline.recipe import BatchRecipe, read_recipe
 from myxtts.pipeline.ring import Arrays
@@ -56,6 +56,7 @@ class BatchFactory:
         self._corpora = {Kind.TRAIN: data.train, Kind.VALIDATION: data.validation}
         self._device = recipe.plan.data.device
         self._counts = (0, 0, 0)
+        """Codes found, codes made and functions traced so far."""
         self._cache: CodeCache | None = None
         self._clip_ids: dict[Kind, ClipIds] = {}
         with get_device_context(self._device):
@@ -75,7 +76,11 @@ class BatchFactory:
     def warm_up(self) -> None:
         """Chooses and opens the cache, and traces everything there is to trace, so that no batch has to."""
         with get_device_context(self._device):
-            self._open_cache()
+            if self._key is not None:
+                self._cache = open_cache(self._data, self._recipe, self._key)
+            if self._cache is not None:
+                self._clip_ids = identify_clips(self._data)
+                self.preparer.use_cache(self._cache)
             if self._recipe.config.data.pad_to_fixed_length:
                 shapes = [(bucket.rows, bucket.samples) for bucket in self._recipe.list_buckets(self._data)]
                 self.preparer.warm_up(shapes, self._list_code_widths())
@@ -91,7 +96,9 @@ class BatchFactory:
             ids = None if self._cache is None else self._clip_ids[place.kind][np.maximum(host.clips_B, 0)]
             tensors = self.preparer.prepare(host, place.kind, self._count_totals(place.kind, host), ids)
         prepared = time.perf_counter()
-        hits, misses, traces = self._count_new()
+        hits, misses = (self._cache.hits, self._cache.misses) if self._cache else (0, 0)
+        before, self._counts = self._counts, (hits, misses, self.preparer.count_traces())
+        hits, misses, traces = (now - then for now, then in zip(self._counts, before, strict=True))
         info = BatchInfo(
             facts=_describe(number, place, host),
             clip_numbers=tuple(host.clips_B.tolist()),
@@ -105,21 +112,21 @@ class BatchFactory:
         )
         return Batch(tensors, info)
 
-    def settle(self, batch: Batch) -> Batch:
-        """The batch, really made. Where a device works asynchronously, errors of preparing show here."""
-        with self._naming_part("prepare", batch.info.facts.number):
-            for array in batch.tensors.values():
-                if not isinstance(array, np.ndarray):
-                    array[tuple(slice(1) for _ in array.shape)].numpy()
-        return _end_preparation(batch)
+    def finish(self, batch: Batch, *, on_host: bool) -> Batch:
+        """The batch, really made, with its arrays where they are or on the host.
 
-    def fetch(self, batch: Batch) -> Batch:
-        """The batch with all its arrays on the host."""
+        Where a device works asynchronously, `make` has only told it what to do: its errors and its time show here.
+        """
+        tensors = {}
         with self._naming_part("prepare", batch.info.facts.number):
-            arrays = {
-                name: array if isinstance(array, np.ndarray) else array.numpy() for name, array in batch.tensors.items()
-            }
-        return _end_preparation(Batch(arrays, batch.info))
+            for name, array in batch.tensors.items():
+                is_away = not isinstance(array, np.ndarray)
+                if is_away and not on_host:
+                    array[tuple(slice(1) for _ in array.shape)].numpy()
+                tensors[name] = array.numpy() if is_away and on_host else array
+        spans = batch.info.spans
+        prepare = spans.prepare._replace(ended_s=time.perf_counter())
+        return Batch(tensors, replace(batch.info, spans=spans._replace(prepare=prepare)))
 
     def replace_batch(self, number: int, detail: str) -> list[str]:
         """Uses the clips of a batch no more there, and returns their names."""
@@ -131,31 +138,16 @@ class BatchFactory:
         if self._cache is not None:
             self._cache.save()
 
-    def _open_cache(self) -> None:
-        if self._key is None or self._cache is not None:
-            return
-        self._cache = open_cache(self._data, self._recipe, self._key)
-        if self._cache is not None:
-            self._clip_ids = identify_clips(self._data)
-            self.preparer.use_cache(self._cache)
-
-    def _count_new(self) -> tuple[int, ...]:
-        """Codes found, codes made and functions traced since the last time."""
-        hits, misses = (self._cache.hits, self._cache.misses) if self._cache else (0, 0)
-        before, self._counts = self._counts, (hits, misses, self.preparer.count_traces())
-        return tuple(now - then for now, then in zip(self._counts, before, strict=True))
-
-    def _count_totals(self, kind: Kind, host: HostBatch) -> StepTotals:
+    def _count_totals(self, kind: Kind, host: HostBatch) -> NDArray[np.float32]:
         corpus, clips, epoch = self._corpora[kind], host.step_clips, host.epoch
         # Of clips that hear themselves: no target lies under a prompt that is cut from another clip.
         slices = choose_prompt_slices(
             corpus, clips, clips, seed=self._data.sampler.seed, epoch=epoch, for_validation=kind is Kind.VALIDATION
         )
         draws = self.preparer.draw(kind, epoch, clips)
-        spans = measure_spans(
-            corpus.samples[clips].astype(np.int32), slices, self._recipe.preparation.prompt_samples, draws
-        )
-        return count_totals(corpus, clips, spans)
+        settings = self._recipe.preparation
+        spans = measure_spans(corpus.samples[clips].astype(np.int32), slices, settings.prompt_samples, draws)
+        return count_totals(settings, corpus, clips, spans)
 
     def _list_code_widths(self) -> list[int]:
         lengths: NDArray[Any] = np.concatenate([corpus.samples for corpus in self._corpora.values()])
@@ -188,13 +180,6 @@ def _describe(number: int, place: Place, host: HostBatch) -> BatchFacts:
     )
 
 
-def _end_preparation(batch: Batch) -> Batch:
-    """Counts the time up to now as preparing: on an asynchronous device, `make` has only told what is to be done."""
-    spans = batch.info.spans
-    prepare = Span(spans.prepare.began_s, time.perf_counter())
-    return replace(batch, info=replace(batch.info, spans=spans._replace(prepare=prepare)))
-
-
 class PreparationTask:
     """What a producer process does: a factory as a `ProducerTask`, with what it has to say."""
 
@@ -206,7 +191,7 @@ class PreparationTask:
         self._factory.warm_up()
 
     def prepare(self, position: int) -> Arrays:
-        batch = self._factory.fetch(self._factory.make(position))
+        batch = self._factory.finish(self._factory.make(position), on_host=True)
         return replace(batch, info=replace(batch.info, notes=self._notes.take())).pack()
 
     def replace_batch(self, position: int) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ from myxtts.models.sizes import (
     STOP_CODES,
     count_frames,
 )
-from myxtts.pipeline.codes import CACHED_ROWS, CodeMaker, Codes, ShapedFunction, choose_code_width
+from myxtts.pipeline.codes import CACHED_ROWS, CodeMaker, ShapedFunction, choose_code_width
 from myxtts.pipeline.recipe import PreparationSettings, Target
 from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
@@ -84,33 +84,27 @@ def measure_spans(samples_B: Lengths, slices: Slices, prompt_samples: int, draws
     return ClipSpans(samples, starts, np.minimum(lengths, np.int32(prompt_samples)))
 
 
-@dataclass(frozen=True)
-class StepTotals:
-    """What the losses of a global batch are divided by."""
-
-    text: int
-    audio: int
-    prompt: int
-    """Those of the audio targets that lie under a prompt."""
-    frames: int
-    clips: int
-
-
-def count_totals(corpus: Corpus, clips_B: NDArray[np.int32], spans: ClipSpans) -> StepTotals:
-    """The totals of a global batch with these clips."""
-    # As the loss blanks them.
-    bounds_B2 = spans.spans_B2 // SAMPLES_PER_CODE
-    return StepTotals(
-        text=int(np.sum(corpus.tokens[clips_B] + STOP_TEXT_TOKENS)),
-        audio=int(np.sum(spans.codes_B + STOP_CODES)),
-        prompt=int(np.sum(bounds_B2[:, 1] - bounds_B2[:, 0])),
-        frames=int(np.sum(spans.frames_B)),
-        clips=len(clips_B),
-    )
+def count_totals(
+    settings: PreparationSettings, corpus: Corpus, clips_B: NDArray[np.int32], spans: ClipSpans
+) -> NDArray[np.float32]:
+    """What the two losses of a global batch with these clips are divided by."""
+    totals: list[Any]
+    match settings.target:
+        case Target.CODEC:
+            totals = [np.sum(spans.frames_B)] * 2
+        case Target.GPT:
+            audio = np.sum(spans.codes_B + STOP_CODES)
+            if settings.blank_prompt:
+                # As the loss blanks them.
+                bounds_B2 = spans.spans_B2 // SAMPLES_PER_CODE
+                audio -= np.sum(bounds_B2[:, 1] - bounds_B2[:, 0])
+            totals = [np.sum(corpus.tokens[clips_B] + STOP_TEXT_TOKENS), audio]
+        case Target.DECODER:
+            totals = [len(clips_B)] * 2
+    return np.array(totals, np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class Segments:
+class Segments(NamedTuple):
     """One segment of each clip, on the grid of the decoder's frames."""
 
     starts_B: Lengths
@@ -186,20 +180,29 @@ class Preparer:
         self._augment = ShapedFunction(self._trace_augment)
         self._cut_speech = ShapedFunction(self._trace_speech)
 
-    def prepare(self, host: HostBatch, kind: Kind, totals: StepTotals, clip_ids: ClipIds | None = None) -> Prepared:
+    def prepare(
+        self, host: HostBatch, kind: Kind, totals_2: NDArray[np.float32], clip_ids: ClipIds | None = None
+    ) -> Prepared:
         """The arrays of a batch.
 
         Args:
-            totals: of its global batch.
+            totals_2: of its global batch.
             clip_ids: of its clips by row, needed with a cache.
         """
         rows = self._measure(host, kind)
+        arrays: Prepared = {"mel_BFM": self._join_groups(rows, self._compute_mel)}
         if self._codes is None:
-            return self._prepare_codec(rows, totals)
-        arrays = self._prepare_gpt(rows, totals, clip_ids, self._codes)
-        if self.settings.target is Target.DECODER:
-            arrays |= self._prepare_speech(rows, totals)
-        return arrays
+            arrays["frame_lengths_B"] = rows.spans.frames_B
+        else:
+            arrays |= {
+                "text_BT": host.text_BL,
+                "text_lengths_B": host.text_lengths_B,
+                "codes_BM": self._make_codes(rows, clip_ids, self._codes),
+                "code_lengths_B": rows.spans.codes_B,
+                "spans_B2": rows.spans.spans_B2,
+            }
+        arrays |= {"weights_B": host.weights_B, "totals_2": totals_2}
+        return arrays | self._prepare_speech(rows)
 
     def draw(self, kind: Kind, epoch: int, clips_B: NDArray[np.int32]) -> AugmentDraws | None:
         """What augmentation does to clips in an epoch; None when nothing."""
@@ -219,10 +222,8 @@ class Preparer:
         for rows, samples in shapes:
             for kind in (Kind.TRAIN, Kind.VALIDATION) if self.settings.augment else (Kind.VALIDATION,):
                 batch = self._measure(_make_silence(rows, samples), kind)
-                group = next(group_rows(range(rows), self._choose_group(rows)))
-                self._compute_mel(batch, group)
-                if self.settings.target is Target.DECODER:
-                    self._cut_segments(self._choose_segments(batch), batch, group)
+                self._join_groups(batch, self._compute_mel)
+                self._prepare_speech(batch)
                 encoded.add((self._choose_encoded(rows), self._measure_samples(samples, kind)))
         if self._codes is not None:
             self._codes.warm_up(encoded, code_widths)
@@ -256,61 +257,40 @@ class Preparer:
         spans = measure_spans(host.wav_lengths_B, slices, self.settings.prompt_samples, draws)
         return _Rows(host, spans, draws, kind)
 
-    def _prepare_codec(self, rows: _Rows, totals: StepTotals) -> Prepared:
-        return {
-            "mel_BFM": self._join_groups(rows, self._compute_mel),
-            "frame_lengths_B": rows.spans.frames_B,
-            "weights_B": rows.host.weights_B,
-            "totals_2": np.array([totals.frames, totals.frames], np.float32),
-        }
-
-    def _prepare_gpt(self, rows: _Rows, totals: StepTotals, clip_ids: ClipIds | None, maker: CodeMaker) -> Prepared:
+    def _make_codes(self, rows: _Rows, clip_ids: ClipIds | None, maker: CodeMaker) -> NDArray[np.int32]:
+        """Codes of every clip, found or made, and zeros behind its own."""
         host, spans = rows.host, rows.spans
-        mel_BFM = self._join_groups(rows, self._compute_mel)
-        known: dict[int, Codes] = {}
-        missing: Sequence[int] = range(host.rows)
-        if maker.cache is not None:
-            assert clip_ids is not None
-            clips = np.flatnonzero(host.weights_B).tolist()
-            known = maker.find_known(clip_ids, clips)
-            missing = [row for row in clips if row not in known]
+        clips = np.flatnonzero(host.weights_B).tolist()
+        known = maker.find_known(clip_ids, clips)
         started: dict[int, Any] = {}
+        missing = [row for row in clips if row not in known]
         for group in group_rows(missing, self._choose_encoded(host.rows)):
-            started |= maker.start(*self._load(rows, group), _list_clips(rows, group))
+            places = {row: (place, int(spans.samples_B[row])) for place, row in enumerate(group.rows)}
+            started |= maker.start(*self._load(rows, group), places)
         made = maker.finish(started, spans.codes_B)
-        if clip_ids is not None:
-            maker.keep(clip_ids, made)
+        maker.keep(clip_ids, made)
         width = self._measure_samples(host.wav_BS.shape[1], rows.kind) // SAMPLES_PER_CODE
-        audio_total = totals.audio - (totals.prompt if self.settings.blank_prompt else 0)
-        return {
-            "mel_BFM": mel_BFM,
-            "text_BT": host.text_BL,
-            "text_lengths_B": host.text_lengths_B,
-            "codes_BM": _pad_codes({**known, **made}, host.rows, width),
-            "code_lengths_B": spans.codes_B,
-            "spans_B2": spans.spans_B2,
-            "weights_B": host.weights_B,
-            "totals_2": np.array([totals.text, audio_total], np.float32),
-        }
+        codes_BM = np.zeros((host.rows, width), np.int32)
+        for row, own in (known | made).items():
+            codes_BM[row, : len(own)] = own
+        return codes_BM
 
-    def _prepare_speech(self, rows: _Rows, totals: StepTotals) -> Prepared:
+    def _prepare_speech(self, rows: _Rows) -> Prepared:
         """What a decoder's batch has besides a GPT's: how a segment of each clip sounds, and where it lies."""
-        segments = self._choose_segments(rows)
+        if self.settings.target is not Target.DECODER:
+            return {}
+        clips_B, epoch = rows.host.clips_B, rows.host.epoch
+        segments = choose_segments(rows.kind, rows.spans.codes_B, seed=self._seed, epoch=epoch, clips_B=clips_B)
+
+        def cut(rows: _Rows, group: RowGroup) -> Any:
+            places = (tf.constant(group.take(each) * SAMPLES_PER_FRAME) for each in segments)
+            return self._cut_speech(*self._load(rows, group), *places)
+
         return {
-            "speech_BS": self._join_groups(rows, partial(self._cut_segments, segments)),
+            "speech_BS": self._join_groups(rows, cut),
             "segment_starts_B": segments.starts_B,
             "segment_frames_B": segments.frames_B,
-            "totals_2": np.array([totals.clips, totals.clips], np.float32),
         }
-
-    def _choose_segments(self, rows: _Rows) -> Segments:
-        host = rows.host
-        return choose_segments(rows.kind, rows.spans.codes_B, seed=self._seed, epoch=host.epoch, clips_B=host.clips_B)
-
-    def _cut_segments(self, segments: Segments, rows: _Rows, group: RowGroup) -> Any:
-        wav_BS, lengths_B = self._load(rows, group)
-        places = (tf.constant(group.take(each) * SAMPLES_PER_FRAME) for each in (segments.starts_B, segments.frames_B))
-        return self._cut_speech(wav_BS, lengths_B, *places)
 
     def _compute_mel(self, rows: _Rows, group: RowGroup) -> Any:
         """The mel that the trained model reads."""
@@ -332,8 +312,8 @@ class Preparer:
         lengths_B = tf.constant(group.take(rows.host.wav_lengths_B))
         if rows.draws is None or not self.settings.changes_waves:
             return wav_BS, lengths_B
-        wav_BS, lengths_B = self._augment(wav_BS, lengths_B, *rows.take_draws(group))
-        return wav_BS, lengths_B
+        augmented: tuple[Any, Any] = self._augment(wav_BS, lengths_B, *rows.take_draws(group))
+        return augmented
 
     def _join_groups(self, rows: _Rows, compute: Callable[[_Rows, RowGroup], Any]) -> Any:
         """What is computed of all rows, so many at a time as is allowed."""
@@ -370,23 +350,6 @@ class Preparer:
         frames_B = tf.minimum(1 + prompts_B // CONDITIONING_MEL.hop_samples, mel_BFM.shape[1])
         silence = make_silent_frame(self._mel_norms)
         return mask_mel(mel_BFM, frames_B, self.settings.augment, AugmentDraws(*draws), silence)
-
-
-def _list_clips(rows: _Rows, group: RowGroup) -> dict[int, tuple[int, int]]:
-    """Place in the group and length of each of its rows that holds a clip."""
-    return {
-        row: (place, int(rows.spans.samples_B[row]))
-        for place, row in enumerate(group.rows)
-        if rows.host.weights_B[row] > 0
-    }
-
-
-def _pad_codes(codes: dict[int, NDArray[Any]], rows: int, width: int) -> NDArray[np.int32]:
-    """(rows, width) codes with zeros behind each clip's own."""
-    codes_BM = np.zeros((rows, width), np.int32)
-    for row, own in codes.items():
-        codes_BM[row, : len(own)] = own
-    return codes_BM
 
 
 def _make_silence(rows: int, samples: int) -> HostBatch:

@@ -4,7 +4,7 @@ It keeps nothing that would be missed: it may be killed at any moment, and the n
 whose commit did not arrive. `producer_client` is the trainer's side of it.
 
 Orders and events are small JSON objects. Orders: `begin` (load a task), `grant` (prepare a batch and put it into its slot),
-`replace` (use the clips of these batches no more there; of one that stands there again, its new clips too). Events: `doing`
+`replace` (use the clips of a batch no more there; ordered again, its new clips too). Events: `doing`
 (what it has begun with, which proves that it is not hanging, and says where it was when it dies), `ready` (loaded and warm),
 `committed` (the slot of a batch is written), `replaced`, and `exit`, the last one.
 """
@@ -123,12 +123,12 @@ class Producer:
         match order:
             case {"order": "grant", "position": position}:
                 self._prepare(task, ring, position)
-            case {"order": "replace", "positions": positions}:
-                for number, position in enumerate(positions):
-                    names = task.replace_batch(position)
-                    cut = [name[: LONGEST_TEXT // len(names)] for name in names]
-                    # The number is that in the order, for a trainer that has heard some of it before.
-                    self._connection.send({"event": "replaced", "number": number, "position": position, "names": cut})
+            case {"order": "replace", "position": position, "is_told": is_told}:
+                names = task.replace_batch(position)
+                cut = [name[: LONGEST_TEXT // len(names)] for name in names]
+                # To a trainer that has heard it of a producer before this one it is no news.
+                if not is_told:
+                    self._connection.send({"event": "replaced", "position": position, "names": cut})
             case _:
                 raise AssertionError(f"unknown order {order}")
 

@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from myxtts.pipeline.threads import SLOTS, EndOfStream, HandoffFacts, StallWatch
 from myxtts.processes import (
     ChildConnection,
     ChildProcess,
-    ChildStuckError,
     Message,
     PeerGone,
     ProcessMemory,
@@ -101,11 +100,10 @@ class ProducerProcess:
         time_limits: TimeLimits | None = None,
         environment: Mapping[str, str] | None = None,
     ):
-        self._task = task
-        self._settings = settings
+        self._task, self._settings = task, settings
         self._memory_limit_bytes = memory_limit_bytes
         self._time_limits = time_limits or TimeLimits()
-        self._environment = dict(os.environ if environment is None else environment)
+        self._environment = environment
         self._lock = threading.Lock()
         self._slots = SlotTable(SLOTS, first_position, end_position)
         self._recovery = Recovery(settings.get("preparation_batch"))
@@ -130,7 +128,7 @@ class ProducerProcess:
 
         Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when no restart can help.
         """
-        with self._lock, self._meter.waiting(self._meter.taker):
+        with self._lock, self._meter.waiting("taker"):
             try:
                 return self._take()
             except ProducerFailedError as error:
@@ -178,9 +176,9 @@ class ProducerProcess:
         return self._meter.read()
 
     def _take(self) -> FilledSlot:
-        while True:
-            if self._is_stopped:
-                raise Stopped
+        # Made anew: the silence of a time in which nobody listened is not the producer's.
+        watch = StallWatch(self._time_limits)
+        while not self._is_stopped:
             if self._failure is not None:
                 raise self._failure
             # An exit is seen to before a ready batch is handed on: the next producer needs time to start.
@@ -193,29 +191,25 @@ class ProducerProcess:
                 return FilledSlot(position, self._ring.read(position, layout))
             if self._slots.is_at_end():
                 raise EndOfStream
-            if self._process is None:
-                self._start()
-                continue
             assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
-            if (event := self._process.wait(lambda: self._is_stopped)) is not None:
-                self._heed(event)
+            assert self._process is not None, "there is work left"
+            self._heed(self._process.wait(watch))
+        raise Stopped
 
-    def _heed(self, event: Message | ProducerExit) -> None:
+    def _heed(self, event: Message | ProducerExit | None) -> None:
         match event:
             case ProducerExit():
                 self._process = None
                 self._recover(event)
-            case {"event": "committed", "position": position, "layout": layout}:
+            case {"event": "committed", "position": position, "layout": layout, "made_at": at, "waited_s": waited_s}:
                 self._slots.commit(position, [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in layout])
-                self._meter.note_ready(event["made_at"], event["waited_s"])
-            # Every producer is given the whole list and answers all of it; what one before it has answered is no news.
-            case {"event": "replaced", "number": number, "position": position, "names": names}:
-                if number >= self._replaced_told:
-                    self._replaced_told = number + 1
-                    told = ", ".join(names)
-                    self._record("replaced", position, told)
-                    what = "Batch %d killed two producers: its %d clips are replaced: %s."
-                    _log.warning(what, position, len(names), told)
+                self._meter.note_ready(at, waited_s)
+            case {"event": "replaced", "position": position, "names": names}:
+                self._replaced_told += 1
+                told = ", ".join(names)
+                self._record("replaced", position, told)
+                what = "Batch %d killed two producers: its %d clips are replaced: %s."
+                _log.warning(what, position, len(names), told)
             case {"event": "ready"}:
                 self._record("ready", None, "loaded and warm")
 
@@ -234,28 +228,23 @@ class ProducerProcess:
         self._start()
 
     def _start(self) -> None:
-        settings = dict(self._settings)
-        if self._recovery.preparation_batch is not None:
-            settings["preparation_batch"] = self._recovery.preparation_batch
         begin: Message = {
             "order": "begin",
             "task": self._task,
-            "settings": settings,
+            "settings": {**self._settings, "preparation_batch": self._recovery.preparation_batch},
             # Where this process would find the task.
             "path": [os.path.abspath(entry) for entry in sys.path],
             "slot_bytes": self._ring.slot_bytes,
             "memory_limit_bytes": self._memory_limit_bytes,
         }
-        replace: Message = {"order": "replace", "positions": self._replaced}
-        orders = [begin, replace, *map(_order_batch, self._slots.list_granted())]
-        self._process = ProducerHandle(
-            self._ring.fileno(),
-            self._environment,
-            orders,
-            is_limited=self._memory_limit_bytes is not None,
-            limits=self._time_limits,
-        )
-        self._record("started", self._slots.next_position, f"process {self._process.pid}")
+        replaced: list[Message] = [
+            {"order": "replace", "position": position, "is_told": number < self._replaced_told}
+            for number, position in enumerate(self._replaced)
+        ]
+        child = ChildProcess(producer.__name__, descriptors=[self._ring.fileno()], environment=self._environment)
+        self._process = ProducerHandle(child, self._time_limits, is_limited=self._memory_limit_bytes is not None)
+        self._process.give([begin, *replaced, *map(_order_batch, self._slots.list_granted())])
+        self._record("started", self._slots.next_position, f"process {child.pid}")
 
     def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
         self._events.append(ProducerEvent(time.time(), kind, position, reason, report))
@@ -269,21 +258,14 @@ class ProducerHandle:
     """A running producer process.
 
     Args:
-        orders: sent at once, the first of them `begin`.
-        is_limited: whether the orders set a memory limit that the operating system enforces.
+        is_limited: whether its first order sets a memory limit that the operating system enforces.
     """
 
-    def __init__(
-        self,
-        ring_descriptor: int,
-        environment: Mapping[str, str],
-        orders: Iterable[Message],
-        *,
-        is_limited: bool,
-        limits: TimeLimits,
-    ):
-        self._is_limited = is_limited
-        self._limits = limits
+    def __init__(self, child: ChildProcess, limits: TimeLimits, *, is_limited: bool):
+        self._child, self._limits, self._is_limited = child, limits, is_limited
+        self._connection = ChildConnection(child.socket, blocking=False)
+        self._poll = select.poll()
+        self._poll.register(self._connection.fileno(), select.POLLIN)
         self._has_worked = False
         self._exit_message: Message | None = None
         self._begun = 0
@@ -292,13 +274,6 @@ class ProducerHandle:
         self._position: int | None = None
         self._memory: ProcessMemory | None = None
         self._oom_kills = count_oom_kills()
-        self._child = ChildProcess(producer.__name__, descriptors=[ring_descriptor], environment=environment)
-        self._connection = ChildConnection(self._child.socket, blocking=False)
-        try:
-            self.give(orders)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def pid(self) -> int:
@@ -306,11 +281,9 @@ class ProducerHandle:
 
     def give(self, orders: Iterable[Message]) -> None:
         """Sends orders. A producer that is gone is noticed in `receive`."""
-        try:
+        with suppress(PeerGone):
             for order in orders:
                 self._connection.send(order)
-        except PeerGone:
-            return
 
     def receive(self) -> Message | ProducerExit | None:
         """What the producer said next, its exit, or None when it has said nothing.
@@ -325,33 +298,28 @@ class ProducerHandle:
             if event is None or self._is_news(event):
                 return event
 
-    def wait(self, is_stopped: Callable[[], bool]) -> Message | ProducerExit | None:
-        """As `receive`, but waits, unless it is stopped; a producer that is silent for too long is killed."""
-        # Made anew: the silence of a time in which nobody listened is not the producer's.
-        watch = StallWatch(self._limits)
-        listen_ms = min(_LISTEN_S, self._limits.look_s) * 1000
-        poll = select.poll()
-        poll.register(self._connection.fileno(), select.POLLIN)
-        while not is_stopped():
-            has_ended = self._child.has_ended()
-            event = self.receive()
-            if event is not None:
-                return event
-            if has_ended:
-                # Something it started holds its end of the connection open.
-                return self._reap(None)
-            stall = watch.look(Work(self._doing, self._begun, 0.0, limit_s=self._find_time_limit()))
-            if stall is not None:
-                return self._kill_hanging(stall.limit_s)
-            # First waited, then read: a process that has just been started has a few pages, which would look like its size.
-            poll.poll(listen_ms)
-            self._read_memory()
-        return None
+    def wait(self, watch: StallWatch) -> Message | ProducerExit | None:
+        """As `receive`, after waiting for a moment; a producer that is silent for too long is killed."""
+        has_ended = self._child.has_ended()
+        # First waited, then read: a process that has just been started has a few pages, which would look like its size.
+        self._poll.poll(min(_LISTEN_S, self._limits.look_s) * 1000)
+        self._read_memory()
+        if (event := self.receive()) is not None:
+            return event
+        if has_ended:
+            # Something it started holds its end of the connection open.
+            return self._reap(None)
+        stall = watch.look(Work(self._doing, self._begun, 0.0, limit_s=self._find_time_limit()))
+        if stall is None:
+            return None
+        self._child.write_stacks()
+        self._read_memory()
+        self._child.kill()
+        return self._reap((ExitCause.HANG, f"said nothing for {stall.limit_s:g} s"))
 
     def close(self) -> None:
         """Ends the process and waits for it."""
-        with _naming_stuck():
-            self._child.close(_STOP_S)
+        self._child.close(_STOP_S)
 
     def _is_news(self, event: Message) -> bool:
         """Takes in what is about this process itself; whether there is anything in it for others."""
@@ -372,7 +340,7 @@ class ProducerHandle:
             # An error that another try would only repeat.
             case {"event": "exit", "doing": doing, "position": position}:
                 raise ProducerFailedError(
-                    f"The producer failed {describe_place(doing, position)}: {event['summary']}\n"
+                    f"The producer failed {_describe_place(doing, position)}: {event['summary']}\n"
                     f"In the producer process:\n{event['traceback'].rstrip()}"
                 )
         return True
@@ -381,25 +349,13 @@ class ProducerHandle:
         self._memory = read_process_memory(self.pid) or self._memory
 
     def _find_time_limit(self) -> float:
-        limits = self._limits
-        match self._doing:
-            case "start":
-                return limits.start_s
-            case "import" | "load":
-                return limits.import_s
-            case _:
-                return limits.steady_s if self._has_worked else limits.first_s
-
-    def _kill_hanging(self, limit_s: float) -> ProducerExit:
-        self._child.write_stacks()
-        self._read_memory()
-        self._child.kill()
-        return self._reap((ExitCause.HANG, f"said nothing for {limit_s:g} s"))
+        if self._doing in ("start", "import", "load"):
+            return self._limits.import_s
+        return self._limits.steady_s if self._has_worked else self._limits.first_s
 
     def _reap(self, reason: tuple[ExitCause, str] | None) -> ProducerExit:
         """Waits for the process, and finds out where and why it ended as far as that is not known."""
-        with _naming_stuck():
-            exit_code = self._child.wait()
+        exit_code = self._child.wait()
         output = self._child.read_output()
         self.close()
         doing, position = self._doing, self._position
@@ -410,14 +366,6 @@ class ProducerHandle:
             oom_kills = count_oom_kills() - self._oom_kills
             reason = classify_exit(exit_code, is_limited=self._is_limited, oom_kills=oom_kills)
         return ProducerExit(*reason, doing, position, self._memory, output)
-
-
-@contextmanager
-def _naming_stuck() -> Iterator[None]:
-    try:
-        yield
-    except ChildStuckError as error:
-        raise ProducerFailedError(f"{error} Until then the producer's slots cannot be used again.") from None
 
 
 class ExitCause(StrEnum):
@@ -445,7 +393,7 @@ class ProducerExit:
 
     def __str__(self) -> str:
         """Cause, place and memory in one line."""
-        where = describe_place(self.doing, self.position)
+        where = _describe_place(self.doing, self.position)
         memory = "memory unknown" if self.memory is None else str(self.memory)
         detail = "" if self.detail == self.cause else f" ({self.detail})"
         return f"{self.cause}{detail} {where}; last memory reading: {memory}"
@@ -455,7 +403,7 @@ class ProducerExit:
         return f"\nIts last words:\n{self.report}" if self.report else ""
 
 
-def describe_place(doing: str, position: int | None) -> str:
+def _describe_place(doing: str, position: int | None) -> str:
     """Where a producer was, in words."""
     return f"in stage {doing!r}" + ("" if position is None else f" of batch {position}")
 
@@ -491,16 +439,15 @@ class Recovery:
 
     def __init__(self, preparation_batch: int | None):
         self.preparation_batch = preparation_batch
-        self._restarts = 0
-        self._replaced = 0
-        self._position: int | None = None
-        self._exits_here = 0
+        self._restarts = self._replaced = 0
+        self._suspect: int | None = None
+        """The batch at which a producer has died; a second one there has it replaced."""
 
     def note_progress(self, position: int) -> None:
         """A batch was made: exits at it no longer count. Those at a later one do: it is still to be made."""
         self._restarts = self._replaced = 0
-        if self._position is None or position >= self._position:
-            self._forget_position()
+        if self._suspect is not None and position >= self._suspect:
+            self._suspect = None
 
     def decide(self, end: ProducerExit) -> int | None:
         """The batch that must have other clips before the next producer starts, if any does.
@@ -510,35 +457,25 @@ class Recovery:
         if end.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.PROBABLY_OUT_OF_MEMORY):
             if self.preparation_batch is not None and self.preparation_batch > 1:
                 self.preparation_batch //= 2
-                self._forget_position()
+                self._suspect = None
                 return None
             if end.cause is ExitCause.OUT_OF_MEMORY:
-                raise ProducerFailedError(self._explain_no_memory(end))
+                raise ProducerFailedError(
+                    "Preparing one clip at a time does not fit into the producer's memory. Raise --data-gpu-memory, or drop the "
+                    f"longest clips. The producer ended with: {end}{end.quote_report()}"
+                )
         self._restarts += 1
-        # Exits in a row at one batch count; one that has nothing to do with a batch blames none.
-        if end.position is not None:
-            self._exits_here = self._exits_here + 1 if end.position == self._position else 1
-            self._position = end.position
-        is_to_blame = end.position is not None and self._exits_here == 2
+        is_to_blame = end.position is not None and end.position == self._suspect
         if self._restarts > MOST_RESTARTS or (is_to_blame and self._replaced == MOST_REPLACED):
             replaced = f", though its clips were replaced {self._replaced} times" if self._replaced else ""
             raise ProducerFailedError(
                 f"The producer died {self._restarts} times without preparing a batch{replaced}. "
                 f"Last: {end}{end.quote_report()}"
             )
-        if not is_to_blame:
-            return None
-        self._replaced += 1
-        self._forget_position()
-        return end.position
-
-    def _forget_position(self) -> None:
-        self._position, self._exits_here = None, 0
-
-    def _explain_no_memory(self, end: ProducerExit) -> str:
-        what = (
-            "Preparing one clip at a time does not fit into the producer's memory."
-            if self.preparation_batch == 1
-            else "The producer's memory does not suffice, and its task has no preparation_batch that could be halved."
-        )
-        return f"{what} Raise --data-gpu-memory, or drop the longest clips. The producer ended with: {end}{end.quote_report()}"
+        if is_to_blame:
+            self._replaced += 1
+            self._suspect = None
+            return end.position
+        # One that has nothing to do with a batch blames none.
+        self._suspect = self._suspect if end.position is None else end.position
+        return None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from myxtts.errors import ProducerFailedError, WorkFailedError, WorkStalledError
 from myxtts.processes import IMPORT_S
@@ -58,52 +58,28 @@ class HandoffFacts:
     """Share of the time a batch was ready, 0 to 1. Near 0: the thread before is the bottleneck. Near 1: the one after."""
 
 
-class Stopwatch:
-    """Adds up the time between `begin` and `end`, the part that is still running included."""
-
-    def __init__(self) -> None:
-        self._total_s = 0.0
-        self._since: float | None = None
-
-    def begin(self, now: float) -> None:
-        self._since = now
-
-    def end(self, now: float) -> None:
-        self._total_s, self._since = self.read(now), None
-
-    def add(self, seconds: float) -> None:
-        """Time that was measured elsewhere."""
-        self._total_s += seconds
-
-    def read(self, now: float) -> float:
-        return self._total_s + (0.0 if self._since is None else max(0.0, now - self._since))
-
-
 class WaitMeter:
     """The waiting of both sides of one hand-off, and how long it had nothing ready. For any thread."""
 
     def __init__(self, name: str, clock: Callable[[], float]):
-        self._name = name
-        self._clock = clock
+        self._name, self._clock = name, clock
         self._lock = threading.Lock()
-        self._ready = 0
-        self.giver = Stopwatch()
-        self.taker = Stopwatch()
-        self._empty = Stopwatch()
         self._made_at = clock()
-        self._empty.begin(self._made_at)
-        self._items = 0
+        self._items = self._ready = 0
+        self._total_s = {"giver": 0.0, "taker": 0.0, "empty": 0.0}
+        self._since = {"empty": self._made_at}
+        """What is being measured just now."""
 
     @contextmanager
-    def waiting(self, side: Stopwatch) -> Iterator[None]:
-        """Counts the time within as that of a side, `giver` or `taker`."""
+    def waiting(self, side: Literal["giver", "taker"]) -> Iterator[None]:
+        """Counts the time within as that of a side."""
         with self._lock:
-            side.begin(self._clock())
+            self._since[side] = self._clock()
         try:
             yield
         finally:
             with self._lock:
-                side.end(self._clock())
+                self._end(side, self._clock())
 
     def note_ready(self, made_at: float | None = None, waited_s: float = 0.0) -> None:
         """An item was made.
@@ -114,9 +90,9 @@ class WaitMeter:
         """
         with self._lock:
             now = self._clock()
-            self.giver.add(waited_s)
+            self._total_s["giver"] += waited_s
             if self._ready == 0:
-                self._empty.end(now if made_at is None else min(made_at, now))
+                self._end("empty", now if made_at is None else min(made_at, now))
             self._ready += 1
 
     def note_taken(self) -> None:
@@ -126,20 +102,23 @@ class WaitMeter:
             self._items += 1
             self._ready -= 1
             if self._ready == 0:
-                self._empty.begin(self._clock())
+                self._since["empty"] = self._clock()
 
     def read(self) -> HandoffFacts:
         """What was measured so far."""
         with self._lock:
             now = self._clock()
+            giver_s, taker_s, empty_s = (self._measure(what, now) for what in self._total_s)
             elapsed_s = now - self._made_at
-            return HandoffFacts(
-                name=self._name,
-                items=self._items,
-                giver_wait_s=self.giver.read(now),
-                taker_wait_s=self.taker.read(now),
-                readiness=1.0 - self._empty.read(now) / elapsed_s if elapsed_s > 0 else 0.0,
-            )
+            readiness = 1.0 - empty_s / elapsed_s if elapsed_s > 0 else 0.0
+            return HandoffFacts(self._name, self._items, giver_s, taker_s, readiness)
+
+    def _measure(self, what: str, now: float) -> float:
+        return self._total_s[what] + max(0.0, now - self._since.get(what, now))
+
+    def _end(self, what: str, now: float) -> None:
+        self._total_s[what] = self._measure(what, now)
+        del self._since[what]
 
 
 class Handoff(Generic[T]):
@@ -157,13 +136,12 @@ class Handoff(Generic[T]):
         self._free = slots
         self._ready: deque[T] = deque()
         self._finished = False
-        self._stopped = False
-        self._failure: BaseException | None = None
+        self._failure: BaseException | type[Stopped] | None = None
         self._meter = WaitMeter(name, clock)
 
     def reserve(self) -> None:
         """Waits for a free slot. Raises `Stopped` when the pipeline shuts down."""
-        with self._changed, self._meter.waiting(self._meter.giver):
+        with self._changed, self._meter.waiting("giver"):
             self._wait_until(lambda: self._free > 0)
             self._free -= 1
 
@@ -201,40 +179,35 @@ class Handoff(Generic[T]):
 
     def finish(self) -> None:
         """Says that no more items come; those already handed on can still be taken."""
-        self._set(finished=True)
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
 
-    def fail(self, error: BaseException) -> None:
-        """Makes both sides raise `error` at once: the run is over, so what is ready is of no use."""
-        self._set(failure=error)
+    def fail(self, error: BaseException | type[Stopped]) -> None:
+        """Makes both sides raise the first such error at once: the run is over, so what is ready is of no use."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Sends both sides home."""
-        self._set(stopped=True)
+        self.fail(Stopped)
 
     def read_facts(self) -> HandoffFacts:
         return self._meter.read()
 
     def _wait_for_item(self, timeout_s: float | None) -> bool:
-        with self._meter.waiting(self._meter.taker):
+        with self._meter.waiting("taker"):
             self._wait_until(lambda: bool(self._ready) or self._finished, timeout_s)
         if self._finished and not self._ready:
             raise EndOfStream
         return bool(self._ready)
 
     def _wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        self._changed.wait_for(lambda: self._failure is not None or self._stopped or is_true(), timeout_s)
+        self._changed.wait_for(lambda: self._failure is not None or is_true(), timeout_s)
         if self._failure is not None:
             raise self._failure
-        if self._stopped:
-            raise Stopped
         return is_true()
-
-    def _set(self, *, finished: bool = False, stopped: bool = False, failure: BaseException | None = None) -> None:
-        with self._changed:
-            self._finished |= finished
-            self._stopped |= stopped
-            self._failure = self._failure or failure
-            self._changed.notify_all()
 
 
 JOIN_SECONDS = 30.0
@@ -255,14 +228,12 @@ class TimeLimits:
     first_s: float = FIRST * 300.0
     """Warm-up and the first of many: on a GPU kernels are loaded and functions traced."""
     import_s: float = field(default_factory=lambda: IMPORT_S)
-    """Importing and loading: TensorFlow from a cold network disk."""
-    start_s: float = 120.0
-    """Until Python runs in a process that was started."""
+    """Starting a process, importing and loading: TensorFlow from a cold network disk."""
 
     @classmethod
     def from_setting(cls, limit_s: float) -> Self:
         """Those of `training.watchdog_seconds`, which starting and importing do not depend on; 0 is without end."""
-        return cls(limit_s, FIRST * limit_s) if limit_s else cls(*[float("inf")] * 4)
+        return cls(limit_s, FIRST * limit_s) if limit_s else cls(*[float("inf")] * 3)
 
     @property
     def setup_s(self) -> float:
@@ -272,7 +243,7 @@ class TimeLimits:
     @property
     def longest_s(self) -> float:
         """The longest that a producer which is not hanging leaves its trainer without a batch."""
-        return self.start_s + self.import_s + self.first_s
+        return 2 * self.import_s + self.first_s
 
     @property
     def look_s(self) -> float:
@@ -329,12 +300,11 @@ class StallWatch:
         limit_s = work.limit_s
         if limit_s is None:
             limit_s = self._limits.first_s if work.is_first else self._limits.steady_s
-        if self._told < 1 and self._silent_s > limit_s:
-            self._told = 1
-            return Stall(work, limit_s, is_final=False)
-        if self._told < 2 and self._silent_s > FINAL * limit_s:
-            self._told = 2
-            return Stall(work, FINAL * limit_s, is_final=True)
+        # Once after the limit, and once more at the end.
+        for told, times in enumerate((1, FINAL), start=1):
+            if self._told < told and self._silent_s > times * limit_s:
+                self._told = told
+                return Stall(work, times * limit_s, is_final=times == FINAL)
         return None
 
 
@@ -494,12 +464,6 @@ class SideThread:
         """Begins with something as soon as what was begun before is done."""
         self._last.result()
         self._last = self._executor.submit(work)
-
-
-def take_watched(last: Handoff[T], threads: Sequence[WorkerThread[Any, Any]], limits: TimeLimits) -> T:
-    """The next item of the last hand-off, as `take`, while its threads are watched as by `wait_watched`."""
-    wait_watched(last, threads, limits)
-    return last.take()
 
 
 def wait_watched(last: Handoff[Any], threads: Sequence[WorkerThread[Any, Any]], limits: TimeLimits) -> None:

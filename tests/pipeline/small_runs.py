@@ -108,4 +108,4 @@ def make_batches(run, numbers, *, warm=False, **preparation):
     with open_factory(run, **preparation) as factory:
         if warm:
             factory.warm_up()
-        return [factory.fetch(factory.make(number)) for number in numbers]
+        return [factory.finish(factory.make(number), on_host=True) for number in numbers]

@@ -63,7 +63,7 @@ class NumbersTask:
             wanted = {key: fault[key] for key in ("clip", "position") if key in fault}
             if fault.get("stage", "row") != stage or any(here.get(key) != value for key, value in wanted.items()):
                 continue
-            if self._settings.get("preparation_batch", 1) <= fault.get("above", 0):
+            if (self._settings.get("preparation_batch") or 1) <= fault.get("above", 0):
                 continue
             if "once" in fault:
                 path = Path(fault["once"])

@@ -10,7 +10,7 @@ from myxtts.audio.resampling import resample_clip
 from myxtts.data.host_batches import HostSource
 from myxtts.data.sampler import EMPTY_ROW, Kind
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES, count_frames
-from myxtts.pipeline.prepare import StepTotals, choose_segments
+from myxtts.pipeline.prepare import choose_segments
 from myxtts.pipeline.recipe import Target
 from myxtts.units import MAX_SLICE_SAMPLES, SAMPLES_PER_CODE
 from tests.pipeline.small_runs import make_batches, make_run, make_run_folder, open_factory
@@ -59,8 +59,8 @@ def test_arrays_have_the_shapes_and_types_of_the_contract(run, batches):
 def test_preparing_lasts_until_a_batch_is_really_made(run):
     with open_factory(run) as factory:
         made = factory.make(0)
-        settled = factory.settle(made)
-        fetched = factory.fetch(settled)
+        settled = factory.finish(made, on_host=False)
+        fetched = factory.finish(settled, on_host=True)
     told, done = made.info.spans, fetched.info.spans
     assert told.prepare.began_s == told.read.ended_s == done.prepare.began_s
     assert told.prepare.ended_s < settled.info.spans.prepare.ended_s < done.prepare.ended_s
@@ -118,7 +118,7 @@ def test_neighbours_and_bucket_change_nothing(run, batches):
     with open_factory(run) as factory:
         _, host = source.read(0)
         for row, extra_codes in zip(rows, (0, 1, 17, 40), strict=True):
-            prepared = factory.preparer.prepare(crowd(host, row, extra_codes), Kind.TRAIN, StepTotals(1, 1, 0, 1, 1))
+            prepared = factory.preparer.prepare(crowd(host, row, extra_codes), Kind.TRAIN, np.ones(2, np.float32))
             after = [read_row(prepared, each) for each in rows]
             assert [each for each in rows if after[each] == before[each]] == [row], "the neighbours are others now"
     source.close()
@@ -144,7 +144,9 @@ def cached_factory(run, tmp_path):
 
 
 def test_cached_codes_are_the_same(cached_factory, batches):
-    first, again = ([cached_factory.fetch(cached_factory.make(number)) for number in range(4)] for _ in range(2))
+    first, again = (
+        [cached_factory.finish(cached_factory.make(number), on_host=True) for number in range(4)] for _ in range(2)
+    )
     assert list(map(read_values, first)) == list(map(read_values, again)) == list(map(read_values, batches[:4]))
     assert [batch.info.cache_hits for batch in again] == [batch.info.facts.clips for batch in again]
     assert all(batch.info.traces == 0 for batch in first + again), "traced after warm-up"

@@ -110,7 +110,7 @@ def test_an_exit_after_the_last_batch_is_noted_and_nothing_is_restarted():
         ),
         (
             {"do": "hang", "stage": "warm-up"},
-            TimeLimits(start_s=1000, import_s=1000, first_s=2.0, steady_s=1000),
+            TimeLimits(import_s=1000, first_s=2.0, steady_s=1000),
             "2 s) in stage 'warm-up'",
         ),
     ],

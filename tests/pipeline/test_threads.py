@@ -25,7 +25,7 @@ from myxtts.pipeline.threads import (
     Work,
     WorkerThread,
     stop_threads,
-    take_watched,
+    wait_watched,
 )
 from tests.support.clocks import ManualClock
 
@@ -347,7 +347,7 @@ def test_the_consumer_is_told_who_hangs_and_where(name, hang, caplog):
         assert hang.has_begun.wait(60)
         what = f"Stage '{name}' has made no progress at its item 0 for more than"
         with pytest.raises(WorkStalledError, match=f"{what} 0.1 s") as caught:
-            take_watched(chain.last, chain.threads, TimeLimits(first_s=0.05, steady_s=1000))
+            wait_watched(chain.last, chain.threads, TimeLimits(first_s=0.05, steady_s=1000))
         hang.may_end.set()
     (warning,) = caplog.messages
     assert f"{what} 0.05 s" in warning, "it was told before"
@@ -365,7 +365,7 @@ def test_a_thread_that_hangs_in_a_part_of_its_work_is_named_by_that_part(hang):
     thread.start()
     assert hang.has_begun.wait(60)
     with pytest.raises(WorkStalledError, match="Stage 'read' has made no progress"):
-        take_watched(sink, [thread], TimeLimits(first_s=0.02, steady_s=1000))
+        wait_watched(sink, [thread], TimeLimits(first_s=0.02, steady_s=1000))
     hang.may_end.set()
     stop_threads([thread])
 
@@ -419,7 +419,7 @@ def test_something_else_begins_the_count_anew_and_a_machine_that_slept_made_nobo
 
 def test_starting_and_importing_do_not_depend_on_the_setting():
     limits, usual = TimeLimits.from_setting(8), TimeLimits()
-    assert (limits.steady_s, limits.first_s, limits.import_s, limits.start_s) == (8, 24, usual.import_s, usual.start_s)
+    assert (limits.steady_s, limits.first_s, limits.import_s) == (8, 24, usual.import_s)
     assert limits.setup_s == limits.import_s
     assert TimeLimits.from_setting(300).setup_s == 900
-    assert TimeLimits.from_setting(0).start_s == TimeLimits.from_setting(0).longest_s == float("inf")
+    assert TimeLimits.from_setting(0).steady_s == TimeLimits.from_setting(0).longest_s == float("inf")
