@@ -87,7 +87,7 @@ def _add_judge_flags(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     request = _make_request(arguments)
     from myxtts.evaluation.judges import choose_material, open_judges
-    from myxtts.evaluation.results import dump_evaluation, format_evaluation
+    from myxtts.evaluation.results import format_evaluation
 
     with open_judges(request) as judges:
         with quiet_scan():
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
             tell_code_limit(request.settings, synthesizer.most_codes)
             evaluation = run_evaluation(request, material, judges, synthesizer, partial(show_progress, "Sentence"))
     if arguments.json:
-        print(json.dumps(dump_evaluation(evaluation), ensure_ascii=False, indent=1))
+        print(json.dumps(evaluation, ensure_ascii=False, indent=1))
     else:
         print(format_evaluation(evaluation))
         print(f"\nFigures  {request.out / JSON_NAME}\nPage     {request.out / PAGE_NAME}")

@@ -18,28 +18,26 @@ from numpy.typing import NDArray
 from myxtts import __version__
 from myxtts.audio.reading import read_clip
 from myxtts.audio.resampling import resample_clip
-from myxtts.errors import EvaluationError, JudgeFailedError, MachineError, MyXTTSError
-from myxtts.evaluation.judges import OWN, EvaluationRequest, Judge, JudgeChoice, Judges, Jury, Material, list_gaps
-from myxtts.evaluation.page import format_page
-from myxtts.evaluation.results import (
-    COPY,
-    KINDS,
-    ORIGINAL,
-    SENTENCE,
-    SPOKEN,
-    Evaluation,
-    FailedFigure,
-    Heard,
-    SpokenSentence,
-    VoiceSource,
-    dump_evaluation,
+from myxtts.errors import EvaluationError, MachineError, MyXTTSError
+from myxtts.evaluation.judges import (
+    JUDGE_RATE_HZ,
+    OWN,
+    SPEAKER_JUDGE,
+    EvaluationRequest,
+    Judge,
+    JudgeChoice,
+    Judges,
+    Jury,
+    Material,
+    list_gaps,
 )
+from myxtts.evaluation.page import format_page
+from myxtts.evaluation.results import COPY, KINDS, ORIGINAL, SENTENCE, SPOKEN, Figures, make_evaluation
 from myxtts.evaluation.scores import measure_mel_distance_db, score_transcript
 from myxtts.evaluation.sentences import Sentence, write_wav
 from myxtts.files import open_file_atomically, open_scratch_folder
 from myxtts.inference.speech import Speech, SpeechSettings
 from myxtts.inference.synthesizer import SpeechCopier, Synthesizer, TeacherForcing
-from myxtts.inference.vocoders import DecoderVocoder
 from myxtts.inference.voices import Voice
 from myxtts.models.gpt import SequenceTooLongError
 from myxtts.monitoring.metrics import FILE_NAME, read_metrics
@@ -53,35 +51,14 @@ VOICES_KEPT = 16
 
 Progress = Callable[[int, int], None]
 """Called with the sentences done and all."""
-
-
-def evaluate_sentences(
-    sentences: Sequence[Sentence], evaluator: Evaluator, progress: Progress | None = None
-) -> tuple[list[SpokenSentence], list[FailedFigure]]:
-    """What became of each sentence, and which failed. Raises `MachineError` where not one could be spoken."""
-    spoken: list[SpokenSentence] = []
-    failures: list[FailedFigure] = []
-    for number, sentence in enumerate(sentences, start=1):
-        try:
-            spoken.append(evaluator.evaluate(number, sentence))
-        except MyXTTSError as error:
-            _log.warning("%s: left out: %s", sentence.name, error)
-            failures.append(FailedFigure(sentence.name, SENTENCE, str(error)))
-        if progress is not None:
-            progress(number, len(sentences))
-    if not spoken:
-        raise MachineError(
-            f"Not one of {len(sentences)} sentences could be spoken. The first, {failures[0].name}: {failures[0].reason}"
-        )
-    return spoken, failures
+Sound = tuple[NDArray[np.float32], int]
+"""Samples, and their rate in Hz."""
 
 
 class Evaluator:
     """Makes the sounds of a sentence (the recording, its copy through the codec, the text spoken anew) and has them judged.
 
     Args:
-        synthesizer: the model.
-        settings: how it speaks.
         folder: of the evaluation; the sound files go into one in it.
         jury: who listens.
     """
@@ -93,7 +70,24 @@ class Evaluator:
         self._clone = lru_cache(VOICES_KEPT)(synthesizer.clone_voice)
         (folder / SOUNDS_FOLDER).mkdir(parents=True, exist_ok=True)
 
-    def evaluate(self, number: int, sentence: Sentence) -> SpokenSentence:
+    def evaluate_all(self, sentences: Sequence[Sentence], progress: Progress) -> tuple[list[Figures], list[Figures]]:
+        """What became of each sentence, and which failed. Raises `MachineError` where not one could be spoken."""
+        spoken: list[Figures] = []
+        failures: list[Figures] = []
+        for number, sentence in enumerate(sentences, start=1):
+            try:
+                spoken.append(self.evaluate(number, sentence))
+            except MyXTTSError as error:
+                _log.warning("%s: left out: %s", sentence.name, error)
+                failures.append({"name": sentence.name, "what": SENTENCE, "reason": str(error)})
+            progress(number, len(sentences))
+        if not spoken:
+            raise MachineError(
+                f"Not one of {len(sentences)} sentences could be spoken. The first, {failures[0]['name']}: {failures[0]['reason']}"
+            )
+        return spoken, failures
+
+    def evaluate(self, number: int, sentence: Sentence) -> Figures:
         """How a sentence went. Raises an error of ours where its recording or text cannot be used."""
         recording = read_clip(sentence.file)
         voice = self._clone(sentence.prompts)
@@ -105,21 +99,20 @@ class Evaluator:
             codes_M = self._copier.encode(recording)
             correct_codes = self._lead(codes_M, sentence, voice)
             true_codes = None if correct_codes is None else len(codes_M) + 1
-        return SpokenSentence(
-            name=sentence.name,
-            text=sentence.text,
-            speaker=sentence.speaker,
-            language=sentence.language,
-            voice=VoiceSource(sentence.prompt_kind, tuple(path.name for path in sentence.prompts)),
-            codes=sum(piece.codes for piece in speech.pieces),
-            is_stopped=not speech.unfinished,
-            seconds_to_speak=seconds_to_speak,
-            correct_codes=correct_codes,
-            true_codes=true_codes,
-            sounds={
-                kind: self._hear(number, sentence, kind, recording, *sounds[kind]) for kind in KINDS if kind in sounds
-            },
-        )
+        return {
+            "name": sentence.name,
+            "text": sentence.text,
+            "speaker": sentence.speaker,
+            "language": sentence.language,
+            "voice": {"kind": sentence.prompt_kind, "recordings": [path.name for path in sentence.prompts]},
+            "codes": sum(piece.codes for piece in speech.pieces),
+            # Whether the model came to an end by itself in every piece.
+            "is_stopped": not speech.unfinished,
+            "seconds_to_speak": seconds_to_speak,
+            "correct_codes": correct_codes,
+            "true_codes": true_codes,
+            **{kind: self._hear(number, sentence, kind, sounds) for kind in KINDS if kind in sounds},
+        }
 
     def _speak(self, sentence: Sentence, voice: Voice) -> tuple[Speech, float]:
         """The speech, and the seconds it took without compiling."""
@@ -139,24 +132,24 @@ class Evaluator:
         except SequenceTooLongError:
             return None
 
-    def _hear(
-        self, number: int, sentence: Sentence, kind: str, recording: NDArray[np.float32], made: NDArray[np.float32],
-        rate_hz: int,
-    ) -> Heard:  # fmt: skip
+    def _hear(self, number: int, sentence: Sentence, kind: str, sounds: Mapping[str, Sound]) -> Figures:
         file = f"{SOUNDS_FOLDER}/{number:04d}-{kind}.wav"
+        (recording, _), (made, rate_hz) = sounds[ORIGINAL], sounds[kind]
         write_wav(self._folder / file, made, rate_hz)
         samples = resample_clip(made, rate_hz, SAMPLE_RATE_HZ)
-        heard = self._jury.transcribe(sentence, kind, samples)
+        played = resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ)
+        heard = self._jury.transcribe(sentence, kind, played)
         words, characters = (None, None) if heard is None else score_transcript(sentence.text, heard, sentence.language)
-        return Heard(
-            file=file,
-            seconds=len(made) / rate_hz,
-            transcript=heard,
-            word_errors=words,
-            character_errors=characters,
-            likeness=self._jury.compare_voice(sentence, kind, samples),
-            mel_distance_db=None if kind == ORIGINAL else measure_mel_distance_db(recording, samples),
-        )
+        return {
+            # Relative to the folder of the evaluation.
+            "file": file,
+            "seconds": len(made) / rate_hz,
+            "transcript": heard,
+            "word_errors": words,
+            "character_errors": characters,
+            "likeness": self._jury.compare_voice(sentence, kind, played),
+            "mel_distance_db": None if kind == ORIGINAL else measure_mel_distance_db(recording, samples),
+        }
 
 
 JSON_NAME, PAGE_NAME = "evaluation.json", "evaluation.html"
@@ -167,8 +160,8 @@ def run_evaluation(
     material: Material,
     judges: Judges,
     synthesizer: Synthesizer,
-    progress: Progress | None = None,
-) -> Evaluation:
+    progress: Progress = lambda *_: None,
+) -> Figures:
     """What was found; sounds, figures and page are in `request.out` then.
 
     Args:
@@ -177,21 +170,25 @@ def run_evaluation(
         synthesizer: the model.
     """
     recogniser, given = judges
-    speaker_judge = given or _choose_own_judge(request.speaker_judge, synthesizer)
     with open_scratch_folder("judge") as heard:
-        jury = Jury(recogniser, speaker_judge, heard)
+        jury = Jury(recogniser, given or _choose_own_judge(request.speaker_judge, synthesizer), heard)
         jury.meet_speakers(material.recordings)
         evaluator = Evaluator(synthesizer, request.settings, request.out, jury)
-        spoken, failures = evaluate_sentences(material.sentences, evaluator, progress)
-        evaluation = Evaluation(
-            facts=_describe_run(request, material, synthesizer, jury),
-            uses_decoder=isinstance(synthesizer.vocoder, DecoderVocoder),
-            sentences=spoken,
-            failures=[*failures, *jury.failures],
-            not_measured=list_gaps(material.sentences, jury, has_codec=synthesizer.xtts.dvae is not None),
-            set_aside=material.scan.drops.to_json(),
-        )
-    _write(evaluation, request.out, material.directory)
+        spoken, failures = evaluator.evaluate_all(material.sentences, progress)
+    evaluation = make_evaluation(
+        _describe_run(request, material, synthesizer, jury),
+        spoken,
+        [*failures, *jury.failures],
+        list_gaps(material.sentences, jury, has_codec=synthesizer.xtts.dvae is not None),
+        material.scan.drops.to_json(),
+    )
+    # The metrics of the run that a checkpoint belongs to are beside it.
+    metrics = material.directory.parent / FILE_NAME
+    rows = read_metrics(metrics).rows if metrics.is_file() else ()
+    figures = json.dumps(evaluation, ensure_ascii=False, indent=1) + "\n"
+    for name, text in ((JSON_NAME, figures), (PAGE_NAME, format_page(evaluation, request.out, rows))):
+        with open_file_atomically(request.out / name) as file:
+            file.write(text.encode())
     return evaluation
 
 
@@ -204,29 +201,22 @@ def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> Judge | 
             "--speaker-judge own takes a model with a trained speaker encoder, but this one has none. Give --speaker-judge "
             "resemblyzer, or another."
         )
-    if not has_encoder or (choice.name or OWN) != OWN or choice.command is not None:
+    if not has_encoder or choice.name not in (None, OWN) or choice.command is not None:
         return None
-
-    def ask(wav: Path, language: str) -> Any:
-        try:
-            return synthesizer.clone_voice([wav]).speaker_G
-        except MyXTTSError as error:
-            raise JudgeFailedError(str(error)) from error
-
-    return Judge("the model's own speaker encoder", ask)
+    name = "the model's own speaker encoder"
+    return Judge(SPEAKER_JUDGE, name, lambda wav, _: synthesizer.clone_voice([wav]).speaker_G)
 
 
 def _describe_run(
     request: EvaluationRequest, material: Material, synthesizer: Synthesizer, jury: Jury
 ) -> Mapping[str, Any]:
     directory = material.directory.resolve()
+    run = f"{directory.parent.name}/" if directory.name.startswith("step-") else ""
     return {
         "myxtts": __version__,
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "checkpoint": {
-            "name": f"{directory.parent.name}/{directory.name}"
-            if directory.name.startswith("step-")
-            else directory.name,
+            "name": f"{run}{directory.name}",
             "path": str(material.directory),
             "sound": synthesizer.vocoder.how,
             "vocoder": synthesizer.vocoder.name,
@@ -244,13 +234,3 @@ def _describe_run(
         },
         "settings": asdict(request.settings),
     }
-
-
-def _write(evaluation: Evaluation, folder: Path, directory: Path) -> None:
-    # The metrics of the run that a checkpoint belongs to are beside it.
-    metrics = directory.parent / FILE_NAME
-    rows = read_metrics(metrics).rows if metrics.is_file() else ()
-    with open_file_atomically(folder / JSON_NAME) as file:
-        file.write((json.dumps(dump_evaluation(evaluation), ensure_ascii=False, indent=1) + "\n").encode())
-    with open_file_atomically(folder / PAGE_NAME) as file:
-        file.write(format_page(evaluation, folder, rows).encode())

@@ -2,7 +2,7 @@
 
 Needs nothing of MyXTTS, so any Python that has the judge's package can run it: such packages bring frameworks that do not
 belong beside TensorFlow. Each line of JSON on standard input names a wav (16 kHz, mono, 16 bit); each line on standard
-output answers it with `text` or `vector`, or with `error`. The first line says `ready`, or which package is `missing`.
+output answers it with `answer`, a text or numbers, or with `error`. The first line says `ready`, or which package is `missing`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def open_moonshine() -> Answer:
     def answer(path: str) -> dict[str, Any]:
         samples, rate_hz = read_wav(path)
         lines = transcriber.transcribe_without_streaming(samples.tolist(), rate_hz).lines
-        return {"text": " ".join(line.text for line in lines)}
+        return {"answer": " ".join(line.text for line in lines)}
 
     return answer
 
@@ -42,7 +42,7 @@ def open_resemblyzer() -> Answer:
         heard = resemblyzer.preprocess_wav(samples, rate_hz)
         if not len(heard):
             return {"error": "it hears no voice in the clip"}
-        return {"vector": encoder.embed_utterance(heard).tolist()}
+        return {"answer": encoder.embed_utterance(heard).tolist()}
 
     return answer
 

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -27,14 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.audio.reading import read_clip
-from myxtts.audio.resampling import resample_clip
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.config.settings import nearest_name
 from myxtts.data.scan import ScanResult, scan_data
 from myxtts.errors import EvaluationError, JudgeFailedError, MyXTTSError
-from myxtts.evaluation.results import SPOKEN, FailedFigure, NotMeasured
-from myxtts.evaluation.scores import Likeness, Vector, compare_voices
+from myxtts.evaluation.results import SPOKEN, Figures
+from myxtts.evaluation.scores import Vector, compare_voices
 from myxtts.evaluation.sentences import (
     PromptKind,
     Recordings,
@@ -49,35 +47,18 @@ from myxtts.evaluation.sentences import (
 from myxtts.inference.speech import SpeechSettings, require_able_to_speak
 from myxtts.inference.voices import read_references
 from myxtts.processes import end_child, read_end
-from myxtts.units import SAMPLE_RATE_HZ
 
 _log = logging.getLogger(__name__)
 
 
-START_SECONDS = 300.0
-ANSWER_SECONDS = 300.0
+START_SECONDS = ANSWER_SECONDS = 300.0
 STOP_SECONDS = 10.0
 _TOLD_BYTES = 2000
-_READ_BYTES = 1 << 16
 
 JUDGE_RATE_HZ = 16_000
 JUDGE_PYTHON = "MYXTTS_JUDGE_PYTHON"
 NONE, OWN = "none", "own"
 WAV_PLACE, LANGUAGE_PLACE = "{wav}", "{language}"
-
-_NO_BRACKETS = str.maketrans("[](),;", "      ")
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Answers a question about a clip."""
-
-    name: str
-    """For people: what was asked."""
-    ask: Callable[[Path, str], Any]
-    """The answer about a wav in a language. Raises `JudgeFailedError` where there is none."""
-    languages: tuple[str, ...] | None = None
-    """Languages it understands; None for whatever it is given."""
 
 
 @dataclass(frozen=True)
@@ -87,32 +68,65 @@ class JudgeKind:
     what: str
     """In words."""
     flag: str
-    answer: str
-    """The key of a worker's answer."""
-    parse: Callable[[str], Any]
-    """Turns what a command prints into an answer."""
+    check: Callable[[str, Any], Any]
+    """An answer as it is used, of what a judge of some name gave; a command gives what it prints."""
     known: str
     install: str
     """The command that installs the known one."""
     languages: tuple[str, ...] | None = None
-    """Of the known one."""
+    """Of the known one; None for all."""
 
 
-def _parse_numbers(printed: str) -> list[float]:
+def _check_text(name: str, heard: Any) -> str:
+    if not isinstance(heard, str):
+        raise JudgeFailedError(f"{name} must give a text, but gave {type(heard).__name__}.")
+    return heard.strip()
+
+
+def _check_voice(name: str, numbers: Any) -> Vector:
+    """The voice as a vector of length 1."""
+    if isinstance(numbers, str):
+        numbers = numbers.translate(str.maketrans("[](),;", "      ")).split()
     try:
-        return [float(number) for number in printed.translate(_NO_BRACKETS).split()]
-    except ValueError:
-        raise JudgeFailedError(f"A speaker judge's command must print numbers, but printed {printed[:80]!r}.") from None
+        vector = np.asarray(numbers, np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise JudgeFailedError(f"{name} must give the numbers of a voice, but gave {str(numbers)[:80]}.") from None
+    length = float(np.linalg.norm(vector))
+    if not np.isfinite(length) or not length:
+        raise JudgeFailedError(f"{name} must give the numbers of a voice, but gave a vector of length {length}.")
+    return vector / length
 
 
 RECOGNISER = JudgeKind(
-    "recogniser", "--recogniser", "text", str.strip,
-    "moonshine", "pip install numpy moonshine-voice==0.1.0", ("en",),
-)  # fmt: skip
+    "recogniser", "--recogniser", _check_text, "moonshine", "pip install numpy moonshine-voice==0.1.0", ("en",)
+)
 SPEAKER_JUDGE = JudgeKind(
-    "speaker judge", "--speaker-judge", "vector", _parse_numbers,
+    "speaker judge", "--speaker-judge", _check_voice,
     "resemblyzer", "pip install torch==2.13.0 'setuptools<81' numpy resemblyzer",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Answers a question about a clip."""
+
+    kind: JudgeKind
+    name: str
+    """For people: what was asked."""
+    answer: Callable[[Path, str], Any]
+    """Its own answer about a wav in a language. May raise anything."""
+    languages: tuple[str, ...] | None = None
+    """Languages it understands; None for whatever it is given."""
+
+    def ask(self, wav: Path, language: str) -> Any:
+        """The text, or the voice as a vector of length 1. Raises `JudgeFailedError` where there is none."""
+        try:
+            answer = self.answer(wav, language)
+        except JudgeFailedError:
+            raise
+        except Exception as error:
+            raise JudgeFailedError(f"{self.name}: {type(error).__name__}: {error}") from error
+        return self.kind.check(self.name, answer)
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,7 @@ def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
     elif choice.name == kind.known:
         with closing(JudgeProcess(kind, choice.python or os.environ.get(JUDGE_PYTHON) or sys.executable)) as process:
             process.check_start()
-            yield Judge(kind.known, process.ask, kind.languages)
+            yield Judge(kind, kind.known, process.answer, kind.languages)
     else:
         near = nearest_name(choice.name, [kind.known])
         hint = f"Did you mean {near}?" if near else f"There is: {kind.known}."
@@ -157,13 +171,13 @@ class JudgeProcess:
     def __init__(self, kind: JudgeKind, python: str):
         self._kind, self._python = kind, python
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._unread = b""
         try:
             self._process = subprocess.Popen(
                 [python, str(Path(__file__).with_name("judge_worker.py")), kind.known],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
+                # What is read ahead would not be seen by `select`.
                 bufsize=0,
                 # Ctrl-C is ours to answer: the judge ends when we close its input.
                 start_new_session=True,
@@ -185,7 +199,7 @@ class JudgeProcess:
                 f"--judge-python or {JUDGE_PYTHON}."
             )
 
-    def ask(self, wav: Path, language: str) -> Any:
+    def answer(self, wav: Path, language: str) -> Any:
         """What it says of a clip. Raises `JudgeFailedError` where it says nothing."""
         assert self._process.stdin is not None
         try:
@@ -195,7 +209,7 @@ class JudgeProcess:
         reply = self._read(ANSWER_SECONDS)
         if "error" in reply:
             raise JudgeFailedError(f"{self._kind.known}: {reply['error']}")
-        return reply[self._kind.answer]
+        return reply["answer"]
 
     def close(self) -> None:
         """Ends the process."""
@@ -204,17 +218,12 @@ class JudgeProcess:
 
     def _read(self, seconds: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                self._process.kill()
-                raise self._explain(f"gave no answer within {seconds:g} s")
-            fresh = os.read(descriptor, _READ_BYTES)
-            if not fresh:
-                raise self._explain("ended without an answer")
-            self._unread += fresh
-        line, _, self._unread = self._unread.partition(b"\n")
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
+            self._process.kill()
+            raise self._explain(f"gave no answer within {seconds:g} s")
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise self._explain("ended without an answer")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -222,42 +231,6 @@ class JudgeProcess:
         told = read_end(self._log.fileno(), _TOLD_BYTES)
         last = f" Its last words: {told}" if told else ""
         return JudgeFailedError(f"The judge {self._kind.known} {what}.{last}")
-
-
-def transcribe(judge: Judge, wav: Path, language: str) -> str:
-    """What a recogniser heard."""
-    heard = judge.ask(wav, language)
-    if not isinstance(heard, str):
-        raise JudgeFailedError(f"{judge.name} must give a text, but gave {type(heard).__name__}.")
-    return heard
-
-
-def embed_voice(judge: Judge, wav: Path, language: str) -> NDArray[np.float64]:
-    """The voice a speaker judge heard, as a vector of length 1."""
-    try:
-        vector = np.asarray(judge.ask(wav, language), np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        raise JudgeFailedError(f"{judge.name} must give the numbers of a voice, but gave something else.") from None
-    length = float(np.linalg.norm(vector))
-    if not np.isfinite(length) or not length:
-        raise JudgeFailedError(f"{judge.name} must give the numbers of a voice, but gave a vector of length {length}.")
-    return vector / length
-
-
-def run_command(words: Sequence[str]) -> str:
-    """What a command prints. Raises `JudgeFailedError` where it fails."""
-    try:
-        result = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
-    except OSError as error:
-        raise JudgeFailedError(f"`{words[0]}` cannot be run: {error.strerror}.") from None
-    if result.returncode:
-        told = result.stderr.strip()[-_TOLD_BYTES:]
-        raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
-    return result.stdout
 
 
 def _make_command_judge(kind: JudgeKind, command: str) -> Judge:
@@ -273,11 +246,25 @@ def _make_command_judge(kind: JudgeKind, command: str) -> Judge:
     if shutil.which(words[0]) is None:
         raise EvaluationError(f"{kind.flag}-command must be a program, but there is no {words[0]!r}.")
 
-    def ask(wav: Path, language: str) -> Any:
+    def answer(wav: Path, language: str) -> str:
         filled = [word.replace(WAV_PLACE, str(wav)).replace(LANGUAGE_PLACE, language) for word in words]
-        return kind.parse(run_command(filled))
+        try:
+            result = subprocess.run(
+                filled,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=ANSWER_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
+        if result.returncode:
+            told = result.stderr.strip()[-_TOLD_BYTES:]
+            raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
+        return result.stdout
 
-    return Judge(Path(words[0]).name, ask)
+    return Judge(kind, Path(words[0]).name, answer)
 
 
 def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
@@ -289,14 +276,7 @@ def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
         raise EvaluationError(f"{kind.flag} {name}: {module_name} cannot be imported: {error}.") from error
     if not callable(function):
         raise EvaluationError(f"{kind.flag} {name}: {module_name} has no function {function_name!r}.")
-
-    def ask(wav: Path, language: str) -> Any:
-        try:
-            return function(str(wav), language)
-        except Exception as error:
-            raise JudgeFailedError(f"{name}: {type(error).__name__}: {error}") from error
-
-    return Judge(name, ask)
+    return Judge(kind, name, lambda wav, language: function(str(wav), language))
 
 
 LANGUAGE_OF_OTHERS = "en"
@@ -318,7 +298,7 @@ class Jury:
 
     def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None, folder: Path):
         self.recogniser, self.speaker_judge = recogniser, speaker_judge
-        self.failures: list[FailedFigure] = []
+        self.failures: list[Figures] = []
         self.speakers: dict[str, dict[str, Vector]] = {}
         self._wav = folder / "clip.wav"
 
@@ -329,11 +309,12 @@ class Jury:
         for speaker, files in recordings.items():
             for name, path in files.items():
                 try:
-                    wav = self._write(read_clip(path, JUDGE_RATE_HZ))
-                    vector = embed_voice(self.speaker_judge, wav, LANGUAGE_OF_OTHERS)
+                    samples = read_clip(path, JUDGE_RATE_HZ)
                 except MyXTTSError as error:
                     self._note(name, "likeness", error)
-                else:
+                    continue
+                vector = self._ask(self.speaker_judge, samples, LANGUAGE_OF_OTHERS, name, "likeness")
+                if vector is not None:
                     self.speakers.setdefault(speaker, {})[name] = vector
 
     def understands(self, language: str) -> bool:
@@ -342,51 +323,48 @@ class Jury:
         return judge is not None and (judge.languages is None or language in judge.languages)
 
     def transcribe(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> str | None:
-        """What the recogniser hears; None where there is none for the language, or it failed."""
+        """What the recogniser hears at 16 kHz; None where there is none for the language, or it failed."""
         if self.recogniser is None or not self.understands(sentence.language):
             return None
-        try:
-            return transcribe(self.recogniser, self._resample(samples), sentence.language)
-        except JudgeFailedError as error:
-            self._note(sentence.name, f"transcript of {kind}", error)
-            return None
+        heard: str | None = self._ask(
+            self.recogniser, samples, sentence.language, sentence.name, f"transcript of {kind}"
+        )
+        return heard
 
-    def compare_voice(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> Likeness | None:
+    def compare_voice(
+        self, sentence: Sentence, kind: str, samples: NDArray[np.float32]
+    ) -> dict[str, float | None] | None:
         """Whose voice it is; None where no judge was asked, it failed, or the voice was given and this is a recording."""
         if self.speaker_judge is None or (kind != SPOKEN and sentence.prompt_kind is PromptKind.GIVEN):
             return None
-        try:
-            vector = embed_voice(self.speaker_judge, self._resample(samples), sentence.language)
-        except JudgeFailedError as error:
-            self._note(sentence.name, f"likeness of {kind}", error)
-            return None
-        return compare_voices(self.speakers, vector, sentence.voice_speaker, sentence.name)
+        vector = self._ask(self.speaker_judge, samples, sentence.language, sentence.name, f"likeness of {kind}")
+        return None if vector is None else compare_voices(self.speakers, vector, sentence.voice_speaker, sentence.name)
 
-    def _resample(self, samples: NDArray[np.float32]) -> Path:
-        return self._write(resample_clip(samples, SAMPLE_RATE_HZ, JUDGE_RATE_HZ))
-
-    def _write(self, samples: NDArray[np.float32]) -> Path:
+    def _ask(self, judge: Judge, samples: NDArray[np.float32], language: str, name: str, what: str) -> Any:
+        """The answer; None where the judge failed."""
         write_wav(self._wav, samples, JUDGE_RATE_HZ)
-        return self._wav
+        try:
+            return judge.ask(self._wav, language)
+        except JudgeFailedError as error:
+            self._note(name, what, error)
+            return None
 
     def _note(self, name: str, what: str, error: MyXTTSError) -> None:
         _log.warning("%s: no %s: %s", name, what, error)
-        self.failures.append(FailedFigure(name, what, str(error)))
+        self.failures.append({"name": name, "what": what, "reason": str(error)})
 
 
-def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> list[NotMeasured]:
+def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> list[Figures]:
     """Every figure that this evaluation leaves out."""
     gaps: list[tuple[str, str, str]] = []
-    what = "Word and character error rates"
+    rates = "Word and character error rates"
     unknown = [sentence.language for sentence in sentences if not jury.understands(sentence.language)]
     if jury.recogniser is None:
-        gaps.append((what, "no recogniser was asked.", _explain_judge(RECOGNISER)))
+        gaps.append((rates, "no recogniser was asked.", _explain_judge(RECOGNISER)))
     elif unknown:
-        why = (
-            f"{jury.recogniser.name} does not understand {', '.join(dict.fromkeys(unknown))}, the language of {len(unknown)} of "
-            f"{len(sentences)} sentences."
-        )
-        gaps.append((what, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}"))
+        languages = ", ".join(dict.fromkeys(unknown))
+        why = f"{jury.recogniser.name} does not understand {languages}, the language of {len(unknown)} of {len(sentences)} sentences."
+        gaps.append((rates, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}"))
     if jury.speaker_judge is None:
         gaps.append(("Whose voice it is", "no speaker judge was asked.", _explain_judge(SPEAKER_JUDGE)))
     elif len(jury.speakers) == 1:
@@ -398,7 +376,7 @@ def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> 
     if not has_codec:
         why = "the model has no DVAE, which makes codes of recordings."
         gaps.append(("The codec's copy and the codes predicted", why, "Import it again with --dvae."))
-    return [NotMeasured(*gap) for gap in gaps]
+    return [dict(zip(("what", "why", "how"), gap, strict=True)) for gap in gaps]
 
 
 def _explain_judge(kind: JudgeKind) -> str:

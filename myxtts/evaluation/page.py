@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from myxtts.evaluation import results as words
-from myxtts.evaluation.results import KINDS, Evaluation, judge_evaluation
+from myxtts.evaluation.results import KINDS, Figures, judge_evaluation
 from myxtts.evaluation.scores import split_words
 from myxtts.monitoring.metrics import Row
 from myxtts.reports.pages import draw_losses, embed_file, render_page
@@ -18,7 +18,7 @@ MOST_PLAYED = 30
 """Sentences with players: more make a page that no browser likes to open. The files of all are beside it."""
 
 
-def format_page(evaluation: Evaluation, folder: Path, rows: Sequence[Row] = ()) -> str:
+def format_page(evaluation: Figures, folder: Path, rows: Sequence[Row] = ()) -> str:
     """The page.
 
     Args:
@@ -27,10 +27,9 @@ def format_page(evaluation: Evaluation, folder: Path, rows: Sequence[Row] = ()) 
     """
     return render_page(
         "evaluation.html",
-        title=f"Evaluation of {evaluation.facts['checkpoint']['name']}",
+        title=f"Evaluation of {evaluation['checkpoint']['name']}",
         evaluation=evaluation,
-        facts=evaluation.facts,
-        summary=evaluation.summary,
+        summary=evaluation["summary"],
         verdict=judge_evaluation(evaluation),
         words=words,
         kinds=KINDS,

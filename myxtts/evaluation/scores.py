@@ -6,8 +6,7 @@ package and rules of its own for what is a word, which must be ours here (`split
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,31 +42,18 @@ def _keep(character: str, code: str) -> str:
     return character if category[0] in "LMN" else " "
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Misheard words or characters, and how many there were to hear."""
-
-    errors: int
-    """Replaced, missing and added ones."""
-    length: int
-
-    @property
-    def rate(self) -> float | None:
-        """Above 1 where more was added than there was."""
-        return self.errors / self.length if self.length else None
+Errors = dict[str, int]
+"""Misheard words or characters, replaced, missing and added ones together, as `errors`; of how many, as `length`."""
 
 
 def score_transcript(text: str, heard: str, language: str) -> tuple[Errors, Errors]:
     """The words and the characters that were misheard, after both texts went through `split_words`."""
-    said_words, heard_words = split_words(text, language), split_words(heard, language)
-    said, misheard = join_words(said_words, language), join_words(heard_words, language)
-    return Errors(count_edits(said_words, heard_words), len(said_words)), Errors(count_edits(said, misheard), len(said))
-
-
-def add_errors(errors: Iterable[Errors]) -> Errors:
-    """All of them together: long sentences weigh more, as is usual."""
-    listed = list(errors)
-    return Errors(sum(each.errors for each in listed), sum(each.length for each in listed))
+    words = split_words(text, language), split_words(heard, language)
+    characters = join_words(words[0], language), join_words(words[1], language)
+    word_errors, character_errors = (
+        {"errors": count_edits(said, misheard), "length": len(said)} for said, misheard in (words, characters)
+    )
+    return word_errors, character_errors
 
 
 def count_edits(said: Sequence[str], heard: Sequence[str]) -> int:
@@ -89,23 +75,8 @@ Voices = Mapping[str, Mapping[str, Vector]]
 """Speaker -> name of a recording -> its voice, of length 1."""
 
 
-@dataclass(frozen=True)
-class Likeness:
-    """How alike a clip is to its own speaker and to the others; cosines from -1 to 1."""
-
-    own: float | None
-    """None where the speaker has no other recording to compare with."""
-    other: float | None
-    """Of the other speaker who is nearest; None where there is none."""
-
-    @property
-    def is_own_nearest(self) -> bool | None:
-        """Whether the clip is closer to its own speaker than to any other; None where there is nothing to compare."""
-        return None if self.own is None or self.other is None else self.own > self.other
-
-
-def compare_voices(voices: Voices, vector: Vector, speaker: str, recording: str) -> Likeness:
-    """A clip against everybody.
+def compare_voices(voices: Voices, vector: Vector, speaker: str, recording: str) -> dict[str, float | None]:
+    """How alike a clip is to its `own` speaker, and to the nearest `other`; cosines from -1 to 1, None where there is nobody.
 
     Args:
         vector: the clip's voice.
@@ -114,7 +85,7 @@ def compare_voices(voices: Voices, vector: Vector, speaker: str, recording: str)
     """
     own = [voice for name, voice in voices.get(speaker, {}).items() if name != recording]
     others = [_measure_cosine(vector, list(clips.values())) for name, clips in voices.items() if name != speaker]
-    return Likeness(own=_measure_cosine(vector, own) if own else None, other=max(others, default=None))
+    return {"own": _measure_cosine(vector, own) if own else None, "other": max(others, default=None)}
 
 
 def _measure_cosine(vector: Vector, clips: list[Vector]) -> float:

@@ -5,15 +5,14 @@ import re
 
 from myxtts.evaluation import page as page_module
 from myxtts.evaluation.page import format_page
-from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, NotMeasured, make_evaluation, make_sentence
+from tests.evaluation.builders import COPY, GAP, ORIGINAL, SPOKEN, make_evaluation, make_sentence
 from tests.monitoring.runs import make_rows
 
 
 def test_the_page_holds_every_sound_and_figure_with_misheard_words_marked(tmp_path):
     heard = {ORIGINAL: "the cat sat on the mat", COPY: "the cat", SPOKEN: "the bat sat on the mat"}
     endless = make_sentence(1, {ORIGINAL: None, SPOKEN: None}, tmp_path, is_stopped=False)
-    gap = NotMeasured("Whose voice it is", "no speaker judge was asked.", "Give --speaker-judge.")
-    evaluation = make_evaluation([make_sentence(0, heard, tmp_path), endless], [], [gap])
+    evaluation = make_evaluation([make_sentence(0, heard, tmp_path), endless], [], [GAP])
     page = format_page(evaluation, tmp_path, make_rows())
     assert page.count("<audio") == page.count("<img") == 5
     embedded = re.findall(r'src="data:audio/wav;base64,([^"]+)"', page)

@@ -7,7 +7,7 @@ import soundfile
 from myxtts.evaluation.page import format_page
 from myxtts.monitoring.metrics import MetricsLog
 from myxtts.reports.pages import name_sample, note_clip, write_listening_page
-from tests.evaluation.builders import COPY, ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
+from tests.evaluation.builders import COPY, GAP, ORIGINAL, SPOKEN, make_evaluation, make_failure, make_sentence
 from tests.monitoring.runs import make_rows
 from tests.serving.browser import CHROMIUM, NO_CHROMIUM, open_tab
 
@@ -21,10 +21,9 @@ def write_evaluation_page(folder):
     """A page with everything that it can have on it."""
     heard = dict.fromkeys((ORIGINAL, COPY, SPOKEN), "the bat sat on the mat")
     sentences = [make_sentence(number, heard, folder, is_stopped=number > 0) for number in range(3)]
-    gap = NotMeasured("Whose voice it is", "no speaker judge was asked.", "Give --speaker-judge.")
-    failures = [FailedFigure("a_name_without_any_place_to_break_it_" * 3 + ".wav", "sentence", "is silent")]
+    failures = [make_failure("a_name_without_any_place_to_break_it_" * 3 + ".wav")]
     path = folder / "evaluation.html"
-    path.write_text(format_page(make_evaluation(sentences, failures, [gap]), folder, make_rows()), encoding="utf-8")
+    path.write_text(format_page(make_evaluation(sentences, failures, [GAP]), folder, make_rows()), encoding="utf-8")
     return path
 
 

@@ -14,7 +14,6 @@ from PIL import Image
 
 from myxtts.cli.main import main
 from myxtts.evaluation.page import format_page as format_evaluation_page
-from myxtts.evaluation.results import SENTENCE, VoiceSource
 from myxtts.monitoring.findings import Settings
 from myxtts.monitoring.memory import LEAK_EVENT
 from myxtts.monitoring.metrics import EventRow, MemoryUse, Metrics, SummaryRow, open_metrics_log
@@ -30,7 +29,7 @@ from myxtts.reports.pages import (
     write_run_page,
 )
 from myxtts.tuning.profile import format_page as format_profile_page
-from tests.evaluation.builders import ORIGINAL, SPOKEN, FailedFigure, NotMeasured, make_evaluation, make_sentence
+from tests.evaluation.builders import ORIGINAL, SPOKEN, make_evaluation, make_failure, make_sentence
 from tests.monitoring.profiles import Stages, make_profile, make_run
 from tests.monitoring.runs import make_flow, make_rows, make_run_row, make_train_row
 
@@ -126,16 +125,15 @@ def make_corpus_page(folder, name):
 
 
 def make_evaluation_page(folder, name):
-    voice = VoiceSource(name, (name,))
-    sentence = make_sentence(0, {ORIGINAL: name, SPOKEN: name}, folder, speaker=name, voice=voice, language="en")
-    evaluation = make_evaluation(
-        [replace(sentence, name=name, text=name)], [FailedFigure(name, SENTENCE, name)], [NotMeasured(name, name, name)]
-    )
-    facts = evaluation.facts | {
-        "checkpoint": {"name": name, "sound": name}, "data": {"name": name, "split": name}, "settings": {name: name},
-        "judges": {"recogniser": name, "speaker_judge": name},
+    voice = {"kind": name, "recordings": [name]}
+    heard = {ORIGINAL: name, SPOKEN: name}
+    sentence = make_sentence(0, heard, folder, name=name, text=name, speaker=name, voice=voice)
+    facts = {
+        "checkpoint": {"name": name, "sound": name, "vocoder": name}, "data": {"name": name, "split": name},
+        "settings": {name: name}, "judges": {"recogniser": name, "speaker_judge": name},
     }  # fmt: skip
-    return format_evaluation_page(replace(evaluation, facts=facts), folder)
+    gap = dict.fromkeys(("what", "why", "how"), name)
+    return format_evaluation_page(make_evaluation([sentence], [make_failure(name, name)], [gap], **facts), folder)
 
 
 PAGES = (
