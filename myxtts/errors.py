@@ -28,6 +28,15 @@ class MachineError(MyXTTSError, RuntimeError):
     """The machine, its drivers or TensorFlow cannot do what was asked."""
 
 
+class FileError(UserError):
+    """A file that cannot be read as what it should be; `problem` says so in sentences that follow the file's name."""
+
+    def __init__(self, path: str | os.PathLike[str], problem: str):
+        self.path = Path(path)
+        self.problem = problem
+        super().__init__(f"{path}: {problem}")
+
+
 class ConfigError(UserError):
     """One or more settings cannot be used.
 
@@ -205,21 +214,11 @@ class FrameError(MachineError):
 
 
 class CheckpointError(UserError):
-    """A model file or a checkpoint cannot be used as it is."""
+    """A model or a checkpoint cannot be used as it is."""
 
 
-class ModelFileError(CheckpointError):
-    """A file is not the model file it should be: another format, cut short, damaged, or made to do harm.
-
-    Args:
-        path: the file.
-        problem: what is wrong and what to do, as a sentence that follows the file's name.
-    """
-
-    def __init__(self, path: Path | str, problem: str):
-        self.path = Path(path)
-        self.problem = problem
-        super().__init__(f"{path}: {problem}")
+class ModelFileError(FileError):
+    """A file is not the model file it should be: another format, cut short, damaged, or made to do harm."""
 
 
 class DamagedFileError(ModelFileError):

@@ -1,39 +1,32 @@
 """Reading files that somebody else may have written, and writing files and folders that are there whole or not at all.
 
-Everything that reads a file of a user, a run or a model comes here: what stands in a file's place may be a named pipe, a
-device, a link to itself, or a disk that gives errors. Each is a `FileError`, which names the file and what is wrong with it.
-
-What is written comes into being in a work folder beside its place, is flushed to the disk (`fsync`), and gets its name by a
-rename. A folder that is replaced is moved into the work folder first, and taken back from there where the new one does not
-arrive. The work folder's name says whose it is: one of a process that is gone is removed by whoever writes there next. A
-reader changes nothing. Each failure is a `WriteError`, and leaves what was there before.
+What stands in a file's place may be a named pipe, a device, a link to itself, or a disk that gives errors: a `FileError`.
+What is written comes into being in a work folder beside its place, is flushed to the disk, and gets its name by a rename. A
+folder that is replaced waits in the work folder meanwhile. Its writer holds a lock in it: a work folder that nobody holds is
+removed by whoever writes there next. Each failure is a `WriteError`, and leaves what was there before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import functools
 import itertools
 import json
 import math
 import os
 import re
-import secrets
 import shutil
-import socket
 import stat
 import tempfile
-import time
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from myxtts.errors import MachineError, UserError
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from myxtts.errors import FileError as FileError
+from myxtts.errors import MachineError
 
 MOST_TEXT_BYTES = 4 << 20
 """Of a text, a configuration or a small JSON file: a published vocabulary has a tenth of it."""
@@ -41,36 +34,20 @@ MOST_DEPTH = 64
 """Of JSON: lists and objects in each other. Deeper ones would exhaust the stack of whoever writes them again."""
 MOST_NUMBER = 1e100
 """Of JSON: sums and squares of larger ones are infinite."""
-MOST_WHOLE_NUMBER = 1 << 64
-"""Of JSON: larger ones are sizes of nothing, and fit no array."""
+MOST_BITS = 64
+"""Of a whole number in JSON: larger ones are sizes of nothing, and fit no array."""
 
 PathLike = str | os.PathLike[str]
 Shape = TypeVar("Shape")
 
 _ADAPTERS: dict[Any, Any] = {}
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-
-_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}")
-"""Of a work or a scratch folder: its kind, the machine and the process it belongs to."""
-_TAKEN = ".myxtts-taken"
-"""Where a work folder holds what is being replaced."""
-_OPEN_WORK: set[str] = set()
-"""Names of those of this process."""
-_WORK_TAKES_S = 86_400.0
-"""So old a work folder of another machine is nobody's; the processes there cannot be asked."""
+_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-.+")
+_TAKEN, _LOCK = ".myxtts-taken", ".myxtts-lock"
+"""Where a work folder holds what is being replaced, and what its writer locks."""
 _TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
-_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _WAY_OUT = "Give a new or empty folder."
 _SHOWN_NAMES = 3
-
-
-class FileError(UserError):
-    """A file that cannot be read as what it should be; `problem` says so in sentences that follow the file's name."""
-
-    def __init__(self, path: PathLike, problem: str):
-        self.path = Path(path)
-        self.problem = problem
-        super().__init__(f"{path}: {problem}")
 
 
 class MissingFileError(FileError):
@@ -85,7 +62,6 @@ class WriteError(MachineError):
     """A file or a folder could not be written. What was there before is untouched."""
 
     def __init__(self, path: PathLike, problem: str):
-        self.path = Path(path)
         super().__init__(f"{path}: {problem}")
 
     @property
@@ -122,6 +98,11 @@ def open_file(path: PathLike) -> FileIO:
     return file
 
 
+def _require_regular(path: PathLike, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise FileError(path, f"must be a file, but is {_KINDS.get(stat.S_IFMT(mode), 'a device')}.")
+
+
 def explain_os_error(path: PathLike, error: OSError | ValueError) -> FileError:
     """What keeps a file from being read, as an error that names it."""
     if isinstance(error, FileError):
@@ -131,11 +112,6 @@ def explain_os_error(path: PathLike, error: OSError | ValueError) -> FileError:
     if isinstance(error, OSError):
         return FileError(path, f"cannot be read ({error.strerror}).")
     return FileError(ascii(os.fspath(path)), f"cannot be the path of a file ({error}).")
-
-
-def _require_regular(path: PathLike, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise FileError(path, f"must be a file, but is {_KINDS.get(stat.S_IFMT(mode), 'a device')}.")
 
 
 def read_bytes(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
@@ -189,10 +165,9 @@ def read_json(
         shape: a dataclass or a `dict`; what a dataclass does not name is left out.
         allow_infinite: whether numbers may be infinite or none, as losses are that a run has written down.
     """
+    text = read_text(path, most_bytes)
     try:
-        content = parse_json(read_text(path, most_bytes), allow_infinite=allow_infinite)
-    except FileError:
-        raise
+        content = parse_json(text, allow_infinite=allow_infinite)
     except ValueError as error:
         raise FileError(path, f"must be JSON, but {error}.") from None
     try:
@@ -206,41 +181,43 @@ def parse_json(text: str | bytes, *, allow_infinite: bool = False) -> Any:
 
     Raises `ValueError` with what is wrong, as the end of a sentence: "must be JSON, but ...".
     """
+    too_deep = f"its lists and objects are nested more than {MOST_DEPTH} deep"
     try:
-        content = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
+        content = _make_decoder(allow_infinite).decode(text.decode("utf-8") if isinstance(text, bytes) else text)
+        # Half characters that stand for the bytes of a file name are written by us, and can be written again.
+        json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except RecursionError:
-        raise ValueError(f"its lists and objects are nested more than {MOST_DEPTH} deep") from None
-    except ValueError as error:
+        raise ValueError(too_deep) from None
+    except UnicodeEncodeError:
+        raise ValueError("holds a text with half a character") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"is not ({error})") from None
-    _check_values(content, allow_infinite)
-    return content
-
-
-def _check_values(content: Any, allow_infinite: bool) -> None:
-    values = [content]
+    level = [content]
     for _ in range(MOST_DEPTH):
-        inner: list[Any] = []
-        for value in values:
-            if isinstance(value, dict):
-                inner += value.keys()
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-            elif isinstance(value, str):
-                try:
-                    # Half characters that stand for the bytes of a file name are written by us, and can be written again.
-                    value.encode("utf-8", "surrogateescape")
-                except UnicodeEncodeError:
-                    raise ValueError(f"holds a text with half a character: {value[:40]!a}") from None
-            elif isinstance(value, float):
-                if not abs(value) <= MOST_NUMBER and not (allow_infinite and not math.isfinite(value)):
-                    raise ValueError(f"holds the number {value}, which is not finite or beyond {MOST_NUMBER:g}")
-            elif isinstance(value, int) and abs(value) >= MOST_WHOLE_NUMBER:
-                raise ValueError("holds a whole number of more than 64 bits")
-        if not inner:
-            return
-        values = inner
-    raise ValueError(f"its lists and objects are nested more than {MOST_DEPTH} deep")
+        groups = [
+            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list)
+        ]
+        level = list(itertools.chain.from_iterable(groups))
+        if not level:
+            return content
+    raise ValueError(too_deep)
+
+
+@functools.cache
+def _make_decoder(allow_infinite: bool) -> json.JSONDecoder:
+    def read_float(word: str) -> float:
+        number = float(word)
+        if abs(number) <= MOST_NUMBER or (allow_infinite and not math.isfinite(number)):
+            return number
+        raise ValueError(f"holds the number {word:.40}, which is not finite or beyond {MOST_NUMBER:g}")
+
+    def read_whole(word: str) -> int:
+        # By its length first: Python refuses to convert thousands of digits.
+        if len(word) <= MOST_BITS and (number := int(word)).bit_length() <= MOST_BITS:
+            return number
+        raise ValueError(f"holds a whole number of more than {MOST_BITS} bits")
+
+    return json.JSONDecoder(parse_float=read_float, parse_constant=read_float, parse_int=read_whole)
 
 
 def fit_shape(content: Any, shape: type[Shape]) -> Shape:
@@ -255,15 +232,15 @@ def fit_shape(content: Any, shape: type[Shape]) -> Shape:
 
     if shape not in _ADAPTERS:
         _ADAPTERS[shape] = pydantic.TypeAdapter(shape)
-    adapter: TypeAdapter[Shape] = _ADAPTERS[shape]
     # Through JSON: there a list may be a tuple and a text an enum's, and nothing else is taken for what it is not.
     text = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
     try:
-        return adapter.validate_json(text, strict=True)
+        fitted: Shape = _ADAPTERS[shape].validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(ascii(part).strip("'") for part in first["loc"])
         raise ValueError(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+    return fitted
 
 
 @contextlib.contextmanager
@@ -281,7 +258,7 @@ def open_file_atomically(target: PathLike, *, follows_link: bool = True) -> Iter
         # By its own name, whose end tells some writers which kind of file it is.
         with open(work / target.name, "w+b") as file:
             yield file
-            if target.exists() and (follows_link or not target.is_symlink()):
+            if target.exists() and not target.is_symlink():
                 # Some file systems know no modes.
                 with contextlib.suppress(OSError):
                     shutil.copymode(target, file.name)
@@ -304,13 +281,16 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(target.stat().st_mode):
                 raise WriteError(target, "is a file where a folder should be written. Move it away.")
-        (work / "new").mkdir()
-        yield work / "new"
-        _flush_tree(work / "new")
+        new = work / "new"
+        new.mkdir()
+        yield new
+        for folder, _, names in os.walk(new, topdown=False):
+            for path in (*(Path(folder, name) for name in names), Path(folder)):
+                _flush(path)
         while True:
             try:
                 # One step that the system itself refuses unless the target is absent or empty: a look before it would be too early.
-                (work / "new").rename(target)
+                new.rename(target)
                 break
             except OSError as error:
                 if error.errno not in _TAKEN_ERRORS:
@@ -319,7 +299,11 @@ def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterat
                 raise OutputFolderError(
                     target, f"was new or empty, but holds files by now, which stay as they are. {_WAY_OUT}"
                 )
-            _take_away(target, work)
+            # Of an earlier turn: another writer was faster, so that something newer stands in its place.
+            shutil.rmtree(work / _TAKEN, ignore_errors=True)
+            (work / _TAKEN).mkdir()
+            with contextlib.suppress(FileNotFoundError):
+                target.rename(work / _TAKEN / target.name)
         _flush(target.parent)
         # Replaced for good: it must not come back where another writer takes the new one away in this moment.
         shutil.rmtree(work / _TAKEN, ignore_errors=True)
@@ -339,92 +323,66 @@ def open_scratch_folder(purpose: str) -> contextlib.AbstractContextManager[Path]
 
     What killed processes left there is removed first.
     """
-    return _open_work(Path(tempfile.gettempdir()), f"myxtts-{purpose}", mode=0o700)
-
-
-def recover_folder(folder: PathLike, *, is_locked: bool = False) -> None:
-    """Removes what killed writers left in a folder, once what they had taken away without replacing it is back.
-
-    Does nothing where nothing is to be done, or where it may not write.
-
-    Args:
-        is_locked: whether nobody else can be writing there, on whatever machine.
-    """
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in list(entries):
-            match = _WORK_NAME.fullmatch(entry.name)
-            # Others may look through the same folder: it may be gone by now. What is another user's stays.
-            with contextlib.suppress(OSError):
-                if match and entry.is_dir(follow_symlinks=False) and (is_locked or _is_abandoned(entry, match)):
-                    # Its own from here on: a writer who is there after all finds its work gone, not half of it.
-                    work = Path(entry.path).rename(_name_work(Path(folder), match[1]))
-                    _discard(work)
-
-
-def _is_abandoned(entry: os.DirEntry[str], match: re.Match[str]) -> bool:
-    kind, machine, process = match.groups()
-    if machine != _name_machine():
-        return kind == ".myxtts" and time.time() - entry.stat().st_mtime > _WORK_TAKES_S
-    if int(process) == os.getpid():
-        # In a container every start may have the same number.
-        return entry.name not in _OPEN_WORK
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        pass
-    return False
-
-
-def _name_machine() -> str:
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
-
-
-def _name_work(parent: Path, kind: str) -> Path:
-    return parent / f"{kind}-{_name_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return _open_work(Path(tempfile.gettempdir()), f"myxtts-{purpose}")
 
 
 @contextlib.contextmanager
-def _open_work(parent: Path, kind: str = ".myxtts", mode: int = 0o777) -> Iterator[Path]:
+def _open_work(parent: Path, kind: str = ".myxtts") -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     recover_folder(parent)
-    work = _name_work(parent, kind)
-    _OPEN_WORK.add(work.name)
-    work.mkdir(mode)
+    with contextlib.ExitStack() as held:
+        while True:
+            work = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=parent))
+            try:
+                held.enter_context(_lock_work(work))
+            except (FileNotFoundError, BlockingIOError):
+                # Another writer took it for one that was left.
+                continue
+            except OSError as error:
+                # Where nobody can lock, nobody removes what was left either.
+                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+            break
+        try:
+            yield work
+        finally:
+            _discard(work)
+
+
+@contextlib.contextmanager
+def _lock_work(work: Path) -> Iterator[None]:
+    """Raises `BlockingIOError` where a living process holds it, on whatever machine, and `FileNotFoundError` where it is gone."""
+    descriptor = os.open(work / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        yield work
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(work / _LOCK)
+        yield
     finally:
-        _discard(work)
-        _OPEN_WORK.discard(work.name)
+        os.close(descriptor)
 
 
 def _discard(work: Path) -> None:
-    if (work / _TAKEN).is_dir():
-        for old in (work / _TAKEN).iterdir():
-            try:
-                if not (work.parent / old.name).exists():
-                    old.rename(work.parent / old.name)
-            except OSError as error:
-                # Something newer stands there since the look.
-                if error.errno not in _TAKEN_ERRORS:
-                    raise
+    for old in (work / _TAKEN).glob("*"):
+        try:
+            old.rename(work.parent / old.name)
+        except OSError as error:
+            # Else something newer stands there.
+            if error.errno not in _TAKEN_ERRORS:
+                raise
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _take_away(target: Path, work: Path) -> None:
-    # Of an earlier turn: another writer was faster, so that something newer stands in its place.
-    shutil.rmtree(work / _TAKEN, ignore_errors=True)
-    (work / _TAKEN).mkdir()
-    with contextlib.suppress(FileNotFoundError):
-        target.rename(work / _TAKEN / target.name)
+def recover_folder(folder: PathLike) -> None:
+    """Removes what killed writers left in a folder, once what they had taken away without replacing it is back.
 
-
-def _flush_tree(directory: Path) -> None:
-    for folder, _, names in os.walk(directory, topdown=False):
-        for name in names:
-            _flush(Path(folder, name))
-        _flush(Path(folder))
+    Does nothing where nothing is to be done, or where it may not write.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in list(entries):
+            if _WORK_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                # Held by its writer, another user's, or gone by now: others may look through the same folder.
+                with contextlib.suppress(OSError), _lock_work(Path(entry.path)):
+                    _discard(Path(entry.path))
 
 
 def _flush(path: Path) -> None:
@@ -437,23 +395,19 @@ def _flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explain_write_errors(target: Path) -> Iterator[None]:
+    untouched = "or give another place. What was there before is untouched."
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK_FULL_ERRORS:
-            folder = next(parent for parent in target.parents if parent.exists())
-            free_bytes = shutil.disk_usage(folder).free
-            raise DiskFullError(
-                target,
-                f"the disk is full ({free_bytes // 2**20} MiB free). Make room there, or give another place. "
-                "What was there before is untouched.",
-                free_bytes,
-            ) from error
-        raise WriteError(
-            target,
-            f"cannot be written ({error}). Check the permissions, or give another place. "
-            "What was there before is untouched.",
-        ) from error
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise WriteError(target, f"cannot be written ({error}). Check the permissions, {untouched}") from error
+        free_bytes = shutil.disk_usage(_find_present(target.parent)).free
+        problem = f"the disk is full ({free_bytes // 2**20} MiB free). Make room there, {untouched}"
+        raise DiskFullError(target, problem, free_bytes) from error
+
+
+def _find_present(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
 
 
 def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Collection[str] = ()) -> None:
@@ -473,7 +427,8 @@ def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Co
     for source in sources:
         if Path(os.path.realpath(source)).is_relative_to(resolved):
             raise OutputFolderError(target, f"holds {source}, which is to be read. {_WAY_OUT}")
-    _try_new_folder(resolved, target, _WAY_OUT)
+    # Also where the folder is there: another one is written beside it, and takes its place.
+    require_makeable_folder(target)
     try:
         names = sorted({entry.name for entry in target.iterdir()} - set(replaced)) if target.exists() else []
     except OSError as error:
@@ -483,17 +438,12 @@ def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Co
         raise OutputFolderError(target, f"holds other files ({shown}), which would be lost. {_WAY_OUT}")
 
 
-def require_makeable_folder(target: Path, way_out: str) -> None:
-    """Raises `OutputFolderError` where there is no folder and none can be made, with what to do then."""
-    if not os.path.isdir(target):
-        _try_new_folder(target.absolute(), target, way_out)
-
-
-def _try_new_folder(place: Path, target: Path, way_out: str) -> None:
-    if os.path.exists(place) and not os.path.isdir(place):
+def require_makeable_folder(target: Path, way_out: str = _WAY_OUT) -> None:
+    """Raises `OutputFolderError` where a folder cannot be made, or be replaced by a new one, with what to do then."""
+    place = Path(os.path.realpath(target))
+    if place.exists() and not place.is_dir():
         raise OutputFolderError(target, f"must be a folder, but is a file. {way_out}")
-    # Also where the folder is there: another one is written beside it, and takes its place.
-    parent = next(parent for parent in place.parents if os.path.exists(parent))
+    parent = _find_present(place.parent)
     try:
         # Tried, not looked up: permissions say nothing about /proc, or about a disk that is full.
         tempfile.TemporaryDirectory(prefix=".myxtts-", dir=parent).cleanup()

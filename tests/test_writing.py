@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -168,44 +167,19 @@ def test_what_comes_while_a_free_place_is_written_stays(tmp_path, made):
     assert list_names(tmp_path) == ["target"]
 
 
-def make_work(folder, machine, process, age_s=0.0, kind=".myxtts"):
-    work = folder / f"{kind}-{machine}-{process}-{0:08x}"
-    (work / "new").mkdir(parents=True)
-    os.utime(work, (time.time() - age_s,) * 2)
-    return work.name
+def leave_work(folder, name=".myxtts-of-a-killed-writer"):
+    (folder / name / "new").mkdir(parents=True)
+    return folder / name
 
 
-def name_machine(folder):
-    """What stands for this machine in the names of work folders."""
-    with open_folder_atomically(folder / "any") as new:
-        name = new.parent.name.split("-")[1]
-    (folder / "any").rmdir()
-    return name
-
-
-def find_dead_process():
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-    return process.pid
-
-
-def test_what_dead_writers_left_is_removed_and_nothing_else(tmp_path):
-    here, dead = name_machine(tmp_path), find_dead_process()
-    make_work(tmp_path, here, dead)
-    make_work(tmp_path, here, os.getpid())
-    make_work(tmp_path, "0" * 8, 1, age_s=1e6)
-    others = [
-        make_work(tmp_path, here, 1),
-        make_work(tmp_path, "0" * 8, dead),
-        make_work(tmp_path, "0" * 8, dead, age_s=1e6, kind="myxtts-trial"),
-    ]
-    (tmp_path / ".myxtts").mkdir()
-    (tmp_path / f".myxtts-{here}-{dead}-{1:08x}").symlink_to(tmp_path)
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    leave_work(tmp_path)
+    leave_work(tmp_path, "myxtts-trial-0b7c81ab-17-0b7c81ab")
+    others = [leave_work(tmp_path, name).name for name in (".myxtts", "myxtts-7", "step-00000001")]
+    elsewhere = tmp_path / ".myxtts-link"
+    elsewhere.symlink_to(tmp_path)
     write_version(tmp_path / "target", 1)
-    link = f".myxtts-{here}-{dead}-{1:08x}"
-    assert list_names(tmp_path) == sorted([*others, ".myxtts", link, "target"])
-    recover_folder(tmp_path, is_locked=True)
-    assert list_names(tmp_path) == sorted([".myxtts", link, "target"]), "nobody else can be there"
+    assert list_names(tmp_path) == sorted([*others, elsewhere.name, "target"])
 
 
 def test_a_living_writer_is_left_alone(tmp_path):
@@ -312,7 +286,7 @@ def test_a_model_alone_may_be_replaced_by_a_model_only(model):
 
 @BOTH
 def test_a_folder_whose_replacement_was_interrupted_counts_as_there(tmp_path, require):
-    taken = tmp_path / make_work(tmp_path, name_machine(tmp_path), find_dead_process()) / ".myxtts-taken"
+    taken = leave_work(tmp_path) / ".myxtts-taken"
     (taken / "target").mkdir(parents=True)
     (taken / "target" / "precious").touch()
     with pytest.raises(OutputFolderError, match=r"holds other files \(precious\)"):

@@ -9,21 +9,19 @@ vocab.json          the tokenizer's vocabulary, where there is one
 speakers.safetensors  named voices, where there are any
 config.json         what the imported file said about itself, where it was imported
 manifest.json       format, sizes, checksums
-
-Each file is read back from the file system before the directory takes its place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from io import FileIO
 from pathlib import Path
-from typing import Any, Required, TypedDict, TypeVar, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +35,6 @@ from myxtts.files import (
     FileError,
     MissingFileError,
     PathLike,
-    WriteError,
     explain_os_error,
     open_file,
     open_folder_atomically,
@@ -59,8 +56,6 @@ from myxtts.models.weights import (
     list_dvae_weights,
     list_xtts_weights,
 )
-
-Content = TypeVar("Content")
 
 KIND = "myxtts model"
 FORMAT_VERSION = 1
@@ -173,7 +168,7 @@ def write_model_directory(
     merged_from: str | None = None,
     **content: Unpack[ModelContent],
 ) -> None:
-    """Puts a model at `target`, in place of what is there, verified by reading it back.
+    """Puts a model at `target`, in place of what is there.
 
     Args:
         target: the directory.
@@ -198,14 +193,6 @@ def write_model_directory(
     }
     with open_folder_atomically(target) as folder:
         files = {name: _write_part(folder / name, part) for name, part in parts.items() if part is not None}
-        for name, expected in files.items():
-            with open_file(folder / name) as handle:
-                if _sum_file(handle) != expected:
-                    raise WriteError(
-                        target,
-                        f"{name} reads back otherwise than it was written. The disk may be failing: check it, or give another "
-                        "directory. What was there before is untouched.",
-                    )
         facts = Facts(content.get("notice"), step, metrics or {}, content.get("base"), merged_from)
         manifest = Manifest(KIND, FORMAT_VERSION, files, facts)
         _write_part(folder / MANIFEST_NAME, _dump_json(asdict(manifest)))
@@ -239,6 +226,19 @@ def require_model_folder(target: Path, sources: Iterable[Path] = ()) -> None:
     require_free_folder(target, sources, replaced)
 
 
+@contextlib.contextmanager
+def finds_damage() -> Iterator[None]:
+    """Raises `DamagedFileError` within the block for files that the disk does not give back as they were written."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except FileError as error:
+        # What this user may not read is no damage.
+        kind = ModelFileError if isinstance(error.__cause__, PermissionError) else DamagedFileError
+        raise kind(error.path, f"{error.problem} {_COPY_AGAIN}") from error
+
+
 def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> ModelDirectory:
     """The model in a directory. Raises `ModelFileError` for one that is damaged, incomplete or too new.
 
@@ -252,30 +252,26 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
             directory, "there is no such directory." if not directory.exists() else "is not a directory."
         )
     manifest = read_manifest(directory)
-    for name, expected in manifest.files.items():
-        _check_file(directory / name, expected, verify_checksums)
-    for name in (MODEL_NAME, CONFIG_NAME):
-        if name not in manifest.files:
-            raise ModelFileError(directory, f"lacks {name}. {_COPY_AGAIN}")
-
-    def read_part(name: str, read: Callable[[Path], Content]) -> Content | None:
-        try:
-            return read(directory / name) if name in manifest.files else None
-        except FileError as error:
-            raise _explain_read_error(error) from error
-
-    found = ModelDirectory(
-        path=directory,
-        manifest=manifest,
-        # Without the process's environment: a saved model means the same everywhere.
-        config=resolve_config(yaml_path=directory / CONFIG_NAME, environ={}),
-        model=open_safetensors(directory / MODEL_NAME),
-        dvae=read_part(DVAE_NAME, open_safetensors),
-        vocabulary=read_part(VOCABULARY_NAME, read_text),
-        speakers=_group_voices(read_part(SPEAKERS_NAME, open_safetensors) or {}),
-        # Old trainers saved numbers that JSON does not know.
-        source_config=read_part(SOURCE_CONFIG_NAME, lambda path: read_json(path, dict, allow_infinite=True)),
-    )
+    with finds_damage():
+        for name, expected in manifest.files.items():
+            _check_file(directory / name, expected, verify_checksums)
+        there = {name: directory / name for name in manifest.files}
+        for name in (MODEL_NAME, CONFIG_NAME):
+            if name not in there:
+                raise ModelFileError(directory, f"lacks {name}. {_COPY_AGAIN}")
+        source, vocabulary = there.get(SOURCE_CONFIG_NAME), there.get(VOCABULARY_NAME)
+        found = ModelDirectory(
+            path=directory,
+            manifest=manifest,
+            # Without the process's environment: a saved model means the same everywhere.
+            config=resolve_config(yaml_path=there[CONFIG_NAME], environ={}),
+            model=open_safetensors(there[MODEL_NAME]),
+            dvae=open_safetensors(there[DVAE_NAME]) if DVAE_NAME in there else None,
+            vocabulary=None if vocabulary is None else read_text(vocabulary),
+            speakers=_group_voices(open_safetensors(there[SPEAKERS_NAME]) if SPEAKERS_NAME in there else {}),
+            # Old trainers saved numbers that JSON does not know.
+            source_config=None if source is None else read_json(source, dict, allow_infinite=True),
+        )
     base = manifest.facts.base
     return found if base is None else _join_base(found, base, verify_checksums)
 
@@ -339,15 +335,16 @@ def read_manifest(directory: Path) -> Manifest:
     """What a directory says it holds; the files themselves are not looked at."""
     path = directory / MANIFEST_NAME
     try:
-        # Losses among the facts may be infinite.
-        manifest = read_json(path, Manifest, most_bytes=_MAX_MANIFEST_BYTES, allow_infinite=True)
-    except MissingFileError:
+        with finds_damage():
+            # Losses among the facts may be infinite.
+            manifest = read_json(path, Manifest, most_bytes=_MAX_MANIFEST_BYTES, allow_infinite=True)
+    except DamagedFileError as error:
+        if not isinstance(error.__cause__, MissingFileError):
+            raise
         raise DamagedFileError(
             directory,
             f"has no {MANIFEST_NAME}, so MyXTTS did not write it. A Coqui model is imported from its .pth file.",
         ) from None
-    except FileError as error:
-        raise _explain_read_error(error) from None
     if manifest.format != KIND:
         raise ModelFileError(directory, f"must be a {KIND}, but is a {manifest.format}.")
     if manifest.format_version > FORMAT_VERSION:
@@ -364,32 +361,17 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _check_file(path: Path, expected: FileFacts, verify_checksum: bool) -> None:
-    try:
-        with open_file(path) as handle:
-            size_bytes = os.fstat(handle.fileno()).st_size
-            is_same = size_bytes == expected.bytes and (not verify_checksum or _sum_file(handle) == expected)
-    except MissingFileError:
-        raise DamagedFileError(path, f"is missing. {_COPY_AGAIN}") from None
-    except (FileError, OSError) as error:
-        raise _explain_read_error(explain_os_error(path, error)) from None
-    if size_bytes != expected.bytes:
-        raise DamagedFileError(
-            path,
-            f"must have {expected.bytes} bytes, but has {size_bytes}: it is cut short, or was changed. {_COPY_AGAIN}",
-        )
+    with open_file(path) as handle:
+        size_bytes = os.fstat(handle.fileno()).st_size
+        if size_bytes != expected.bytes:
+            problem = f"must have {expected.bytes} bytes, but has {size_bytes}: it is cut short, or was changed."
+            raise DamagedFileError(path, f"{problem} {_COPY_AGAIN}")
+        try:
+            is_same = not verify_checksum or hashlib.file_digest(handle, "sha256").hexdigest() == expected.sha256
+        except OSError as error:
+            raise explain_os_error(path, error) from error
     if not is_same:
         raise DamagedFileError(path, f"is damaged: its checksum is not the one recorded. {_COPY_AGAIN}")
-
-
-def _sum_file(handle: FileIO) -> FileFacts:
-    checksum = hashlib.file_digest(handle, "sha256").hexdigest()
-    return FileFacts(handle.tell(), checksum)
-
-
-def _explain_read_error(error: FileError) -> ModelFileError:
-    # What the disk cannot give back, or is no file, is damage; what this user may not read is none.
-    kind = ModelFileError if isinstance(error.__cause__, PermissionError) else DamagedFileError
-    return kind(error.path, f"{error.problem} {_COPY_AGAIN}")
 
 
 def has_part(tensors: Mapping[str, Tensor], prefix: str) -> bool:

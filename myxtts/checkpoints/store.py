@@ -34,6 +34,7 @@ from myxtts.checkpoints.model_directory import (
     ModelContent,
     ModelDirectory,
     Part,
+    finds_damage,
     read_manifest,
     read_model_directory,
     write_model_directory,
@@ -45,13 +46,13 @@ from myxtts.files import (
     FileError,
     PathLike,
     WriteError,
-    fit_shape,
     open_file_atomically,
     read_json,
     recover_folder,
     remove_folder_atomically,
 )
 from myxtts.models.weights import DECODER_PREFIX
+from myxtts.units import format_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -105,23 +106,16 @@ def read_training_checkpoint(path: PathLike, *, verify_checksums: bool = True) -
                 directory,
                 f"holds a model without {name}, so no run can go on from it. A new run can start from it: --init-from.",
             )
-    return TrainingCheckpoint(model, open_safetensors(directory / TENSORS_NAME), _read_state(directory / STATE_NAME))
-
-
-def _read_state(path: Path) -> TrainingState:
-    try:
+    with finds_damage():
         # A loss of a run that went wrong may be infinite.
-        content = read_json(path, dict, allow_infinite=True)
-        if content.get("version") == STATE_VERSION:
-            return fit_shape(content, TrainingState)
-    except FileError as error:
-        raise DamagedFileError(path, error.problem) from None
-    except ValueError as error:
-        raise DamagedFileError(path, f"is damaged ({error}).") from None
-    raise ModelFileError(
-        path,
-        f"has version {content.get('version')}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
-    )
+        version = read_json(directory / STATE_NAME, dict, allow_infinite=True).get("version")
+        if version != STATE_VERSION:
+            raise ModelFileError(
+                directory / STATE_NAME,
+                f"has version {version}, but this MyXTTS reads version {STATE_VERSION}. Resume with the MyXTTS that wrote it.",
+            )
+        state = read_json(directory / STATE_NAME, TrainingState, allow_infinite=True)
+    return TrainingCheckpoint(model, open_safetensors(directory / TENSORS_NAME), state)
 
 
 @dataclass(frozen=True)
@@ -324,9 +318,9 @@ class CheckpointStore(CheckpointReader):
         return DiskFullError(
             self.folder,
             f"no room for the checkpoint of step {step}, which needs {needed_bytes} bytes "
-            f"({_format_mib(needed_bytes)}); {_format_mib(error.free_bytes)} are free. Free that much there, or keep fewer "
+            f"({format_bytes(needed_bytes)}); {format_bytes(error.free_bytes)} are free. Free that much there, or keep fewer "
             f"(--keep-last, --keep-best: {len(present)} checkpoints now take "
-            f"{_format_mib(sum(checkpoint.size_bytes for checkpoint in present))}), or move the folder to a larger disk and name "
+            f"{format_bytes(sum(checkpoint.size_bytes for checkpoint in present))}), or move the folder to a larger disk and name "
             f"it with --checkpoint-dir. Nothing that was there is lost. {older}.",
             error.free_bytes,
         )
@@ -336,10 +330,6 @@ def _list_directories(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     return [entry for entry in folder.iterdir() if pattern.fullmatch(entry.name) and entry.is_dir()]
-
-
-def _format_mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.1f} MiB"
 
 
 def _read_best_metric(folder: Path) -> str:

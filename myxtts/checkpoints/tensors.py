@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from myxtts.errors import CheckpointError, ModelFileError
-from myxtts.files import FileError, open_file
+from myxtts.files import open_file
 
 MAX_DIMENSIONS = 32
 MOST_ELEMENTS = 1 << 40
@@ -55,9 +55,6 @@ class LazyTensor:
             raise ValueError("A tensor in a file cannot become an array without a copy.")
         array = self.read()
         return array if dtype is None else array.astype(dtype, copy=False)
-
-    def __repr__(self) -> str:
-        return f"LazyTensor(shape={self.shape}, dtype={self.dtype})"
 
 
 Tensor: TypeAlias = LazyTensor | NDArray[Any]
@@ -145,11 +142,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> dict[str, LazyTensor]:
     path = Path(path)
     try:
         # The library opens the file itself, and would wait for the writer of a pipe.
-        handle = open_file(path)
-    except FileError as error:
-        raise ModelFileError(path, error.problem) from None
-    try:
-        with handle:
+        with open_file(path) as handle:
             header_bytes = int.from_bytes(handle.read(8), "little")
         if MAX_HEADER_BYTES < header_bytes < path.stat().st_size:
             raise ModelFileError(

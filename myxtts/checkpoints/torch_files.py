@@ -1,15 +1,9 @@
 """Reads what `torch.save` wrote, without torch and without executing anything from the file, and writes what `torch.load` reads.
 
-    content = read_torch_file("model.pth")
-    weight = content["model"]["gpt.mel_head.weight"].read()
+    weight = read_torch_file("model.pth")["model"]["gpt.mel_head.weight"].read()
 
-Tensors stay in the file until they are read, one at a time, so importing a model of 1.9 GB takes little more memory
-than its largest tensor. No file is kept open; a file that changes between two reads is an error.
-
-    with open("model.pth", "wb") as handle:
-        write_torch(handle, {"model": {"gpt.mel_head.bias": bias}, "step": 1000}, Path("model.pth"))
-
-The same kinds of values go out, within the same limits, again one tensor at a time. Equal content gives equal bytes.
+Tensors stay in the file until they are read, one at a time. No file is kept open; a file that changes between two reads is an
+error. What is written is within the same limits, again one tensor at a time, and equal content gives equal bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ from myxtts.checkpoints.unpickling import (
     Storage,
 )
 from myxtts.errors import CheckpointError, ModelFileError
-from myxtts.files import FileError, open_file
+from myxtts.files import open_file
 
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_START = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -108,9 +102,6 @@ class ZipRecords:
     The standard library reads the directory. Beyond what it asks, because only what `torch.save` writes has to pass: records are
     stored, not compressed (so a zip bomb has nothing to blow up), lie one after the other inside the file, and are named once.
     Both places where zip states a record's name and size must agree; where they may differ, two readers can be shown two files.
-
-    Args:
-        path: a zip file whose records are stored without compression.
     """
 
     def __init__(self, path: Path):
@@ -119,7 +110,7 @@ class ZipRecords:
         self.records: dict[str, zipfile.ZipInfo] = {}
         self.starts: dict[str, int] = {}
         """Where the bytes of each begin."""
-        with self._open() as handle:
+        with open_file(path) as handle:
             status = os.fstat(handle.fileno())
             self._identity = _identify(status)
             start = self._read_at(handle, 0, min(_SNIFFED_BYTES, status.st_size))
@@ -134,7 +125,7 @@ class ZipRecords:
     def read_span(self, name: str, start: int, length: int) -> bytearray:
         """`length` bytes of a record from byte `start` on. The record's checksum is verified the first time."""
         record = self.records[name]
-        with self._open() as handle:
+        with open_file(self.path) as handle:
             if _identify(os.fstat(handle.fileno())) != self._identity:
                 raise self._error("was changed while it was being read. Wait until its writer is done, and try again.")
             # A checksum of 0 is none: torch has an option that leaves it out.
@@ -150,12 +141,6 @@ class ZipRecords:
 
     def _error(self, problem: str) -> ModelFileError:
         return ModelFileError(self.path, problem)
-
-    def _open(self) -> FileIO:
-        try:
-            return open_file(self.path)
-        except FileError as error:
-            raise self._error(f"{error.problem} Give a .pth file that can be read.") from None
 
     def _read_at(self, handle: FileIO, offset: int, length: int) -> bytearray:
         content = bytearray(length)
@@ -177,20 +162,24 @@ class ZipRecords:
         end = 0
         for info in sorted(infos, key=lambda info: info.header_offset):
             name = info.orig_filename
-            self._check_info(info)
-            start = self._find_content(handle, info, limit)
+            is_stored = info.compress_type == zipfile.ZIP_STORED and info.file_size == info.compress_size
+            if info.flag_bits & _ENCRYPTED_FLAGS or not is_stored:
+                raise self._error(
+                    f"its record {name!r} is compressed or encrypted, which torch.save never does. Unpack the file with `unzip` "
+                    "and pack it again without compression (`zip -0 -r`)."
+                )
             # The first begins the file, so that nothing is hidden in front of it.
             if info.header_offset < end or (end == 0 and info.header_offset):
                 raise self._error(
                     f"its record {name!r} overlaps the one before it, or is not where it should be. {_NOT_OURS}"
                 )
+            if name in self.records:
+                raise self._error(f"holds two records named {name!r}. {_NOT_OURS}")
+            start = self._find_content(handle, info)
             end = start + info.file_size
             if end > limit:
                 raise self._error(f"its record {name!r} is longer than the file. Get the file again.")
-            if name in self.records:
-                raise self._error(f"holds two records named {name!r}. {_NOT_OURS}")
-            self.records[name] = info
-            self.starts[name] = start
+            self.records[name], self.starts[name] = info, start
 
     def _read_directory(self, handle: FileIO, size: int) -> tuple[list[zipfile.ZipInfo], int]:
         """The entries of the zip directory, and where it begins."""
@@ -209,26 +198,9 @@ class ZipRecords:
             raise self._error(f"is damaged: its zip directory has {len(infos)} entries, but says {count}.")
         return infos, archive.start_dir
 
-    def _check_info(self, info: zipfile.ZipInfo) -> None:
-        name = info.orig_filename
-        if info.flag_bits & _ENCRYPTED_FLAGS:
-            raise self._error(f"its record {name!r} is encrypted. Model files are not: get the file again.")
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise self._error(
-                f"its record {name!r} is compressed, which torch.save never does. Unpack the file with `unzip` and "
-                "pack it again without compression (`zip -0 -r`)."
-            )
-        parts = name.removesuffix("/").split("/")
-        if parts[0][1:] == ":" or any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
-            raise self._error(
-                f"its record {name!r} has a name that points outside the file. It may be made to do harm."
-            )
-
-    def _find_content(self, handle: FileIO, info: zipfile.ZipInfo, limit: int) -> int:
+    def _find_content(self, handle: FileIO, info: zipfile.ZipInfo) -> int:
         """Where the record's bytes begin, once the header in front of them agrees with the directory."""
         name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_FLAG else "cp437")
-        if not 0 <= info.header_offset <= limit - _LOCAL_HEADER.size - len(name):
-            raise self._error(f"its record {name!r} lies outside the file. Get the file again.")
         header = self._read_at(handle, info.header_offset, _LOCAL_HEADER.size + len(name))
         signature, _, flags, method, _, _, crc32, stored, size, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(
             header
@@ -345,11 +317,12 @@ class _PickleWriter:
         """The pickle of a value."""
         return pickle.PROTO + b"\x02" + self._dump(value) + pickle.STOP
 
+    def _error(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self._path}: {problem}")
+
     def _dump(self, value: Any, depth: int = 0) -> bytes:
         if depth > MAX_DEPTH:
-            raise CheckpointError(
-                f"{self._path}: the content is nested more than {MAX_DEPTH} deep, or contains itself."
-            )
+            raise self._error(f"the content is nested more than {MAX_DEPTH} deep, or contains itself.")
         match value:
             case None | bool():
                 return {None: pickle.NONE, True: pickle.NEWTRUE, False: pickle.NEWFALSE}[value]
@@ -368,20 +341,18 @@ class _PickleWriter:
                 return pickle.EMPTY_DICT + self._dump_group(items, depth) + pickle.SETITEMS
             case np.ndarray() | LazyTensor():
                 return self._dump_tensor(value)
-        raise CheckpointError(
-            f"{self._path}: {value!r:.80} ({type(value).__name__}) cannot be written: only text, numbers of 64 bits, tensors, and "
-            "lists and tables of them. Convert it."
+        raise self._error(
+            f"{value!r:.80} ({type(value).__name__}) cannot be written: only text, numbers of 64 bits, tensors, and lists and tables "
+            "of them. Convert it."
         )
 
     def _dump_text(self, text: str) -> bytes:
         try:
             raw = text.encode("utf-8")
         except UnicodeEncodeError:
-            raise CheckpointError(
-                f"{self._path}: the text {text!r} holds half a character and cannot be written."
-            ) from None
+            raise self._error(f"the text {text!r} holds half a character and cannot be written.") from None
         if len(raw) > MAX_TEXT_BYTES:
-            raise CheckpointError(f"{self._path}: a text of {len(raw)} bytes is longer than {MAX_TEXT_BYTES}.")
+            raise self._error(f"a text of {len(raw)} bytes is longer than {MAX_TEXT_BYTES}.")
         return pickle.BINUNICODE + struct.pack("<I", len(raw)) + raw
 
     def _dump_group(self, values: Iterable[Any], depth: int = 0) -> bytes:
@@ -389,9 +360,7 @@ class _PickleWriter:
 
     def _dump_tensor(self, tensor: Tensor) -> bytes:
         if tensor.dtype.newbyteorder("=") not in _TORCH_TYPES:
-            raise CheckpointError(
-                f"{self._path}: torch has no tensors of type {tensor.dtype}. Convert the array first."
-            )
+            raise self._error(f"torch has no tensors of type {tensor.dtype}. Convert the array first.")
         storage, function, dtype = _TORCH_TYPES[tensor.dtype.newbyteorder("=")]
         if id(tensor) not in self._storage_keys:
             self._storage_keys[id(tensor)] = len(self.tensors)

@@ -1,17 +1,11 @@
 """An interpreter for pickles that can build values and do nothing else, and the closed list of names a torch file may use.
 
-Python's own unpickler is a way to run code: it imports what a file names and calls it. This one has no import, no
-attribute access and no call of anything a file names. A name is looked up in the closed table at the end of this module;
-what comes out is a function written here, or an inert constant. An opcode that is not in the table of steps is refused, so
-a new one in a later Python is refused too.
+It has no import, no attribute access and no call of anything a file names: a name is looked up in the table at the end of this
+module, and what comes out is a function written here, or an inert constant. To add one, add a function that builds a value from
+its arguments, and calls, imports or looks up nothing that the file chose. An opcode that is not in the table of steps is refused.
 
-Work and memory are bounded whatever the file says. Every step costs, and every value that a function is given costs again,
-because two bytes of pickle can ask for a copy of a list of a million entries. Nothing here recurses: nesting is checked
-afterwards, with a stack of its own.
-
-Tensors become `LazyTensor`s, Coqui's configuration objects mappings of their attributes, and everything else the plain Python
-value it stands for. Adding a name means adding a function here that builds a value from its arguments; it must not call,
-import or look up anything the file chose.
+Work and memory are bounded whatever the file says: every step costs, and every value that a function is given costs again,
+because two bytes of pickle can ask for a copy of a list of a million entries. Nothing here recurses.
 """
 
 from __future__ import annotations
@@ -49,13 +43,7 @@ class ConfigRecord(dict[str, Any]):
 
 
 class PickleMachine:
-    """One run over one pickle.
-
-    Args:
-        path: of the file it is in, for messages.
-        program: the pickle.
-        load_persistent: turns a persistent id (torch: a storage) into a value.
-    """
+    """One run over one pickle; `load_persistent` turns a persistent id (torch: a storage) into a value."""
 
     def __init__(self, path: Path, program: bytes, load_persistent: Callable[[Any], Any]):
         self._path = path
@@ -109,11 +97,8 @@ class PickleMachine:
     def _push(self, value: Any) -> None:
         self._stack.append(value)
 
-    def _pop(self) -> Any:
-        return self._stack.pop()
-
     def _pop_many(self, count: int) -> list[Any]:
-        return [self._pop() for _ in range(count)][::-1]
+        return [self._stack.pop() for _ in range(count)][::-1]
 
     def _mark(self) -> None:
         self._outer_stacks.append(self._stack)
@@ -160,7 +145,7 @@ class PickleMachine:
         self._push(function(*arguments))
 
     def _set_state(self) -> None:
-        state = self._pop()
+        state = self._stack.pop()
         match self._stack[-1], state:
             case ConfigRecord() as record, dict() if all(type(key) is str for key in state):
                 self._spend(len(state))
@@ -224,11 +209,11 @@ _STEPS: Mapping[str, Callable[[PickleMachine, Any], Any]] = {
     "NEWTRUE": lambda m, _: m._push(True),
     "NEWFALSE": lambda m, _: m._push(False),
     "MARK": lambda m, _: m._mark(),
-    "POP": lambda m, _: m._pop(),
+    "POP": lambda m, _: m._stack.pop(),
     "POP_MARK": lambda m, _: m._pop_group(),
     "FRAME": lambda m, _: None,
     "EMPTY_LIST": lambda m, _: m._push([]),
-    "APPEND": lambda m, _: m._fill(list, [m._pop()]),
+    "APPEND": lambda m, _: m._fill(list, m._pop_many(1)),
     "APPENDS": lambda m, _: m._fill(list, m._pop_group()),
     "EMPTY_TUPLE": lambda m, _: m._push(()),
     "TUPLE1": lambda m, _: m._push(tuple(m._pop_many(1))),
@@ -247,7 +232,7 @@ _STEPS: Mapping[str, Callable[[PickleMachine, Any], Any]] = {
     "STACK_GLOBAL": lambda m, _: m._push_global(*m._pop_many(2)),
     **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda m, _: m._call()),
     "BUILD": lambda m, _: m._set_state(),
-    "BINPERSID": lambda m, _: m._push(m._load_persistent(m._pop())),
+    "BINPERSID": lambda m, _: m._push(m._load_persistent(m._stack.pop())),
 }
 """Every opcode that is understood: those of protocol 2, which torch writes, and their newer forms up to protocol 5."""
 
@@ -279,20 +264,12 @@ class Storage:
 
 
 def _make_tensor(
-    storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: Any, hooks: Any, metadata: Any = None
-) -> LazyTensor:
-    dtype = storage.dtype if isinstance(storage, Storage) else None
-    return _make_untyped_tensor(storage, offset, shape, strides, requires_grad, hooks, dtype, metadata)
-
-
-def _make_untyped_tensor(
-    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, hooks: Any, dtype: Any, metadata: Any = None
+    dtype: Any, storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, hooks: Any, metadata: Any = None
 ) -> LazyTensor:
     """A tensor that shows part of a storage, once every element of it is known to lie inside.
 
     Args:
         offset: first element shown.
-        shape: elements along each dimension.
         strides: elements to skip from one index to the next, along each dimension.
     """
     if not isinstance(storage, Storage) or not isinstance(dtype, np.dtype) or metadata or hooks:
@@ -320,10 +297,14 @@ def _make_untyped_tensor(
     return LazyTensor(shape, dtype, fetch)
 
 
+def _require(is_so: bool, described: str, by: str) -> None:
+    if not is_so:
+        raise ValueError(f"it describes {described} by something other than {by}")
+
+
 def _make_parameter(tensor: Any, requires_grad: Any, hooks: Any, state: Any = None) -> LazyTensor:
-    if not isinstance(tensor, LazyTensor) or hooks:
-        raise ValueError("it describes a parameter without a tensor, or one with code attached")
-    return tensor
+    _require(isinstance(tensor, LazyTensor) and not hooks, "a parameter", "a tensor without code attached")
+    return tensor  # type: ignore[no-any-return]
 
 
 def _make_dict(pairs: Any = ()) -> dict[Any, Any]:
@@ -333,8 +314,7 @@ def _make_dict(pairs: Any = ()) -> dict[Any, Any]:
 
 
 def _make_list(elements: Any = ()) -> list[Any]:
-    if type(elements) not in (list, tuple):
-        raise ValueError("it describes a set, a shape or a dictionary by something other than a list")
+    _require(type(elements) in (list, tuple), "a set, a shape or a dictionary", "a list")
     return list(elements)
 
 
@@ -343,33 +323,29 @@ def _make_set(elements: Any = ()) -> set[Any]:
 
 
 def _make_size(extents: Any = ()) -> tuple[int, ...]:
-    if any(type(extent) is not int for extent in _make_list(extents)):
-        raise ValueError("it describes a shape by something other than numbers")
+    _require(all(type(extent) is int for extent in _make_list(extents)), "a shape", "numbers")
     return tuple(extents)
 
 
 def _make_bytes(text: Any, encoding: Any) -> bytes:
     """Bytes as protocol 2 writes them: text of code points 0 to 255 and the word latin1."""
-    if not isinstance(text, str) or not isinstance(encoding, str) or encoding != "latin1":
-        raise ValueError("it describes bytes by something other than latin1 text")
-    return text.encode("latin1")
+    _require(type(text) is str and type(encoding) is str and encoding == "latin1", "bytes", "latin1 text")
+    return bytes(text, "latin1")
 
 
 def _make_byte_array(content: Any = b"") -> bytes:
-    if type(content) is not bytes:
-        raise ValueError("it describes a byte array by something other than bytes")
-    return content
+    _require(type(content) is bytes, "a byte array", "bytes")
+    return bytes(content)
 
 
 def _make_numpy_dtype(code: Any, *flags: Any) -> np.dtype[Any]:
-    if type(code) is not str or code not in _NUMPY_SCALARS:
-        raise ValueError("it uses a NumPy type that is not one of a number")
-    return np.dtype("<" + code)
+    _require(type(code) is str and code in _NUMPY_SCALARS, "a NumPy type", "one of a number")
+    return np.dtype(f"<{code}")
 
 
 def _make_numpy_scalar(dtype: Any, content: Any) -> int | float | bool:
-    if not isinstance(dtype, np.dtype) or type(content) is not bytes or len(content) != dtype.itemsize:
-        raise ValueError("it describes a NumPy number in an unknown way")
+    is_whole = isinstance(dtype, np.dtype) and type(content) is bytes and len(content) == dtype.itemsize
+    _require(is_whole, "a NumPy number", "its type and its bytes")
     number: int | float | bool = np.frombuffer(content, dtype)[0].item()
     return number
 
@@ -418,8 +394,11 @@ _BUILTINS = {
 TORCH_GLOBALS: Mapping[str, Any] = {
     **{f"torch.{name}": dtype for name, dtype in {**STORAGE_DTYPES, **UNTYPED_DTYPES}.items()},
     "torch.storage.UntypedStorage": np.dtype(np.uint8),
-    "torch._utils._rebuild_tensor_v2": _make_tensor,
-    "torch._utils._rebuild_tensor_v3": _make_untyped_tensor,
+    "torch._utils._rebuild_tensor_v2": lambda storage, *rest: _make_tensor(
+        getattr(storage, "dtype", None), storage, *rest
+    ),
+    # Says of which type the elements of an untyped storage are.
+    "torch._utils._rebuild_tensor_v3": lambda *rest: _make_tensor(rest[6], *rest[:6], *rest[7:]),
     "torch._utils._rebuild_parameter": _make_parameter,
     "torch.Size": _make_size,
     "collections.OrderedDict": _make_dict,

@@ -51,12 +51,7 @@ def add_flags(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     if arguments.print_config:
-        # Not imported above: --help needs none of it.
-        from myxtts.files import open_scratch_folder
-        from myxtts.training.starting_point import find_fixed_settings
-
-        with open_scratch_folder("config") as folder:
-            print(format_config(config, find_fixed_settings(config, folder)))
+        print(format_config(config))
         return 0
     # The words that started the run, with whatever started this worker of it.
     launched_as, handed_choice = os.environ.get(LAUNCH_COMMAND), os.environ.get(MODE_CHOICE)

@@ -11,6 +11,11 @@ from myxtts.config.settings import Section, setting, switch
 from myxtts.errors import ConfigError
 
 ModelSize = Literal["tiny", "small", "base", "big"]
+SHAPE_NAMES = (
+    "gpt_layers", "gpt_width", "gpt_heads", "dvae_width", "decoder_width", "audio_codes",
+    "max_text_tokens", "max_audio_tokens", "max_prompt_tokens",
+)  # fmt: skip
+"""What a model that is started from decides, besides its vocabulary."""
 
 
 class ModelConfig(Section):

@@ -104,23 +104,6 @@ def find_card_preset(name: str, total_mib: int) -> CardPreset | None:
     return None
 
 
-DRIVEN_BY_PRESETS = frozenset(
-    {
-        "batch_size",
-        "learning_rate",
-        "gradient_accumulation_steps",
-        "lr_schedule",
-        "warmup_steps",
-        "clip_norm",
-        "prompt_seconds",
-        "prompt_from",
-    }
-    | {name for table in MODEL_SIZES.values() for name in table}
-    | {key.partition(".")[2] for table in OPTIMIZATION_LEVELS.values() for key in table}
-)
-"""Names of settings whose value, when not given, depends on others."""
-
-
 def normalise_size(size: Any) -> str:
     """The table's name for a model size; unknown ones come back as they are, for validation to refuse."""
     text = str(size).strip()

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from myxtts.config.presets import DRIVEN_BY_PRESETS
 from myxtts.errors import ConfigError
 
 GIVEN: Any = object()
@@ -184,12 +183,10 @@ def _describe_detail(detail: ErrorDetails, section: type[Section], prefix: str) 
         return [(f"{prefix}{name}", NOT_A_SETTING)]
     if field is None:
         return [(prefix.rstrip("."), f"must be a group of settings, but is {_show(detail['input'])}.")]
-    # What a preset would fill in depends on other settings, so it is not promised here.
-    default = None if name in DRIVEN_BY_PRESETS else field.default
-    return [(f"{prefix}{name}", _sentence(detail, field.annotation, default))]
+    return [(f"{prefix}{name}", _sentence(detail, field.annotation))]
 
 
-def _sentence(detail: ErrorDetails, annotation: Any, default: Any) -> str:
+def _sentence(detail: ErrorDetails, annotation: Any) -> str:
     limits = detail.get("ctx", {})
     if detail["type"] == "value_error":
         return str(limits.get("error", detail["msg"]))
@@ -202,8 +199,7 @@ def _sentence(detail: ErrorDetails, annotation: Any, default: Any) -> str:
         "string_too_short": "must not be empty",
     }
     must = bounds.get(detail["type"], f"must be {describe_type(annotation)}")
-    advice = "" if default is None else f" Leave it out to get {_show(default)}."
-    return f"{must}, but is {_show(detail['input'])}.{advice}"
+    return f"{must}, but is {_show(detail['input'])}."
 
 
 def _show(value: Any) -> str:

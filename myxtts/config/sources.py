@@ -15,9 +15,10 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from myxtts.config.config import SECTIONS, XTTSConfig, list_names, suggest_name
-from myxtts.config.settings import GIVEN, NOT_A_SETTING, Flag, list_flags, nearest_name, spell_value
+from myxtts.config.model import SHAPE_NAMES
+from myxtts.config.settings import GIVEN, NOT_A_SETTING, Flag, list_flags, spell_value
 from myxtts.errors import CommandLineError, ConfigError, MyXTTSError
-from myxtts.files import FileError, MissingFileError, read_text
+from myxtts.files import FileError, read_text
 
 MOST_YAML_BYTES = 1 << 18
 """Hundreds of times what all settings take; the parser needs seconds for it."""
@@ -83,12 +84,8 @@ def read_yaml(path: Path) -> YamlSettings:
     """The settings in a YAML file, not validated yet. Raises `ConfigError` for a file that cannot be read."""
     try:
         text = read_text(path, MOST_YAML_BYTES)
-    except MissingFileError:
-        raise ConfigError(("", f"{path}: there is no such file. {_suggest_file(path)}")) from None
     except FileError as error:
-        inside = _list_yaml_files(path)
-        way_out = f"a file in it, such as {inside[0]}" if inside else "a YAML file that you may read, saved as UTF-8"
-        raise ConfigError(("", f"{error} Give {way_out}.")) from None
+        raise ConfigError(("", f"{error} Give a YAML file that you may read, saved as UTF-8.")) from None
     try:
         loader = _Loader(text)
         try:
@@ -129,19 +126,6 @@ def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
             raise ConfigError((name, f"stands twice in {path}, in lines {lines[name]} and {line}. Keep one of them."))
         lines[name] = line
     return lines
-
-
-def _suggest_file(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"The folder {path.parent} does not exist either."
-    # By their stems: an ending that all share would make all names alike.
-    files = {file.stem: file for file in _list_yaml_files(path.parent)}
-    near = nearest_name(path.stem, files)
-    return f'Did you mean "{files[near]}"?' if near else "Give the path of a YAML file."
-
-
-def _list_yaml_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*") if file.suffix in (".yaml", ".yml"))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -408,24 +392,35 @@ def _add_flags(home: argparse._ActionsContainer, key: str, field: FieldInfo, *, 
         )
 
 
-def format_config(config: XTTSConfig, fixed: Mapping[str, tuple[Any, str]] | None = None) -> str:
+def format_config(config: XTTSConfig) -> str:
     """Every setting as a line of YAML, its origin as a comment. The text can be saved and used as `--config`.
 
-    Args:
-        fixed: dotted key -> the value in force and what decides it, for settings that are not this configuration's to choose.
-            Their lines are comments, so that the saved text asks for the same as this configuration.
+    What is not this configuration's to choose is a comment, so that the saved text asks for the same.
     """
+    decided = _list_decided(config)
     rows: list[tuple[str, str]] = []
     for section, values in dump_sections(config).items():
         rows.append((f"{section}:", ""))
         for name, value in values.items():
-            if fixed and f"{section}.{name}" in fixed:
-                decided, by = fixed[f"{section}.{name}"]
-                rows.append((f"  # {name}: {format_value(decided)}", by))
-                continue
             origin = config.origins[f"{section}.{name}"]
-            if section == "data" and name == "prefetch_buffer_size" and value == "auto":
+            if f"{section}.{name}" in decided:
+                rows.append((f"  # {name}:", decided[f"{section}.{name}"]))
+                continue
+            if name == "prefetch_buffer_size" and value == "auto":
                 origin += f", is {config.data.prefetch_depth}"
             rows.append((f"  {name}: {format_value(value)}", origin))
     width = min(48, max(len(line) for line, _ in rows))
     return "\n".join(f"{line:<{width}}  # {origin}" if origin else line for line, origin in rows)
+
+
+def _list_decided(config: XTTSConfig) -> dict[str, str]:
+    """The settings that a model, a codec or a vocabulary decides unless they are given -> which."""
+    training, by = config.training, {"model.text_tokens": "of the vocabulary"}
+    if training.stage == "decoder" or (training.init_from is not None and training.stage != "codec"):
+        of_model = f"of {training.init_from or training.checkpoint_dir}"
+        lengths = ("data.prompt_seconds", "data.max_clip_seconds") if training.stage == "decoder" else ()
+        by |= dict.fromkeys(("model.size", *(f"model.{name}" for name in SHAPE_NAMES), *lengths), of_model)
+    if training.codec is not None:
+        by |= dict.fromkeys(("model.dvae_width", "model.audio_codes"), f"of {training.codec}")
+    given = {f"{section}.{name}" for section, values in config.given_values().items() for name in values}
+    return {key: origin for key, origin in by.items() if key not in given}

@@ -15,7 +15,7 @@ from myxtts.audio.reading import SILENCE_SPAN, read_clip
 from myxtts.checkpoints.coqui import find_voice_problem
 from myxtts.checkpoints.tensors import Tensor, encode_safetensors, open_safetensors, read_array
 from myxtts.config.settings import nearest_name
-from myxtts.errors import COPY, REPLACE, ClipError, ModelFileError, VoiceError
+from myxtts.errors import COPY, REPLACE, ClipError, FileError, VoiceError
 from myxtts.files import WriteError, open_file_atomically
 from myxtts.models.weights import find_value_problem
 from myxtts.units import SAMPLE_RATE_HZ
@@ -78,7 +78,7 @@ def load_voice(path: str | os.PathLike[str]) -> Voice:
             )
     try:
         tensors = open_safetensors(path)
-    except ModelFileError as error:
+    except FileError as error:
         raise VoiceError(f"{error.path}: {error.problem} A voice file is what --save-voice writes.") from error
     return read_voice(tensors, str(path))
 

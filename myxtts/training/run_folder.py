@@ -200,7 +200,8 @@ def check_run_folder(config: XTTSConfig) -> Path:
     if config.training.resume == "require":
         _require_begun(folder)
     try:
-        require_makeable_folder(folder, "Give another one with --checkpoint-dir.")
+        if not folder.is_dir():
+            require_makeable_folder(folder, "Give another one with --checkpoint-dir.")
     except OutputFolderError as error:
         raise RunFolderError(str(error)) from None
     return folder
@@ -222,7 +223,7 @@ def _open_folder(
 ) -> Iterator[RunFolder]:
     with hold_run_folder(folder):
         complete_interrupted_move(folder)
-        recover_folder(folder, is_locked=True)
+        recover_folder(folder)
         if is_reset:
             keep_run_aside(folder)
         yield RunFolder(folder, stage, command, config)
@@ -281,7 +282,7 @@ class TrainerFolder:
         freed."""
 
     def save(self, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint | None:
-        """Writes a checkpoint, verified. Whatever goes wrong, the older ones stay. None where none is kept."""
+        """Writes a checkpoint. Whatever goes wrong, the older ones stay. None where none is kept."""
 
     def finish(self, ending: str, *, is_early: bool = False) -> None:
         """Notes that the run has come to its end, and why. The last checkpoint must have been saved.

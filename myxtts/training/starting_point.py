@@ -22,7 +22,6 @@ from myxtts.checkpoints.model_directory import (
     write_model_directory,
 )
 from myxtts.checkpoints.store import (
-    DECODER_FOLDER,
     START_FOLDER,
     find_model_directory,
     find_own_model,
@@ -30,11 +29,12 @@ from myxtts.checkpoints.store import (
 )
 from myxtts.checkpoints.tensors import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
-from myxtts.config.presets import MODEL_SIZES, name_size
+from myxtts.config.model import SHAPE_NAMES
+from myxtts.config.presets import MODEL_SIZES
 from myxtts.data.code_cache import digest_arrays
 from myxtts.errors import CodecMissingError, StartingPointError
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, find_value_problem
-from myxtts.text.tokenizer import Tokenizer, read_vocabulary
+from myxtts.text.tokenizer import read_vocabulary
 
 _log = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ def fit_model_config(
     fixed: dict[str, Any] = {"text_tokens": tokens}
     if start is not None:
         numbers = start.config.model_dump()
-        fixed = {**{name: numbers[name] for name in _SHAPE_NAMES}, "text_tokens": tokens}
+        fixed = {**{name: numbers[name] for name in SHAPE_NAMES}, "text_tokens": tokens}
         if not start.has_decoder:
             # Of a decoder that is not there, the width is still to be chosen.
             fixed["decoder_width"] = given.get("decoder_width", numbers["decoder_width"])
@@ -279,55 +279,3 @@ def fit_model_config(
             "Leave --model-size out: a fine-tuned model keeps its size."
         )
     return config.replace(model=fixed)
-
-
-def find_fixed_settings(config: XTTSConfig, folder: Path) -> dict[str, tuple[Any, str]]:
-    """What a model, a codec or a vocabulary decides in a run with this configuration: dotted key -> its value, and by what.
-
-    Reads them as the run does, and raises what it would raise. What was given, and agrees, is not in it.
-
-    Args:
-        folder: keeps what has to be imported.
-    """
-    training, stage = config.training, config.training.stage
-    own = Path(training.checkpoint_dir)
-    kept = (own if training.init_from else own / DECODER_FOLDER) / START_FOLDER
-    # Of a decoder's run that has no model yet, only the presets can be shown.
-    origin = training.init_from or (own if stage == "decoder" and own.is_dir() else None)
-    asked, start, codec = config, None, None
-    if origin is not None and stage != "codec":
-        path = kept if training.keeps_start and kept.is_dir() else Path(origin)
-        start = read_starting_point(path, folder, is_resumed=False)
-        asked = adopt_lengths(config, start) if stage == "decoder" else config
-    if stage != "codec":
-        codec = find_codec(asked, start)
-    vocabulary = Path(config.data.vocabulary) if config.data.vocabulary else None if start is None else start.vocabulary
-    tokens = config.model.text_tokens if vocabulary is None else Tokenizer(vocabulary).text_tokens
-    fitted = fit_model_config(asked, start, None if codec is None else codec.config, tokens)
-    by: dict[str, str] = {}
-
-    def name_source(path: Path) -> Path | str | None:
-        # What was imported into `folder` is gone when this is read.
-        return origin if folder in path.parents else path
-
-    if start is not None:
-        source = name_source(start.folder)
-        by |= dict.fromkeys(["model.size", *(f"model.{name}" for name in _SHAPE_NAMES)], f"of {source}")
-        lengths = ("data.prompt_seconds", "data.max_clip_seconds") if stage == "decoder" else ()
-        by |= dict.fromkeys(lengths, f"of {source}")
-    if codec is not None:
-        by |= dict.fromkeys(["model.dvae_width", "model.audio_codes"], f"of {name_source(codec.folder)}")
-    made = "at most: the vocabulary is made from the corpus"
-    by["model.text_tokens"] = made if vocabulary is None else f"of {name_source(vocabulary)}"
-    given = {f"{section}.{name}" for section, values in config.given_values().items() for name in values}
-    values = {"model": fitted.model.model_dump(), "data": fitted.data.model_dump()}
-    values["model"]["size"] = name_size(values["model"]) or "none of the named ones"
-    return {
-        key: (values[key.partition(".")[0]][key.partition(".")[2]], of) for key, of in by.items() if key not in given
-    }
-
-
-_SHAPE_NAMES = (
-    "gpt_layers", "gpt_width", "gpt_heads", "dvae_width", "decoder_width", "audio_codes",
-    "max_text_tokens", "max_audio_tokens", "max_prompt_tokens",
-)  # fmt: skip

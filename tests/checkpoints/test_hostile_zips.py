@@ -42,13 +42,13 @@ def list_entry(*described, **changes):
 
 LIES = {
     "bomb": (zip_records({"archive/data.pkl": PROGRAM, "archive/data/0": bytes(16 * 2**20)}, zipfile.ZIP_DEFLATED),
-             r"is compressed, which torch\.save never does.*zip -0 -r"),
+             r"is compressed or encrypted, which torch\.save never does.*zip -0 -r"),
     "a record in another": (end_record(OUTER + INNER, directory_entry("archive/data.pkl", INNER, 0)
                             + directory_entry("archive/data/0", b"xyz", len(OUTER)), 2), "overlaps the one before it"),
     "one name twice": (zip_one_more("archive/data.pkl", PROGRAM), "two records named 'archive/data.pkl'"),
     "64 bit size": (end_record(local_header("archive/data.pkl", PROGRAM, **LARGE) + PROGRAM, list_entry(
                     0, b"\x01\x00\x10\x00" + (2**62).to_bytes(8, "little") * 2, **LARGE), 1), "longer than the file"),
-    "a header outside": (end_record(HERE, list_entry(2**31), 1), "lies outside the file"),
+    "a header outside": (end_record(HERE, list_entry(2**31), 1), "not where it should be"),
     "another name": (end_record(HERE, directory_entry("archive/evil.pkl", PROGRAM, 0), 1), "described in two ways"),
     "bytes behind": (zip_program(b"N") + b"\0", "directory at its end is missing"),
     "bytes before": (b"PK\x03\x04" + zip_program(b"N"), "not where it should be"),
@@ -58,11 +58,6 @@ LIES = {
 @pytest.mark.parametrize(("content", "message"), LIES.values(), ids=LIES)
 def test_a_file_that_lies_about_its_records_is_refused(tmp_path, content, message):
     assert_refused(tmp_path, content, message)
-
-
-@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "archive/../../x", "a\\b", "C:/x", "archive//x", "archive/\0"])
-def test_a_name_that_points_elsewhere_is_refused(tmp_path, name):
-    assert_refused(tmp_path, zip_one_more(name, b"x"), "points outside the file")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +70,7 @@ def test_a_name_that_points_elsewhere_is_refused(tmp_path, name):
         ({}, {"size": 2}, "is compressed"),
         ({"method": 8}, {"method": 8}, "is compressed"),
         ({"method": 8}, {}, "described in two ways"),
-        ({"flags": 1}, {"flags": 1}, "is encrypted"),
+        ({"flags": 1}, {"flags": 1}, "or encrypted"),
         ({"flags": 8}, {}, "described in two ways"),
     ],
 )

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from myxtts.checkpoints.model_directory import FORMAT_VERSION, read_model_directory, write_model_directory
-from myxtts.checkpoints.tensors import LazyTensor
 from myxtts.config import XTTSConfig
 from myxtts.errors import ConfigError, ModelFileError
-from myxtts.files import WriteError
 
 MODEL = {
     "wide": np.arange(6, dtype=np.float64).reshape(2, 3).T,
@@ -92,7 +90,7 @@ def flip(path):
         (lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:-1]), r"model\.safetensors: must have \d+ bytes, but has \d+: it is cut short"),
         (lambda d: flip(d / "model.safetensors"), r"model\.safetensors: is damaged: its checksum"),
         (lambda d: flip(d / "dvae.safetensors"), r"dvae\.safetensors: is damaged"),
-        (lambda d: (d / "vocab.json").unlink(), r"vocab\.json: is missing"),
+        (lambda d: (d / "vocab.json").unlink(), r"vocab\.json: there is no such file.*Copy the directory again"),
         (lambda d: (d / "manifest.json").unlink(), r"has no manifest\.json.*imported from its \.pth file"),
         (lambda d: edit_manifest(d, format_version=FORMAT_VERSION + 1), "written by a newer MyXTTS .*Update MyXTTS"),
         (lambda d: edit_manifest(d, format="myxtts training state"), "must be a myxtts model, but is a myxtts training state"),
@@ -125,20 +123,3 @@ def test_a_setting_that_is_not_known_is_named(written):
     edit_manifest(written, files=files)
     with pytest.raises(ConfigError, match="gpt_layers"):
         read_model_directory(written)
-
-
-def test_what_reads_back_otherwise_is_not_put_in_place(written):
-    before = (written / "manifest.json").read_bytes()
-
-    def damage_the_first():
-        (path,) = written.parent.glob(".myxtts-*/new/model.safetensors")
-        with path.open("r+b") as file:
-            file.seek(2000)
-            file.write(b"?")
-        return np.zeros(4, np.float32)
-
-    tensors = {"a": np.zeros(2**20, np.float32), "b": LazyTensor((4,), np.dtype(np.float32), damage_the_first)}
-    with pytest.raises(WriteError, match=r"model\.safetensors reads back otherwise than it was written"):
-        write_model_directory(written, config=XTTSConfig(), model=tensors)
-    assert (written / "manifest.json").read_bytes() == before
-    assert [path.name for path in written.parent.iterdir()] == [written.name]

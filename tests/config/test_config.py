@@ -154,14 +154,6 @@ def test_the_fine_tuning_preset_reads_a_batch_size_as_validation_does(batch):
     assert config.training.gradient_accumulation_steps == 32
 
 
-def test_no_value_is_promised_that_a_preset_would_change():
-    with pytest.raises(ConfigError) as caught:
-        XTTSConfig(model={"size": "tiny"}, data={"batch_size": 0}, training={"seed": -1})
-    first, second = str(caught.value).splitlines()
-    assert "Leave it out" not in first
-    assert "Leave it out to get 0." in second
-
-
 def test_a_decoder_is_trained_as_its_authors_do_even_for_a_model_that_is_given():
     config = XTTSConfig(training={"stage": "decoder", "init_from": "model"})
     assert (config.training.learning_rate, config.training.clip_norm) == (2e-4, 1000.0)

@@ -1,5 +1,6 @@
 """Where values come from: flags over environment over YAML over presets, each with its origin."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.config import SECTIONS, setting_keys
+from myxtts.config.model import SHAPE_NAMES
 from myxtts.config.settings import nearest_name
-from myxtts.config.sources import add_setting_flags, format_config, iterate_flags, names_settings
+from myxtts.config.sources import add_setting_flags, dump_sections, format_config, iterate_flags, names_settings
 from myxtts.errors import CommandLineError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -244,3 +246,24 @@ def test_flags_cannot_be_abbreviated(word):
 def test_odd_spellings_get_a_plain_answer(word, words):
     with pytest.raises(CommandLineError, match=words):
         parse(word, "x")
+
+
+SHAPE = {"size", *SHAPE_NAMES}
+
+
+@pytest.mark.parametrize(
+    ("training", "decided"),
+    [
+        ({}, set()),
+        ({"codec": "runs/codec"}, {"dvae_width", "audio_codes"}),
+        ({"init_from": "model"}, SHAPE),
+        ({"init_from": "model", "stage": "codec"}, set()),
+        ({"stage": "decoder"}, {*SHAPE, "prompt_seconds", "max_clip_seconds"}),
+    ],
+)
+def test_what_a_model_decides_is_a_comment_so_that_the_printed_text_asks_for_the_same(tmp_path, training, decided):
+    config = XTTSConfig(training=training, model={"gpt_heads": 8})
+    path = tmp_path / "printed.yaml"
+    path.write_text(format_config(config))
+    assert set(re.findall(r"^  # (\w+):", path.read_text(), re.MULTILINE)) == {"text_tokens", *decided} - {"gpt_heads"}
+    assert dump_sections(resolve_config(yaml_path=path, environ={})) == dump_sections(config)

@@ -10,22 +10,19 @@ import tensorflow as tf
 from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
 from myxtts.checkpoints.store import TrainingCheckpoint, TrainingState
 from myxtts.config import ModelConfig, XTTSConfig
-from myxtts.config.sources import dump_sections, format_config, resolve_config
 from myxtts.errors import DamagedFileError, StartingPointError
 from myxtts.models.weights import CheckpointMismatchError
 from myxtts.pipeline.codes import load_codec
 from myxtts.training import starting_point
 from myxtts.training.model import TrainedModel
 from myxtts.training.starting_point import (
-    _SHAPE_NAMES,
     StartingPoint,
-    find_fixed_settings,
     fit_model_config,
     read_codec,
     read_starting_point,
     require_vocabulary,
 )
-from tests.inference.builders import CONFIG, write_small_model
+from tests.inference.builders import write_small_model
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
@@ -120,37 +117,3 @@ def test_a_vocabulary_keeps_the_rows_of_the_tokens_a_model_knows(tmp_path, chang
             continue
         with pytest.raises(StartingPointError, match=refusal):
             require_vocabulary(start, path, len(ids), is_trained=is_trained)
-
-
-@pytest.mark.parametrize("case", ["nothing", "codec", "vocabulary", "fine-tuning", "decoder", "agreeing"])
-def test_a_printed_configuration_shows_what_is_in_force_and_asks_for_the_same(tmp_path, case):
-    model = write_small_model(tmp_path / "model")
-    start = {"training": {"init_from": str(model)}, "data": {"max_text_length": 80, "max_clip_seconds": 2.0}}
-    config = XTTSConfig(
-        **{
-            "nothing": {},
-            "codec": {"training": {"codec": str(model)}},
-            "vocabulary": {"data": {"vocabulary": str(model / "vocab.json")}},
-            "fine-tuning": start,
-            "decoder": {**start, "training": {"init_from": str(model), "stage": "decoder"}},
-            "agreeing": {**start, "model": {"gpt_layers": CONFIG.model.gpt_layers}},
-        }[case]
-    )
-    fixed = find_fixed_settings(config, tmp_path / "import")
-
-    path = tmp_path / "printed.yaml"
-    path.write_text(format_config(config, fixed), encoding="utf-8")
-    loaded = resolve_config(yaml_path=path, environ={})
-
-    assert dump_sections(loaded) == dump_sections(config)
-    assert find_fixed_settings(loaded, tmp_path / "import") == fixed
-    numbers = {key.removeprefix("model."): value for key, (value, _) in fixed.items()}
-    decided = {
-        "nothing": {"text_tokens"},
-        "codec": {"text_tokens", "dvae_width", "audio_codes"},
-        "vocabulary": {"text_tokens"},
-    }.get(case, {"text_tokens", "size", *_SHAPE_NAMES} - ({"gpt_layers"} if case == "agreeing" else set()))
-    assert set(numbers) == decided | ({"data.prompt_seconds"} if case == "decoder" else set())
-    for name in decided - {"size", "text_tokens" if case in ("nothing", "codec") else ""}:
-        assert numbers[name] == getattr(CONFIG.model, name), name
-    assert f"# dvae_width: {CONFIG.model.dvae_width} " in path.read_text() or case in ("nothing", "vocabulary")

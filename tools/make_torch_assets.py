@@ -1,6 +1,6 @@
-"""Writes the files in `assets/` with torch itself. Run by hand, where torch is installed; tests only read the files.
+"""Writes the files in tests/checkpoints/assets with torch itself. Run by hand, where torch is installed; tests only read the files.
 
-python make_torch_assets.py        (written with torch 2.13.0, NumPy 2.4)
+python tools/make_torch_assets.py        (written with torch 2.13.0, NumPy 2.4)
 """
 
 import collections
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parents[1] / "tests" / "checkpoints" / "assets"
 
 
 def save_values():
