@@ -7,8 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
 from myxtts.cli.output import check_run_paths
 from myxtts.cli.parser import Parser
@@ -115,34 +114,6 @@ def launch(
         print(f"To go on: {shlex.join(launched_as)}", file=sys.stderr)
     first = codes[group.failed[0]]
     return 128 - first if first < 0 else first
-
-
-def become_launcher(
-    words: Sequence[str],
-    gpus: Sequence[int] | int,
-    *,
-    open_ports: bool,
-    launched_as: Sequence[str],
-    environ: Mapping[str, str],
-) -> NoReturn:
-    """Replaces this process by one that launches trainers: only one without other threads may leave the machine's network.
-
-    Args:
-        words: flags of `myxtts train`.
-        gpus: a physical id for each worker; only their number where they have none.
-        open_ports: whether TensorFlow may listen on the machine's own network.
-        launched_as: the command that was given, to be shown as the way to resume.
-        environ: variables for the workers, on top of those of this process.
-    """
-    from myxtts.processes import make_importable
-
-    who = ["--workers", str(gpus)] if isinstance(gpus, int) else ["--gpus", ",".join(map(str, gpus))]
-    who += ["--open-ports"] if open_ports else []
-    python = [sys.executable, "-P", "-m", "myxtts.cli.main"]
-    variables = {**os.environ, **environ, LAUNCH_COMMAND: json.dumps(list(launched_as))}
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, [*python, "launch", *who, "--", "train", *words], make_importable(variables))
 
 
 def find_uuids(gpus: Sequence[int]) -> list[str]:

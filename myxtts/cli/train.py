@@ -7,12 +7,11 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_run_paths, tell
 from myxtts.cli.parser import Parser, spell_command
-from myxtts.cluster.spec import LAUNCH_COMMAND, MODE_CHOICE, find_cluster
+from myxtts.cluster.spec import LAUNCH_COMMAND, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.settings import parse_gpu_ids
 from myxtts.config.sources import CONFIGURATION, PARALLEL, add_setting_flags, format_config
@@ -21,9 +20,6 @@ from myxtts.errors import CommandLineError
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
     from myxtts.training.mode import PlannedRun
-
-_AS_WORKER = ("training.mode=single", "data.data_gpu=null", "data.model_gpu=null")
-"""What a worker that `--mode auto` starts is told: it sees one device, and has nothing to choose."""
 
 
 def add_flags(parser: Parser) -> None:
@@ -43,7 +39,7 @@ def add_flags(parser: Parser) -> None:
     groups[PARALLEL].add_argument(
         "--open-ports",
         action="store_true",
-        help="with --model-gpus or --mode auto: let workers use the machine's own network, where a container allows no other; whoever "
+        help="with --model-gpus: let workers use the machine's own network, where a container allows no other; whoever "
         "has a login here can then reach TensorFlow's ports on loopback, which have no password (default: off)",
     )
 
@@ -54,10 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(format_config(config))
         return 0
     # The words that started the run, with whatever started this worker of it.
-    launched_as, handed_choice = os.environ.get(LAUNCH_COMMAND), os.environ.get(MODE_CHOICE)
+    launched_as = os.environ.get(LAUNCH_COMMAND)
     command = arguments.pasted if launched_as is None else tuple(json.loads(launched_as))
     is_worker = _check_cluster(config)
-    if arguments.open_ports and not is_worker and config.training.model_gpus is None and config.training.mode != "auto":
+    if arguments.open_ports and not is_worker and config.training.model_gpus is None:
         raise CommandLineError(
             "--open-ports is about workers that are started here, and this run starts none. Leave it out, or add --model-gpus."
         )
@@ -67,45 +63,28 @@ def run(arguments: argparse.Namespace) -> int:
         from myxtts.cli.launch import launch
 
         gpus, is_rehearsal = parse_gpu_ids(config.training.model_gpus), config.training.rehearsal
-        _print_parallel(gpus, is_rehearsal)
+        ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
+        print(f"Mode    data-parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
         given = None if is_rehearsal else gpus
         return launch(arguments.words, len(gpus), gpus=given, open_ports=arguments.open_ports, launched_as=command)
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import format_plan
     from myxtts.devices.machine import prepare_environment
     from myxtts.errors import RunStoppedError
-    from myxtts.training.mode import format_choice, load_choice, plan_run
+    from myxtts.training.mode import format_choice, plan_run
     from myxtts.training.stopping import stops_politely
 
     prepare_environment(os.environ)
     try:
         with stops_politely(config, command, "while the mode was chosen"):
-            planned = plan_run(config, command, tell=tell, launches=True, opens_ports=arguments.open_ports)
+            planned = plan_run(config, command, tell=tell)
     except RunStoppedError as stopped:
         return _report_stop(stopped, is_worker)
     if planned.choice is not None:
         print(f"{format_choice(planned.choice)}\n")
-    if planned.workers:
-        _print_parallel(planned.workers, config.training.rehearsal)
-    else:
-        print(format_plan(planned.plan), flush=True)
+    print(format_plan(planned.plan), flush=True)
     if arguments.print_plan:
         return 0
-    if planned.workers:
-        from myxtts.cli.launch import become_launcher
-
-        assert planned.choice is not None
-        become_launcher(
-            [*arguments.words, *(word for setting in _AS_WORKER for word in ("--set", setting))],
-            len(planned.workers) if config.training.rehearsal else planned.workers,
-            open_ports=arguments.open_ports,
-            launched_as=command,
-            # The chief among the workers keeps the choice with the run.
-            environ={MODE_CHOICE: json.dumps(asdict(planned.choice))},
-        )
-    if is_worker:
-        # The choice for which this worker was started; none where its mode was asked for.
-        planned = replace(planned, choice=None if handed_choice is None else load_choice(json.loads(handed_choice)))
     return _train(config, planned, command, is_worker=is_worker)
 
 
@@ -125,11 +104,6 @@ def _check_cluster(config: XTTSConfig) -> bool:
     if is_worker or training.model_gpus is not None:
         refuse_settings(config)
     return is_worker
-
-
-def _print_parallel(gpus: Sequence[int], is_rehearsal: bool) -> None:
-    ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
-    print(f"Mode    data-parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
 
 
 def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:

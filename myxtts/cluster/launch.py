@@ -17,10 +17,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from myxtts.errors import ClusterError
-from myxtts.processes import make_importable
 
 GRACE_S = 60.0
 """For the others to end by themselves after one has: a worker that has lost another one closes what it has open."""
@@ -226,22 +224,6 @@ def enter_private_network() -> None:
             f"The workers cannot have a network of their own here ({error.strerror}), and on this machine's, whoever has a login here "
             "can reach TensorFlow's ports, which have no password. Where only you have one, as in a container, add --open-ports."
         ) from error
-
-
-def has_private_network() -> bool:
-    """Whether `enter_private_network` would be allowed, tried by a process that is thrown away."""
-    words = [sys.executable, "-P", "-c", f"import {__name__} as tried; tried.try_to_enter()"]
-    codes = ProcessGroup([Command(words, make_importable(os.environ))], tell=lambda index, line: None).run()
-    return codes == [0]
-
-
-def try_to_enter() -> NoReturn:
-    """Ends the process with 0 where it could enter a network of its own, else with 1."""
-    try:
-        enter_private_network()
-    except ClusterError:
-        sys.exit(1)
-    sys.exit(0)
 
 
 def _unshare(flags: int) -> None:

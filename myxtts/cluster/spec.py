@@ -25,8 +25,6 @@ TF_CONFIG = "TF_CONFIG"
 WORKER_INDEX = "MYXTTS_WORKER_INDEX"
 LAUNCH_COMMAND = "MYXTTS_LAUNCH_COMMAND"
 """The command that started this worker and the others, as a list in JSON, where one did."""
-MODE_CHOICE = "MYXTTS_MODE_CHOICE"
-"""What `--mode auto` chose for this worker and the others, in JSON, where it did."""
 RENDEZVOUS_SECONDS = 300.0
 SILENCE_SECONDS = 60.0
 _WORKER_JOBS = ("chief", "worker")

@@ -25,7 +25,7 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MemoryBillError, MyXTTSError
-from myxtts.training.mode import Layout, MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
+from myxtts.training.mode import MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
 from myxtts.tuning.profile import request_one
 from myxtts.units import format_step_time
 
@@ -379,15 +379,11 @@ def _ask_mode(
     try:
         # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
         asked = config.replace(training={"mode": "auto", "resume": "reset"})
-        planned = plan_mode(asked, machine=machine, tell=tell, launches=True)
+        planned = plan_mode(asked, machine=machine, tell=tell)
     except MyXTTSError as error:
         return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})"), True
     assert planned.choice is not None
     reason, plan = planned.choice.reason.rstrip("."), planned.plan
-    if is_auto and (planned.workers or planned.choice.is_parallel_faster):
-        return Question(title, skipped=f"--mode auto stays, and is to choose when the run starts. {reason}"), True
-    if planned.workers:
-        return Question(title, skipped=f"{reason}. --mode auto trains so ({Layout.DATA_PARALLEL})"), False
     if plan.mode is _plan(config, machine, Trial()).mode:
         return Question(title, skipped=reason), False
     settings: dict[str, Any] = {_MODE: str(plan.mode)}

@@ -41,7 +41,7 @@ from myxtts.monitoring.profile_facts import (
 from myxtts.monitoring.sampler import MachineSample, MachineSampler, list_sampled_cards, summarise_cards, summarise_host
 from myxtts.reports import charts
 from myxtts.reports.pages import format_size, render_page
-from myxtts.training.mode import Layout, Tell, fix_cache, plan_run
+from myxtts.training.mode import Tell, fix_cache, plan_run
 from myxtts.units import UNKNOWN, format_bytes, format_share, format_step_time, wrap_titled
 
 if TYPE_CHECKING:
@@ -98,14 +98,7 @@ def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequ
     notes = describe_workers(config)
     if config.training.mode != "auto":
         return ProfilePlan(config, plan_devices(request_one(config, command), machine), notes)
-    planned = plan_run(config, command, machine=machine, tell=tell, launches=True)
-    if planned.workers:
-        notes += (
-            f"A training with --mode auto has both devices train ({Layout.DATA_PARALLEL}). One rank is measured, alone and with whole "
-            "batches; sharing them and exchanging gradients is not in these figures.",
-        )
-    elif planned.choice is not None and planned.choice.is_parallel_faster:
-        notes += (f"What is measured is {planned.plan.mode}. {planned.choice.reason}",)
+    planned = plan_run(config, command, machine=machine, tell=tell)
     return ProfilePlan(fix_cache(config, planned.choice), planned.plan, notes)
 
 

@@ -1,13 +1,11 @@
 """A network that nobody else can reach. In processes of their own: it cannot be left again."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from myxtts.cluster.launch import has_private_network
 from tests.support.processes import ROOT
 
 CODE = """
@@ -52,11 +50,3 @@ def test_there_is_loopback_and_nothing_else(more):
         pytest.skip(f"this kernel gives no process a network of its own: {done.stdout}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "inside lo Network is unreachable"
-
-
-def test_whether_there_is_one_is_found_out_without_leaving_this_one():
-    before = socket.if_nameindex()
-    found = has_private_network()
-    assert socket.if_nameindex() == before
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert found is done.stdout.startswith("inside")

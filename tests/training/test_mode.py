@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
 from myxtts.config import XTTSConfig
 from myxtts.data.task_processes import ProcessTask
@@ -17,10 +18,10 @@ from myxtts.devices.plan import Mode
 from myxtts.errors import ConfigError, DevicePlanError
 from myxtts.training import mode as auto_mode
 from myxtts.training.mode import (
-    Candidate,
+    MODES,
     Circumstances,
-    Layout,
     MeasuringError,
+    ModeChoice,
     StageCosts,
     choose_mode,
     format_choice,
@@ -28,86 +29,65 @@ from myxtts.training.mode import (
 from myxtts.training.run_folder import open_run
 
 NO_CODES = Circumstances(kept_obstacle="There are none.")
-ONE_PROCESS = replace(NO_CODES, obstacles={Layout.DATA_PARALLEL: "one process"})
-SINGLE, DUAL, ISOLATED, PARALLEL = Layout
+SINGLE, DUAL, ISOLATED = MODES
 
 
 def make_costs(prepare_ms, transfer_ms, train_ms, **more_ms):
     """Costs of a machine on which two devices overlap without loss."""
     values = {"prepare": prepare_ms, "transfer": transfer_ms, "train": train_ms, "single": prepare_ms + train_ms}
     values |= {"dual": max(prepare_ms, transfer_ms, train_ms), **more_ms}
-    shares = {name: values.pop(name) for name in ("half_share", "pace", "crowding") if name in values}
-    return StageCosts(**{f"{name}_s": value / 1000 for name, value in values.items()}, **shares)
+    return StageCosts(**{f"{name}_s": value / 1000 for name, value in values.items()})
 
 
 @pytest.mark.parametrize(
-    ("costs", "candidate", "epochs", "expected_ms"),
+    ("costs", "mode", "kept_share", "expected_ms"),
     [
-        (make_costs(30, 1, 40), (SINGLE,), 1, 70),
-        (make_costs(30, 1, 40), (DUAL,), 1, 40),
-        (make_costs(50, 1, 40), (DUAL,), 1, 50),
-        (make_costs(30, 60, 40), (DUAL,), 1, 60),
+        (make_costs(30, 1, 40), SINGLE, 0, 70),
+        (make_costs(30, 1, 40), DUAL, 0, 40),
+        (make_costs(50, 1, 40), DUAL, 0, 50),
+        (make_costs(30, 60, 40), DUAL, 0, 60),
         # Packing is the preparing side's work, unpacking the transfer's.
-        (make_costs(50, 1, 40, pack=5, unpack=2), (ISOLATED,), 1, 55),
-        (make_costs(10, 39, 40, pack=5, unpack=2), (ISOLATED,), 1, 41),
-        (make_costs(30, 1, 40, exchange=8), (PARALLEL,), 1, 35 + 8),
-        # Half a batch does not fill a device; the slower of two devices sets the pace; devices may share their cores.
-        (make_costs(30, 1, 40, half_share=0.8), (PARALLEL,), 1, 15 + 32),
-        (make_costs(30, 1, 40, pace=1.5, exchange=8), (PARALLEL,), 1, 35 * 1.5 + 8),
-        (make_costs(30, 1, 40, pace=0.5), (PARALLEL,), 1, 35),
-        (make_costs(30, 1, 40, crowding=0.4), (PARALLEL,), 1, 35 * 1.4),
+        (make_costs(50, 1, 40, pack=5, unpack=2), ISOLATED, 0, 55),
+        (make_costs(10, 39, 40, pack=5, unpack=2), ISOLATED, 0, 41),
         # Half of the 31 ms beside training was not hidden: codes that are kept leave less to hide.
-        (make_costs(30, 1, 40, dual=55.5), (DUAL,), 1, 55.5),
-        (make_costs(30, 1, 40, dual=55.5, codes=20), (DUAL, True), 10**9, 40 + 0.5 * 11),
-        # Both devices find what either has put on the disk.
-        (make_costs(30, 1, 40, codes=20), (PARALLEL, True), 4, (70 - 20 * 3 / 4) / 2),
-        # Codes of the first epoch are made in any case.
-        (make_costs(30, 1, 40, codes=20), (SINGLE, True), 1, 70),
-        (make_costs(30, 1, 40, codes=20), (SINGLE, True), 4, 70 - 20 * 3 / 4),
-        (make_costs(50, 1, 40, codes=20), (DUAL, True), 10**9, 40),
+        (make_costs(30, 1, 40, dual=55.5), DUAL, 0, 55.5),
+        (make_costs(30, 1, 40, dual=55.5, codes=20), DUAL, 1, 40 + 0.5 * 11),
+        (make_costs(30, 1, 40, codes=20), SINGLE, 3 / 4, 70 - 20 * 3 / 4),
+        (make_costs(50, 1, 40, codes=20), DUAL, 1, 40),
         # Never less than the training itself.
-        (make_costs(30, 1, 40, single=45, codes=30), (SINGLE, True), 10**9, 40),
+        (make_costs(30, 1, 40, single=45, codes=30), SINGLE, 1, 40),
     ],
 )
-def test_a_batch_takes_what_the_stages_make_of_it(costs, candidate, epochs, expected_ms):
-    around = Circumstances(epochs=epochs)
-    assert auto_mode.predict_batch_s(costs, Candidate(*candidate), around) * 1000 == pytest.approx(expected_ms)
+def test_a_batch_takes_what_the_stages_make_of_it(costs, mode, kept_share, expected_ms):
+    assert costs.predict(mode, kept_share) * 1000 == pytest.approx(expected_ms)
 
 
-@pytest.mark.parametrize(("epochs", "found"), [(1, 0), (2, 0), (4, 1 / 2), (100, 0.98)])
-def test_codes_in_memory_are_made_by_each_of_two_processes(epochs, found):
-    around = Circumstances(epochs=epochs, policy="memory")
-    parallel_s = auto_mode.predict_batch_s(make_costs(30, 1, 40, codes=20), Candidate(PARALLEL, True), around)
-    assert parallel_s * 1000 == pytest.approx((70 - 20 * found) / 2)
-
-
-def test_a_step_has_all_its_batches_and_one_exchange():
-    choice = choose_mode(make_costs(30, 1, 40, exchange=8), replace(NO_CODES, accumulation=4), ["a", "b"])
-    by_layout = {each.candidate.layout: each.step_s * 1000 for each in choice.predictions}
-    assert (by_layout[DUAL], by_layout[PARALLEL]) == pytest.approx((160, 4 * 35 + 8))
+def test_a_step_has_all_its_batches_and_codes_of_the_first_epoch_are_made_in_any_case():
+    choice = choose_mode(make_costs(30, 1, 40, codes=20), Circumstances(accumulation=4, epochs=4), ["a", "b"])
+    predicted = {(each.layout, each.keeps_codes): each.step_s * 1000 for each in choice.predictions}
+    assert predicted[DUAL, False] == pytest.approx(160)
+    assert predicted[SINGLE, True] == pytest.approx(4 * (70 - 20 * 3 / 4))
 
 
 @pytest.mark.parametrize(
     ("costs", "obstacles", "layout", "words"),
     [
-        (make_costs(30, 1, 40), {PARALLEL: "x"}, DUAL, "40 ms a step instead of 70 ms on one"),
-        (make_costs(0.4, 1, 40), {PARALLEL: "x"}, SINGLE, "Preparing takes 1% of the time of training"),
-        (make_costs(10, 80, 40), {PARALLEL: "x"}, SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
+        (make_costs(30, 1, 40), {}, DUAL, "40 ms a step instead of 70 ms on one"),
+        (make_costs(0.4, 1, 40), {}, SINGLE, "Preparing takes 1% of the time of training"),
+        (make_costs(0.4, 1, 40), {}, SINGLE, "--model-gpus has both train, which was not measured."),
+        (make_costs(10, 80, 40), {}, SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
         # Sharing cores: overlapping costs more than it hides.
-        (make_costs(30, 1, 40, dual=72), {PARALLEL: "x"}, SINGLE, "would not pay"),
-        (make_costs(30, 1, 40), {PARALLEL: "x", DUAL: "no room"}, ISOLATED, "overlap on two devices"),
-        (make_costs(30, 1, 40), dict.fromkeys([DUAL, ISOLATED, PARALLEL], "no room"), SINGLE, "Two devices cannot be had: no room."),
-        (make_costs(0.4, 1, 40), {PARALLEL: "x", SINGLE: "no room"}, DUAL, "40 ms a step. One device cannot do everything: no room."),
-        # A large model: preparing is a hundredth.
-        (make_costs(0.4, 1, 40, exchange=4), {}, PARALLEL, "each half the clips of every batch: 24 ms a step instead of 40 ms on one."),
-        # Gradients that take too long, a second card that is too slow, batches too small to share.
-        (make_costs(0.4, 1, 40, exchange=30), {}, SINGLE, "would not pay: 40 ms a step, 40 ms on one"),
-        (make_costs(20, 1, 40, exchange=4, pace=2), {}, DUAL, "overlap"),
-        (make_costs(20, 1, 40, exchange=4, half_share=0.9), {}, DUAL, "overlap"),
-        # Preparing takes longer than training: overlapping hides the shorter one, sharing does not hide the exchange.
-        (make_costs(45, 1, 40, exchange=4), {}, DUAL, "45 ms a step instead of 85 ms on one"),
+        (make_costs(30, 1, 40, dual=72), {}, SINGLE, "would not pay"),
+        (make_costs(30, 1, 40), {DUAL: "no room"}, ISOLATED, "overlap on two devices"),
+        (
+            make_costs(30, 1, 40),
+            dict.fromkeys([DUAL, ISOLATED], "no room"),
+            SINGLE,
+            "Two devices cannot be had: no room.",
+        ),
+        (make_costs(0.4, 1, 40), {SINGLE: "no room"}, DUAL, "40 ms a step. One device cannot do everything: no room."),
     ],
-)  # fmt: skip
+)
 def test_the_simplest_of_the_fastest_modes_is_chosen(costs, obstacles, layout, words):
     choice = choose_mode(costs, replace(NO_CODES, obstacles=obstacles), ["a", "b"])
     assert choice.layout is layout
@@ -127,21 +107,10 @@ def test_the_simplest_of_the_fastest_modes_is_chosen(costs, obstacles, layout, w
     ],
 )
 def test_keeping_codes_competes_with_a_second_device(around, layout, cache, said):
-    around = Circumstances(obstacles=ONE_PROCESS.obstacles, policy="memory", place="about 3 MB", **around)
+    around = Circumstances(policy="memory", place="about 3 MB", **around)
     choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
     assert (choice.layout, choice.keeps_codes, choice.cache) == (layout, cache != "off", cache)
     assert choice.codes.startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("exchange_ms", "remedy", "is_faster"), [(4, "ask others", True), (30, "ask others", False), (4, None, False)]
-)
-def test_a_faster_mode_that_this_program_cannot_start_is_named_with_its_figure(exchange_ms, remedy, is_faster):
-    around = replace(ONE_PROCESS, parallel_remedy=remedy)
-    choice = choose_mode(make_costs(0.4, 1, 40, exchange=exchange_ms), around, ["a", "b"])
-    assert (choice.layout, choice.is_parallel_faster) == (SINGLE, is_faster)
-    said = "(data-parallel) would be faster, about 24 ms a step: ask others."
-    assert choice.reason.endswith(said) if is_faster else "data-parallel" not in choice.reason
 
 
 def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
@@ -151,15 +120,15 @@ def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
     assert max(map(len, page.splitlines())) <= 80
     assert page.startswith("Auto    ")
     assert "<- taken" in page
-    assert auto_mode.load_choice(json.loads(json.dumps(asdict(choice)))) == choice
+    assert TypeAdapter(ModeChoice).validate_python(json.loads(json.dumps(asdict(choice)))) == choice
 
 
 def test_where_nothing_can_be_had_every_reason_is_named():
-    around = replace(NO_CODES, obstacles={layout: f"no room for {layout}" for layout in Layout})
+    around = replace(NO_CODES, obstacles={mode: f"no room for {mode}" for mode in MODES})
     with pytest.raises(DevicePlanError, match="a mode that can be had") as caught:
         choose_mode(make_costs(30, 1, 40), around, ["a", "b"])
-    for layout in Layout:
-        assert f"\n  {layout}: no room for {layout}" in str(caught.value)
+    for mode in MODES:
+        assert f"\n  {mode}: no room for {mode}" in str(caught.value)
     assert "smaller --batch-size" in str(caught.value)
 
 
@@ -167,10 +136,6 @@ def make_config(folder, **sections):
     training = {"mode": "auto", "checkpoint_dir": str(folder), "max_steps": 10, "codec": "codec"}
     config = XTTSConfig(model={"size": "tiny"}, training=training)
     return config.replace(**sections) if sections else config
-
-
-SHARES = make_costs(0.4, 1, 40, exchange=4)
-"""Both devices training would be fastest."""
 
 
 def plan(config, costs=None, *, cards=2, around=None, obstacles=None, **given):
@@ -185,14 +150,6 @@ def plan(config, costs=None, *, cards=2, around=None, obstacles=None, **given):
     made = [Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(cards)]
     with patch.object(auto_mode, "measure_modes", measure):
         return auto_mode.plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), **given)
-
-
-@pytest.fixture(autouse=True)
-def network(monkeypatch):
-    """Whether workers can have a network of their own."""
-    found = {"is_private": True}
-    monkeypatch.setattr(auto_mode, "has_private_network", lambda: found["is_private"])
-    return found
 
 
 def test_without_two_devices_or_a_choice_there_is_nothing_to_measure(tmp_path):
@@ -215,44 +172,6 @@ def test_two_cards_are_planned_as_measured(tmp_path):
         planned = plan(config, make_costs(30, 1, 40), cards=3, obstacles=obstacles)
         assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
         assert planned.choice.devices == ("GPU-0", "GPU-1")
-
-
-@pytest.mark.parametrize("ids", [{}, {"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 2, "model_gpu": 0}])
-def test_both_cards_train_where_that_is_fastest(tmp_path, ids):
-    planned = plan(make_config(tmp_path, data=ids), SHARES, cards=3, launches=True)
-    assert planned.choice.layout is PARALLEL
-    # The one that is to train first: its process keeps the run's folder.
-    assert planned.workers == ((ids["model_gpu"], ids["data_gpu"]) if ids else (0, 1))
-    assert planned.plan.mode is Mode.SINGLE
-
-
-@pytest.mark.parametrize(
-    ("changes", "obstacles", "obstacle"),
-    [
-        ({"training": {"codec": None}}, {}, "needs a trained codec"),
-        ({"training": {"stage": "codec"}}, {}, "a codec is trained by one process"),
-        ({"training": {"loss_mean": "batches"}}, {}, "training.loss_mean is batches"),
-        ({"training": {"deterministic": True}}, {}, "--deterministic"),
-        ({"data": {"batch_size": 1}}, {}, "a batch of 1 cannot be shared"),
-        ({}, {"data-parallel": "GPU 0 needs about 30 GB"}, "GPU 0 needs about 30 GB"),
-    ],
-)
-def test_what_two_workers_cannot_do_is_weighed_out_and_said(tmp_path, changes, obstacles, obstacle):
-    planned = plan(make_config(tmp_path, **changes), SHARES, obstacles=obstacles, launches=True)
-    assert (planned.choice.layout, planned.workers) == (SINGLE, ())
-    assert obstacle in planned.choice.predictions[-1].obstacle
-    assert "would be faster" not in planned.choice.reason, "there is no other way to have it either"
-
-
-def test_a_program_that_starts_no_workers_says_how_both_could_train(tmp_path, network):
-    planned = plan(make_config(tmp_path), SHARES)
-    assert (planned.choice.layout, planned.workers) == (SINGLE, ())
-    assert "`myxtts train` does it with --mode auto" in planned.choice.reason
-    network["is_private"] = False
-    closed = plan(make_config(tmp_path), SHARES, launches=True).choice.reason
-    assert "would be faster, about 24 ms a step: add --open-ports" in closed
-    assert "--mode auto" not in closed, "it names the flag and not itself"
-    assert plan(make_config(tmp_path), SHARES, launches=True, opens_ports=True).workers
 
 
 @pytest.mark.parametrize("policy", ["disk", "memory", "off"])

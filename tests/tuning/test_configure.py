@@ -12,10 +12,10 @@ from myxtts.config import XTTSConfig
 from myxtts.config.sources import resolve_config
 from myxtts.devices.machine import Machine
 from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
-from myxtts.devices.plan import PlanRequest
+from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MachineError, MemoryBillError
-from myxtts.training.mode import Layout, MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
+from myxtts.training.mode import MeasuringError, MeasuringKilledError, ModeChoice, PlannedRun, fix_mode
 from myxtts.tuning import configure
 from myxtts.tuning.configure import Answer, TrialResult
 from tests.cli.test_profile_command import SMALL
@@ -29,14 +29,14 @@ NO_CARDS = Machine(CardScan((), (), None), 16000)
 XLA = "data.enable_xla=True"
 
 
-def choose_layout(layout, machine=NO_CARDS, workers=(), **facts):
+def choose_layout(layout, machine=NO_CARDS):
     """A planner that always finds this."""
 
     def plan(config, **_):
         # Measured whatever an earlier run has chosen.
         assert (config.training.mode, config.training.resume) == ("auto", "reset")
         made = plan_devices(fix_mode(PlanRequest.from_config(config), layout), machine)
-        return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b"), **facts), workers)
+        return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b")))
 
     return plan
 
@@ -80,7 +80,7 @@ class PacedTrials:
 
 
 def run_tune(trials, config=REHEARSED, *, verifies=False, machine=NO_CARDS, plan=None):
-    plan = plan or choose_layout(Layout.DUAL, machine)
+    plan = plan or choose_layout(Mode.DUAL, machine)
     return configure.tune(
         config,
         machine,
@@ -185,21 +185,6 @@ def test_a_mode_that_cannot_be_measured_loses_nothing_else():
     assert list_settings(tuned)["data.enable_xla"] is True
     # What was given and could not be answered stays.
     assert "training.mode" not in list_settings(tuned)
-
-
-@pytest.mark.parametrize("config", [AUTO, REHEARSED], ids=["auto", "open"])
-@pytest.mark.parametrize("can_launch", [True, False])
-def test_what_two_processes_do_is_left_to_auto(config, can_launch, load):
-    plan = choose_layout(Layout.SINGLE, is_parallel_faster=True)
-    if can_launch:
-        plan = choose_layout(Layout.DATA_PARALLEL, workers=(0, 1))
-    tuned, is_auto = run_tune(PacedTrials({XLA: 0.5}), config, plan=plan), config is AUTO
-    assert "training.mode" not in list_settings(tuned)
-    evidence = tuned.answers[0].evidence
-    assert "Tested" in evidence
-    assert ("--mode auto stays" in evidence) == is_auto
-    assert ("--mode auto trains so (data-parallel)" in evidence) == (can_launch and not is_auto)
-    assert load(config, tuned).training.mode == ("auto" if is_auto else None)
 
 
 @pytest.mark.parametrize(("speeds", "mode"), [({"training.mode=dual": 0.6}, "dual"), ({}, "single")])

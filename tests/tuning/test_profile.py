@@ -17,7 +17,7 @@ from myxtts.devices.planning import plan_devices
 from myxtts.errors import UserError
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import StepPart, judge_profile
-from myxtts.training.mode import Layout, ModeChoice, PlannedRun
+from myxtts.training.mode import ModeChoice, PlannedRun
 from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.training.step import MicroStep
 from myxtts.tuning import profile as profiling
@@ -51,27 +51,15 @@ def test_a_decoder_is_refused_before_tensorflow_is_loaded(capsys):
     assert "Leave --stage out" in told
 
 
-@pytest.mark.parametrize(
-    ("layout", "workers", "is_faster", "words"),
-    [
-        (Layout.DATA_PARALLEL, (0, 1), False, "A training with --mode auto has both devices train (data-parallel). One rank is"),
-        (Layout.SINGLE, (), True, "What is measured is single. Tested."),
-        (Layout.ISOLATED, (), False, None),
-    ],
-)  # fmt: skip
-def test_auto_is_chosen_as_a_training_would_and_what_is_not_measured_is_told(
-    monkeypatch, layout, workers, is_faster, words
-):
-    mode = "isolated" if layout is Layout.ISOLATED else "single"
-    chosen = plan_devices(PlanRequest(mode=mode, rehearsal=True), NO_CARDS)
-    choice = ModeChoice(layout, True, 0.1, "Tested.", ("a", "b"), cache="memory", is_parallel_faster=is_faster)
+def test_auto_is_chosen_as_a_training_would(monkeypatch):
+    chosen = plan_devices(PlanRequest(mode="isolated", rehearsal=True), NO_CARDS)
+    choice = ModeChoice(Mode.ISOLATED, True, 0.1, "Tested.", ("a", "b"), cache="memory")
     # What a real measurement finds is that of this machine.
-    monkeypatch.setattr(profiling, "plan_run", lambda *_, launches, **__: PlannedRun(chosen, choice, workers))
+    monkeypatch.setattr(profiling, "plan_run", lambda *_, **__: PlannedRun(chosen, choice))
     planned = plan({"mode": "auto", "rehearsal": True})
     assert planned.plan is chosen
     # It was chosen for codes that are kept there.
     assert planned.config.data.cache == "memory"
-    assert [note.startswith(words or "") for note in planned.notes] == ([True] if words else [])
 
 
 def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
