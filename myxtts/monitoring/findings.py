@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -209,37 +209,30 @@ def _advise_training(settings: Settings) -> str | None:
     # Left to itself it is on where a card serves it.
     if uses_xla is False or (uses_xla == "auto" and not has_card):
         return "--enable-xla"
-    batch_size = settings.find_number("data.batch_size")
-    accumulation = settings.find_number("training.gradient_accumulation_steps")
-    if batch_size is not None and accumulation is not None and accumulation % 2 == 0:
-        return f"--batch-size {batch_size * 2} --grad-accum {accumulation // 2}"
-    return None
+    return _advise_larger_batch(settings)
 
 
 def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
     """What lets a card compute more with every kernel that it starts, each a sentence; the first is worth trying first."""
-    batch_size, accumulation = (
-        settings.find_number(key) for key in ("data.batch_size", "training.gradient_accumulation_steps")
-    )
-    advice = []
+    compiled = "XLA would start fewer kernels; `myxtts diagnose` says why this TensorFlow cannot compile for the card."
     if settings.find("data.pad_to_fixed_length") is False:
-        advice.append("XLA needs fixed shapes, and compiles the step into fewer kernels then: --enable-static-shapes")
+        compiled = "XLA needs fixed shapes, and compiles the step into fewer kernels then: --enable-static-shapes"
     elif settings.find("data.enable_xla") is False:
-        advice.append("Compile the step by XLA, into fewer kernels: --enable-xla")
-    else:
-        advice.append(
-            "XLA would start fewer kernels; `myxtts diagnose` says why this TensorFlow cannot compile for the card."
-        )
-    larger = "A larger batch computes more with every kernel"
+        compiled = "Compile the step by XLA, into fewer kernels: --enable-xla"
+    batch_size, larger = settings.find_number("data.batch_size"), _advise_larger_batch(settings)
+    where = f"with as many clips per update: {larger}"
+    if larger is None:
+        where = f"where memory allows: --batch-size{'' if batch_size is None else f' {batch_size * 2}'}"
+    return compiled, f"A larger batch computes more with every kernel, {where}"
+
+
+def _advise_larger_batch(settings: Settings) -> str | None:
+    """As many clips per update in larger batches; None where that is not known to be possible."""
+    batch_size = settings.find_number("data.batch_size")
+    accumulation = settings.find_number("training.gradient_accumulation_steps")
     if batch_size is None or accumulation is None or accumulation % 2:
-        return (
-            *advice,
-            f"{larger}, where memory allows: --batch-size{'' if batch_size is None else f' {batch_size * 2}'}",
-        )
-    return (
-        *advice,
-        f"{larger}, with as many clips per update: --batch-size {batch_size * 2} --grad-accum {accumulation // 2}",
-    )
+        return None
+    return f"--batch-size {batch_size * 2} --grad-accum {accumulation // 2}"
 
 
 def _advise_shorter_clips(settings: Settings) -> str | None:
@@ -303,112 +296,75 @@ def find_timing_variation(times: StepTimes | None, flow: Flow | None, mode: str,
     return Finding("High timing variation", evidence, advise_steadier(slowest, mode, settings), times.variation)
 
 
-def _find_dearest(facts: RunFacts) -> Finding | None:
-    """What costs the largest share of the time, where any is worth naming."""
-    candidates = [
-        _find_data_stall(facts),
-        _find_cause(facts, Cause.TRANSFER, "Moving batches to the model device", advise_faster("transfer", facts.mode, facts.settings)),
-        _find_rounds(facts, Cause.CHECKPOINT, "Saving checkpoints", "checkpoint_interval"),
-        _find_rounds(facts, Cause.VALIDATION, "Validation", "validation_interval"),
-        _find_cause(facts, Cause.RECOVERY, "Recovering from failures", advise_smaller_batch(facts.settings)),
-        _find_cause(facts, Cause.OTHER_WORKERS, "Waiting for other workers", "look at who is slowest: every worker has its own metrics, in worker-1, worker-2, ..."),
-        _find_retraces(facts),
-        _find_padding(facts),
-    ]  # fmt: skip
-    findings = [finding for finding in candidates if finding is not None and finding.share >= WORTH_NAMING]
-    return max(findings, key=lambda finding: finding.share, default=None)
-
-
 def find_limit(facts: RunFacts) -> Finding | None:
-    """What limits the run: the dearest finding, or the training itself. None before anything was trained.
+    """What limits the run: whatever costs the largest share of the time, or the training itself. None before anything was trained.
 
     Time of start-up does not count: it is paid once, and a longer run pays it back.
     """
-    step_s = facts.spent.get(Cause.STEP, 0.0)
+    step_s, trace_s = facts.spent.get(Cause.STEP, 0.0), facts.spent.get(Cause.TRACE, 0.0)
     # The first step of each shape counts as tracing, and a very short run may have no other.
-    if step_s + facts.spent.get(Cause.TRACE, 0.0) <= 0:
+    if step_s + trace_s <= 0:
         return None
-    # What traces again and again is not mended by going on.
-    if facts.retraces < ENOUGH_STEPS and (too_short := _find_too_short(facts)) is not None:
-        return too_short
-    if (dearest := _find_dearest(facts)) is not None:
+    timed = 0 if facts.times is None else facts.times.steps
+    loop_s = measure_elapsed(facts.spent) - facts.spent.get(Cause.START_UP, 0.0) - trace_s
+    # Shares of a time that is mostly tracing would name a limit that is none; what traces again and again is not mended by going on.
+    if facts.retraces < ENOUGH_STEPS and (timed < ENOUGH_STEPS or loop_s < trace_s):
+        share = trace_s / (trace_s + loop_s)
+        evidence = f"{timed} steps were timed, and tracing took {format_share(share)} of the time after start-up"
+        return Finding(TOO_SHORT, evidence, LONGER, share)
+    dearest = max(_list_costs(facts, loop_s, trace_s), key=lambda finding: finding.share, default=None)
+    if dearest is not None and dearest.share >= WORTH_NAMING:
         return dearest
-    share = step_s / _measure_loop(facts.spent)
+    share = step_s / loop_s
     evidence = f"{format_share(share)} of the time after start-up is spent in steps, so the model device hardly waits"
     flag = advise_faster(TRAINING, facts.mode, facts.settings)
     return Finding("The training itself limits the run", evidence, flag, share)
 
 
-def _find_too_short(facts: RunFacts) -> Finding | None:
-    """Why the facts say nothing yet: shares of a time that is mostly tracing would name a limit that is none."""
-    steps = 0 if facts.times is None else facts.times.steps
-    trace_s, loop_s = facts.spent.get(Cause.TRACE, 0.0), _measure_loop(facts.spent)
-    if steps >= ENOUGH_STEPS and loop_s >= trace_s:
-        return None
-    share = trace_s / (trace_s + loop_s)
-    evidence = f"{steps} steps were timed, and tracing took {format_share(share)} of the time after start-up"
-    return Finding(TOO_SHORT, evidence, LONGER, share)
-
-
-def _measure_loop(spent: Spent) -> float:
-    return measure_elapsed(spent) - spent.get(Cause.START_UP, 0.0) - spent.get(Cause.TRACE, 0.0)
-
-
-def _find_cause(facts: RunFacts, cause: Cause, title: str, flag: str | None) -> Finding | None:
-    seconds, loop_s = facts.spent.get(cause, 0.0), _measure_loop(facts.spent)
-    if seconds <= 0 or loop_s <= 0:
-        return None
-    share = seconds / loop_s
-    return Finding(f"{title} limits the run", f"it takes {format_share(share)} of the time after start-up", flag, share)
-
-
-def _find_data_stall(facts: RunFacts) -> Finding | None:
-    found = _find_cause(facts, Cause.DATA_STALL, "", None)
-    if found is None:
-        return None
-    slowest = None
-    if facts.flow is not None and facts.flow.stages:
-        slowest = find_slowest(facts.flow)
-        if slowest == TRAINING:
-            slowest = max(facts.flow.stages, key=lambda stage: stage.busy_s).name
-    title = f"Stage {slowest!r} limits the run" if slowest else "The data limits the run"
-    evidence = f"the model waits for batches {format_share(found.share)} of the time after start-up"
-    flag = advise_faster(slowest or "read", facts.mode, facts.settings)
-    return Finding(title, evidence, flag, found.share)
-
-
-def _find_retraces(facts: RunFacts) -> Finding | None:
-    elapsed_s = measure_elapsed(facts.spent) - facts.spent.get(Cause.START_UP, 0.0)
-    if not facts.retraces or elapsed_s <= 0:
-        return None
-    share = facts.spent.get(Cause.TRACE, 0.0) / elapsed_s
-    flag = "--enable-static-shapes" if facts.settings.find("data.pad_to_fixed_length") is False else None
-    evidence = f"{facts.retraces} retraces; tracing took {format_share(share)} of the time after start-up"
-    return Finding("Tracing anew limits the run", evidence, flag, share)
-
-
-def _find_padding(facts: RunFacts) -> Finding | None:
-    loop_s = _measure_loop(facts.spent)
-    if facts.padding_waste is None or facts.padding_waste < MUCH_PADDING or loop_s <= 0:
-        return None
-    share = facts.padding_waste * facts.spent.get(Cause.STEP, 0.0) / loop_s
-    evidence = f"{format_share(facts.padding_waste)} of what is computed is padding"
-    return Finding("Padding limits the run", evidence, advise_smaller_batch(facts.settings), share)
-
-
-def _find_rounds(facts: RunFacts, cause: Cause, title: str, name: str) -> Finding | None:
-    """What comes every so many updates, and once at the end."""
-    interval = facts.settings.find_number(f"training.{name}")
-    rarer = None if interval is None else f"--{name.replace('_', '-')} {interval * 2}"
-    found = _find_cause(facts, cause, title, rarer)
-    steps = 0 if facts.times is None else facts.times.steps + facts.times.left_out
-    if found is None or interval is None or steps >= ENOUGH_ROUNDS * interval:
-        return found
-    evidence = (
-        f"{cause} took {format_share(found.share)} of the time after start-up. It comes every {interval} updates and at the end, "
-        f"and {steps} were made"
-    )
-    return Finding(TOO_SHORT, evidence, LONGER, found.share)
+def _list_costs(facts: RunFacts, loop_s: float, trace_s: float) -> Iterator[Finding]:
+    """Everything that costs time besides the training; shares are of the time after start-up, which tracing is no part of."""
+    mode, settings, flow = facts.mode, facts.settings, facts.flow
+    shares = {cause: seconds / loop_s for cause, seconds in facts.spent.items() if seconds > 0} if loop_s > 0 else {}
+    if stall := shares.get(Cause.DATA_STALL):
+        slowest = None
+        if flow is not None and flow.stages:
+            slowest = find_slowest(flow)
+            if slowest == TRAINING:
+                slowest = max(flow.stages, key=lambda stage: stage.busy_s).name
+        title = f"Stage {slowest!r} limits the run" if slowest else "The data limits the run"
+        evidence = f"the model waits for batches {format_share(stall)} of the time after start-up"
+        yield Finding(title, evidence, advise_faster(slowest or READING, mode, settings), stall)
+    others = "look at who is slowest: every worker has its own metrics, in worker-1, worker-2, ..."
+    costs: list[tuple[Cause, str, str | None]] = [
+        (Cause.TRANSFER, "Moving batches to the model device", advise_faster(TRANSFER, mode, settings)),
+        (Cause.RECOVERY, "Recovering from failures", advise_smaller_batch(settings)),
+        (Cause.OTHER_WORKERS, "Waiting for other workers", others),
+    ]
+    # What comes every so many updates, and once at the end.
+    updates = 0 if facts.times is None else facts.times.steps + facts.times.left_out
+    for cause, title in ((Cause.CHECKPOINT, "Saving checkpoints"), (Cause.VALIDATION, "Validation")):
+        interval = settings.find_number(f"training.{cause}_interval")
+        if interval is None or updates >= ENOUGH_ROUNDS * interval:
+            costs.append((cause, title, None if interval is None else f"--{cause}-interval {interval * 2}"))
+        elif share := shares.get(cause):
+            evidence = (
+                f"{cause} took {format_share(share)} of the time after start-up. It comes every {interval} updates and at the end, "
+                f"and {updates} were made"
+            )
+            yield Finding(TOO_SHORT, evidence, LONGER, share)
+    for cause, title, flag in costs:
+        if share := shares.get(cause):
+            evidence = f"it takes {format_share(share)} of the time after start-up"
+            yield Finding(f"{title} limits the run", evidence, flag, share)
+    if facts.retraces:
+        share = trace_s / (loop_s + trace_s)
+        static = "--enable-static-shapes" if settings.find("data.pad_to_fixed_length") is False else None
+        evidence = f"{facts.retraces} retraces; tracing took {format_share(share)} of the time after start-up"
+        yield Finding("Tracing anew limits the run", evidence, static, share)
+    if facts.padding_waste is not None and facts.padding_waste >= MUCH_PADDING:
+        evidence = f"{format_share(facts.padding_waste)} of what is computed is padding"
+        share = facts.padding_waste * shares.get(Cause.STEP, 0.0)
+        yield Finding("Padding limits the run", evidence, advise_smaller_batch(settings), share)
 
 
 @dataclass(frozen=True)

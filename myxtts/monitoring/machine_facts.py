@@ -242,7 +242,7 @@ def redact(text: str, environ: Mapping[str, str]) -> str:
     # Longest first: a value may be the beginning of another. In a report of JSON it is escaped.
     for secret in sorted({form for each in secrets for form in (each, json.dumps(each)[1:-1])}, key=len, reverse=True):
         text = text.replace(secret, SECRET)
-    text = re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,}\b", r"\1-<id>", text, flags=re.I)
+    text = re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}-[\w-]{4,}", r"\1-<id>", text, flags=re.I)
     if len(Path.home().parts) > 1:
         text = re.sub(rf"{re.escape(str(Path.home()))}(?![\w.-])", "~", text)
     text = re.sub(r"(/(?:home|Users)/)(?!<)[^/\s'\":,;)]+", rf"\g<1>{USER}", text)

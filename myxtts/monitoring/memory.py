@@ -13,8 +13,11 @@ from typing import NamedTuple
 
 from myxtts.devices.leaks import PeakHistory
 from myxtts.devices.nvml import MIB
-from myxtts.errors import MemoryBillError
+from myxtts.devices.plan import RolePlan
+from myxtts.errors import MemoryBillError, NvmlError
+from myxtts.monitoring.metrics import MemoryUse
 from myxtts.units import format_bytes
+from myxtts.utils.gpu_memory import read_role_memory
 
 WARM_UP = 30
 READINGS_PER_STRETCH = 30
@@ -177,6 +180,18 @@ class MemoryWatch:
     def forget(self, memory: Memory) -> None:
         """Begins anew with a memory: another process has it now."""
         self._series.pop(memory, None)
+
+
+def read_memory_use(role: RolePlan) -> MemoryUse:
+    """What a role of this process holds now. A driver that does not answer is the sampler's to tell: a figure is then unknown."""
+    name, limit = f"{role.role} {role.device}", None if role.limit_mib is None else role.limit_mib * MIB
+    try:
+        reading = read_role_memory(role)
+    except NvmlError:
+        return MemoryUse(name, None, limit)
+    sizes_mb = (reading.pool_mb, reading.process_mb, reading.context_mb, reading.peak_mb)
+    used, *more = (None if size is None else int(size * MIB) for size in (reading.used_mb, *sizes_mb))
+    return MemoryUse(name, used, limit, *more)
 
 
 class BillItem(NamedTuple):

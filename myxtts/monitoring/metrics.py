@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import MAXYEAR, UTC, datetime
@@ -21,6 +21,7 @@ from myxtts.errors import NotARunError
 from myxtts.files import FileError, WriteError, fit_shape, iter_lines, open_file_atomically, parse_json
 from myxtts.monitoring.clock import Cause, Flow, StepClock, TimeLedger, measure_elapsed, measure_training, subtract_flow
 from myxtts.monitoring.sampler import CardSummary, HostSummary
+from myxtts.pipeline.batch import BatchFacts
 from myxtts.units import SAMPLE_RATE_HZ, format_bytes
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ class MemoryUse:
     """What the process holds there, as the driver sees it: a limited pool as a whole, and the CUDA context."""
     context_bytes: int | None = None
     """Of that, the CUDA context and the libraries' own; no limit holds for it."""
+    peak_bytes: int | None = None
+    """The most that TensorFlow has held."""
 
     def __str__(self) -> str:
         limit = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
@@ -337,67 +340,45 @@ class IntervalMeter:
         self._flow: Flow | None = None
         self._counts: Counter[str] = Counter()
 
-    def count_batch(
-        self, clips: int, samples: int, padded_samples: int, *, has_traced: bool = False, is_retrace: bool = False
-    ) -> None:
+    def count_batch(self, facts: BatchFacts, *, has_traced: bool = False, is_retrace: bool = False) -> None:
         """A batch was trained on.
 
         Args:
-            padded_samples: all samples of its shape, the padding included.
             has_traced: whether something was traced for it. Its time is then no time of training, so rates leave it out.
             is_retrace: whether that should not have been.
         """
         counts = self._counts
         counts["batches"] += 1
-        counts["clips"] += clips
-        counts["samples"] += samples
-        counts["padded_samples"] += padded_samples
+        counts["clips"] += facts.clips
+        counts["samples"] += facts.samples
+        counts["padded_samples"] += facts.padded_samples
         counts["retraces"] += is_retrace
         counts["traced_batches"] += has_traced
         if not has_traced:
-            counts["timed_clips"] += clips
-            counts["timed_samples"] += samples
+            counts["timed_clips"] += facts.clips
+            counts["timed_samples"] += facts.samples
 
-    def close(
-        self,
-        *,
-        step: int,
-        epoch: int,
-        losses: Sequence[float],
-        learning_rate: float | None,
-        scalars: Mapping[str, float],
-        flow: Flow,
-        memory: Sequence[MemoryUse],
-    ) -> TrainRow:
+    def close(self, flow: Flow, **facts: Any) -> TrainRow:
         """The row of everything since the last one.
 
         Args:
-            step: updates done.
-            losses: of every step since the last row.
             flow: facts counted from the start of the pipeline; the row gets what is new in them.
+            facts: all that is not counted here: step, epoch, losses, learning rate, scalars, memory.
         """
         durations_s, left_out = self._clock.take_window()
-        spent = self._ledger.take_window()
+        spent, counts, last_flow = self._ledger.take_window(), self._counts, self._flow
+        self._counts, self._flow = Counter(), flow
         training_s = measure_training(spent)
-        counts, self._counts = self._counts, Counter()
-        last_flow, self._flow = self._flow, flow
         is_timed = counts["timed_clips"] > 0 and training_s > 0
+        for name in ("batches", "clips", "samples", "padded_samples", "retraces", "traced_batches"):
+            facts[name] = counts[name]
         return TrainRow(
             time_s=time.time(),
-            step=step,
-            epoch=epoch,
-            losses=tuple(losses),
-            learning_rate=learning_rate,
-            scalars=dict(scalars),
             step_times_s=tuple(durations_s),
             left_out=left_out,
             spent=spent,
-            **{
-                name: counts[name]
-                for name in ("batches", "clips", "samples", "padded_samples", "retraces", "traced_batches")
-            },
             clips_per_s=counts["timed_clips"] / training_s if is_timed else None,
             audio_seconds_per_s=counts["timed_samples"] / SAMPLE_RATE_HZ / training_s if is_timed else None,
             flow=subtract_flow(flow, last_flow),
-            memory=tuple(memory),
+            **facts,
         )

@@ -1,7 +1,4 @@
-"""What a profile has measured, and what it shows.
-
-When each batch was read, prepared, copied and trained on; the stage that limits the run, and every rule that it breaks, with the
-change worth trying."""
+"""What a profile has measured, the stage that limits the run, and every rule that it breaks, with the change worth trying."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from myxtts.monitoring.findings import (
     advise_fewer_launches,
     advise_steadier,
 )
+from myxtts.monitoring.metrics import MemoryUse
 from myxtts.monitoring.sampler import MachineSample
 from myxtts.pipeline.batch import BatchSpans, Span
-from myxtts.pipeline.threads import HandoffFacts
 from myxtts.units import format_share, format_step_time
 
 MOST_LOAD, MOST_PREPARATION, MOST_TRANSFER = 0.20, 0.20, 0.15
@@ -80,19 +77,6 @@ class BatchTimes(NamedTuple):
         }
         parts[StepPart.TRAIN] = self.train.seconds
         return {**parts, StepPart.HAND_OFF: max(0.0, self.step_s - sum(parts.values()))}
-
-
-class RoleMemoryFacts(NamedTuple):
-    """What one role holds at the end of a profile, as `RoleMemory` has it; unknown is None."""
-
-    role: str
-    device: str
-    used_bytes: int | None
-    peak_bytes: int | None
-    limit_bytes: int | None
-    pool_bytes: int | None = None
-    process_bytes: int | None = None
-    context_bytes: int | None = None
 
 
 class Launches(NamedTuple):
@@ -169,10 +153,9 @@ class Profile:
     left_out: int
     """Batches of both halves that filled the pipeline, or whose step traced."""
     launches: Launches | None = None
-    handoffs: tuple[HandoffFacts, ...] = ()
     cache_hits: int = 0
     cache_misses: int = 0
-    memory: tuple[RoleMemoryFacts, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
     samples: tuple[MachineSample, ...] = field(default=(), repr=False)
     card_problem: str | None = None
 
@@ -186,18 +169,17 @@ class Profile:
     @cached_property
     def costs(self) -> dict[StepPart, Cost]:
         """By part, in the order of the flow."""
-        costs, stall_s, waited_s = {}, self.stall_s, self.wait_s
+        costs, owns = {}, [batch.measure_own() for batch in self.synced]
+        synced, free = ([batch.split_step() for batch in batches] for batches in (self.synced, self.free))
+        # The host's wait tells whom it is for, and may be longer than that of the device.
+        stalled = self.stall_s / self.wait_s if self.wait_s else 0.0
         for part in StepPart:
-            own_N = np.array([batch.measure_own().get(part, 0.0) for batch in self.synced])
-            synced_N = np.array([batch.split_step()[part] for batch in self.synced])
+            own_N = np.array([own.get(part, 0.0) for own in owns])
+            step_s = float(np.mean([each[part] for each in free])) * stalled
             if part is StepPart.TRAIN:
-                step_s = self.step_s - stall_s
-            else:
-                # The host's wait tells whom it is for, and may be longer than that of the device.
-                waits = [batch.split_step()[part] for batch in self.free]
-                step_s = float(np.mean(waits)) * (stall_s / waited_s if waited_s else 0.0)
-            figures = (own_N.mean(), own_N.std(), step_s, synced_N.std(), step_s / self.step_s)
-            costs[part] = Cost(*map(float, figures))
+                step_s = self.step_s - self.stall_s
+            std_s = float(np.std([each[part] for each in synced]))
+            costs[part] = Cost(float(own_N.mean()), float(own_N.std()), step_s, std_s, step_s / self.step_s)
         return costs
 
     @property
@@ -206,7 +188,7 @@ class Profile:
         clips = self.cache_hits + self.cache_misses
         return self.cache_hits / clips if clips else None
 
-    @property
+    @cached_property
     def wait_s(self) -> float:
         """How long the host waits for a batch that nobody has ready, where it waits for nothing else."""
         return float(np.mean([batch.wait.seconds for batch in self.free]))
@@ -253,17 +235,6 @@ class Profile:
         return max(0.0, 1 - self.cached_mean_s / self.step_s)
 
     @property
-    def efficiency(self) -> float:
-        """The slower of training and pipeline alone, by the time of both together. 1.0 is the limit."""
-        alone_s = (self.cached_mean_s, self.pipeline_mean_s)
-        return (max(alone_s) if self.run.has_two_devices else sum(alone_s)) / self.step_s
-
-    @property
-    def interference(self) -> float:
-        """How much longer a batch trains beside the pipeline than alone, as a share."""
-        return self.costs[StepPart.TRAIN].step_s / self.cached_mean_s - 1
-
-    @property
     def speed_up(self) -> SpeedUp:
         """What a second device can gain over one that does everything in turn, and what is reached."""
         read_s, own_s, _, train_s, _ = (cost.own_s for cost in self.costs.values())
@@ -298,54 +269,52 @@ class Verdict:
 
 
 def judge_profile(profile: Profile, settings: Settings) -> Verdict:
-    """The verdict on a profile."""
-    rules = tuple(sorted(_list_broken(profile, settings), key=lambda rule: -rule.share))
-    return Verdict(_find_limit(profile), rules, not rules and profile.training_share > LEAST_TRAINING)
+    """The verdict on a profile.
 
-
-def _find_limit(profile: Profile) -> StepPart:
-    """The stage the training waits for longest, or the training itself when it hardly waits.
-
-    On one device, where everything takes its turn, the stage that takes most of a step.
+    The limit is the stage the training waits for longest, or the training itself where it hardly waits; on one device, where
+    everything takes its turn, the stage that takes most of a step.
     """
-    stages = [StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER]
-    if not profile.run.has_two_devices:
-        stages.append(StepPart.TRAIN)
-    elif profile.stall_s / profile.step_s < STALLED:
-        return StepPart.TRAIN
-    return max(stages, key=lambda part: profile.costs[part].step_s)
+    rules = tuple(sorted(_list_broken(profile, settings), key=lambda rule: -rule.share))
+    limit = max(STAGES, key=lambda part: profile.costs[part].step_s)
+    if profile.run.has_two_devices:
+        waits = [StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER]
+        is_stalled = profile.stall_s / profile.step_s >= STALLED
+        limit = max(waits, key=lambda part: profile.costs[part].step_s) if is_stalled else StepPart.TRAIN
+    return Verdict(limit, rules, not rules and profile.training_share > LEAST_TRAINING)
 
 
 def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
-    run, busy, times = profile.run, profile.data_share, profile.times
-    is_saturated = busy is not None and busy > MOST_DATA_BUSY
-    waits = {StepPart.LOAD: "files", StepPart.PREPARE: "preparation", StepPart.TRANSFER: "copies"}
+    run, busy, costs = profile.run, profile.data_share, profile.costs
 
-    def break_rule(part: StepPart, title: str, rule: str, what: str, *advice: str) -> BrokenRule:
-        share, flag = profile.costs[part].share, advise_faster(STAGES[part], run.mode, settings)
-        evidence = f"the training waits for {waits[part]} {format_share(share)} of the time{rule}"
-        return BrokenRule(title, evidence, (*([f"{what}: {flag}"] if flag else []), *advice), part, share)
+    def break_rule(part: StepPart, title: str, what: str, flag_does: str, *advice: str, rule: str = "") -> BrokenRule:
+        share, flag = costs[part].share, advise_faster(STAGES[part], run.mode, settings)
+        evidence = f"the training waits for {what} {format_share(share)} of the time{rule}"
+        return BrokenRule(title, evidence, (*([f"{flag_does}: {flag}"] if flag else []), *advice), part, share)
 
-    if profile.costs[StepPart.LOAD].share > MOST_LOAD:
+    if costs[StepPart.LOAD].share > MOST_LOAD:
         yield break_rule(
-            StepPart.LOAD, "DATA LOADING BOTTLENECK", f" (rule: at most {MOST_LOAD:.0%})", "More readers",
+            StepPart.LOAD, "DATA LOADING BOTTLENECK", "files", "More readers",
             "Put the corpus on an SSD or into memory; a network share or a hard disk is often the reason.",
             "Convert compressed recordings to 16-bit WAV at 22,050 Hz: they need no decoding and no resampling.",
+            rule=f" (rule: at most {MOST_LOAD:.0%})",
         )  # fmt: skip
     # Both that the training waits for preparation, and that the data device has no reserve.
-    if profile.costs[StepPart.PREPARE].share > MOST_PREPARATION or is_saturated:
-        title = "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK"
-        limit = f" (rule: at most {MOST_DATA_BUSY:.0%})" if is_saturated else ""
+    is_saturated = busy is not None and busy > MOST_DATA_BUSY
+    if costs[StepPart.PREPARE].share > MOST_PREPARATION or is_saturated:
         advice = []
         if profile.cached_share is not None:
             advice.append("Codes are kept already: once a first epoch has filled the cache, profile again.")
         if busy is not None and not run.is_rehearsal and run.mode != "split":
             advice.append("If one card is faster, let that one prepare: exchange --data-gpu and --model-gpu.")
-        evidence = "" if busy is None else f"; the data device is busy {format_share(busy)} of it{limit}"
-        rule = break_rule(StepPart.PREPARE, title, evidence, "Prepare less often, or elsewhere", *advice)
+        limit = f" (rule: at most {MOST_DATA_BUSY:.0%})" if is_saturated else ""
+        rule = break_rule(
+            StepPart.PREPARE, "DATA DEVICE SATURATED" if is_saturated else "PREPROCESSING BOTTLENECK", "preparation",
+            "Prepare less often, or elsewhere", *advice,
+            rule="" if busy is None else f"; the data device is busy {format_share(busy)} of it{limit}",
+        )  # fmt: skip
         nothing = ("No setting would change that here: only a faster device would prepare faster.",)
         yield replace(rule, advice=rule.advice or nothing)
-    if profile.costs[StepPart.TRANSFER].share > MOST_TRANSFER:
+    if costs[StepPart.TRANSFER].share > MOST_TRANSFER:
         copies = (
             "Look at how the cards are connected (`myxtts devices`): NODE and SYS are slow; one card, or cards on one "
             "PCIe root, copy faster."
@@ -355,29 +324,32 @@ def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
         elif not run.has_two_devices:
             copies = "Batches come from host memory over PCIe: a slot with more lanes copies faster."
         limit = f" (rule: at most {MOST_TRANSFER:.0%})"
-        yield break_rule(StepPart.TRANSFER, "GPU TRANSFER BOTTLENECK", limit, "More batches ahead", copies)
-    # Of a step by XLA the launches are not known, and a processor has none.
-    if run.is_on_gpu and profile.launches is not None and not profile.launches.is_compiled:
-        yield from _judge_launches(profile, settings)
+        yield break_rule(
+            StepPart.TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", "More batches ahead", copies, rule=limit
+        )
+    yield from _judge_launches(profile, settings)
+    times = profile.times
     if times.steps >= ENOUGH_STEPS and times.variation is not None and times.variation > HIGH_VARIATION:
-        part = max(STAGES, key=lambda part: profile.costs[part].step_std_s)
-        cost, flag = profile.costs[part], advise_steadier(STAGES[part], run.mode, settings)
+        part = max(STAGES, key=lambda part: costs[part].step_std_s)
+        flag = advise_steadier(STAGES[part], run.mode, settings)
         steadier = f"Make steps more even: {flag}" if flag else f"No setting would make {part} more even here."
         evidence = (
             f"steps vary by {format_share(times.variation)} of their mean (rule: at most {HIGH_VARIATION:.0%}), most of it from "
-            f"{part} ({format_step_time(cost.step_s)} +- {format_step_time(cost.step_std_s)} of a step)"
+            f"{part} ({format_step_time(costs[part].step_s)} +- {format_step_time(costs[part].step_std_s)} of a step)"
         )
         yield BrokenRule("HIGH TIMING VARIATION", evidence, (steadier,), part, max(0.0, 1 - times.p50_s / times.mean_s))
 
 
 def _judge_launches(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
     """The rule that a step of many small kernels breaks: the card is busy starting them."""
-    assert profile.launches is not None
-    assert profile.launch_s is not None
-    share = min(1.0, profile.launch_s / profile.cached_mean_s)
+    launches, launch_s = profile.launches, profile.launch_s
+    # Of a step by XLA the launches are not known, and a processor has none.
+    if launches is None or launch_s is None or launches.is_compiled or not profile.run.is_on_gpu:
+        return
+    share = min(1.0, launch_s / profile.cached_mean_s)
     if share > LAUNCH_BOUND:
         evidence = (
-            f"a step starts {profile.launches.gradients + profile.launches.update:,} small kernels; at about {LAUNCH_S * 1e6:.0f} us "
+            f"a step starts {launches.gradients + launches.update:,} small kernels; at about {LAUNCH_S * 1e6:.0f} us "
             f"each they fill {format_share(share)} of the {format_step_time(profile.cached_mean_s)} that it takes without its pipeline "
             f"(rule: at most {LAUNCH_BOUND:.0%})"
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import tensorflow as tf
 
@@ -19,13 +19,12 @@ from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
-from myxtts.devices.nvml import MIB
-from myxtts.devices.plan import DevicePlan, RolePlan
-from myxtts.errors import NvmlError, RunFinishedError, RunFolderError
+from myxtts.devices.plan import DevicePlan
+from myxtts.errors import RunFinishedError, RunFolderError
 from myxtts.monitoring.clock import Cause, Flow, ProgressMeter, StepClock, TimeLedger
 from myxtts.monitoring.findings import MachineFacts, find_timing_variation, settle_sections
 from myxtts.monitoring.live_view import Picture, open_view
-from myxtts.monitoring.memory import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase
+from myxtts.monitoring.memory import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase, read_memory_use
 from myxtts.monitoring.metrics import (
     LOG_NAME,
     EventRow,
@@ -53,7 +52,6 @@ from myxtts.training.run_folder import TrainerFolder
 from myxtts.training.schedule import Schedule
 from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter
-from myxtts.utils.gpu_memory import read_role_memory
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +106,6 @@ class RunLog:
         self.ledger = ledger
         self.clock = StepClock()
         self._plan = plan
-        self._shares_device = plan.is_shared
         self._schedule = schedule
         self._row = _describe_session(saver, schedule, plan, predicted_step_s)
         self._meter = IntervalMeter(self.clock, ledger)
@@ -121,7 +118,6 @@ class RunLog:
         self._memory = MemoryWatch(run.stage)
         self._producer: BatchMemory | None = None
         self._producer_peak_bytes: int | None = None
-        self._opened_at = time.perf_counter()
         self._closing = ExitStack()
         self._metrics = self._open_log(saver.progress.step, saver.progress.is_validated)
         self._closing.callback(lambda: self._metrics.close())
@@ -145,20 +141,15 @@ class RunLog:
         self._metrics = self._open_log(step, is_validated)
         # Of a pipeline that is closed; the next one counts anew.
         self._events_seen = 0
-        self._opened_at = time.perf_counter()
 
     def begin_loop(self) -> None:
         """Start-up is over."""
         self.ledger.begin_loop()
         self.clock.begin()
 
-    def count_batch(
-        self, facts: BatchFacts, memory: BatchMemory, *, has_traced: bool = False, is_retrace: bool = False
-    ) -> None:
+    def count_batch(self, facts: BatchFacts, memory: BatchMemory, **traces: bool) -> None:
         """A batch was trained on; see `IntervalMeter.count_batch`."""
-        self._meter.count_batch(
-            facts.clips, facts.samples, facts.padded_samples, has_traced=has_traced, is_retrace=is_retrace
-        )
+        self._meter.count_batch(facts, **traces)
         self._watch_preparation(facts.updates, memory)
 
     def end_phase(self, step: int, phase: Phase, *, has_traced: bool = False) -> None:
@@ -185,24 +176,28 @@ class RunLog:
         pipeline: PipelineFacts,
     ) -> None:
         """The steps since the last call."""
-        self._note_events(step, pipeline)
-        row = self._meter.close(
+        self._note_stalls(step)
+        for event in pipeline.events[self._events_seen :]:
+            place = "" if event.position is None else f"batch {event.position}: "
+            self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
+        self._events_seen = len(pipeline.events)
+        self._last_row = row = self._meter.close(
+            Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs),
             step=step,
             epoch=epoch,
-            losses=losses,
+            losses=tuple(losses),
             learning_rate=learning_rate,
-            scalars=scalars,
-            flow=Flow(time.perf_counter() - self._opened_at, pipeline.work, pipeline.handoffs),
-            memory=self._read_memory(),
+            scalars=dict(scalars),
+            memory=tuple(self._read_memory()),
         )
-        self._last_row = row
         self._metrics.write(row)
-        self._log_machine(step)
+        if samples := self._sampler.take_samples():
+            cards, host = summarise_cards(samples), summarise_host(samples)
+            self._metrics.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
         interval = self._schedule.checkpoint_interval
         next_checkpoint = min(self._schedule.end_step, (step // interval + 1) * interval)
-        progress = self._progress.measure(
-            step, next_checkpoint if next_checkpoint > step else None, traced_s=row.spent.get(Cause.TRACE, 0.0)
-        )
+        traced_s = row.spent.get(Cause.TRACE, 0.0)
+        progress = self._progress.measure(step, next_checkpoint if next_checkpoint > step else None, traced_s=traced_s)
         self._show(Picture(row, progress, self.clock.read(), self._validation))
         if self._board is not None:
             self._board.write_train_row(row)
@@ -263,38 +258,28 @@ class RunLog:
         spent = self.ledger.take_window()
         path = self.folder / METRICS_NAME
         summary = summarise_run(read_metrics(path).rows, spent, status)
-        figures: dict[str, Any] = dump_summary(summary)
-        self._metrics.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=figures))
+        ended = SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=dump_summary(summary))
+        self._metrics.write(ended)
         write_run_page(path, self.folder / REPORT_NAME)
         write_listening_page(self.folder, self.folder / LISTENING_PAGE)
         return summary
 
     def format_performance(self, pipeline: PipelineFacts) -> str:
         """The step times so far and, where they vary much, who waits."""
-        times = self.clock.read()
-        flow = Flow(time.perf_counter() - self._opened_at, pipeline.work, pipeline.handoffs)
+        times, row = self.clock.read(), self._last_row
+        flow = Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs)
         finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
-        row = self._last_row
-        return format_performance(
-            times, row.clips_per_s if row else None, row.audio_seconds_per_s if row else None, finding
-        )
+        rates = (None, None) if row is None else (row.clips_per_s, row.audio_seconds_per_s)
+        return format_performance(times, *rates, finding)
 
     def _open_log(self, step: int, is_validated: bool) -> MetricsLog:
         log, lost_s = open_metrics_log(self.folder / METRICS_NAME, step or None, is_validated=is_validated)
         log.write(replace(self._row, time_s=time.time(), step=step, lost_s=lost_s))
         return log
 
-    def _log_machine(self, step: int) -> None:
-        samples = self._sampler.take_samples()
-        if samples:
-            cards, host = summarise_cards(samples), summarise_host(samples)
-            self._metrics.write(MachineRow(time_s=time.time(), step=step, cards=tuple(cards), host=host))
-
     def _watch_preparation(self, step: int, made: BatchMemory) -> None:
         """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
-        used: dict[Memory, int | None] = {}
-        if not self._shares_device:
-            used[Memory.DATA_DEVICE] = made.device_bytes
+        used = {} if self._plan.is_shared else {Memory.DATA_DEVICE: made.device_bytes}
         if made.pid != os.getpid():
             if self._producer is not None and self._producer.pid != made.pid:
                 self._memory.forget(Memory.PRODUCER)
@@ -316,37 +301,22 @@ class RunLog:
             _log.warning("%s", leak)
             self.note(step, LEAK_EVENT, str(leak))
 
-    def _read_memory(self) -> list[MemoryUse]:
-        hosts = [MemoryUse("host, trainer", read_private_bytes(os.getpid()), None)]
-        if self._producer is not None:
-            hosts.append(MemoryUse("host, producer", self._producer.host_bytes, None))
-        roles = [self._read_role(role) for role in self._plan.own_roles]
-        return [*roles, *hosts]
-
-    def _read_role(self, role: RolePlan) -> MemoryUse:
-        name = f"{role.role} {role.device}"
-        if role.process is not self._plan.model.process:
-            # Of a pool of another process the driver knows nothing; the process itself does.
-            pool = None if self._producer is None else self._producer.device_bytes
-            return MemoryUse(name, pool, None if role.limit_mib is None else role.limit_mib * MIB, pool)
-        try:
-            reading = read_role_memory(role)
-        except NvmlError:
-            # A driver that does not answer now is the sampler's to tell; a run does not end for want of a figure.
-            return MemoryUse(name, None, None)
-        sizes_mb = (reading.used_mb, reading.limit_mb, reading.pool_mb, reading.process_mb, reading.context_mb)
-        return MemoryUse(name, *(None if size is None else int(size * MIB) for size in sizes_mb))
+    def _read_memory(self) -> Iterator[MemoryUse]:
+        producer = self._producer
+        for role in self._plan.own_roles:
+            use = read_memory_use(role)
+            if role.process is not self._plan.model.process:
+                # Of a pool of another process the driver knows nothing; the process itself does.
+                pool = None if producer is None else producer.device_bytes
+                use = MemoryUse(use.device, pool, use.limit_bytes, pool)
+            yield use
+        yield MemoryUse("host, trainer", read_private_bytes(os.getpid()), None)
+        if producer is not None:
+            yield MemoryUse("host, producer", producer.host_bytes, None)
 
     def _note_stalls(self, step: int) -> None:
         while self._stalls:
             self.note(step, STALLED, self._stalls.popleft())
-
-    def _note_events(self, step: int, pipeline: PipelineFacts) -> None:
-        self._note_stalls(step)
-        for event in pipeline.events[self._events_seen :]:
-            place = "" if event.position is None else f"batch {event.position}: "
-            self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
-        self._events_seen = len(pipeline.events)
 
 
 def choose_board(run: TrainerFolder, config: XTTSConfig) -> Path:

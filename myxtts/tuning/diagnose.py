@@ -169,19 +169,21 @@ def diagnose(
     issues = list(check_set_up(config, machine, software, links))
     tell("looking at the corpus")
     corpus = profile = None
+    # Whatever fails is an issue, and the rest is still looked at.
     try:
         found, plan = scan(config)
-    except MyXTTSError as error:
-        # The rest is still looked at.
-        issues.append(_explain_failure("The corpus cannot be used", error))
-    else:
         corpus = measure_corpus(found.corpus, plan, len(found.drops.drops))
         issues += check_corpus(corpus, config.data.batch_size, config.training.gradient_accumulation_steps)
+    except MyXTTSError as error:
+        issues.append(_explain_failure("The corpus cannot be used", error))
     # Without TensorFlow there is no run to test; that is an issue already.
     if tests_speed and software.tensorflow is not None:
         try:
-            profile, found_slow = _test_speed(config, command, tell)
-            issues += found_slow
+            # Read anew: by now the variables are those that a run has.
+            around = read_machine()
+            planned = profiling.plan_profile(config, around, tell, command)
+            profile, verdict = profiling.measure_and_judge(planned, around, STEPS, tell)
+            issues += [describe_rule(rule, is_rehearsal=config.training.rehearsal) for rule in verdict.rules]
         except MyXTTSError as error:
             issues.append(_explain_failure("The speed test could not be run", error))
         except ImportError as error:
@@ -202,14 +204,6 @@ def diagnose(
 def rank_issues(issues: Iterable[Issue]) -> list[Issue]:
     """Serious ones first; among equals what costs most. Issues that cost nothing known keep their order."""
     return sorted(issues, key=lambda issue: (list(Severity).index(issue.severity), -issue.share))
-
-
-def _test_speed(config: XTTSConfig, command: Sequence[str], tell: Tell) -> tuple[Profile, list[Issue]]:
-    # Read anew: by now the variables are those that a run has.
-    machine = read_machine()
-    planned = profiling.plan_profile(config, machine, tell, command)
-    profile, verdict = profiling.measure_and_judge(planned, machine, STEPS, tell)
-    return profile, [describe_rule(rule, is_rehearsal=config.training.rehearsal) for rule in verdict.rules]
 
 
 def _look_at_cards(machine: Machine) -> tuple[tuple[MachineSample, ...], str | None]:
@@ -492,7 +486,6 @@ def _explain_failure(observation: str, error: Exception) -> Issue:
 
 
 # fmt: on
-# How it is told: plain text within 80 columns, or JSON.
 
 
 def format_diagnosis_json(diagnosis: Diagnosis) -> str:
@@ -519,95 +512,86 @@ def format_diagnosis_json(diagnosis: Diagnosis) -> str:
 
 
 def format_diagnosis(diagnosis: Diagnosis) -> str:
-    """The whole report."""
-    sections = [
-        ("SOFTWARE", _list_software(diagnosis.software)),
-        ("DEVICES", _list_devices(diagnosis)),
-        ("SETTINGS", _list_settings(diagnosis.settings)),
-        ("CORPUS", _list_corpus(diagnosis.corpus)),
-        ("SPEED TEST", _list_speed(diagnosis.profile)),
-        ("LIVE", _list_live(diagnosis)),
-    ]
-    parts = ["\n".join([title, *lines]) for title, lines in sections]
-    return "\n\n".join([*parts, "\n".join(_list_issues(diagnosis.issues))])
-
-
-def _list_software(software: SoftwareFacts) -> Iterator[str]:
-    yield from _wrap("System", f"{software.system}, Python {software.python}")
-    yield from _wrap("TensorFlow", software.build)
-    yield from _wrap("Driver", software.driver or software.driver_problem or UNKNOWN)
-    for library in software.libraries:
-        yield f"{'':<{INDENT}}{library.file:<22}{'found' if library.problem is None else 'missing':<9}{library.name}"
-
-
-def _list_devices(diagnosis: Diagnosis) -> Iterator[str]:
-    scan = diagnosis.machine.scan
-    for card in scan.cards:
-        free, total = (UNKNOWN if mib is None else f"{mib} MB" for mib in (card.free_mib, card.total_mib))
-        yield from _wrap(f"GPU {card.physical_id}", f"{card.name}, {free} free of {total}")
-    for physical_id, reason in scan.lost:
-        yield from _wrap(f"GPU {physical_id}", reason)
-    if not scan.cards and not scan.lost:
-        yield from _wrap("GPUs", scan.problem or "none")
-    for link in diagnosis.links:
-        yield from _wrap("Link", link.explain())
-    yield from _wrap("Host", f"{diagnosis.machine.host_free_mib} MB of memory free")
-
-
-def _list_settings(settings: Mapping[str, str]) -> Iterator[str]:
-    width = max(map(len, settings)) + 2
-    for name, value in settings.items():
-        yield from _wrap(name, value, indent=width)
-
-
-def _list_corpus(corpus: CorpusFacts | None) -> Iterator[str]:
-    if corpus is None:
-        yield "not looked at: see the issues"
-        return
-    formats = ", ".join(f"{clips} {ending or 'without ending'}" for ending, clips in corpus.formats[:5])
-    rates = ", ".join(f"{files} at {rate} Hz" for rate, files in corpus.rates_hz[:3]) or UNKNOWN
-    yield from _wrap("Clips", f"{corpus.clips}, {format_duration(corpus.seconds)}; {corpus.set_aside} set aside")
-    yield from _wrap("Formats", formats)
-    yield from _wrap("Rates", f"{rates} ({corpus.probed} files looked at)")
-    yield from _wrap("Lengths", f"half up to {corpus.lengths}")
-    yield from _wrap("Padding", f"{format_share(corpus.padding)} of the audio, in {corpus.shapes} batch shapes")
-
-
-def _list_speed(profile: Profile | None) -> Iterator[str]:
-    if profile is None:
-        yield "not run"
-        return
-    times = profile.times
-    yield from _wrap(
-        "Step",
-        f"{format_step_time(profile.step_s)} as in a run; waited for, p50 {format_step_time(times.p50_s)}, p95 "
-        f"{format_step_time(times.p95_s)}; {len(profile.free)} + {times.steps} batches in {profile.run.mode} mode on "
-        f"{profile.run.model_device}",
+    """The whole report, in plain text within 80 columns."""
+    parts = []
+    for title, rows in _list_sections(diagnosis):
+        indent = max([INDENT, *(len(name) + 2 for name, _ in rows)])
+        parts.append("\n".join([title, *(line for name, text in rows for line in _wrap(name, text, indent=indent))]))
+    parts.append(
+        f"ISSUES ({len(diagnosis.issues)}), the most pressing first" if diagnosis.issues else "NO ISSUES FOUND"
     )
-    yield from _wrap("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in StepPart))
-    yield from _wrap("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more")
-    if profile.launches is not None:
-        yield from _wrap("Launches", profiling.describe_launches(profile))
-    for note in profile.run.notes:
-        yield from _wrap("Note", note)
-
-
-def _list_live(diagnosis: Diagnosis) -> Iterator[str]:
-    cards = summarise_cards(diagnosis.samples)
-    for card in cards:
-        yield from _wrap(f"GPU {card.physical_id}", card.describe())
-    if diagnosis.card_problem is not None or not cards:
-        yield from _wrap("GPUs", f"{UNKNOWN}: {diagnosis.card_problem or 'no card takes part'}")
-    yield from _wrap("Host", summarise_host(diagnosis.samples).describe())
-
-
-def _list_issues(issues: Sequence[Issue]) -> Iterator[str]:
-    if not issues:
-        yield "NO ISSUES FOUND"
-        return
-    yield f"ISSUES ({len(issues)}), the most pressing first"
-    for number, issue in enumerate(issues, start=1):
-        yield ""
-        yield from _wrap(f"{number}", f"[{issue.severity}] {issue.observation}", indent=4)
+    for number, issue in enumerate(diagnosis.issues, start=1):
+        lines = _wrap(f"{number}", f"[{issue.severity}] {issue.observation}", indent=4)
         for title, text in (("Evidence", issue.evidence), ("Remedy", issue.remedy), ("Gain", issue.gain)):
-            yield from _wrap(f"    {title}", text, indent=14)
+            lines += _wrap(f"    {title}", text, indent=14)
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _list_sections(diagnosis: Diagnosis) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Every section's title and rows; of each row its name and text."""
+    software, scan, corpus, profile = diagnosis.software, diagnosis.machine.scan, diagnosis.corpus, diagnosis.profile
+    libraries = [(each.file, "found" if each.problem is None else "missing", each.name) for each in software.libraries]
+    yield (
+        "SOFTWARE",
+        [
+            ("System", f"{software.system}, Python {software.python}"),
+            ("TensorFlow", software.build),
+            ("Driver", software.driver or software.driver_problem or UNKNOWN),
+            *(("", f"{file:<22}{found:<9}{name}") for file, found, name in libraries),
+        ],
+    )
+    sizes = [
+        (UNKNOWN if mib is None else f"{mib} MB") for card in scan.cards for mib in (card.free_mib, card.total_mib)
+    ]
+    cards = zip(scan.cards, sizes[::2], sizes[1::2], strict=True)
+    yield (
+        "DEVICES",
+        [
+            *((f"GPU {card.physical_id}", f"{card.name}, {free} free of {total}") for card, free, total in cards),
+            *((f"GPU {physical_id}", reason) for physical_id, reason in scan.lost),
+            *([] if scan.cards or scan.lost else [("GPUs", scan.problem or "none")]),
+            *(("Link", link.explain()) for link in diagnosis.links),
+            ("Host", f"{diagnosis.machine.host_free_mib} MB of memory free"),
+        ],
+    )
+    yield "SETTINGS", list(diagnosis.settings.items())
+    if corpus is None:
+        yield "CORPUS\nnot looked at: see the issues", []
+    else:
+        rates = ", ".join(f"{files} at {rate} Hz" for rate, files in corpus.rates_hz[:3]) or UNKNOWN
+        yield (
+            "CORPUS",
+            [
+                ("Clips", f"{corpus.clips}, {format_duration(corpus.seconds)}; {corpus.set_aside} set aside"),
+                ("Formats", ", ".join(f"{clips} {ending or 'without ending'}" for ending, clips in corpus.formats[:5])),
+                ("Rates", f"{rates} ({corpus.probed} files looked at)"),
+                ("Lengths", f"half up to {corpus.lengths}"),
+                ("Padding", f"{format_share(corpus.padding)} of the audio, in {corpus.shapes} batch shapes"),
+            ],
+        )
+    if profile is None:
+        yield "SPEED TEST\nnot run", []
+    else:
+        step, p50, p95 = map(format_step_time, (profile.step_s, profile.times.p50_s, profile.times.p95_s))
+        counted = f"{len(profile.free)} + {profile.times.steps} batches in {profile.run.mode} mode on {profile.run.model_device}"
+        yield (
+            "SPEED TEST",
+            [
+                ("Step", f"{step} as in a run; waited for, p50 {p50}, p95 {p95}; {counted}"),
+                ("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in StepPart)),
+                ("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more"),
+                *([] if profile.launches is None else [("Launches", profiling.describe_launches(profile))]),
+                *(("Note", note) for note in profile.run.notes),
+            ],
+        )
+    live = summarise_cards(diagnosis.samples)
+    unseen = diagnosis.card_problem or (None if live else "no card takes part")
+    yield (
+        "LIVE",
+        [
+            *((f"GPU {card.physical_id}", card.describe()) for card in live),
+            *([] if unseen is None else [("GPUs", f"{UNKNOWN}: {unseen}")]),
+            ("Host", summarise_host(diagnosis.samples).describe()),
+        ],
+    )

@@ -6,26 +6,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from markupsafe import Markup
 
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import name_size
 from myxtts.config.settings import parse_gpu_ids
 from myxtts.devices.machine import Machine
-from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest, Process
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import NvmlError, UserError
+from myxtts.errors import UserError
 from myxtts.files import open_scratch_folder
 from myxtts.monitoring.findings import MachineFacts, Settings
+from myxtts.monitoring.memory import read_memory_use
+from myxtts.monitoring.metrics import MemoryUse
 from myxtts.monitoring.profile_facts import (
     LAUNCH_S,
     NO_BOTTLENECK,
@@ -33,14 +31,14 @@ from myxtts.monitoring.profile_facts import (
     BatchTimes,
     Profile,
     ProfiledRun,
-    RoleMemoryFacts,
     StepPart,
     Verdict,
     judge_profile,
 )
-from myxtts.monitoring.sampler import MachineSample, MachineSampler, list_sampled_cards, summarise_cards, summarise_host
+from myxtts.monitoring.sampler import MachineSampler, list_sampled_cards, summarise_cards, summarise_host
+from myxtts.pipeline.batch import Span
 from myxtts.reports import charts
-from myxtts.reports.pages import format_size, render_page
+from myxtts.reports.pages import render_page
 from myxtts.training.mode import Tell, fix_cache, plan_run
 from myxtts.units import UNKNOWN, format_bytes, format_share, format_step_time, wrap_titled
 
@@ -95,11 +93,10 @@ class ProfilePlan(NamedTuple):
 def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequence[str] = ()) -> ProfilePlan:
     """The plan to measure a configuration with. `--mode auto` is chosen as a training would; of several workers one is measured."""
     refuse_decoder(config)
-    notes = describe_workers(config)
     if config.training.mode != "auto":
-        return ProfilePlan(config, plan_devices(request_one(config, command), machine), notes)
+        return ProfilePlan(config, plan_devices(request_one(config, command), machine), describe_workers(config))
     planned = plan_run(config, command, machine=machine, tell=tell)
-    return ProfilePlan(fix_cache(config, planned.choice), planned.plan, notes)
+    return ProfilePlan(fix_cache(config, planned.choice), planned.plan)
 
 
 def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: Tell) -> tuple[Profile, Verdict]:
@@ -158,8 +155,9 @@ def measure_three_runs(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, t
     tell("run 3 of 3: pipeline and training")
     with MachineSampler(list_sampled_cards(plan)) as sampler:
         free, step_s, left_out = profiler.run_free()
-        synced, left_out_too, facts = profiler.run_synced()
+        synced, left_out_too = profiler.run_synced()
     profiler.run_cached()
+    meters = profiler.source.read_facts().meters
     return Profile(
         run=run,
         synced=tuple(synced),
@@ -169,39 +167,28 @@ def measure_three_runs(profiler: Profiler, run: ProfiledRun, plan: DevicePlan, t
         cached_s=tuple(profiler.list_cached(free)),
         left_out=left_out + left_out_too,
         launches=profiler.training.count_launches(),
-        handoffs=facts.handoffs,
-        cache_hits=facts.meters.cache_hits,
-        cache_misses=facts.meters.cache_misses,
-        memory=tuple(read_memory(plan)),
+        cache_hits=meters.cache_hits,
+        cache_misses=meters.cache_misses,
+        memory=tuple(_read_memory(plan)),
         samples=tuple(sampler.samples),
         card_problem=sampler.problem,
     )
 
 
-def read_memory(plan: DevicePlan) -> Iterable[RoleMemoryFacts]:
+def _read_memory(plan: DevicePlan) -> Iterator[MemoryUse]:
     """What each role holds now, as far as this process can know it."""
-    from myxtts.utils.gpu_memory import RoleMemory, read_role_memory
-
     for role in plan.own_roles:
-        memory = RoleMemory(role.physical_id, role.device, role.limit_mib, None, None)
-        # In a rehearsal the reading is of this process, whichever role is asked for: it says nothing about either
-        # where both are in it.
-        if not plan.rehearsal or (role.process is Process.TRAINER and plan.mode is not Mode.DUAL):
-            # The report says elsewhere what the driver's problem is; its other figures are not lost for that.
-            with suppress(NvmlError):
-                memory = read_role_memory(role)
-        # In a rehearsal that of the process is the memory of the host, which is told as used.
-        process_mb = None if plan.rehearsal else memory.process_mb
-        sizes_mb = (memory.used_mb, memory.peak_mb, memory.limit_mb, memory.pool_mb, process_mb, memory.context_mb)
-        sizes = (None if mb is None else int(mb * MIB) for mb in sizes_mb)
-        yield RoleMemoryFacts(str(role.role), role.device, *sizes)
+        use = read_memory_use(role)
+        # In a rehearsal a reading is of this process, whichever role is asked for: it says nothing about either where both are in it.
+        if plan.rehearsal and (role.process is not Process.TRAINER or plan.mode is Mode.DUAL):
+            use = MemoryUse(use.device, None, use.limit_bytes)
+        yield replace(use, process_bytes=None) if plan.rehearsal else use
 
 
 SHOWN_BATCHES = 8
 """In the timeline: more would be too narrow to see."""
 LANES = ("read", "prepare", "transfer", "wait", "train")
-"""Rows of the trace, in this order."""
-NOTABLE_INTERFERENCE = 0.1
+"""Rows of timeline and trace, in this order."""
 HALVES = (
     "synchronised: every step is waited for, which tells the parts apart; unsynchronised: as a run is, which tells how long a step "
     "and its stalls really are"
@@ -211,57 +198,31 @@ _SMALLEST_US = 0.1
 _wrap = partial(wrap_titled, indent=9)
 
 
+def _list_spans(batch: BatchTimes) -> Iterable[tuple[str, Span]]:
+    return zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True)
+
+
 def format_page(profile: Profile, verdict: Verdict) -> str:
-    """The page."""
-    batches, shown = profile.synced, _choose_shown(profile.synced)
+    """The report, with pictures."""
+    batches, shown = profile.synced, profile.synced[:SHOWN_BATCHES]
     parts = [charts.BarPart(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
+    lanes: dict[str, list[tuple[str, float, float]]] = {lane: [] for lane in LANES}
     # While those that are shown are trained on, later ones are read and prepared.
-    spans = [(str(batch.number), (*batch.spans, batch.train, batch.wait)) for batch in batches]
-    lanes = [
-        (name, [(batch, each[number].began_s, each[number].ended_s) for batch, each in spans])
-        for number, name in enumerate(("read", "prepare", "transfer", "train", "waits"))
-    ]
+    for batch in batches:
+        for lane, span in _list_spans(batch):
+            lanes[lane].append((str(batch.number), span.began_s, span.ended_s))
     split = [(float(batch.number), batch.split_step()) for batch in batches]
     waits = [charts.Series(part, [(number, each[part] * 1000) for number, each in split]) for part in STAGES]
     return render_page(
         "profile.html",
         title=f"Profile, {profile.run.mode} mode",
-        profile=profile,
-        verdict=verdict,
-        no_bottleneck=NO_BOTTLENECK,
-        halves=HALVES,
-        launches=None if profile.launches is None else describe_launches(profile),
+        report=format_profile(profile, verdict),
         shown=shown,
         breakdown=charts.draw_bars([("step", parts)]),
-        timeline=charts.draw_timeline(lanes, shown[0].wait.began_s, shown[-1].train.ended_s),
+        timeline=charts.draw_timeline([*lanes.items()], shown[0].wait.began_s, shown[-1].train.ended_s),
         step_times=charts.draw_histogram([batch.step_s for batch in batches], format_step_time),
         waits=charts.draw_lines(waits, "batch", lambda ms: f"{ms:.4g} ms", from_zero=True),
-        cards=summarise_cards(profile.samples),
-        host=summarise_host(profile.samples),
-        memory=_draw_memory(profile.samples),
     )
-
-
-def _choose_shown(batches: Sequence[BatchTimes]) -> Sequence[BatchTimes]:
-    """Steps in the middle of the run, or before it: while they are trained on, batches that were measured are prepared."""
-    last_prepared_s = batches[-1].spans.prepare.ended_s
-    firsts = range(max(0, (len(batches) - SHOWN_BATCHES) // 2), 0, -1)
-    first = next((n for n in firsts if batches[n : n + SHOWN_BATCHES][-1].train.ended_s <= last_prepared_s), 0)
-    return batches[first : first + SHOWN_BATCHES]
-
-
-def _draw_memory(samples: Sequence[MachineSample]) -> Markup:
-    if len(samples) < 2:
-        return Markup()
-    curves: dict[str, list[charts.Point]] = defaultdict(list)
-    for sample in samples:
-        time_s = sample.time_s - samples[0].time_s
-        curves["host, all processes"].append((time_s, sample.host.rss_bytes / 2**30))
-        for card in sample.cards:
-            used_gib = None if card.used_mib is None else card.used_mib / 1024
-            curves[f"GPU {card.physical_id}"].append((time_s, used_gib))
-    series = [charts.Series(name, points) for name, points in curves.items()]
-    return charts.draw_lines(series, "seconds", format_size, from_zero=True)
 
 
 def format_profile(profile: Profile, verdict: Verdict) -> str:
@@ -291,15 +252,14 @@ def _list_breakdown(profile: Profile) -> Iterator[str]:
     yield f"TIMING BREAKDOWN ({counted}; {times.left_out} more left out: filling up, tracing)"
     yield f"{'':<14}{'synchronised':>20}{'unsynchronised':>18}"
     yield f"{'':<14}{'own time, ms':>20}{'waited for, ms':>18}{'of a step':>12}"
-    for part, cost in profile.costs.items():
-        own = "" if part is StepPart.HAND_OFF else _format_spread(cost.own_s, cost.own_std_s)
-        yield f"{part:<14}{own:>20}{cost.step_s * 1000:>18.2f}{cost.share:>12.1%}"
-    total = _format_spread(times.mean_s, times.std_s or 0.0)
-    yield f"{'Total':<14}{total:>20}{profile.step_s * 1000:>18.2f}{1:>12.1%}"
+    rows = [(part, cost.own_s, cost.own_std_s, cost.step_s, cost.share) for part, cost in profile.costs.items()]
+    for name, own_s, std_s, step_s, share in (*rows, ("Total", times.mean_s, times.std_s or 0.0, profile.step_s, 1.0)):
+        own = "" if name == StepPart.HAND_OFF else f"{own_s * 1000:.2f} +- {std_s * 1000:.2f}"
+        yield f"{name:<14}{own:>20}{step_s * 1000:>18.2f}{share:>12.1%}"
+    yield from _wrap("Which", HALVES)
     p50, p95, stall, longest = map(
         format_step_time, (times.p50_s, times.p95_s, profile.stall_s, profile.longest_wait_s)
     )
-    yield from _wrap("Which", HALVES)
     yield f"Steps    p50 {p50}, p95 {p95}, variation {format_share(times.variation)} (synchronised)"
     yield from _wrap("Gaps", f"the training waits {stall} per batch, at most {longest} (unsynchronised)")
     if profile.launches is not None:
@@ -309,7 +269,6 @@ def _list_breakdown(profile: Profile) -> Iterator[str]:
 def describe_launches(profile: Profile) -> str:
     """How many kernels the step starts, and what that would take a GPU."""
     assert profile.launches is not None
-    assert profile.launch_s is not None
     gradients, update, is_compiled = profile.launches
     counted = f"{gradients:,} kernels for gradients and {update:,} for an update"
     if is_compiled:
@@ -321,24 +280,16 @@ def describe_launches(profile: Profile) -> str:
 
 
 def _list_runs(profile: Profile) -> Iterator[str]:
-    two, speed_up = profile.run.has_two_devices, profile.speed_up
-    names = ("fetch", "preparation", "transfer", "", "hand-off")
-    costs = zip(names, profile.costs.values(), strict=True)
-    waits = [f"{name} {cost.step_s * 1000:.2f}" for name, cost in costs if name]
+    speed_up = profile.speed_up
     yield "THREE RUNS, ms per batch"
     yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
     yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
     yield f"{'both together':<24}{profile.step_s * 1000:>9.2f}   a run as it is: unsynchronised"
     yield f"{'synchronised':<24}{profile.times.mean_s * 1000:>9.2f}   both together, with every step waited for"
-    yield from _wrap("Waiting", f"{profile.stall_s * 1000:.2f} of both together: {', '.join(waits)}", indent=12)
     yield f"Headspace   {format_share(profile.headspace)} of a step: a faster pipeline could gain no more"
-    yield f"Efficiency  {profile.efficiency:.2f} of what the {'slower of the two allows' if two else 'two in series allow'}"
     reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
-    yield f"Speed-up    {reached if two else 'a second device for preparing would gain at most'} {speed_up.bound:.2f}x"
-    if profile.interference > NOTABLE_INTERFERENCE:
-        slower = f"a batch trains {format_share(profile.interference)} slower beside the pipeline than alone"
-        shared = "processors" if profile.run.is_rehearsal else "the host or the device"
-        yield from _wrap("Sharing", f"{slower}: they share {shared}, or others use the machine.", indent=12)
+    would = "a second device for preparing would gain at most"
+    yield f"Speed-up    {reached if profile.run.has_two_devices else would} {speed_up.bound:.2f}x"
 
 
 def _list_utilisation(profile: Profile) -> Iterator[str]:
@@ -349,16 +300,16 @@ def _list_utilisation(profile: Profile) -> Iterator[str]:
     yield f"Data     {prepares if run.has_two_devices else 'the same device prepares: its part is in the idle time above'}"
     for card in cards:
         yield from _wrap(f"GPU {card.physical_id}", card.describe())
-    if profile.card_problem:
-        yield from _wrap("Driver", profile.card_problem)
-    elif not cards:
-        yield f"Driver   {UNKNOWN}: no NVIDIA GPU takes part"
+    if profile.card_problem or not cards:
+        yield from _wrap("Driver", profile.card_problem or f"{UNKNOWN}: no NVIDIA GPU takes part")
     yield from _wrap("Host", summarise_host(profile.samples).describe())
 
 
 def _list_memory(profile: Profile) -> Iterator[str]:
     yield "MEMORY"
-    for role, device, *sizes in profile.memory:
+    for use in profile.memory:
+        role, _, device = use.device.partition(" ")
+        sizes = (use.used_bytes, use.peak_bytes, use.limit_bytes, use.pool_bytes, use.process_bytes, use.context_bytes)
         used, peak, limit, pool, process, context = map(format_bytes, sizes)
         yield f"{role.capitalize():<8} {device}: {used} used, peak {peak}, limit {limit}"
         yield f"{'':<9}TensorFlow's pool {pool}, process {process}, CUDA context {context}"
@@ -367,26 +318,20 @@ def _list_memory(profile: Profile) -> Iterator[str]:
 
 
 def _list_verdict(profile: Profile, verdict: Verdict) -> Iterator[str]:
+    share = format_share(profile.training_share)
     if verdict.is_balanced:
-        yield NO_BOTTLENECK
-        yield "Pipeline appears well-balanced"
-        yield f"Training utilization: {format_share(profile.training_share)}"
+        yield from (NO_BOTTLENECK, "Pipeline appears well-balanced", f"Training utilization: {share}")
         return
     yield f"BOTTLENECKS: the run is limited by {verdict.limit} (stage {verdict.stage!r})"
     for number, rule in enumerate(verdict.rules, start=1):
         yield from _wrap(f"{number}", f"{rule.title}: {rule.evidence}", indent=3)
     if not verdict.rules:
-        share = format_share(profile.training_share)
         yield f"   No rule is broken, but only {share} of the time is training."
     advice = list(dict.fromkeys(sentence for rule in verdict.rules for sentence in rule.advice))
     if advice:
         yield from ("", "RECOMMENDATIONS, the first worth trying first")
     for number, sentence in enumerate(advice, start=1):
         yield from _wrap(f"{number}", sentence, indent=3)
-
-
-def _format_spread(mean_s: float, std_s: float) -> str:
-    return f"{mean_s * 1000:.2f} +- {std_s * 1000:.2f}"
 
 
 def format_json(profile: Profile, verdict: Verdict) -> str:
@@ -397,14 +342,14 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
         "costs": {part: asdict(cost) for part, cost in profile.costs.items()},
         "synchronised": {**asdict(profile.times), "variation": profile.times.variation},
         "unsynchronised": {"steps": len(profile.free), "step_s": profile.step_s, "stall_s": profile.stall_s},
-        "gaps": {"mean_s": profile.stall_s, "longest_s": profile.longest_wait_s},
         "launches": None if profile.launches is None else {**profile.launches._asdict(), "on_gpu_s": profile.launch_s},
         "three_runs": {
             "training_alone_s": profile.cached_mean_s,
             "pipeline_alone_s": profile.pipeline_mean_s,
             "together_s": profile.step_s,
-            **{name: getattr(profile, name) for name in ("headspace", "efficiency", "interference")},
+            "headspace": profile.headspace,
         },
+        "longest_wait_s": profile.longest_wait_s,
         "cached_share": profile.cached_share,
         "speed_up": {"reached": profile.speed_up.reached, "bound": profile.speed_up.bound},
         "utilization": {
@@ -414,8 +359,7 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
             "card_problem": profile.card_problem,
             "host": asdict(summarise_host(profile.samples)),
         },
-        "handoffs": [asdict(handoff) for handoff in profile.handoffs],
-        "memory": [memory._asdict() for memory in profile.memory],
+        "memory": [asdict(use) for use in profile.memory],
         "batches": [
             {"number": each.number, "step_s": each.step_s, "own_s": each.measure_own(), "split_s": each.split_step()}
             for each in profile.synced
@@ -425,35 +369,19 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
 
 
 def format_trace(profile: Profile) -> str:
-    """The real run, stage by stage and batch by batch, with cards and host as counters beside it."""
-    spans = [
-        (batch.number, lane, span)
-        for batch in profile.synced
-        for lane, span in zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True)
-    ]
-    origin_s = min(span.began_s for _, _, span in spans)
+    """The synchronised half of the run, stage by stage and batch by batch, as ui.perfetto.dev opens it."""
     name = f"myxtts profile, {profile.run.mode} mode"
     events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": name}}]
     for number, lane in enumerate(LANES):
         for kind, facts in (("thread_name", {"name": lane}), ("thread_sort_index", {"sort_index": number})):
             events.append({"name": kind, "ph": "M", "pid": 1, "tid": number, "args": facts})
-    for number, lane, span in spans:
-        # An event without a length is not shown.
-        times = {"ts": _to_us(span.began_s - origin_s), "dur": max(_SMALLEST_US, _to_us(span.seconds))}
-        place = {"cat": lane, "ph": "X", "pid": 1, "tid": LANES.index(lane)}
-        events.append({"name": f"{lane} {number}", **place, **times, "args": {"batch": number}})
-    for sample in profile.samples:
-        place = {"ph": "C", "pid": 1, "ts": _to_us(sample.time_s - origin_s)}
-        share = sample.host.cpu_share
-        counters = [
-            ("host memory, MB", "run", sample.host.rss_bytes / 2**20),
-            ("processors busy, %", "all", None if share is None else 100 * share),
-        ]
-        for card in sample.cards:
-            figures = {"busy, %": card.utilization_percent, "power, W": card.power_w, "memory, MB": card.used_mib}
-            counters += [(f"GPU {card.physical_id} {name}", "value", value) for name, value in figures.items()]
-        # What the driver does not say is no point of the curve: 0 would be a lie.
-        events += [{"name": name, **place, "args": {key: value}} for name, key, value in counters if value is not None]
+    origin_s = min(span.began_s for batch in profile.synced for _, span in _list_spans(batch))
+    for batch in profile.synced:
+        for number, (lane, span) in enumerate(_list_spans(batch)):
+            # An event without a length is not shown.
+            times = {"ts": _to_us(span.began_s - origin_s), "dur": max(_SMALLEST_US, _to_us(span.seconds))}
+            place = {"cat": lane, "ph": "X", "pid": 1, "tid": number}
+            events.append({"name": f"{lane} {batch.number}", **place, **times, "args": {"batch": batch.number}})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 

@@ -1,14 +1,14 @@
 """Runs that are measured: the training alone, the pipeline alone, and both together.
 
-Of both together one half is as a run is, where nobody waits for a step: what a step takes. In the other half every step is
-waited for, so that its time is its own and not that of whoever asks for a number later: what it is made of."""
+Of both together nobody waits for a step in one half, as in a run: what a step takes. In the other every step is waited for, so that
+its time is its own and not that of whoever asks for a number later: what it is made of."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -23,10 +23,9 @@ from myxtts.errors import UserError
 from myxtts.models.sizes import MEL_CHANNELS
 from myxtts.models.weights import to_checkpoint
 from myxtts.models.xtts import build_dvae
-from myxtts.monitoring.clock import Flow, subtract_flow
 from myxtts.monitoring.profile_facts import BatchTimes, Launches
 from myxtts.pipeline.batch import Batch, Span
-from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, PipelineFacts, open_batches
+from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
 from myxtts.pipeline.codes import FOLDER_NAME, choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.threads import SLOTS
@@ -177,7 +176,7 @@ class Profiler:
     def __init__(
         self, source: Batches, training: MeasuredTraining, *, steps: int, read_ahead: int = 0, shapes: int = 1
     ):
-        self._source, self.training = source, training
+        self.source, self.training = source, training
         self._steps, self._read_ahead, self._shapes = steps, read_ahead, shapes
         self._kept: dict[int, Batch] = {}
         """One batch of each shape, for the run without the pipeline."""
@@ -217,28 +216,21 @@ class Profiler:
             raise _explain_traces(taken)
         return times, seconds / len(times), taken - len(times)
 
-    def run_synced(self) -> tuple[list[BatchTimes], int, PipelineFacts]:
-        """The same with every step waited for: the batches that count, how many were left out, and what the pipeline says of them."""
-        times, left_out, skip, since = list[BatchTimes](), 0, FILL_BATCHES, self._source.read_facts()
+    def run_synced(self) -> tuple[list[BatchTimes], int]:
+        """The same with every step waited for: the batches that count, and how many were left out."""
+        times, left_out, skip = list[BatchTimes](), 0, FILL_BATCHES
         wanted = self._steps - self._steps // 2
-        for _ in range(FILL_BATCHES + 3 * wanted):
+        while len(times) < wanted and left_out + len(times) < FILL_BATCHES + 3 * wanted:
             done = self._do_batch(self.training.train)
             if done.has_traced:
                 skip = max(skip, SLOTS + 1)
             if skip:
-                skip -= 1
-                left_out += 1
-                if not skip:
-                    since = self._source.read_facts()
-                continue
-            times.append(done)
-            if len(times) == wanted:
-                break
+                skip, left_out = skip - 1, left_out + 1
+            else:
+                times.append(done)
         if not times:
             raise _explain_traces(left_out)
-        now = self._source.read_facts()
-        flow = subtract_flow(*(Flow(each.elapsed_s, each.work, each.handoffs) for each in (now, since)))
-        return times, left_out, replace(now, handoffs=flow.handoffs, meters=now.meters - since.meters)
+        return times, left_out
 
     def time_best_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
         """The faster of some windows in which nothing was traced: seconds per batch at full speed, and its batches."""
@@ -286,14 +278,14 @@ class Profiler:
 
     def _do_batch(self, work: Callable[[Batch], bool] = lambda _: False) -> BatchTimes:
         """The next batch; `work` says whether something was traced for it."""
-        batch = self._source.take()
+        batch = self.source.take()
         began = time.perf_counter()
         has_traced = work(batch)
         ended = time.perf_counter()
         # What follows belongs to the wait for the next batch: where nothing runs beside the model, it is prepared now.
         wait, self._waits_since = Span(self._waits_since, began), ended
-        self._source.advance()
-        self._source.release()
+        self.source.advance()
+        self.source.release()
         facts = batch.info.facts
         self._kept.setdefault(facts.bucket_number, batch)
         return BatchTimes(facts.number, batch.info.spans, wait, Span(began, ended), facts.bucket_number, has_traced)

@@ -4,23 +4,31 @@ One that fails, crashes or hangs ends no other. What a check does on devices is 
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from myxtts import __version__
 from myxtts.config.settings import nearest_name
 from myxtts.data.task_processes import ProcessTask, Work
-from myxtts.devices.machine import prepare_environment, read_machine
+from myxtts.devices.machine import prepare_environment, read_machine, select_visible
 from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
-from myxtts.errors import CommandLineError, MachineError
+from myxtts.errors import CommandLineError, DevicePlanError, MachineError
+from myxtts.monitoring.machine_facts import describe_hardware, describe_software, fence
+from myxtts.monitoring.metrics import name_infinities
 from myxtts.training.mode import ask_process
+from myxtts.units import format_duration
 
 POOL_MIB = 2048
 """Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""
@@ -66,6 +74,31 @@ class Situation:
             data_limit_mib=limit_mib, model_limit_mib=limit_mib, rehearsal=self.rehearsal, command=("myxtts", "selfcheck"),
         )  # fmt: skip
         return plan_devices(request, read_machine())
+
+
+def choose_devices(
+    rehearsal: bool, data_gpu: int | None, model_gpu: int | None, folder: str, *, opens_ports: bool = False
+) -> Situation:
+    """The cards that take part: those given, else the first two in sight. Without a card there must be a rehearsal."""
+    if (data_gpu is None) != (model_gpu is None):
+        raise CommandLineError("--data-gpu and --model-gpu are given together, but only one is. Give both, or neither.")
+    machine, visible = read_machine(), [1, 0]
+    if not rehearsal:
+        visible = [int(card.physical_id) for card in select_visible(machine.cards, machine.environ)]
+    if not visible:
+        reason = machine.scan.problem or "no NVIDIA driver shows a card, or CUDA_VISIBLE_DEVICES hides them"
+        raise DevicePlanError(
+            f"The self-check needs a GPU, but there is none: {reason}. `myxtts diagnose` says what is missing; --rehearsal runs "
+            "the same list on the CPU."
+        )
+    data_gpu, model_gpu = (
+        (visible[:2][-1], visible[0]) if data_gpu is None or model_gpu is None else (data_gpu, model_gpu)
+    )
+    if not rehearsal and not {data_gpu, model_gpu} <= set(visible):
+        raise DevicePlanError(
+            f"GPU {data_gpu} and GPU {model_gpu} were given, but in sight are only {', '.join(map(str, visible))}. Give ids of those."
+        )
+    return Situation(rehearsal, data_gpu, model_gpu, folder, opens_ports)
 
 
 Tolerance = tuple[float, float]
@@ -232,18 +265,44 @@ def make_check(function: str, situation: Mapping[str, Any], settings: Mapping[st
 
 def _judge_losses(check: Check, situation: Situation, outcome: CheckOutcome, theirs: Sequence[float]) -> CheckOutcome:
     """The outcome after its losses were compared with those of the check that it must be like."""
-    ours = outcome.facts["losses"]
+    ours, most = outcome.facts["losses"], check.tolerance[situation.rehearsal]
     if len(ours) != len(theirs):
         wrong = f"it made {len(ours)} updates, {check.like} made {len(theirs)}"
         return replace(outcome, status=CheckStatus.FAILED, detail=wrong)
-    on_cards, in_rehearsal = check.tolerance
-    most = in_rehearsal if situation.rehearsal else on_cards
-    differences = [abs(one - other) / abs(other) for one, other in zip(ours, theirs, strict=True)]
-    # What is not a number would be passed over.
-    worst = max(differences, key=lambda each: (math.isnan(each), each))
+    worst = float(np.max(np.abs(np.subtract(ours, theirs)) / np.abs(theirs)))
+    # Not the other way round: what is not a number would be passed over.
     if worst <= most:
         same = "to the last bit" if worst == 0 else f"within {worst:.1g} ({most:.1g} is allowed)"
         return replace(outcome, detail=f"{outcome.detail}; losses as in {check.like} {same}")
     shown = " against ".join(", ".join(f"{each:.6g}" for each in losses[:3]) for losses in (ours, theirs))
     wrong = f"losses differ from those of {check.like} by up to {worst:.2g} ({most:.2g} is allowed), as {shown}"
     return replace(outcome, status=CheckStatus.FAILED, detail=wrong)
+
+
+def format_report(outcomes: Sequence[CheckOutcome], *, rehearsal: bool) -> tuple[str, str]:
+    """How it ended, and the report to post, as Markdown. What is private is still in it."""
+    failed = [each for each in outcomes if each.status is CheckStatus.FAILED]
+    meaning = "Please post the report all the same: nobody may have run this on such cards before."
+    if failed:
+        names = ", ".join(each.name for each in failed)
+        meaning = f"Failed: {names}. Please post the report: it says what was seen instead."
+    elif rehearsal:
+        meaning = "A rehearsal shows that the checks themselves work; it says nothing about cards."
+    numbers = Counter(each.status for each in outcomes)
+    count = ", ".join(f"{numbers[status]} {status}" for status in CheckStatus if numbers[status])
+    end = f"{count} in {format_duration(sum(each.seconds for each in outcomes))}. {meaning}"
+    kind, now = "rehearsal on logical CPU devices" if rehearsal else "on GPUs", datetime.now().astimezone()
+    rows = ["| check | result | time | what was seen |", "|---|---|---:|---|"]
+    for each in outcomes:
+        seen = f"{each.proves}: {each.detail}".replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| {each.name} | {each.status} | {each.seconds:.1f} s | {seen} |")
+    figures = [json.dumps({each.name: name_infinities(each.facts)}) for each in outcomes if each.facts]
+    parts = [
+        f"# MyXTTS {__version__}: self-check {kind}, {now.isoformat(timespec='seconds')}",
+        end,
+        "\n".join(f"- {line}" for line in (*describe_hardware(Path.cwd()), *describe_software())),
+        "\n".join(rows),
+        *(f"## {each.name}: what its process wrote last\n\n{fence(each.last_words)}" for each in failed),
+        "## Figures\n\n" + fence("\n".join(figures), "json"),
+    ]
+    return end, "\n\n".join(parts) + "\n"

@@ -59,18 +59,18 @@ def read_driver(situation: Situation) -> Seen:
     _require(not problem, problem)
     if not machine.cards:
         return f"no card; {machine.host_free_mib} MB of host memory are free", {"cards": []}
-    facts: dict[str, Any] = {"cards": []}
     with Nvml() as nvml:
-        for card in machine.cards:
-            can_be = card.total_mib is None or card.free_mib is None or 0 <= card.free_mib <= card.total_mib
-            said = f"{card.free_mib} MB free of {card.total_mib} MB"
-            _require(can_be, f"GPU {card.physical_id} says it has {said}, which cannot be.")
-            activity = nvml.read_activity(card.physical_id)
-            facts["cards"].append(asdict(replace(card, uuid="not shown")) | asdict(activity))
-        facts["driver"] = nvml.read_driver_version()
-    unknown = sorted({name for card in facts["cards"] for name, value in card.items() if value is None})
+        driver = nvml.read_driver_version()
+        cards = [asdict(card) | asdict(nvml.read_activity(card.physical_id)) for card in machine.cards]
+    for card in cards:
+        can_be = None in (card["total_mib"], card["free_mib"]) or 0 <= card["free_mib"] <= card["total_mib"]
+        _require(
+            can_be,
+            f"GPU {card['physical_id']} says it has {card['free_mib']} MB free of {card['total_mib']} MB, which cannot be.",
+        )
+    unknown = sorted({name for card in cards for name, value in card.items() if value is None})
     told = f"not told: {', '.join(unknown)}" if unknown else "everything asked is told"
-    return f"{len(machine.cards)} cards, driver {facts['driver']}; {told}", facts
+    return f"{len(cards)} cards, driver {driver}; {told}", {"cards": cards, "driver": driver}
 
 
 def watch_memory(situation: Situation, *, is_reversed: bool = False) -> Seen:
@@ -87,15 +87,15 @@ def watch_memory(situation: Situation, *, is_reversed: bool = False) -> Seen:
         before = [_read_used(situation, gpu) for gpu in roles]
         # Kept while it is looked at, and written to: host memory that nobody touches is not taken.
         block = _allocate(role.device, BLOCK_MIB)
-        _require_on(block, role.device)
+        is_there = block.device.endswith(role.device.removeprefix("/"))
+        _require(is_there, f"What was asked for on {role.device} is on {block.device}.")
         grown = {gpu: _read_used(situation, gpu) - used for gpu, used in zip(roles, before, strict=True)}
         facts[str(role.role)] = {"device": role.device, "grown_mib": grown}
-        is_right = BLOCK_MIB - OTHERS_MIB <= grown[own] <= 4 * BLOCK_MIB
         # Logical devices share the memory of this process.
         is_alone = situation.rehearsal or all(mib <= OTHERS_MIB for gpu, mib in grown.items() if gpu != own)
         told = " and ".join(f"GPU {gpu} grow by {mib} MB" for gpu, mib in grown.items())
         said = f"The {role.role} role has {role.device} for GPU {own}; {BLOCK_MIB} MB there made {told}."
-        _require(is_right and is_alone, said)
+        _require(BLOCK_MIB - OTHERS_MIB <= grown[own] <= 4 * BLOCK_MIB and is_alone, said)
     return ", ".join(f"{role.role} on GPU {gpu} ({role.device})" for gpu, role in roles.items()), facts
 
 
@@ -117,14 +117,12 @@ def exceed_limit(situation: Situation) -> Seen:
     chunks.clear()
     if situation.rehearsal:
         lift_own_memory_limit()
-    is_right, most = limit_mib // 2 <= taken_mib <= limit_mib, f"the limit is {limit_mib} MB"
-    _require(is_right, f"{taken_mib} MB could be taken before {error} came; {most}.")
+    is_right = limit_mib // 2 <= taken_mib <= limit_mib
+    _require(is_right, f"{taken_mib} MB could be taken before {error} came; the limit is {limit_mib} MB.")
     _allocate(device, CHUNK_MIB)
-    more = (
-        "" if situation.rehearsal else f"; the card holds {grown - limit_mib} MB more ({CONTEXT_MIB} are kept for it)"
-    )
+    kept = f"; the card holds {grown - limit_mib} MB more ({CONTEXT_MIB} are kept for it)"
     facts = {"limit_mib": limit_mib, "taken_mib": taken_mib, "grown_mib": grown}
-    return f"{taken_mib} of {limit_mib} MB, then {error}, then work went on{more}", facts
+    return f"{taken_mib} of {limit_mib} MB, then {error}, then work went on{'' if situation.rehearsal else kept}", facts
 
 
 def speak(situation: Situation) -> Seen:
@@ -224,11 +222,6 @@ def make_config(situation: Situation, **sections: Any) -> XTTSConfig:
 def _require(is_so: bool, otherwise: str) -> None:
     if not is_so:
         raise CheckFailedError(otherwise)
-
-
-def _require_on(tensor: Any, device: str) -> None:
-    is_there = tensor.device.endswith(device.removeprefix("/"))
-    _require(is_there, f"What was asked for on {device} is on {tensor.device}.")
 
 
 def _apply(situation: Situation, mode: Mode) -> DevicePlan:

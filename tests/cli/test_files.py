@@ -86,7 +86,6 @@ def test_a_command_that_fails_leaves_the_old_report(tmp_path, monkeypatch, words
 @pytest.mark.parametrize(
     "words",
     [
-        ["compare", "nothere", "neither", "--json"],
         ["selfcheck", "--rehearsal", "--out"],
         ["profile", "--rehearsal", "--json"],
         ["configure", "--rehearsal", "--output"],

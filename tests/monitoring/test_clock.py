@@ -1,5 +1,7 @@
 """Where the time of a run goes, the times of steps, the time left, and who waits for whom."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,10 +195,13 @@ def test_what_is_new_between_two_readings_and_adds_up_to_the_whole():
     assert subtract_flow(after, None) is after
 
 
+def make_facts(clips):
+    """A batch of so many clips of a second, with a second of padding."""
+    return SimpleNamespace(clips=clips, samples=clips * 22050, padded_samples=(clips + 1) * 22050)
+
+
 def close(meter, elapsed_s=8.0, losses=()):
-    return meter.close(
-        step=2, epoch=0, losses=losses, learning_rate=1e-4, scalars={}, flow=make_flow(elapsed_s), memory=()
-    )
+    return meter.close(make_flow(elapsed_s), step=2, epoch=0, losses=losses, learning_rate=1e-4)
 
 
 def test_a_row_holds_what_happened_since_the_one_before():
@@ -211,7 +216,7 @@ def test_a_row_holds_what_happened_since_the_one_before():
             clock.move(1)
         with ledger.spend(Cause.STEP):
             clock.move(3)
-        meter.count_batch(clips=4, samples=4 * 22050, padded_samples=5 * 22050, is_retrace=is_retrace)
+        meter.count_batch(make_facts(4), is_retrace=is_retrace)
         steps.end_step()
     first = close(meter, losses=[5.0, 4.0])
     assert (first.step, first.loss, first.step_s) == (2, 4.5, 4.0)
@@ -235,7 +240,7 @@ def test_rates_leave_out_the_clips_of_a_step_whose_time_they_leave_out(traced, r
             clock.move(20 if has_traced else 2)
         with ledger.spend(Cause.OTHER):
             clock.move(0.0 if has_traced else 0.5)
-        meter.count_batch(clips=5, samples=5 * 22050, padded_samples=5 * 22050, has_traced=has_traced)
+        meter.count_batch(make_facts(5), has_traced=has_traced)
     row = close(meter)
     assert (row.clips, row.clips_per_s, row.audio_seconds_per_s) == (10, rate, rate)
     assert (row.batches, row.traced_batches) == (2, sum(traced))

@@ -17,8 +17,7 @@ from myxtts.evaluation.page import format_page as format_evaluation_page
 from myxtts.monitoring.findings import Settings
 from myxtts.monitoring.memory import LEAK_EVENT
 from myxtts.monitoring.metrics import EventRow, MemoryUse, Metrics, SummaryRow, open_metrics_log
-from myxtts.monitoring.profile_facts import RoleMemoryFacts, judge_profile
-from myxtts.pipeline.threads import HandoffFacts
+from myxtts.monitoring.profile_facts import judge_profile
 from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
 from myxtts.reports.pages import (
     encode_png,
@@ -92,10 +91,7 @@ def make_run_page(folder, name):
 
 def make_profile_page(folder, name):
     run = replace(make_run(), mode=name, data_device=name, model_device=name, model=name, corpus=name, notes=(name,))
-    profile = make_profile(
-        Stages(read=40), run=run, handoffs=(HandoffFacts(name, 2, 1.0, 1.0, 0.5),), card_problem=name,
-        memory=(RoleMemoryFacts("data", name, None, None, None),),
-    )  # fmt: skip
+    profile = make_profile(Stages(read=40), run=run, card_problem=name, memory=(MemoryUse(f"data {name}", None, None),))
     verdict = judge_profile(profile, Settings({}))
     rules = tuple(replace(rule, title=name, evidence=name, advice=(name,)) for rule in verdict.rules)
     return format_profile_page(profile, replace(verdict, rules=rules))

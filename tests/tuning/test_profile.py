@@ -121,7 +121,7 @@ def test_what_was_read_ahead_while_the_step_was_traced_does_not_hide_a_slow_disk
 def test_steps_that_trace_are_left_out_with_those_that_follow():
     traced = iter([True] + [False] * 14 + [True] + [False] * 1000)
     profiler = Profiler(MadeUpBatches(), MadeUpTraining(train=lambda _: next(traced)), steps=20)
-    times, left_out, _ = profiler.run_synced()
+    times, left_out = profiler.run_synced()
     # Eight to fill the pipeline; after the sixteenth, which traced, it is full again and has to be emptied.
     assert len(times) == 10
     assert left_out == 8 + 4
