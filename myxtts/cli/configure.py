@@ -18,7 +18,7 @@ from myxtts.config.sources import add_setting_flags
 from myxtts.units import format_step_time, wrap_titled
 
 if TYPE_CHECKING:
-    from myxtts.tuning.configure import Comparison, Tuned
+    from myxtts.tuning.configure import Tuned
 
 OUTPUT = Path("myxtts_tuned.yaml")
 
@@ -75,38 +75,21 @@ def format_tuned(tuned: Tuned, notes: Sequence[str] = ()) -> str:
         taken = answer.taken.name if answer.taken is not None else "unchanged"
         lines += [f"{answer.title}: {taken}", *wrap_titled("", answer.evidence, indent=2)]
     compared = tuned.comparison
-    title, rows, verdict = _describe_comparison(compared, keeps_batch=bool(tuned.refusal))
-    lines += ["", title, *rows, *wrap_titled("", verdict, indent=2)]
+    titles = {0: "VERIFIED", 1: "COMPARED, one run of each (--verify: three)"}
+    title = titles.get(len(compared.tuned), "VERIFIED, in turn, medians of a step")
+    lines += ["", "NOT VERIFIED" if compared.failure else title]
+    if compared.tuned and not compared.failure:
+        runs = {"the defaults": compared.defaults, "these settings": compared.tuned}
+        for (name, results), median_s in zip(runs.items(), compared.medians_s, strict=True):
+            rounds = ", ".join(result.describe() for result in results)
+            lines.append(f"  {name:<16}{format_step_time(median_s):>9}  ({rounds})")
+    lines += wrap_titled("", compared.verdict, indent=2)
     if not compared.failure:
         whose = "these settings" if compared.gain > 0 else "the defaults"
         lines += ["", f"IN FORCE with {whose}, read back from the process that ran them"]
         for name, value in compared.in_force.items():
             lines += wrap_titled(f"  {name}", value, indent=30)
     return "\n".join(lines)
-
-
-def _describe_comparison(compared: Comparison, *, keeps_batch: bool) -> tuple[str, list[str], str]:
-    """Title, table and verdict of a comparison with the defaults.
-
-    Args:
-        keeps_batch: whether a batch was needed to fit, which stays where all else is withdrawn.
-    """
-    withdrawn = f"What was found is withdrawn; the file changes nothing{' but the batch' if keeps_batch else ''}."
-    if compared.failure:
-        failed = f"It was broken off, so that nothing is known about a gain: {compared.failure}."
-        return "NOT VERIFIED", [], f"{failed} {withdrawn}"
-    if compared.is_unchanged:
-        return "VERIFIED", [], "Nothing faster than the defaults was found, so they stay."
-    title = "COMPARED, one run of each (--verify: three)"
-    title = title if len(compared.tuned) == 1 else "VERIFIED, in turn, medians of a step"
-    rows, runs = [], {"the defaults": compared.defaults, "these settings": compared.tuned}
-    for (name, results), median_s in zip(runs.items(), compared.medians_s, strict=True):
-        rounds = ", ".join(result.describe() for result in results)
-        rows.append(f"  {name:<16}{format_step_time(median_s):>9}  ({rounds})")
-    if compared.gain > 0:
-        return title, rows, f"{compared.gain:.1%} faster; differences below 3 % are within the noise."
-    slower = f", {-compared.gain:.1%} slower" if compared.gain < 0 else ""
-    return title, rows, f"no gain{slower}: defaults kept. {withdrawn}"
 
 
 def _describe_before(tuned: Tuned) -> str:
@@ -119,19 +102,9 @@ def _describe_before(tuned: Tuned) -> str:
 
 def describe_origin(tuned: Tuned) -> list[str]:
     """How the settings came about, for the head of their file."""
-    compared = tuned.comparison
     # The figures that decided, of whole runs: what the short trials were faster or slower by is with each line.
-    medians = [
-        f"{format_step_time(median_s)} with {name}"
-        for median_s, name in zip(compared.medians_s, ("the defaults", "what was found"), strict=False)
-    ]
-    ending = f"{compared.gain:.1%} faster than the defaults."
-    if compared.failure:
-        ending = "Comparing it with the defaults failed, so what was found is withdrawn."
-    elif compared.is_unchanged:
-        ending = "Nothing faster was found, so the defaults stay in force."
-    elif compared.is_withdrawn:
-        ending = "What was found gained nothing when compared, so the defaults stay in force."
-    elif len(compared.tuned) == 1:
-        ending = f"Compared once: {ending} `myxtts configure --verify` compares three times."
-    return [_describe_before(tuned), f"As a run has it, a step took {' and '.join(medians) or 'unknown time'}.", ending]
+    names = ("the defaults", "what was found")
+    steps = zip(map(format_step_time, tuned.comparison.medians_s), names, strict=False)
+    medians = " and ".join(f"{step} with {name}" for step, name in steps) or "unknown time"
+    once = " Compared once; --verify compares three times." if len(tuned.comparison.tuned) == 1 else ""
+    return [_describe_before(tuned), f"As a run has it, a step took {medians}.{once}", tuned.comparison.verdict]

@@ -111,9 +111,7 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
         # Here, where a failure can still be told: the interpreter's own flush at exit cannot.
         sys.stdout.flush()
     except MyXTTSError as error:
-        from myxtts.cli.parser import wrap_message
-
-        print(wrap_message(f"{prog}: error: {error}", sys.stderr), file=sys.stderr)
+        print(f"{prog}: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -50,21 +49,7 @@ class Parser(argparse.ArgumentParser):
             return f"{given} takes no value"
         if odd := re.fullmatch(r"argument (\S+): invalid (int|float) value: (.*)", message, re.DOTALL):
             return f"{odd[1]} must be {_NUMBERS[odd[2]]}, but is {odd[3]}"
-        if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
-            return f"Not given, but needed: {'; '.join([*missing[1].split(', '), *self._list_open_choices()])}"
-        if re.fullmatch(r"one of the arguments .* is required", message):
-            return f"Not given, but needed: {'; '.join(self._list_open_choices())}"
         return message[:1].upper() + message[1:]
-
-    def _list_open_choices(self) -> list[str]:
-        """Of flags that exclude each other and of which one is needed, those where none was given."""
-        given = {word.partition("=")[0] for word in self._words}
-        choices = [
-            [action.option_strings[0] for action in group._group_actions]
-            for group in self._mutually_exclusive_groups
-            if group.required
-        ]
-        return [" or ".join(flags) for flags in choices if given.isdisjoint(flags)]
 
     def _point_to_help(self) -> str:
         command = f"python {self.prog}" if self.prog.endswith(".py") else self.prog
@@ -106,12 +91,6 @@ def spell_command(prog: str, words: Sequence[str]) -> tuple[str, ...]:
 
 
 HELP_COLUMNS = 80
-FEWEST_COLUMNS = 40
-"""Narrower than this a message is a column of single words; the terminal breaks it better."""
-
-_COMMAND = re.compile(r"`[^`\n]*`")
-_BOUND = "\0"
-"""For a space at which no line is broken: in no message, and no white space to `textwrap`."""
 
 
 class PlainStream:
@@ -135,17 +114,6 @@ class PlainStream:
         return getattr(self.unescaped, name)
 
 
-def wrap_message(text: str, stream: TextIO) -> str:
-    """A message as it is to be written to a stream: broken between words in a terminal, unchanged in a file or a pipe.
-
-    Indented lines are commands to paste, and stay whole.
-    """
-    columns = _find_columns(stream)
-    if columns is None or columns < FEWEST_COLUMNS:
-        return text
-    return "\n".join(line if line[:1].isspace() else _wrap(line, columns) for line in text.split("\n"))
-
-
 def wrap_table(rows: Mapping[str, str]) -> list[str]:
     """Lines of names, each with its text beside it."""
     width = max(map(len, rows))
@@ -155,20 +123,3 @@ def wrap_table(rows: Mapping[str, str]) -> list[str]:
             text, HELP_COLUMNS, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4)
         )
     return lines
-
-
-def _find_columns(stream: TextIO) -> int | None:
-    """The width of the terminal that a stream is; None where it is none, or does not say."""
-    if not stream.isatty():
-        return None
-    try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        return None
-
-
-def _wrap(line: str, columns: int) -> str:
-    # Flags, paths and commands in backticks stay whole: they are copied.
-    bound = _COMMAND.sub(lambda found: found[0].replace(" ", _BOUND), line)
-    wrapped = textwrap.wrap(bound, columns, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(wrapped).replace(_BOUND, " ") or line

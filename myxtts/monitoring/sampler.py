@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from statistics import fmean
@@ -31,14 +31,12 @@ LONGEST_READING_S = 10.0
 
 @dataclass(frozen=True)
 class HostActivity:
-    """What the host does at one moment; rates are since the sample before, and None in the first one."""
+    """What the host does at one moment."""
 
     cpu_share: float | None
-    """Of all its processors, 0 to 1."""
+    """Of all its processors since the sample before, 0 to 1; None in the first one."""
     rss_bytes: int
     """Of this process and its children."""
-    disk_read_bytes_per_s: float | None
-    """Of all disks together; None also where the kernel does not count."""
     free_bytes: int
 
 
@@ -72,6 +70,8 @@ class MachineSampler:
         self._period_s = period_s
         self.samples: list[MachineSample] = []
         """Those not taken yet, oldest first."""
+        self._processes: list[psutil.Process] = []
+        self._listed_at = -math.inf
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="myxtts-sampler", daemon=True)
@@ -98,74 +98,40 @@ class MachineSampler:
             )
 
     def _run(self) -> None:
-        host = HostMeter()
         with ExitStack() as resources:
-            nvml = self._open_driver(resources)
+            nvml = None
+            try:
+                nvml = resources.enter_context(Nvml()) if self._card_ids else None
+            except NvmlError as error:
+                self.problem = str(error)
             while True:
-                read = [] if nvml is None else [self._read_card(nvml, id) for id in self._card_ids]
-                cards = tuple(card for card in read if card is not None)
-                sample = MachineSample(time.perf_counter(), cards, host.read())
+                cards = () if nvml is None else tuple(self._read_cards(nvml))
+                sample = MachineSample(time.perf_counter(), cards, self._read_host())
                 with self._lock:
                     self.samples.append(sample)
                 if self._is_over.wait(self._period_s):
                     return
 
-    def _open_driver(self, resources: ExitStack) -> Nvml | None:
-        if not self._card_ids:
-            return None
-        try:
-            return resources.enter_context(Nvml())
-        except NvmlError as error:
-            self.problem = str(error)
-            return None
+    def _read_cards(self, nvml: Nvml) -> Iterator[CardActivity]:
+        """One that has stopped answering leaves the samples, with the reason told."""
+        for physical_id in self._card_ids:
+            try:
+                yield nvml.read_activity(physical_id)
+            except NvmlError as error:
+                self.problem = str(error)
 
-    def _read_card(self, nvml: Nvml, physical_id: PhysicalId) -> CardActivity | None:
-        """None of one that has stopped answering: it leaves the samples, with the reason told."""
-        try:
-            return nvml.read_activity(physical_id)
-        except NvmlError as error:
-            self.problem = str(error)
-            return None
-
-
-class HostMeter:
-    """Reads the host; rates are between two readings by one thread."""
-
-    def __init__(self) -> None:
-        self._me = psutil.Process()
-        self._processes: list[psutil.Process] = []
-        self._listed_at = -math.inf
-        self._read_at: float | None = None
-        self._disk_bytes: int | None = None
-
-    def read(self) -> HostActivity:
-        """The host now."""
-        now, elapsed_s = time.perf_counter(), None
-        cpu_share, counters = psutil.cpu_percent() / 100, psutil.disk_io_counters()
-        disk_bytes, disk_rate = None if counters is None else counters.read_bytes, None
-        if self._read_at is not None:
-            elapsed_s = now - self._read_at
-        if elapsed_s and disk_bytes is not None and self._disk_bytes is not None:
-            disk_rate = max(0, disk_bytes - self._disk_bytes) / elapsed_s
-        self._read_at, self._disk_bytes = now, disk_bytes
-        return HostActivity(
-            # The first answer is about the time since the machine was started.
-            cpu_share=None if elapsed_s is None else cpu_share,
-            rss_bytes=self._measure_rss_bytes(now),
-            disk_read_bytes_per_s=disk_rate,
-            free_bytes=psutil.virtual_memory().available,
-        )
-
-    def _measure_rss_bytes(self, now: float) -> int:
-        """Of this process and its children, as they were a moment ago."""
+    def _read_host(self) -> HostActivity:
+        now, cpu_share, rss_bytes = time.perf_counter(), psutil.cpu_percent() / 100, 0
+        # The first answer is about the time since the machine was started.
+        known_share = cpu_share if self._processes else None
         if now - self._listed_at >= CHILDREN_PERIOD_S:
-            self._processes, self._listed_at = [self._me, *self._me.children(recursive=True)], now
-        total = 0
+            me = psutil.Process()
+            self._processes, self._listed_at = [me, *me.children(recursive=True)], now
         for process in self._processes:
             # A child may have ended since it was listed.
             with suppress(psutil.NoSuchProcess):
-                total += process.memory_info().rss
-        return total
+                rss_bytes += process.memory_info().rss
+        return HostActivity(known_share, rss_bytes, psutil.virtual_memory().available)
 
 
 OFTEN = 0.2
@@ -204,26 +170,22 @@ class HostSummary:
 
     cpu_share: float | None
     peak_rss_bytes: int | None
-    disk_read_bytes_per_s: float | None
     least_free_bytes: int | None
 
     def describe(self) -> str:
         """In a line."""
-        rate = self.disk_read_bytes_per_s
-        disk = UNKNOWN if rate is None else f"{format_bytes(int(rate))}/s"
         return (
-            f"processors busy {format_share(self.cpu_share)}, disks read {disk}, processes of the run hold "
-            f"{format_bytes(self.peak_rss_bytes)}, free {format_bytes(self.least_free_bytes)}"
+            f"processors busy {format_share(self.cpu_share)}, processes of the run hold {format_bytes(self.peak_rss_bytes)}, free "
+            f"{format_bytes(self.least_free_bytes)}"
         )
 
 
 def summarise_cards(samples: Sequence[MachineSample]) -> list[CardSummary]:
     """Every card that was sampled, by its id."""
-    ids = sorted({card.physical_id for sample in samples for card in sample.cards})
-    return [
-        _summarise_card(id, [card for sample in samples for card in sample.cards if card.physical_id == id])
-        for id in ids
-    ]
+    readings: dict[PhysicalId, list[CardActivity]] = {}
+    for card in (card for sample in samples for card in sample.cards):
+        readings.setdefault(card.physical_id, []).append(card)
+    return [_summarise_card(id, readings[id]) for id in sorted(readings)]
 
 
 def summarise_host(samples: Sequence[MachineSample]) -> HostSummary:
@@ -232,7 +194,6 @@ def summarise_host(samples: Sequence[MachineSample]) -> HostSummary:
     return HostSummary(
         cpu_share=_average(host.cpu_share for host in hosts),
         peak_rss_bytes=max((host.rss_bytes for host in hosts), default=None),
-        disk_read_bytes_per_s=_average(host.disk_read_bytes_per_s for host in hosts),
         least_free_bytes=min((host.free_bytes for host in hosts), default=None),
     )
 
@@ -249,9 +210,7 @@ def _summarise_card(id: PhysicalId, readings: Sequence[CardActivity]) -> CardSum
         clock_mhz=_average(card.clock_mhz for card in readings),
         max_clock_mhz=readings[-1].max_clock_mhz,
         temperature_c=_average(card.temperature_c for card in readings),
-        throttled_by=tuple(reason for reason, count in counts.most_common() if count / len(known) >= OFTEN)
-        if known
-        else None,
+        throttled_by=None if not known else tuple(why for why, n in counts.most_common() if n / len(known) >= OFTEN),
     )
 
 

@@ -130,16 +130,13 @@ class Comparison:
     tuned: Sequence[TrialResult] = ()
     """Nothing where the defaults are what was found: there is nothing to compare."""
     failure: str = ""
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether the defaults are what was found."""
-        return not self.tuned and not self.failure
+    keeps_batch: bool = False
+    """Whether a batch was needed to fit, which stays where all else is withdrawn."""
 
     @property
     def is_withdrawn(self) -> bool:
         """Whether what was found turned out to gain nothing, so that the defaults stay."""
-        return not self.is_unchanged and self.gain <= 0
+        return bool(self.failure or self.tuned) and self.gain <= 0
 
     @property
     def medians_s(self) -> list[float]:
@@ -158,6 +155,18 @@ class Comparison:
     def in_force(self) -> Mapping[str, str]:
         """With the settings that stay."""
         return (self.tuned if self.gain > 0 else self.defaults)[-1].in_force
+
+    @property
+    def verdict(self) -> str:
+        """What came of it."""
+        if self.gain > 0:
+            return f"{self.gain:.1%} faster than the defaults; differences below 3 % are within the noise."
+        if not self.is_withdrawn:
+            return "Nothing faster than the defaults was found, so they stay."
+        slower = f", {-self.gain:.1%} slower" if self.gain < 0 else ""
+        what = f"It was broken off, so that nothing is known about a gain: {self.failure}."
+        what = what if self.failure else f"no gain{slower}: defaults kept."
+        return f"{what} What was found is withdrawn; the file changes nothing{' but the batch' if self.keeps_batch else ''}."
 
 
 @dataclass(frozen=True)
@@ -423,7 +432,7 @@ def _compare(start: Trial, search: Search, lines: Sequence[Line], *, verifies: b
             failure = f"{name} {result.describe()}"
             break
         results[name].append(result)
-    return Comparison(results["the defaults"], results["these settings"], failure)
+    return Comparison(results["the defaults"], results["these settings"], failure, keeps_batch=bool(start.settings))
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:

@@ -71,7 +71,7 @@ def make_machine_row(step):
     """One card that tells everything, and one that tells nothing."""
     told = CardSummary(1, 0.9, 310.0, 350.0, 1700.0, 1980, 81.0, ("power limit",))
     silent = CardSummary(0, None, None, None, None, None, None, None)
-    host = HostSummary(0.4, 3 * GIB, None, 8 * GIB)
+    host = HostSummary(0.4, 3 * GIB, 8 * GIB)
     return MachineRow(time_s=1_700_000_000.0 + step, step=step, cards=(silent, told), host=host)
 
 

@@ -19,7 +19,7 @@ SETTINGS = Settings(
     {"data": {"num_workers": 2, "cache": "off", "prefetch_buffer_size": 4, "pipeline_buffer_size": 50, "max_clip_seconds": 12}},
     MachineFacts((), 8),
 )  # fmt: skip
-HOST = HostActivity(0.5, 3 << 30, 2e6, 8 << 30)
+HOST = HostActivity(0.5, 3 << 30, 8 << 30)
 BUSY_CARD = CardActivity(1, 95, 9000, 300.0, 350.0, 1700, 1980, 81, ("power limit",))
 SILENT_CARD = CardActivity(0, None, None, None, None, None, None, None, None)
 

@@ -118,7 +118,7 @@ def test_memory_cards_and_host_are_in_the_summary_and_what_grows_is_a_finding():
     assert "model /GPU:0 1.0 GB of 16.0 GB (TensorFlow 1.0 GB, process 17.0 GB, context 512.0 MB)" in text
     assert "data /GPU:0 unknown of 8.0 GB; host, trainer 2.0 GB" in text
     assert "GPU 1 the driver says: busy 90.0%, 310 W of 350 W" in text
-    assert "disks read unknown, processes of the run hold 3.0 GB, free 8.0 GB" in text
+    assert "processes of the run hold 3.0 GB, free 8.0 GB" in text
     assert (
         text.count("Finding Memory keeps growing: host memory of the trainer, 120 MB per 100 steps, in the validation")
         == 1
