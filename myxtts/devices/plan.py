@@ -9,6 +9,7 @@ from typing import Any
 
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import find_card_preset
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.devices.nvml import Card, PhysicalId
 from myxtts.errors import DevicePlanError
 from myxtts.files import fit_shape
@@ -247,7 +248,9 @@ class DevicePlan:
     notes: tuple[str, ...] = ()
     """What differs from what a reader would expect; each is worth a warning."""
     serves_xla: bool = False
-    """Whether the model's device is a card that XLA can compile for."""
+    """Whether every device that trains is a card that XLA can compile for."""
+    others: tuple[RolePlan, ...] = ()
+    """Further devices that train, each on rows of its own: the model is on all of them. Batches come to the model's device."""
 
     @property
     def has_producer(self) -> bool:
@@ -262,7 +265,12 @@ class DevicePlan:
     @property
     def own_roles(self) -> tuple[RolePlan, ...]:
         """The roles that have a device of their own: the model's alone where one device does both jobs."""
-        return (self.model,) if self.is_shared else (self.data, self.model)
+        return self.trainers if self.is_shared else (self.data, *self.trainers)
+
+    @property
+    def trainers(self) -> tuple[RolePlan, ...]:
+        """The devices that train, that of the model first."""
+        return (self.model, *self.others)
 
     def process(self, process: Process) -> ProcessPlan:
         return next(plan for plan in self.processes if plan.process is process)
@@ -288,6 +296,7 @@ def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> Devic
         mode=Mode.SINGLE,
         data=replace(device, role=plan.data.role),
         model=replace(device, role=plan.model.role),
+        others=(),
     )
 
 
@@ -298,6 +307,8 @@ class PlanRequest:
     mode: str | None = None
     data_gpu: int | None = None
     model_gpu: int | None = None
+    other_gpus: tuple[int, ...] = ()
+    """That train beside the model's."""
     isolation: bool = False
     data_limit_mib: int | None = None
     model_limit_mib: int | None = None
@@ -312,11 +323,13 @@ class PlanRequest:
 
     @classmethod
     def from_config(cls, config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
-        data = config.data
+        data, several = config.data, config.training.model_gpus
+        model_gpu, *other_gpus = [data.model_gpu] if several is None else parse_gpu_ids(several)
         return cls(
             mode=config.training.mode,
             data_gpu=data.data_gpu,
-            model_gpu=data.model_gpu,
+            model_gpu=model_gpu,
+            other_gpus=tuple(other_gpus),
             isolation=data.enable_memory_isolation,
             data_limit_mib=None if data.data_gpu_memory == "auto" else data.data_gpu_memory,
             model_limit_mib=None if data.model_gpu_memory == "auto" else data.model_gpu_memory,

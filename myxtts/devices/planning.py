@@ -131,12 +131,11 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
     """
     made = _plan_roles(request, machine, in_process)
     ids = {role.physical_id for role in made.own_roles if role.is_gpu}
-    model = next(
-        (card for card in machine.cards if made.model.is_gpu and card.physical_id == made.model.physical_id), None
-    )
-    serves_xla = model is not None and (machine.built is None or machine.built.can_compile_for(model))
+    training = {role.physical_id for role in made.trainers if role.is_gpu}
+    models = [card for card in machine.cards if card.physical_id in training]
+    serves_xla = bool(models) and (machine.built is None or all(map(machine.built.can_compile_for, models)))
     unserved = explain_unserved(machine, [card for card in machine.cards if card.physical_id in ids]) if ids else []
-    if model is not None and request.wants_xla and not serves_xla:
+    if models and request.wants_xla and not serves_xla:
         raise DevicePlanError(
             f"XLA was asked for (data.enable_xla). {unserved[0]} Leave --enable-xla out, or give --no-enable-xla."
         )
@@ -155,13 +154,13 @@ def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> Dev
     visible = select_visible(machine.cards, machine.environ)
     if mode is Mode.SINGLE:
         return _plan_single(request, machine, visible)
-    data, model = _choose_cards(request, machine, visible)
+    cards = _choose_cards(request, machine, visible)
     if mode is Mode.DUAL:
-        return _plan_one_process(mode, visible, (data, model), (Growth(), Growth()), note_unused_limits(request))
-    limits, notes = _choose_limits(request, mode, machine, data, model)
+        return _plan_one_process(mode, visible, cards, [Growth()] * len(cards), note_unused_limits(request))
+    limits, notes = _choose_limits(request, mode, machine, cards)
     if in_process:
-        return _plan_one_process(mode, visible, (data, model), limits, notes)
-    return _plan_two_processes(mode, visible, (data, model), limits, notes)
+        return _plan_one_process(mode, visible, cards, limits, notes)
+    return _plan_two_processes(mode, visible, cards, limits, notes)
 
 
 def choose_mode(request: PlanRequest) -> Mode:
@@ -183,57 +182,60 @@ def choose_mode(request: PlanRequest) -> Mode:
 
 
 def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> DevicePlan:
-    notes = list(note_unused_limits(request))
-    if request.model_gpu is not None and request.model_gpu not in {card.physical_id for card in visible}:
-        raise DevicePlanError(explain_insufficient(request, machine, visible, [PhysicalId(request.model_gpu)]))
+    notes, by_id = list(note_unused_limits(request)), {card.physical_id: card for card in visible}
+    asked = [] if request.model_gpu is None else [PhysicalId(id) for id in (request.model_gpu, *request.other_gpus)]
+    if any(id not in by_id for id in asked):
+        raise DevicePlanError(explain_insufficient(request, machine, visible, asked))
     if not visible:
         notes.append(explain_no_gpu(request.task, machine))
         data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
         return DevicePlan(Mode.SINGLE, False, data, model, (ProcessPlan(Process.TRAINER, ()),), tuple(notes))
-    # Ids are given together with this mode only where it was chosen by measuring: then the card that was to train does.
-    card = next((card for card in visible if card.physical_id == request.model_gpu), visible[0])
-    others = [other for other in visible if other is not card]
-    if others:
-        notes.append(note_unused_cards(request, card, others))
-    return _plan_one_process(Mode.SINGLE, visible, (card, card), (Growth(), Growth()), notes)
+    cards = [by_id[id] for id in asked] or [visible[0]]
+    unused = [card for card in visible if card not in cards]
+    if unused and len(cards) == 1:
+        notes.append(note_unused_cards(request, cards[0], unused))
+    return _plan_one_process(Mode.SINGLE, visible, (cards[0], *cards), [Growth()] * (1 + len(cards)), notes)
+
+
+def _list_roles(devices: Sequence[object]) -> list[Role]:
+    """What some devices are for: the first prepares, all others train."""
+    return [Role.DATA, *[Role.MODEL] * (len(devices) - 1)]
 
 
 def _plan_one_process(
-    mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], memories: Sequence[Memory], notes: Sequence[str]
+    mode: Mode, visible: Sequence[Card], given: Sequence[Card], memories: Sequence[Memory], notes: Sequence[str]
 ) -> DevicePlan:
+    roles = _list_roles(given)
     cards = {
         card.physical_id: VisibleCard(role, card.physical_id, visible.index(card), memory)
-        for role, card, memory in zip(Role, pair, memories, strict=True)
+        for role, card, memory in zip(roles, given, memories, strict=True)
     }
     # TensorFlow numbers visible cards by their own order, whatever order they are asked for in: --data-gpu 3
     # --model-gpu 1 makes card 1 /GPU:0. Assuming data = /GPU:0 would swap the roles.
     ordered = sorted(cards.values(), key=lambda card: card.tf_index)
-    data, model = (
+    data, model, *others = (
         RolePlan(role, Process.TRAINER, f"/GPU:{ordered.index(cards[card.physical_id])}", card.physical_id, memory)
-        for role, card, memory in zip(Role, pair, memories, strict=True)
+        for role, card, memory in zip(roles, given, memories, strict=True)
     )
-    return DevicePlan(mode, False, data, model, (ProcessPlan(Process.TRAINER, tuple(ordered)),), tuple(notes))
+    trainer = ProcessPlan(Process.TRAINER, tuple(ordered))
+    return DevicePlan(mode, False, data, model, (trainer,), tuple(notes), others=tuple(others))
 
 
 def _plan_two_processes(
-    mode: Mode, visible: Sequence[Card], pair: tuple[Card, Card], limits: tuple[Limit, Limit], notes: Sequence[str]
+    mode: Mode, visible: Sequence[Card], cards: Sequence[Card], limits: Sequence[Limit], notes: Sequence[str]
 ) -> DevicePlan:
-    data, model = pair
+    data, *models = cards
     # The producer starts with only its card in sight, by UUID: a number could be counted anew inside a container.
     producer = ProcessPlan(
         Process.PRODUCER,
         (VisibleCard(Role.DATA, data.physical_id, 0, limits[0]),),
         environ=((VISIBLE_DEVICES, data.uuid),),
     )
-    model_card = VisibleCard(Role.MODEL, model.physical_id, visible.index(model), limits[1])
-    trainer = ProcessPlan(Process.TRAINER, (model_card,))
-    return DevicePlan(
-        mode=mode,
-        rehearsal=False,
+    training = _plan_one_process(mode, visible, (models[0], *models), limits[:1] + list(limits[1:]), notes)
+    return replace(
+        training,
         data=RolePlan(Role.DATA, Process.PRODUCER, "/GPU:0", data.physical_id, limits[0]),
-        model=RolePlan(Role.MODEL, Process.TRAINER, "/GPU:0", model.physical_id, limits[1]),
-        processes=(trainer, producer),
-        notes=tuple(notes),
+        processes=(*training.processes, producer),
     )
 
 

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from myxtts.hashing import hash_words
 from myxtts.models.layers import measure
@@ -21,14 +23,14 @@ DRAWS = 8
 """Of 16 bits, that it makes at a time."""
 
 
-def make_dropout_key(seed: int, step: int, micro_batch: int = 0) -> tf.Tensor:
-    """The key of all masks of one forward pass, uint64 of shape (1,). A mask is drawn from it and the number of its
-    place in the model: nothing has to be derived while a step runs.
+def make_dropout_key(seed: int, step: int, micro_batch: int | NDArray[np.integer] = 0) -> tf.Tensor:
+    """The key of all masks of one forward pass, uint64 of shape (1,), or of several. A mask is drawn from it and the number of
+    its place in the model: nothing has to be derived while a step runs.
 
     Args:
         seed: of the run.
         step: global step.
-        micro_batch: position within the step when gradients are accumulated, and the rank's, counted on.
+        micro_batch: position within the step when gradients are accumulated, and the replica's, counted on.
     """
     return tf.constant(hash_words(seed, step, micro_batch))
 

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from myxtts.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
@@ -35,8 +37,10 @@ _log = logging.getLogger(__name__)
 PART_STRIDE = 4096
 """Sets the dropout keys of a micro-batch's parts apart from those of other micro-batches."""
 
-PARTS_OF_WORKER = 256
-"""Sets the dropout keys of a worker's rows apart from those of other workers."""
+PARTS_OF_REPLICA = 256
+"""Sets the dropout keys of a replica's rows apart from those of other replicas."""
+PACK_BYTES = 32 << 20
+"""Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""
 WITHOUT_ROWS = frozenset({"totals_2"})
 """Tensors of a batch that have no row per clip."""
 UPDATE_NAMES = ("gradient_norm", "is_applied", "is_overflow")
@@ -80,12 +84,19 @@ class StepSettings:
 
 class TrainStep:
     """Computes gradients, adds them up and applies them. Build it under the model device's scope, in the thread that
-    calls it, and call it under the same scope."""
+    calls it, and call it under the same scope.
+
+    Built under a strategy's scope as well, every replica computes on rows of its own, and all apply the sums over all of them.
+    What is computed and not yet applied stays where it is: one value for each replica.
+    """
 
     def __init__(self, objective: Objective, settings: StepSettings):
         self.objective = objective
         self.uses_xla = settings.uses_xla
         self._settings = settings
+        self._strategy = tf.distribute.get_strategy()
+        self.replicas = self._strategy.num_replicas_in_sync
+        """Devices that share every batch, here and on other machines."""
         self.optimizer = _make_optimizer(objective.trained, settings)
         self._rival_optimizer = None if objective.rival is None else _make_optimizer(objective.rival, settings)
         self.average = WeightAverage(self.optimizer.variables, settings.ema_decay) if settings.ema_decay else None
@@ -100,32 +111,32 @@ class TrainStep:
     def compute(self, batch: Tensors, place: MicroStep, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
         phase = self.objective.choose_phase(place.step)
+        parts_R = part + PARTS_OF_REPLICA * np.arange(self.replicas)
         # Made here: inside the step it would be some launches for a number of 64 bits.
-        key = make_dropout_key(self._settings.seed, place.step, place.micro_batch + PART_STRIDE * part)
+        keys_R = make_dropout_key(self._settings.seed, place.step, place.micro_batch + PART_STRIDE * parts_R)
         share = tf.constant(1.0 / place.micro_batches)
         if before is None:
-            return Gradients(*self._call(self._compute_gradients, batch, key, share, phase=phase))
-        return Gradients(*self._call(self._add_gradients, batch, key, share, before, phase=phase))
+            return Gradients(*self._call(self._compute_gradients, batch, keys_R, share, phase=phase))
+        return Gradients(*self._call(self._add_gradients, batch, keys_R, share, before, phase=phase))
 
     def apply(self, gradients: Gradients, learning_rate: float) -> tf.Tensor:
         """The update. Returns, as one tensor still on the device: loss, the objective's sums, and `UPDATE_NAMES`.
 
         Gradients that are not finite are not applied; the last two numbers tell.
         """
-        return self._call(self._apply_gradients, {}, gradients, tf.constant(learning_rate))
+        summed = Gradients(*self._sum_replicas(gradients))
+        return self._read_first(self._call(self._apply_gradients, {}, summed, tf.constant(learning_rate)))
 
     def evaluate(self, batch: Tensors, phase: str) -> tf.Tensor:
         """The objective's sums of a batch, without dropout, still on the device."""
-        return self._call(self._measure, batch, phase=phase)
+        return self._read_first(self._sum_replicas(self._call(self._measure, batch, phase=phase)))
 
     def make_zero_gradients(self, step: int) -> Gradients:
         """The gradients of nothing, for a step's to be added to."""
-        zeros = tuple(
-            tf.zeros(variable.shape) for optimizer in self._optimizers for variable in optimizer.variables.values()
-        )
-        shapes = self.objective.list_extra_shapes(self.objective.choose_phase(step))
-        extras = tuple(tf.zeros(shape) for shape in shapes)
-        return Gradients(zeros, extras, tf.zeros([]), tf.zeros([len(self.objective.sum_names)]))
+        phase = self.objective.choose_phase(step)
+        if self.replicas == 1:
+            return self._make_zeros({}, phase=phase)
+        return Gradients(*self._call(self._make_zeros, {}, phase=phase))
 
     def name_results(self, values: Any) -> dict[str, float]:
         """What `apply` returned, by name."""
@@ -166,13 +177,55 @@ class TrainStep:
         key = (work.__name__, *static.values(), *extras, *(tuple(tensor.shape) for tensor in batch.values()))
         function = self._functions.get(key)
         if function is None:
+            uses_xla = self._settings.uses_xla and work not in (self._add_up, self._make_zeros)
+            one = partial(self._run_replicas, work, uses_xla) if self.replicas > 1 else work
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
-            function = tf.function(work, jit_compile=self._settings.uses_xla or None, autograph=False)
+            function = tf.function(one, jit_compile=(uses_xla and self.replicas == 1) or None, autograph=False)
             # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
             traced = self.traced[work.__name__] = function.get_concrete_function(batch, *others, **static)
-            self.xla_functions += traced.function_def.attr["_XlaMustCompile"].b
+            self.xla_functions += uses_xla and _has_xla(traced)
             self._functions[key] = function
         return function(batch, *others, **static)
+
+    def _run_replicas(
+        self, work: Callable[..., Any], uses_xla: bool, batch: Tensors, *others: Any, **static: str
+    ) -> Any:
+        """`work` as every replica of this process does it, with rows of its own: a value for each of them."""
+        pieces = list(split_rows(batch, self.replicas)) if batch else [batch] * self.replicas
+
+        def run(*others: Any) -> Any:
+            number = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+            # XLA compiles for one device: what replicas say to each other stays outside.
+            one = tf.function(work, jit_compile=True, autograph=False) if uses_xla else work
+            if work in (self._compute_gradients, self._add_gradients):
+                keys_R, *others = others
+                others = (keys_R[number : number + 1], *others)
+            if number < len(pieces):
+                return one(pieces[number], *others, **static)
+            # There are fewer rows than replicas, and this one adds nothing.
+            before = [other for other in others if isinstance(other, Gradients)]
+            return before[0] if before else tf.nest.map_structure(tf.zeros_like, one(pieces[0], *others, **static))
+
+        return self._strategy.run(run, args=others)
+
+    def _sum_replicas(self, values: Any) -> Any:
+        """The sums over all replicas, on each of them."""
+        return values if self.replicas == 1 else self._call(self._add_up, {}, values)
+
+    def _make_zeros(self, _: Tensors, *, phase: str) -> Gradients:
+        zeros = (tf.zeros(each.shape) for optimizer in self._optimizers for each in optimizer.variables.values())
+        extras = tuple(tf.zeros(shape) for shape in self.objective.list_extra_shapes(phase))
+        return Gradients(tuple(zeros), extras, tf.zeros([]), tf.zeros([len(self.objective.sum_names)]))
+
+    def _add_up(self, _: Tensors, values: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACK_BYTES)
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.nest.flatten(values), options)
+        return tf.nest.pack_sequence_as(values, summed)
+
+    def _read_first(self, value: Any) -> tf.Tensor:
+        """What all replicas have alike, as the first of this process has it."""
+        return self._strategy.experimental_local_results(value)[0]
 
     def _compute_gradients(
         self, batch: Mapping[str, tf.Tensor], key: tf.Tensor, share: tf.Tensor, *, phase: str
@@ -240,6 +293,12 @@ class TrainStep:
         return [gradients] if self._rival_optimizer is None else [gradients[:own], gradients[own:]]
 
 
+def _has_xla(traced: Any) -> bool:
+    """Whether TensorFlow has taken a function, or one that it calls, for XLA."""
+    functions = (traced.function_def, *traced.graph.as_graph_def().library.function)
+    return any(each.attr["_XlaMustCompile"].b for each in functions)
+
+
 def _make_optimizer(model: Any, settings: StepSettings) -> AdamW:
     return AdamW(list_trained_variables(model), list_decayed_paths(model), settings.weight_decay, settings.betas)
 
@@ -285,7 +344,7 @@ class UpdateMaker:
         self._choose_rate = choose_rate
         self._accumulation = accumulation
         self._sum_workers = sum_workers
-        self._first_part = worker * PARTS_OF_WORKER
+        self._first_part = worker * PARTS_OF_REPLICA
         self._retries = retries and sum_workers is None
         self._could_retry = not retries and sum_workers is None
         self._sum: Gradients | None = None
@@ -365,7 +424,7 @@ class UpdateMaker:
             f"Out of memory in step {facts.updates} (micro-batch {facts.micro_batch + 1} of {facts.micro_batches}, "
             f"{_describe_rows(facts, rows, self.parts)})."
         )
-        if not self._retries or self.parts >= rows:
+        if not self._retries or self.parts * self._step.replicas >= rows:
             raise GradientMemoryError(
                 f"{what} Nothing was changed by it. A new run fits with a smaller --batch-size and a larger --grad-accum, for "
                 f"example half and twice; this one can go on with --gradient-checkpointing"
@@ -384,7 +443,7 @@ class UpdateMaker:
             f"Out of memory in the validation after {facts.updates} updates (batch {facts.number}, "
             f"{_describe_rows(facts, rows, self._validation_parts)})."
         )
-        if not self._retries or self._validation_parts >= rows:
+        if not self._retries or self._validation_parts * self._step.replicas >= rows:
             raise ValidationMemoryError(
                 f"{what} Nothing was changed by it. Make room on the device or raise --model-gpu-memory, and start the run again: "
                 "it goes on with this validation. With another --validation-interval it goes on without it."
