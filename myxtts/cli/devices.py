@@ -92,6 +92,7 @@ def format_plan(plan: DevicePlan) -> str:
     if plan.rehearsal:
         lines.append("        rehearsal on logical CPU devices: no GPU is used")
     lines += [f"Data    {describe_role(plan, plan.data)}", f"Model   {describe_role(plan, plan.model)}"]
+    lines += [f"        {describe_role(plan, role)}: data-parallel, rows of every batch" for role in plan.others]
     if plan.mode is Mode.ISOLATED and plan.data.device == plan.model.device:
         lines.append("        each process counts its own devices: these are two")
     for note in plan.notes:

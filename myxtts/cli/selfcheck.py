@@ -28,12 +28,6 @@ def add_flags(parser: Parser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="show the checks and what each proves, and stop")
     parser.add_argument(
-        "--open-ports",
-        action="store_true",
-        help="let the workers of train-parallel use the machine's own network, where a container allows no other; whoever has a login "
-        "here can meanwhile reach TensorFlow's ports on loopback, which have no password",
-    )
-    parser.add_argument(
         "--out", type=Path, default=Path(FILE_NAME), metavar="FILE", help=f"the report (default: {FILE_NAME})"
     )
 
@@ -52,9 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     rehearsal, outcomes = arguments.rehearsal or resolve_config().training.rehearsal, []
     with open_scratch_folder("selfcheck") as folder:
-        situation = choose_devices(
-            rehearsal, arguments.data_gpu, arguments.model_gpu, str(folder), opens_ports=arguments.open_ports
-        )
+        situation = choose_devices(rehearsal, arguments.data_gpu, arguments.model_gpu, str(folder))
         check_writable(arguments.out)
         for outcome in run_checks(checks, situation):
             took = f"  {format_duration(outcome.seconds)}" if outcome.seconds else ""

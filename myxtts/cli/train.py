@@ -13,8 +13,7 @@ from myxtts.cli.output import check_run_paths, tell
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cluster.spec import LAUNCH_COMMAND, find_cluster
 from myxtts.config import XTTSConfig, resolve_config
-from myxtts.config.settings import parse_gpu_ids
-from myxtts.config.sources import CONFIGURATION, PARALLEL, add_setting_flags, format_config
+from myxtts.config.sources import CONFIGURATION, add_setting_flags, format_config
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -36,12 +35,6 @@ def add_flags(parser: Parser) -> None:
     groups[CONFIGURATION].add_argument(
         "--print-plan", action="store_true", help="show which device does which job, and stop"
     )
-    groups[PARALLEL].add_argument(
-        "--open-ports",
-        action="store_true",
-        help="with --model-gpus: let workers use the machine's own network, where a container allows no other; whoever "
-        "has a login here can then reach TensorFlow's ports on loopback, which have no password (default: off)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,20 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     launched_as = os.environ.get(LAUNCH_COMMAND)
     command = arguments.pasted if launched_as is None else tuple(json.loads(launched_as))
     is_worker = _check_cluster(config)
-    if arguments.open_ports and not is_worker and config.training.model_gpus is None:
-        raise CommandLineError(
-            "--open-ports is about workers that are started here, and this run starts none. Leave it out, or add --model-gpus."
-        )
     if not arguments.print_plan:
         check_run_paths(config, opens_run=not is_worker)
-    if config.training.model_gpus is not None and not arguments.print_plan and not is_worker:
-        from myxtts.cli.launch import launch
-
-        gpus, is_rehearsal = parse_gpu_ids(config.training.model_gpus), config.training.rehearsal
-        ids = f"{'rehearsed ' if is_rehearsal else ''}GPUs {','.join(map(str, gpus))}"
-        print(f"Mode    data-parallel: {len(gpus)} workers, one for each of the {ids}", flush=True)
-        given = None if is_rehearsal else gpus
-        return launch(arguments.words, len(gpus), gpus=given, open_ports=arguments.open_ports, launched_as=command)
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import format_plan
     from myxtts.devices.machine import prepare_environment
@@ -94,14 +75,12 @@ def _check_cluster(config: XTTSConfig) -> bool:
 
     training = config.training
     is_worker = find_cluster(training.cluster, training.worker_index, os.environ) is not None
-    # Workers that our own launcher has started are given the very words it was given.
-    if is_worker and training.model_gpus is not None and LAUNCH_COMMAND not in os.environ:
+    if is_worker and training.model_gpus is not None:
         raise CommandLineError(
-            "--model-gpus starts a worker for each card of this machine, but this process is one worker of a cluster already. List every "
-            "card as a worker of its own in the cluster file, with a port of its own, and start each with CUDA_VISIBLE_DEVICES set to its "
-            "card."
+            "--model-gpus has several cards train in one process, but this process is one worker of a cluster. List every card as a worker "
+            "of its own in the cluster file, with a port of its own, and start each with CUDA_VISIBLE_DEVICES set to its card."
         )
-    if is_worker or training.model_gpus is not None:
+    if is_worker:
         refuse_settings(config)
     return is_worker
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from myxtts.config.settings import parse_gpu_ids
+
 if TYPE_CHECKING:
     from myxtts.config.config import XTTSConfig
 
@@ -23,7 +25,36 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
     data, training = config.data, config.training
     mode, has_pair = training.mode, data.data_gpu is not None and data.model_gpu is not None
     is_split = has_pair and data.data_gpu == data.model_gpu
-    if (data.data_gpu is None) != (data.model_gpu is None):
+    several = [] if training.model_gpus is None else parse_gpu_ids(training.model_gpus)
+    if several and data.model_gpu is not None:
+        yield (
+            "training.model_gpus",
+            f"is {training.model_gpus}, but data.model_gpu ({data.model_gpu}) asks for one GPU that trains. Give one of the two.",
+        )
+    elif several and data.data_gpu in several:
+        yield (
+            "training.model_gpus",
+            f"is {training.model_gpus}, so that GPU {data.data_gpu} trains, but data.data_gpu asks for it to prepare. Leave out "
+            f"--data-gpu: GPU {several[0]} then prepares what all of them train on. Or give the id of another card.",
+        )
+    elif several and mode == "auto":
+        yield (
+            "training.model_gpus",
+            f"is {training.model_gpus}, but training.mode is auto, which chooses by itself what trains. Give one of the two.",
+        )
+    elif several and training.loss_mean != "tokens":
+        yield (
+            "training.loss_mean",
+            f"is {training.loss_mean}, but training.model_gpus is {training.model_gpus}: devices hold rows of a batch, and only tokens "
+            "count alike however a batch is shared. Leave it out.",
+        )
+    elif len(several) > data.batch_size:
+        yield (
+            "training.model_gpus",
+            f"names {len(several)} GPUs, but data.batch_size is {data.batch_size}: each needs a clip of every batch. Give a larger "
+            "--batch-size, or fewer GPUs.",
+        )
+    elif not several and (data.data_gpu is None) != (data.model_gpu is None):
         given, missing = ("data", "model") if data.model_gpu is None else ("model", "data")
         yield (
             f"data.{given}_gpu",
@@ -53,18 +84,6 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
             "training.mode",
             f"is {mode}, but data.enable_memory_isolation is true, which is the isolated mode. "
             "Leave out --mode, or --enable-memory-isolation.",
-        )
-    others = {
-        "data.data_gpu": data.data_gpu is not None,
-        "data.enable_memory_isolation": data.enable_memory_isolation,
-        "training.mode": mode not in (None, "single"),
-    }
-    asked = [key for key, is_given in others.items() if is_given]
-    if training.model_gpus is not None and asked:
-        yield (
-            "training.model_gpus",
-            f"is {training.model_gpus}, so that each of these GPUs prepares and trains, but {asked[0]} asks for another way to use "
-            "them. Give one of the two.",
         )
 
 

@@ -150,7 +150,7 @@ class TrainingConfig(Section):
     )
     model_gpus: str | None = setting(
         None,
-        "physical ids of several GPUs that all train, as in 0,1: a process for each, which share every batch (default: one trains)",
+        "physical ids of several GPUs that all train, as in 0,1, and share every batch (default: one trains)",
         Flag("--model-gpus", "IDS"),
     )
     rehearsal: bool = switch(

@@ -307,8 +307,6 @@ class PlanRequest:
     mode: str | None = None
     data_gpu: int | None = None
     model_gpu: int | None = None
-    other_gpus: tuple[int, ...] = ()
-    """That train beside the model's."""
     isolation: bool = False
     data_limit_mib: int | None = None
     model_limit_mib: int | None = None
@@ -320,16 +318,18 @@ class PlanRequest:
     """Whether XLA was asked for, whatever the card."""
     limit_names: tuple[str, str] = ("data.data_gpu_memory", "data.model_gpu_memory")
     """What the limits are called where Python asks."""
+    other_gpus: tuple[int, ...] = ()
+    """That train beside the model's."""
 
     @classmethod
     def from_config(cls, config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
         data, several = config.data, config.training.model_gpus
-        model_gpu, *other_gpus = [data.model_gpu] if several is None else parse_gpu_ids(several)
+        training = [] if several is None else parse_gpu_ids(several)
         return cls(
             mode=config.training.mode,
             data_gpu=data.data_gpu,
-            model_gpu=model_gpu,
-            other_gpus=tuple(other_gpus),
+            model_gpu=training[0] if training else data.model_gpu,
+            other_gpus=tuple(training[1:]),
             isolation=data.enable_memory_isolation,
             data_limit_mib=None if data.data_gpu_memory == "auto" else data.data_gpu_memory,
             model_limit_mib=None if data.model_gpu_memory == "auto" else data.model_gpu_memory,

@@ -65,7 +65,9 @@ def explain_insufficient(
     request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[PhysicalId]
 ) -> str:
     """Why the cards asked for cannot be had, and what can."""
+    beside = ", and one more that prepares" if request.other_gpus and choose_mode(request) is not Mode.SINGLE else ""
     wanted = f"asked for {' and '.join(f'GPU {id}' for id in asked)}" if asked else "two cards are needed"
+    wanted += beside if request.data_gpu is None else ""
     present = f"this machine has {_list_ids(visible)}" if visible else "this machine has no GPU"
     if len(visible) < len(machine.cards):
         shown = _list_ids(visible) if visible else "none"
@@ -93,9 +95,14 @@ def _suggest_other_ways(request: PlanRequest) -> str:
     )
 
 
-_PAIR_FLAGS = ("--data-gpu", "--model-gpu", "--data-gpu-memory", "--model-gpu-memory", "--mode")
-_PAIR_SETTINGS = ("data.data_gpu", "data.model_gpu", "data.enable_memory_isolation", "training.mode")
-_UNDO_FILE = ("--data-gpu", "null", "--model-gpu", "null", "--mode", "single", "--no-enable-memory-isolation")
+_PAIR_FLAGS = ("--data-gpu", "--model-gpu", "--model-gpus", "--data-gpu-memory", "--model-gpu-memory", "--mode")
+_PAIR_SETTINGS = (
+    *("data.data_gpu", "data.model_gpu", "data.enable_memory_isolation", "training.mode", "training.model_gpus"),
+)
+_UNDO_FILE = (
+    *("--data-gpu", "null", "--model-gpu", "null", "--model-gpus", "null", "--mode", "single"),
+    "--no-enable-memory-isolation",
+)
 
 
 def suggest_single_command(command: Sequence[str]) -> str:
@@ -231,7 +238,7 @@ def _plan_two_processes(
         (VisibleCard(Role.DATA, data.physical_id, 0, limits[0]),),
         environ=((VISIBLE_DEVICES, data.uuid),),
     )
-    training = _plan_one_process(mode, visible, (models[0], *models), limits[:1] + list(limits[1:]), notes)
+    training = _plan_one_process(mode, visible, (models[0], *models), (limits[1], *limits[1:]), notes)
     return replace(
         training,
         data=RolePlan(Role.DATA, Process.PRODUCER, "/GPU:0", data.physical_id, limits[0]),
@@ -240,65 +247,70 @@ def _plan_two_processes(
 
 
 def _plan_rehearsal(request: PlanRequest, mode: Mode, machine: Machine, in_process: bool) -> DevicePlan:
-    ids = (
-        PhysicalId(0 if request.data_gpu is None else request.data_gpu),
-        PhysicalId(1 if request.model_gpu is None else request.model_gpu),
-    )
+    models = [1 if request.model_gpu is None else request.model_gpu, *request.other_gpus]
+    free = next(id for id in range(1 + len(models)) if id not in models)
+    ids = [PhysicalId(id) for id in (free if request.data_gpu is None else request.data_gpu, *models)]
     if mode is Mode.SINGLE:
-        data, model = (RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS}", None, None) for role in Role)
-        trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + 1)
-        return DevicePlan(mode, True, data, model, (trainer,), tuple(note_unused_limits(request)))
+        # Here ids only tell several devices apart, and nothing would be told by that of one.
+        alone = _rehearse_one_process(mode, (ids[1], *ids[1:]), [None] * len(ids), note_unused_limits(request))
+        return (
+            alone
+            if request.other_gpus
+            else replace(
+                alone, data=replace(alone.data, physical_id=None), model=replace(alone.model, physical_id=None)
+            )
+        )
     if mode is Mode.DUAL:
-        return _rehearse_one_process(mode, ids, (None, None), note_unused_limits(request))
+        return _rehearse_one_process(mode, ids, [None] * len(ids), note_unused_limits(request))
     if mode is Mode.SPLIT and None in (request.data_limit_mib, request.model_limit_mib):
         raise DevicePlanError(
             f"Both roles are to be on GPU {ids[0]}. Give two different ids, or both "
             f"{' and '.join(limit.flag for limit in request.limits)} to rehearse a split card."
         )
-    limits = plan.choose_rehearsal_limits(*request.limits, machine.host_free_mib)
+    data_limit, model_limit = plan.choose_rehearsal_limits(*request.limits, machine.host_free_mib)
+    limits = [data_limit, *[model_limit] * len(models)]
     if in_process:
         note = "Rehearsal inside one process: TensorFlow cannot limit the memory of logical CPU devices, so no limit is enforced."
         return _rehearse_one_process(mode, ids, limits, [note])
-    device = f"/CPU:{HOST_CPUS}"
-    return DevicePlan(
-        mode=mode,
-        rehearsal=True,
-        data=RolePlan(Role.DATA, Process.PRODUCER, device, ids[0], limits[0]),
-        model=RolePlan(Role.MODEL, Process.TRAINER, device, ids[1], limits[1]),
-        processes=tuple(ProcessPlan(process, (), logical_cpus=HOST_CPUS + 1) for process in Process),
+    training = _rehearse_one_process(mode, (ids[1], *ids[1:]), (limits[1], *limits[1:]), [])
+    return replace(
+        training,
+        data=RolePlan(Role.DATA, Process.PRODUCER, f"/CPU:{HOST_CPUS}", ids[0], data_limit),
+        processes=(*training.processes, ProcessPlan(Process.PRODUCER, (), logical_cpus=HOST_CPUS + 1)),
     )
 
 
 def _rehearse_one_process(
-    mode: Mode, ids: tuple[PhysicalId, PhysicalId], memories: Sequence[Memory | None], notes: Sequence[str]
+    mode: Mode, ids: Sequence[PhysicalId], memories: Sequence[Memory | None], notes: Sequence[str]
 ) -> DevicePlan:
     # Ranked like real cards, so that any order of ids takes the way it would take on GPUs.
-    ranks = sorted(ids)
-    data, model = (
+    ranks = sorted(set(ids))
+    data, model, *others = (
         RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS + ranks.index(id)}", id, memory)
-        for role, id, memory in zip(Role, ids, memories, strict=True)
+        for role, id, memory in zip(_list_roles(ids), ids, memories, strict=True)
     )
-    trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + len(ids))
-    return DevicePlan(mode, True, data, model, (trainer,), tuple(notes))
+    trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + len(ranks))
+    return DevicePlan(mode, True, data, model, (trainer,), tuple(notes), others=tuple(others))
 
 
-def _choose_cards(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> tuple[Card, Card]:
-    """The cards of both roles: those asked for, else the one with most free memory trains and the next prepares."""
-    by_id = {card.physical_id: card for card in visible}
-    if request.data_gpu is not None and request.model_gpu is not None:
-        asked = [PhysicalId(request.data_gpu), PhysicalId(request.model_gpu)]
-        if all(id in by_id for id in asked):
-            return by_id[asked[0]], by_id[asked[1]]
-        raise DevicePlanError(explain_insufficient(request, machine, visible, asked))
-    if len(visible) < 2:
-        raise DevicePlanError(explain_insufficient(request, machine, visible, []))
+def _choose_cards(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> tuple[Card, ...]:
+    """The cards that prepare and train: those asked for, else the one with most free memory trains and the next prepares."""
     ranked = sorted(visible, key=lambda card: (-(card.free_mib or 0), card.physical_id))
-    return ranked[1], ranked[0]
+    asked = [id for id in (request.data_gpu, request.model_gpu, *request.other_gpus) if id is not None]
+    by_id = {card.physical_id: card for card in visible}
+    named = [by_id[PhysicalId(id)] for id in asked if id in by_id]
+    if request.data_gpu is None:
+        free = [card for card in ranked if card not in named]
+        named = named or free[:1]
+        named[:0] = [card for card in free if card not in named][:1]
+    if len(named) < len(asked) + (request.data_gpu is None) + (request.model_gpu is None):
+        raise DevicePlanError(explain_insufficient(request, machine, visible, [PhysicalId(id) for id in asked]))
+    return tuple(named)
 
 
 def _choose_limits(
-    request: PlanRequest, mode: Mode, machine: Machine, data: Card, model: Card
-) -> tuple[tuple[Limit, Limit], list[str]]:
+    request: PlanRequest, mode: Mode, machine: Machine, cards: Sequence[Card]
+) -> tuple[tuple[Limit, ...], list[str]]:
     if machine.environ.get(ALLOCATOR) == "cuda_malloc_async":
         raise DevicePlanError(
             f"{ALLOCATOR}=cuda_malloc_async ignores memory limits, which the {mode} mode stands on. "
@@ -306,7 +318,7 @@ def _choose_limits(
         )
     data_request, model_request = request.limits
     if mode is Mode.SPLIT:
-        return plan.check_split_card(data_request, model_request, data), []
-    data_limit, data_note = plan.choose_own_card_limit(data_request, data)
-    model_limit, model_note = plan.choose_own_card_limit(model_request, model)
-    return (data_limit, model_limit), [note for note in (data_note, model_note) if note]
+        return plan.check_split_card(data_request, model_request, cards[0]), []
+    requests = [data_request, *[model_request] * (len(cards) - 1)]
+    limits, notes = zip(*map(plan.choose_own_card_limit, requests, cards), strict=True)
+    return limits, [note for note in notes if note]

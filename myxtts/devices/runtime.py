@@ -67,7 +67,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
     if two_roles:
         _log.info("Configuring %s...", plan.mode.log_name)
         _log.info("Data Processing GPU: %s", _describe_id(plan.data))
-        _log.info("Model Training GPU: %s", _describe_id(plan.model))
+        _log.info("Model Training GPU: %s", " and ".join(map(_describe_id, plan.trainers)))
     try:
         if part.cards:
             _apply_cards(part)
@@ -276,17 +276,18 @@ def _find_limit_api() -> tuple[Callable[..., None], Callable[..., Any]]:
 
 
 def _announce_model_device(plan: DevicePlan, process: Process) -> None:
-    model = plan.model
-    if process is not model.process:
+    if process is not plan.model.process:
         return
+    devices = " and ".join(role.device for role in plan.trainers)
     if plan.mode is Mode.SINGLE:
-        _log.info("Model will be placed on %s", model.device)
+        _log.info("Model will be placed on %s", devices)
         return
-    _log.info("%s: Model will be placed on %s", plan.mode.log_name, model.device)
-    if not plan.rehearsal and not plan.has_producer:
-        _log.info("(Original GPU %s is now mapped to %s)", model.physical_id, model.device.removeprefix("/"))
-    elif not plan.rehearsal:
-        _log.info("%s (physical GPU %s)", model.device, model.physical_id)
+    _log.info("%s: Model will be placed on %s", plan.mode.log_name, devices)
+    for model in () if plan.rehearsal else plan.trainers:
+        if plan.has_producer:
+            _log.info("%s (physical GPU %s)", model.device, model.physical_id)
+        else:
+            _log.info("(Original GPU %s is now mapped to %s)", model.physical_id, model.device.removeprefix("/"))
 
 
 def _describe_id(role: RolePlan) -> str:

@@ -54,7 +54,7 @@ def list_sampled_cards(plan: DevicePlan) -> list[PhysicalId]:
     """The cards of a plan; none in a rehearsal, where ids only name the roles."""
     if plan.rehearsal:
         return []
-    return sorted({role.physical_id for role in (plan.data, plan.model) if role.physical_id is not None})
+    return sorted({role.physical_id for role in plan.own_roles if role.physical_id is not None})
 
 
 class MachineSampler:

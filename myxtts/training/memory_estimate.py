@@ -92,12 +92,19 @@ def bill_run(
     config: XTTSConfig, plan: DevicePlan, shape: RunShape, read_room_mib: ReadRoom = read_room_mib
 ) -> list[DeviceBill]:
     """What each device must hold, the data device first where it is another one."""
-    batch_size = config.data.batch_size
-    model = _hold_against_card(_bill_model(config, plan.model, shape, batch_size), plan.model, read_room_mib)
+    batch_size, share = config.data.batch_size, _share_batch(plan, config.data.batch_size)
+    model, *others = (
+        _hold_against_card(_bill_model(config, role, shape, share), role, read_room_mib) for role in plan.trainers
+    )
     if plan.is_shared:
-        return [_add_preparation(model, config, shape, batch_size)]
+        return [_add_preparation(model, config, shape, batch_size), *others]
     data = _hold_against_card(_bill_data(config, plan.data, shape, batch_size), plan.data, read_room_mib)
-    return [data, model]
+    return [data, model, *others]
+
+
+def _share_batch(plan: DevicePlan, batch_size: int) -> int:
+    """Clips of a batch that each device trains on."""
+    return -(-batch_size // len(plan.trainers))
 
 
 def check_run(
@@ -114,7 +121,8 @@ def check_run(
     def cost_data(batch_size: int) -> int:
         return _bill_data(config, plan.data, shape, batch_size, rows_at_a_time=1).total_bytes
 
-    _refuse(bills[-1], wanted, lambda batch_size: _cost_model(config, plan, shape, batch_size))
+    for bill in bills[-len(plan.trainers) :]:
+        _refuse(bill, wanted, lambda batch_size: _cost_model(config, plan, shape, batch_size))
     rows_at_a_time: int | None = None
     if not plan.is_shared:
         rows = max(bucket.rows for bucket in shape.buckets)
@@ -142,7 +150,7 @@ def list_fitting_batches(config: XTTSConfig, plan: DevicePlan, shape: RunShape, 
 
 def _cost_model(config: XTTSConfig, plan: DevicePlan, shape: RunShape, batch_size: int) -> int:
     """Bytes that the model device must hold with so many clips in a batch."""
-    bill = _bill_model(config, plan.model, shape, batch_size)
+    bill = _bill_model(config, plan.model, shape, _share_batch(plan, batch_size))
     return (_add_preparation(bill, config, shape, batch_size) if plan.is_shared else bill).total_bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -438,10 +438,12 @@ class CheckpointSaver:
         self.progress = RunProgress(**saved.state.extra)
 
 
-def check_variables(variables: Iterable[tuple[str, Any]], device: str) -> None:
-    """Raises `PlacementError` for the first variable that is not on the device."""
+def check_variables(variables: Iterable[tuple[str, Any]], devices: Sequence[str]) -> None:
+    """Raises `PlacementError` for the first variable that is not on the device, or has not a copy on each of several."""
     for name, variable in variables:
-        check_placement(f"variable {name}", variable, device)
+        copies = getattr(variable, "values", (variable,))
+        for copy, device in zip(copies, devices, strict=True):
+            check_placement(f"variable {name}", copy, device)
 
 
 def check_batch(batch: Tensors, device: str) -> None:
@@ -476,13 +478,15 @@ def apply_devices(config: XTTSConfig, plan: DevicePlan) -> None:
     runtime.apply_plan(plan)
 
 
-def describe_environment(plan: DevicePlan, workers: int = 1) -> dict[str, Any]:
+def describe_environment(plan: DevicePlan, processes: int = 1) -> dict[str, Any]:
     """The facts, of kinds that JSON knows.
 
     Args:
-        workers: that share every batch: they make the same sums in another order.
+        processes: that share every batch.
     """
     execution = read_execution()
+    # They make the same sums in another order.
+    workers = processes * len(plan.trainers)
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,

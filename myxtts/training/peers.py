@@ -7,8 +7,9 @@ validation losses and requests to stop, is added up over all of them, so that al
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,13 @@ class Peers:
     share = WHOLE
     """The rows of every batch that this one works on."""
 
-    def __init__(self, stop: StopRequests):
+    def __init__(self, stop: StopRequests, strategy: Any = None):
         self.stop = stop
+        self._strategy = strategy
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """A block that builds what all devices of this process train: a copy on each of them."""
+        return nullcontext() if self._strategy is None else self._strategy.scope()
 
     @property
     def is_stopping(self) -> bool:
@@ -197,6 +203,19 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
     return f"worker {index} differs from the chief: {shown}"
 
 
+def open_strategy(plan: DevicePlan) -> Any:
+    """What has all devices of a plan train in this process; None where one does. Make it after the plan was applied."""
+    devices = [role.device for role in plan.trainers]
+    if len(devices) == 1:
+        return None
+    if not plan.model.is_gpu:
+        # The ring that TensorFlow would take between CPUs is for those of several machines.
+        return tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
+    # Cards meet through a port of NCCL's, which else would be any interface's. It reads this at the first sum.
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
+    return tf.distribute.MirroredStrategy(devices)
+
+
 @contextmanager
 def gather_peers(
     config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests, ledger: TimeLedger
@@ -205,7 +224,8 @@ def gather_peers(
     if spec is None:
         with ledger.spend(Cause.START_UP, "setting up the devices"):
             apply_devices(config, plan)
-        yield Peers(stop)
+            peers = Peers(stop, open_strategy(plan))
+        yield peers
         return
     with ExitStack() as gathered:
         with ledger.spend(Cause.START_UP, "meeting the other workers"):
@@ -214,12 +234,14 @@ def gather_peers(
             link = gathered.enter_context(open_link(spec))
             # Nothing may make a tensor before.
             apply_devices(config, plan)
-            peers = ClusterPeers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
-            peers.require_sums()
+            members = ClusterPeers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
+            members.require_sums()
             versions = {"myxtts": __version__, "tensorflow": tf.__version__}
-            peers.require_equal("versions", versions, "Install the same ones everywhere.")
-            peers.require_equal("settings", list_shared_settings(config), "Give every worker the same flags and YAML.")
+            members.require_equal("versions", versions, "Install the same ones everywhere.")
+            members.require_equal(
+                "settings", list_shared_settings(config), "Give every worker the same flags and YAML."
+            )
             idle = describe_idle_workers(config, spec.size)
             if idle is not None and spec.is_chief:
                 _log.warning("%s", idle)
-        yield peers
+        yield members

@@ -264,16 +264,16 @@ def find_refusal(config: XTTSConfig) -> Refusal | None:
     if training.stage == "codec":
         return Refusal(
             "a codec is trained by one process",
-            "--stage codec is trained by one process, as a codec is small. Leave out --model-gpus or --cluster, and use `myxtts train` "
-            "instead of `myxtts launch`.",
+            "--stage codec is trained by one process, as a codec is small. Leave out --cluster, and use `myxtts train` instead of "
+            "`myxtts launch`.",
         )
     if not has_codec:
         return Refusal(
             "needs a trained codec (--codec)",
-            "--model-gpus, --cluster and `myxtts launch` need a codec that is trained already, but none is given. Train one with one "
-            "process, then give it to all, with your other flags:\n"
+            "--cluster and `myxtts launch` need a codec that is trained already, but none is given. Train one with one process, then give "
+            "it to all, with your other flags:\n"
             "  myxtts train --stage codec --checkpoint-dir runs/codec\n"
-            "  myxtts train --model-gpus 0,1 --codec runs/codec",
+            "  myxtts launch --workers 2 -- train --codec runs/codec",
         )
     if training.loss_mean != "tokens":
         return Refusal(

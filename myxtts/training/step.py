@@ -198,8 +198,7 @@ class TrainStep:
             # XLA compiles for one device: what replicas say to each other stays outside.
             one = tf.function(work, jit_compile=True, autograph=False) if uses_xla else work
             if work in (self._compute_gradients, self._add_gradients):
-                keys_R, *others = others
-                others = (keys_R[number : number + 1], *others)
+                others = (others[0][number : number + 1], *others[1:])
             if number < len(pieces):
                 return one(pieces[number], *others, **static)
             # There are fewer rows than replicas, and this one adds nothing.

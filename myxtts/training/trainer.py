@@ -138,6 +138,11 @@ class XTTSTrainer:
                 f"model_device is {model_device}, but the plan trains on {self.plan.model.device}. Leave it out, or give settings "
                 "that plan it so."
             )
+        if model is not None and self.plan.others:
+            raise DevicePlanError(
+                f"The GPT that was given is on {self.plan.model.device}, but {len(self.plan.trainers)} devices are to train. Leave it out, "
+                "and each of them is given a copy; or leave out model_gpus."
+            )
         self._model = model
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
@@ -316,14 +321,18 @@ class XTTSTrainer:
     def _building(self) -> Iterator[None]:
         """A block that builds the model, on its device."""
         _log.info("Creating model on device: %s", self.model_device)
-        with self._ledger.spend(Cause.START_UP, "building the model"), get_device_context(self.model_device):
+        with (
+            self._ledger.spend(Cause.START_UP, "building the model"),
+            get_device_context(self.model_device),
+            self._peers.scope(),
+        ):
             yield
 
     def _train_stage(
         self, run: TrainerFolder, data: RunData, schedule: Schedule, recipe: BatchRecipe, trained: TrainedModel
     ) -> StageResult:
         """Trains a codec, a GPT or a decoder to its end, or until it is told to stop."""
-        check_variables(trained.list_variables(), self.model_device)
+        check_variables(trained.list_variables(), [role.device for role in self.plan.trainers])
         config, peers = recipe.config, self._peers
         saver = CheckpointSaver(run, config, trained, data, describe_environment(self.plan, peers.size))
         self._run_log, self._recipe, self._source = None, None, None

@@ -47,12 +47,8 @@ if TYPE_CHECKING:
 
 
 def request_one(config: XTTSConfig, command: Sequence[str] = ()) -> PlanRequest:
-    """What one process of the run asks for: with `--model-gpus` the first of those cards."""
-    request, gpus = PlanRequest.from_config(config, command), config.training.model_gpus
-    if gpus is None:
-        return request
-    # In a rehearsal ids name roles only, and a process that does everything has none.
-    return replace(request, mode="single", model_gpu=None if request.rehearsal else parse_gpu_ids(gpus)[0])
+    """What the run asks for, with one device that trains: of `--model-gpus` the first."""
+    return replace(PlanRequest.from_config(config, command), other_gpus=())
 
 
 def refuse_decoder(config: XTTSConfig) -> None:
@@ -75,7 +71,7 @@ def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     else:
         return ()
     return (
-        f"One rank is measured, alone and with whole batches. With {asked}, {workers} workers share every batch and exchange their "
+        f"One device is measured, alone and with whole batches. With {asked}, {workers} of them share every batch and exchange their "
         "gradients; neither is in these figures.",
     )
 

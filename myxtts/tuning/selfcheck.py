@@ -53,7 +53,6 @@ class Situation:
     """The same as `data_gpu` where there is one card."""
     root: str
     """Where checks may write, each in a folder with its name."""
-    opens_ports: bool = False
     check: str = ""
 
     @property
@@ -76,9 +75,7 @@ class Situation:
         return plan_devices(request, read_machine())
 
 
-def choose_devices(
-    rehearsal: bool, data_gpu: int | None, model_gpu: int | None, folder: str, *, opens_ports: bool = False
-) -> Situation:
+def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None, folder: str) -> Situation:
     """The cards that take part: those given, else the first two in sight. Without a card there must be a rehearsal."""
     if (data_gpu is None) != (model_gpu is None):
         raise CommandLineError("--data-gpu and --model-gpu are given together, but only one is. Give both, or neither.")
@@ -98,7 +95,7 @@ def choose_devices(
         raise DevicePlanError(
             f"GPU {data_gpu} and GPU {model_gpu} were given, but in sight are only {', '.join(map(str, visible))}. Give ids of those."
         )
-    return Situation(rehearsal, data_gpu, model_gpu, folder, opens_ports)
+    return Situation(rehearsal, data_gpu, model_gpu, folder)
 
 
 Tolerance = tuple[float, float]

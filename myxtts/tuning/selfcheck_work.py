@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import re
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
@@ -18,20 +16,17 @@ from unittest.mock import patch
 import numpy as np
 import psutil
 import tensorflow as tf
-import yaml
 
-from myxtts.cluster.launch import Command, ProcessGroup
 from myxtts.config import XTTSConfig
 from myxtts.data.ljspeech import demo_corpus_path
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
 from myxtts.devices.nvml import MIB, Nvml, PhysicalId
 from myxtts.devices.plan import CONTEXT_MIB, DevicePlan, Mode
-from myxtts.errors import ClusterError
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.monitoring.metrics import FILE_NAME, LOG_NAME, EventRow, list_losses, read_metrics
-from myxtts.processes import lift_own_memory_limit, limit_own_memory, make_importable
+from myxtts.processes import lift_own_memory_limit, limit_own_memory
 from myxtts.training.mode import PlannedRun, plan_run
 from myxtts.training.model import check_variables
 from myxtts.training.run_folder import read_record
@@ -171,25 +166,15 @@ def train(situation: Situation, *, mode: str = "single", fault: str = "", **sect
 
 
 def train_parallel(situation: Situation) -> Seen:
-    """A short training by `myxtts train --model-gpus`: both devices train, and share every batch."""
+    """A short training with `--model-gpus`: both devices train, and share every batch."""
     setup_logging()
-    path, lines = situation.folder.with_suffix(".yaml"), list[str]()
     config = make_config(situation, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
-    path.write_text(yaml.safe_dump(config.given_values()), encoding="utf-8")
-
-    def hear(_: int, line: str) -> None:
-        _log.info("%s", line)
-        lines.append(line)
-
-    words = [sys.executable, "-P", "-m", "myxtts.cli.main", "train", "--config", str(path)]
-    words += ["--open-ports"] if situation.opens_ports else []
-    (code,) = ProcessGroup([Command(words, make_importable(os.environ))], hear).run()
-    said = "\n".join(lines[-LAST_LINES:])
-    if code == ClusterError.exit_code and "--open-ports" in said:
-        return said, None
-    _require(code == 0, f"`myxtts train` ended with exit code {code}:\n{said}")
-    _require((situation.folder / "worker-1").is_dir(), f"Two workers were to train, but only one did:\n{said}")
-    return _describe_losses(situation, "two workers")
+    trainer = XTTSTrainer(config)
+    trainer.train()
+    devices = [role.device for role in trainer.plan.trainers]
+    _require(len(devices) == 2, f"Two devices were to train, but the plan has {', '.join(devices)}.")
+    seen, facts = _describe_losses(situation, "two devices")
+    return seen, {**facts, "devices": devices}
 
 
 def make_config(situation: Situation, **sections: Any) -> XTTSConfig:

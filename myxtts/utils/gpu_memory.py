@@ -264,7 +264,7 @@ def _read_card(nvml: Nvml, gpu_id: int) -> GpuMemory:
 
 def _read_pool_mib(gpu_id: int) -> tuple[float | None, float | None]:
     runtime, plan = _find_runtime(), _find_active_plan()
-    for role in (plan.model, plan.data) if plan is not None else ():
+    for role in (*plan.trainers, plan.data) if plan is not None else ():
         if role.physical_id == gpu_id and role.process is runtime.active_process():
             pool = runtime.read_pool(role.device)
             return (pool.used_mib, pool.peak_mib) if pool else (None, None)

@@ -44,11 +44,16 @@ def test_cards_are_given_to_workers_by_what_never_changes(make_machine):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--open-ports"], "this run starts none"),
         (["--model-gpus", "0"], "two or more different ids"),
         (["--model-gpus", "0,0"], "two or more different ids"),
-        (["--model-gpus", "0,1", "--enable-memory-isolation"], "asks for another way to use them"),
-        (["--model-gpus", "0,1", "--mode", "dual"], "training.mode asks for another way"),
+        (
+            ["--model-gpus", "0,1", "--data-gpu", "2", "--model-gpu", "0"],
+            "data.model_gpu (0) asks for one GPU that trains",
+        ),
+        (["--model-gpus", "0,1", "--data-gpu", "1"], "GPU 0 then prepares what all of them train on"),
+        (["--model-gpus", "0,1", "--mode", "auto"], "which chooses by itself what trains"),
+        (["--model-gpus", "0,1", "--set", "training.loss_mean=batches"], "only tokens count alike"),
+        (["--model-gpus", "0,1,2", "--batch-size", "2"], "each needs a clip of every batch"),
     ],
 )
 def test_ids_that_cannot_all_train_are_refused(words, said, refuse):
@@ -59,7 +64,7 @@ def test_ids_that_cannot_all_train_are_refused(words, said, refuse):
     ("words", "said"),
     [
         (["--mode", "auto"], "--mode auto chooses for one machine"),
-        (["--model-gpus", "0,1"], "this process is one worker of a cluster already"),
+        (["--model-gpus", "0,1"], "but this process is one worker of a cluster"),
     ],
 )
 def test_a_worker_chooses_nothing_and_starts_no_workers_of_its_own(words, said, refuse, monkeypatch):

@@ -49,6 +49,62 @@ def test_dual_keeps_the_roles_in_any_order_of_ids(data, model, data_device, mode
     assert cards_of(made) == [(id, id, Growth()) for id in sorted((data, model))]
 
 
+@pytest.mark.parametrize(
+    ("request_values", "mode", "data", "trainers"),
+    [
+        ({"model_gpu": 3, "other_gpus": (1,)}, Mode.SINGLE, (3, "/GPU:1"), [(3, "/GPU:1"), (1, "/GPU:0")]),
+        (
+            {"data_gpu": 2, "model_gpu": 3, "other_gpus": (1,)},
+            Mode.DUAL,
+            (2, "/GPU:1"),
+            [(3, "/GPU:2"), (1, "/GPU:0")],
+        ),
+        (
+            {"mode": "dual", "model_gpu": 0, "other_gpus": (1,)},
+            Mode.DUAL,
+            (2, "/GPU:2"),
+            [(0, "/GPU:0"), (1, "/GPU:1")],
+        ),
+        (
+            {"isolation": True, "data_gpu": 0, "model_gpu": 2, "other_gpus": (1,)},
+            Mode.ISOLATED,
+            (0, "/GPU:0"),
+            [(2, "/GPU:1"), (1, "/GPU:0")],
+        ),
+    ],
+)
+def test_several_cards_train_beside_whatever_prepares(request_values, mode, data, trainers):
+    made = plan(**request_values)
+    assert made.mode is mode
+    assert (made.data.physical_id, made.data.device) == data
+    assert [(role.physical_id, role.device) for role in made.trainers] == trainers
+    memory = Limit(16384) if mode is Mode.ISOLATED else Growth()
+    own = {id for id, _ in trainers} | ({data[0]} if mode is Mode.DUAL else set())
+    assert cards_of(made) == [(id, id, memory) for id in sorted(own)]
+    rehearsed = plan(make_machine(0), rehearsal=True, **request_values)
+    assert rehearsed.mode is mode
+    assert [role.device.replace("CPU", "GPU") for role in rehearsed.trainers] == [
+        f"/GPU:{int(device[-1]) + 1}" for _, device in trainers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_values", "words"),
+    [
+        ({"model_gpu": 0, "other_gpus": (9,)}, "asked for GPU 0 and GPU 9, but this machine has GPU 0 "),
+        (
+            {"mode": "dual", "model_gpu": 0, "other_gpus": (1,)},
+            "asked for GPU 0 and GPU 1, and one more that prepares, but",
+        ),
+    ],
+)
+def test_cards_that_are_not_there_to_train_are_an_error(request_values, words):
+    command = ("python", "train_main.py", "--model-gpus", "0,1", "--epochs", "3")
+    with pytest.raises(DevicePlanError, match=words) as caught:
+        plan(make_machine(2), command=command, **request_values)
+    assert "python train_main.py --epochs 3" in str(caught.value)
+
+
 @pytest.mark.parametrize(("data", "model"), [(0, 1), (1, 0), (3, 1)])
 def test_isolated_gives_each_process_one_card_with_its_limit(data, model):
     made = plan(data_gpu=data, model_gpu=model, isolation=True)

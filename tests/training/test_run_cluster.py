@@ -283,11 +283,3 @@ def test_a_decoder_is_trained_by_several_as_by_one(tmp_path, codec_run, unbroken
     alone = run_tiny(tmp_path / "alone", *flags, **DECODER_SETTINGS)
     run = launch(tmp_path / "run", *flags, **DECODER_SETTINGS).finish(0)
     assert_same_losses(read_workers(run.folder), alone, rel=1e-4)
-
-
-@pytest.mark.soak
-def test_several_model_gpus_are_a_worker_for_each(tmp_path, base_flags):
-    words = tiny_words(tmp_path / "run", *base_flags, *FLAGS, "--max-steps", "2", "--model-gpus", "0,1", **EXACT)
-    run = LiveRun(tmp_path / "run", [sys.executable, "train_main.py", *words]).finish(0)
-    assert "Mode    data-parallel: 2 workers" in run.text
-    assert [len(worker.losses) for worker in read_workers(run.folder)] == [2, 2]

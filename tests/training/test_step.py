@@ -14,6 +14,7 @@ from myxtts.training.objectives import GPTObjective
 from myxtts.training.optimizer import WeightAverage, measure_norm
 from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker
 from tests.models.small import SIZE
+from tests.support.processes import run_code
 
 ROWS, FRAMES, TEXT, CODES = 6, 24, 9, 12
 
@@ -187,3 +188,46 @@ def test_weights_are_their_own_again_when_their_averages_do_not_fit(monkeypatch)
     with pytest.raises(MemoryError), average.in_place():
         pytest.fail("the exchange must fail")
     assert float(variables["a"].value) == 2.0
+
+
+CARDS_CODE = """
+import numpy as np
+from myxtts.devices.plan import PlanRequest
+from myxtts.devices.planning import plan_devices
+from myxtts.devices.machine import read_machine
+from myxtts.devices.runtime import apply_plan
+plan = plan_devices(PlanRequest(rehearsal=True, model_gpu=0, other_gpus=(1, 2)), read_machine())
+apply_plan(plan)
+from myxtts.training.peers import open_strategy
+from myxtts.utils.commons import get_device_context
+from tests.training.test_step import MicroStep, make_step, make_tensors, read_weights
+
+with get_device_context(plan.model.device):
+    alone = make_step(clip_norm=0.5, uses_loss_scale=True)
+    with open_strategy(plan).scope():
+        shared = make_step(clip_norm=0.5, uses_loss_scale=True)
+    for number, rows in enumerate((7, 2)):
+        batch = make_tensors(rows=rows, seed=number)
+        for step in (alone, shared):
+            computed = step.compute(batch, MicroStep(number, 0, 1), step.make_zero_gradients(0) if number else None)
+            step.apply(computed, 1e-2)
+    sums = [step.evaluate(batch, "all").numpy() for step in (alone, shared)]
+copies = [[copy.numpy() for copy in variable.values] for _, variable in shared.list_state()]
+report({
+    "weights": float(max(np.abs(value - read_weights(alone)[name]).max() for name, value in read_weights(shared).items())),
+    "sums": float(np.abs(sums[1] - sums[0]).max()),
+    "alike": all((copy == of_first).all() for of_first, *others in copies for copy in others),
+    "devices": [each.backing_device[-5:] for each in computed.gradients[0].values],
+    "retraces": shared.count_retraces(),
+})
+"""
+
+
+def test_devices_that_share_a_batch_make_the_update_of_one_and_keep_their_gradients():
+    """Three of them; for the last batch there are fewer rows than devices."""
+    found = run_code(CARDS_CODE)
+    assert found["weights"] < 5e-5
+    assert found["sums"] < 1e-3
+    assert found["alike"], "every copy is the same"
+    assert found["devices"] == ["CPU:1", "CPU:2", "CPU:3"], "nothing is collected on one device before it is summed"
+    assert found["retraces"] == 0

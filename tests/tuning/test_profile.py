@@ -66,7 +66,7 @@ def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
     planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
     assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)
     assert planned.notes == (
-        "One rank is measured, alone and with whole batches. With --model-gpus 2,3, 2 workers share every batch and exchange "
+        "One device is measured, alone and with whole batches. With --model-gpus 2,3, 2 of them share every batch and exchange "
         "their gradients; neither is in these figures.",
     )
     assert plan({"model_gpus": "2,3", "rehearsal": True}).plan.mode is Mode.SINGLE
@@ -74,7 +74,7 @@ def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
     # One device is no choice: nothing is measured.
     assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
     monkeypatch.setenv("TF_CONFIG", json.dumps(TWO_WORKERS))
-    assert "With the cluster, 2 workers share every batch" in plan({}).notes[0]
+    assert "With the cluster, 2 of them share every batch" in plan({}).notes[0]
 
 
 def make_plan():

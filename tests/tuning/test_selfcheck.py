@@ -163,7 +163,7 @@ def test_the_list_is_shown_and_nothing_is_run():
 @pytest.mark.soak
 def test_the_whole_list_can_be_rehearsed(tmp_path, record_property):
     out = tmp_path / "report.md"
-    words = [sys.executable, *COMMAND, "--rehearsal", "--open-ports", "--out", str(out)]
+    words = [sys.executable, *COMMAND, "--rehearsal", "--out", str(out)]
     result = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=clean_environ(), timeout=3600)
     assert result.returncode == 0, result.stdout
     assert out.read_text().count("| rehearsed |") == len(CHECKS)
