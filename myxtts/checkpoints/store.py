@@ -268,7 +268,9 @@ class CheckpointStore(CheckpointReader):
         present_bytes = sum(checkpoint.size_bytes for checkpoint in self.list())
         room = f"{peak_bytes / 1e6:.0f} MB in {self.folder} ({kept} kept, {each_bytes / 1e6:.0f} MB each)"
         too_little = " That is too little: a save will fail." if peak_bytes - present_bytes > free_bytes else ""
-        return f"Checkpoints need {room}; {free_bytes / 1e9:.1f} GB are free.{too_little}"
+        start_bytes = sum(file.stat().st_size for file in (self.folder / START_FOLDER).glob("*"))
+        beside = f" The model it starts from lies beside them: {start_bytes / 1e6:.0f} MB." if start_bytes else ""
+        return f"Checkpoints need {room}; {free_bytes / 1e9:.1f} GB are free.{too_little}{beside}"
 
     def _set_damaged_aside(self, path: Path) -> str:
         try:

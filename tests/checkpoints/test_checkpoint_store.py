@@ -209,6 +209,9 @@ def test_the_room_that_will_be_taken_is_told_before(tmp_path, monkeypatch):
     assert store.describe_disk(**content) == f"{told} That is too little: a save will fail."
     store.save(**content, state=make_state(1))
     assert store.describe_disk(**content) == told, "what is there already needs no room"
+    (store.folder / "start").mkdir()
+    (store.folder / "start" / "model.safetensors").write_bytes(bytes(3_000_000))
+    assert store.describe_disk(**content) == f"{told} The model it starts from lies beside them: 3 MB."
 
 
 @pytest.fixture
